@@ -9,6 +9,6 @@ pub mod snapshot;
 mod testing;
 
 pub use answer::{
-    Answered, External, ExternalRules, Lent, Pods, Push, Recalled, Recalls, Responder, Rules, Transfer,
+    Answered, External, ExternalRules, Lent, Pods, Push, Recalled, Recalls, Responder, Rules, Told, Transfer,
 };
 pub use index::{Index, Writer};

@@ -204,6 +204,9 @@ impl Connection {
             if scratch.replies.is_empty() && self.transfer.is_some() && self.go_on(scratch, now).is_err() {
                 return Turn::Abort;
             }
+            if scratch.replies.is_empty() && self.transfer.is_some() {
+                return Turn::Again;
+            }
             if !scratch.replies.is_empty() {
                 if self.write(scratch, now).is_err() {
                     return Turn::End;

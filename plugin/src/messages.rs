@@ -47,13 +47,12 @@ pub trait Messages: Send + Sync {
 }
 
 /// Records one after the other, as many to a message as there is room for. The function tells them until one finds no room,
-/// which comes first the next time, and whether that was the last.
+/// which comes first the next time, and what comes after them.
 pub struct Records<F>(pub F);
 
-impl<F: FnMut(&mut Push<'_>) -> bool + Send + Sync> Messages for Records<F> {
+impl<F: FnMut(&mut Push<'_>) -> Next + Send + Sync> Messages for Records<F> {
     fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next {
-        let ended = (self.0)(&mut |owner, rtype, ttl, data| message.push(owner, rtype, ttl, data).is_ok());
-        if ended { Next::End } else { Next::More }
+        (self.0)(&mut |owner, rtype, ttl, data| message.push(owner, rtype, ttl, data).is_ok())
     }
 }
 
@@ -65,6 +64,9 @@ pub type Push<'p> = dyn FnMut(&Name, RType, u32, &[u8]) -> bool + 'p;
 pub enum Next {
     /// Another one.
     More,
+    /// Another one, too; this one need have no record yet, and is not sent then: to find the next takes so long that others
+    /// are to have their turn first.
+    Later,
     /// That was the last.
     End,
 }

@@ -53,7 +53,8 @@ impl Answer {
         let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let flags = Flags(number(2));
         let counts = [number(6), number(8), number(10)];
-        if !flags.has(Flags::QR) {
+        // Of the opcode QUERY, as all that we ask.
+        if flags.0 & (Flags::QR | 0x7800) != Flags::QR {
             return Err(Malformed::Question);
         }
         let start = match number(4) {
@@ -347,6 +348,11 @@ mod tests {
         let mut query = bytes.clone();
         query[2] &= 0x7f;
         assert_eq!(answer.read(&query, &question()), Err(Malformed::Question));
+        for opcode in 1..16 {
+            let mut other = bytes.clone();
+            other[2] |= opcode << 3;
+            assert_eq!(answer.read(&other, &question()), Err(Malformed::Question), "opcode {opcode}");
+        }
         let bare = [0, 7, 0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(answer.read(&bare, &question()), Ok(()));
         assert_eq!(answer.rcode, Rcode::FORMERR);

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::decode::Form;
 use crate::objects::Kind;
 use crate::settings::Wants;
 
@@ -69,6 +70,15 @@ impl Query {
 
 /// Pods that have ended answer for no address.
 const ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown";
+
+/// The form that a reply says it has.
+pub(super) fn form(content_type: &str) -> Option<Form> {
+    match content_type.split(';').next().map(str::trim) {
+        Some("application/vnd.kubernetes.protobuf") => Some(Form::Protobuf),
+        Some("application/json") => Some(Form::Json),
+        _ => None,
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -13,7 +13,7 @@ use crate::plain::plain;
 use crate::settings::{Lost, Wants};
 use crate::sink::Sink;
 
-use super::ask::{Ask, Query};
+use super::ask::{Ask, Query, form};
 use super::backoff::{Backoff, MOST_WAIT};
 
 /// What to do next.
@@ -64,7 +64,6 @@ struct Reply {
     heard: Instant,
     /// When its silence, or its length, is too much.
     patience: Patience,
-    events: u64,
 }
 
 enum Content {
@@ -166,7 +165,6 @@ impl Follower {
             began: now,
             heard: now,
             patience: Patience { silence: Some(SILENCE), end: Some(now + SILENCE) },
-            events: 0,
         };
         if status == 200 {
             let form = form.ok_or_else(|| Lost::Nonsense(plain(content_type, 100)))?;
@@ -236,10 +234,14 @@ impl Follower {
                 match what {
                     What::Page => Ok(()),
                     What::WatchList => Err(Lost::Nonsense("a watch ended before its list".into())),
-                    What::Watch if reply.events == 0 && lived < SHORT => {
-                        Err(Lost::Nonsense("a watch ended at once".into()))
+                    // Whatever it told: one event each time would be asked for as fast as the API answers.
+                    What::Watch if lived < SHORT => Err(Lost::Nonsense("a watch ended at once".into())),
+                    What::Watch => {
+                        if lived >= LIVED {
+                            self.backoff.reset();
+                        }
+                        Ok(())
                     }
-                    What::Watch => Ok(()),
                 }
             }
         }
@@ -295,13 +297,12 @@ impl Follower {
     ) -> Result<Rest, Lost> {
         let wants = self.wants.clone();
         let mut failed = None;
-        let Reply { content: Content::Objects { reader, what }, patience, events, .. } = reply else {
+        let Reply { content: Content::Objects { reader, what }, patience, .. } = reply else {
             return Ok(Rest::Unwanted);
         };
         let mut took = Took { what: *what, listed: false };
         let mut tell = |version: &str, event: Event| {
             if failed.is_none() {
-                *events += 1;
                 failed = self.take(&mut took, version, event, sink).err();
             }
         };
@@ -461,14 +462,6 @@ fn is_version(text: &str) -> bool {
     (1..=MOST_VERSION).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-fn form(content_type: &str) -> Option<Form> {
-    match content_type.split(';').next().map(str::trim) {
-        Some("application/vnd.kubernetes.protobuf") => Some(Form::Protobuf),
-        Some("application/json") => Some(Form::Json),
-        _ => None,
-    }
-}
-
 fn message_of(message: &str, reason: &str) -> Box<str> {
     plain(if message.is_empty() { reason } else { message }, 300)
 }
@@ -486,8 +479,10 @@ const SILENCE: Duration = Duration::from_secs(30);
 const LONGEST_LIST: Duration = Duration::from_secs(120);
 /// Two bookmarks that did not come, and half a minute.
 const SILENCE_OF_WATCH: Duration = Duration::from_secs(150);
-/// A watch that ends before, with nothing told, is not repeated at once.
+/// A watch that ends before is not repeated at once.
 const SHORT: Duration = Duration::from_secs(1);
+/// One that lasted for so long and then ended whole was none of those.
+const LIVED: Duration = Duration::from_secs(5);
 /// A reply that lasted for so long was no failure.
 const LONG: Duration = Duration::from_secs(30);
 const MOST_REFUSAL: usize = 64 << 10;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use yaml_rust2::parser::{Event, Parser};
 use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::settings::Lost;
@@ -52,9 +53,32 @@ pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Api, Lost> {
 fn load(path: &Path) -> Result<Yaml, Lost> {
     let wrong = |cause: &str| lost(&name_of(path), cause);
     let text = String::from_utf8(file(path)?).map_err(|_| wrong("expected YAML, found no text"))?;
+    check(&text).map_err(|why| wrong(&why))?;
     let documents = YamlLoader::load_from_str(&text).map_err(|error| wrong(&error.to_string()))?;
     documents.into_iter().next().ok_or_else(|| wrong("expected a kubeconfig, found nothing"))
 }
+
+/// Refuses what a few octets would make endless: an alias stands for a copy of all that it means.
+fn check(text: &str) -> Result<(), String> {
+    let (mut parser, mut depth) = (Parser::new_from_str(text), 0_usize);
+    loop {
+        match parser.next_token().map_err(|error| error.to_string())?.0 {
+            Event::Alias(_) => {
+                return Err("aliases (`*NAME`) are not supported; write out what they mean".into());
+            }
+            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
+            Event::SequenceEnd | Event::MappingEnd => depth = depth.saturating_sub(1),
+            Event::StreamEnd => return Ok(()),
+            _ => {}
+        }
+        if depth > MOST_DEPTH {
+            return Err(format!("lists and maps lie more than {MOST_DEPTH} deep"));
+        }
+    }
+}
+
+/// A kubeconfig has 5.
+const MOST_DEPTH: usize = 64;
 
 struct Config<'a> {
     path: &'a Path,
@@ -169,6 +193,19 @@ contexts:
             ("nobody", "no context \"nobody\""),
         ] {
             assert_eq!(found(Some(context)), Err(format!("{}: {cause}", path.display())), "{context}");
+        }
+        // Ten of ten of ten ..: a line more makes ten times as many.
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..5 {
+            let all = [&*format!("*a{}", level - 1); 10].join(", ");
+            bomb += &format!("a{level}: &a{level} [{all}]\n");
+        }
+        std::fs::write(&path, CONFIG.to_owned() + &bomb).unwrap();
+        let cause = "aliases (`*NAME`) are not supported; write out what they mean";
+        assert_eq!(found(None), Err(format!("{}: {cause}", path.display())));
+        for deep in ["[", "- ", "? ", "{a: "] {
+            std::fs::write(&path, deep.repeat(100_000)).unwrap();
+            assert!(found(None).is_err(), "{deep}");
         }
         for text in ["", "[", "\u{1}", "a: [", "current-context: 3", "- 1"] {
             std::fs::write(&path, text).unwrap();

@@ -7,9 +7,9 @@ use wire::{Class, HEADER, MAX_NAME, Owner, RType, Reply, Section};
 
 use super::apex::{FURTHEST, push_address};
 use super::name::{Below, Topology};
+use super::ports::{MOST_LOOKS, MeantPorts};
 use super::{Question, Responder, ZoneAnswer};
 use crate::index::{At, Service};
-use kubernetes_api::objects::Port;
 
 impl Responder {
     /// A service with addresses of its own.
@@ -30,7 +30,7 @@ impl Responder {
                 let ports = || service.ports().iter().filter(|port| below.means(port));
                 let mut srv = self.srv(question, below, ports().count() * addresses.len(), reply);
                 if !addresses.is_empty() {
-                    ports().for_each(|port| srv.push(&[], port));
+                    ports().filter_map(|port| port.port).for_each(|number| srv.push(&[], number));
                 }
                 addresses.iter().for_each(|address| srv.push_address(&[], *address));
                 srv.end()
@@ -48,29 +48,33 @@ impl Responder {
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
         let mut below = *below;
-        if chosen(service, &below, Order::Address).next().is_none() {
+        let rtype = question.query.rtype;
+        let ports = below.ports_of(service, rtype == RType::SRV);
+        if chosen(service, &below, ports.as_ref(), Order::Label).next().is_none() {
             match below.topology {
                 Some(Topology { prefer: true, .. }) => below.topology = None,
                 Some(Topology { prefer: false, .. }) => return ZoneAnswer::NoData,
                 None => return ZoneAnswer::NoName,
             }
         }
-        match question.query.rtype {
-            RType::A | RType::AAAA => self.endpoint_addresses(question, &below, service, reply),
-            RType::SRV => self.endpoint_srv(question, &below, service, reply),
+        match (rtype, &ports) {
+            (RType::A | RType::AAAA, ports) => {
+                let chosen = chosen(service, &below, ports.as_ref(), Order::Address(rtype));
+                self.endpoint_addresses(question, chosen, reply)
+            }
+            (RType::SRV, Some(ports)) => self.endpoint_srv(question, &below, service, ports, reply),
             _ => ZoneAnswer::NoData,
         }
     }
 
-    fn endpoint_addresses(
+    fn endpoint_addresses<'s>(
         &self,
         question: &Question<'_>,
-        below: &Below<'_>,
-        service: &Service,
+        chosen: impl Iterator<Item = At<'s>>,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
         let (mut last, mut found) = (None, ZoneAnswer::NoData);
-        for at in chosen(service, below, Order::Address) {
+        for at in chosen {
             let address = at.endpoint.address;
             // Those of one address stand together.
             if last.replace(address) == Some(address) {
@@ -92,28 +96,32 @@ impl Responder {
         question: &Question<'_>,
         below: &Below<'_>,
         service: &Service,
+        ports: &MeantPorts,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
-        // One without ports counts, too (as in CoreDNS).
-        let counts = service.counts(|port| below.means(port));
-        let count = chosen(service, below, Order::Label).map(|at| counts[at.number].max(1)).sum();
-        let mut srv = self.srv(question, below, count, reply);
-        let mut target = Vec::new();
-        for at in chosen(service, below, Order::Label) {
+        let chosen = || chosen(service, below, Some(ports), Order::Label);
+        let mut srv = self.srv(question, below, ports.count(chosen()), reply);
+        let with_numbers = || chosen().filter(|at| !ports.numbers(*at).is_empty());
+        let (mut target, mut looks) = (Vec::new(), MOST_LOOKS);
+        for at in with_numbers() {
             name_endpoint(&mut target, service, at);
-            at.slice.ports.iter().filter(|port| below.means(port)).for_each(|port| srv.push(&target, port));
+            if srv.is_new(&target, at.number) {
+                // What other slices have said of a target is looked at as well.
+                let Some(left) = looks.checked_sub(ports.numbers(at).len()) else { break };
+                looks = left;
+                ports.numbers(at).iter().for_each(|number| srv.push(&target, *number));
+            }
             if srv.is_full() {
                 return srv.end();
             }
         }
         let mut last = (Vec::new(), None);
-        for at in chosen(service, below, Order::Label) {
+        for at in with_numbers() {
             name_endpoint(&mut target, service, at);
-            let own = (target.clone(), Some(at.endpoint.address));
-            let has_port = at.slice.ports.iter().any(|port| port.port.is_some() && below.means(port));
-            if own != last && has_port {
+            let address = Some(at.endpoint.address);
+            if (&last.0, last.1) != (&target, address) {
                 srv.push_address(&target, at.endpoint.address);
-                last = own;
+                last = (target.clone(), address);
             }
             if srv.is_full() {
                 break;
@@ -139,6 +147,7 @@ impl Responder {
             weight: (100 / count.max(1)).max(1) as u16,
             room: question.room,
             target: Vec::new(),
+            slices: HashSet::new(),
             ports: HashSet::new(),
             places: Vec::new(),
             place: 0,
@@ -157,8 +166,9 @@ struct Srv<'r, 'o> {
     ttl: u32,
     weight: u16,
     room: usize,
-    /// The last target and the ports that are written of it.
+    /// The last target, the slices whose ports were told of it, and the ports that are written of it.
     target: Vec<u8>,
+    slices: HashSet<usize>,
     ports: HashSet<u16>,
     /// Where in the message each target is written, in order: there its addresses point to.
     places: Vec<usize>,
@@ -167,20 +177,24 @@ struct Srv<'r, 'o> {
 }
 
 impl Srv<'_, '_> {
-    /// One for a target, given by its labels below the service. A service has as many ports as who may write it likes: what will
-    /// be cut is not written.
-    fn push(&mut self, below: &[u8], port: &Port) {
-        if self.is_full() {
-            return;
-        }
-        // Endpoints of a target stand together.
+    /// Whether the ports of a slice are still to be told of a target that can have records; endpoints of a target stand
+    /// together.
+    fn is_new(&mut self, below: &[u8], slice: usize) -> bool {
         if self.target != below {
             self.ports.clear();
+            self.slices.clear();
             self.target = below.to_vec();
         }
+        below.len() + self.service.len() <= MAX_NAME && self.slices.insert(slice)
+    }
+
+    /// One for a target, given by its labels below the service. A service has as many ports as who may write it likes: what will
+    /// be cut is not written.
+    fn push(&mut self, below: &[u8], number: u16) {
+        #[cfg(test)]
+        crate::testing::looked();
         let is_new = self.ports.is_empty();
-        let Some(number) = port.port.filter(|number| self.ports.insert(*number)) else { return };
-        if below.len() + self.service.len() > MAX_NAME {
+        if self.is_full() || !self.ports.insert(number) {
             return;
         }
         if is_new {
@@ -224,31 +238,32 @@ impl Srv<'_, '_> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     Label,
-    Address,
+    /// Those of the family that this type has.
+    Address(RType),
 }
 
-/// The endpoints that a name means.
+/// The endpoints that a name means; `ports` are the ones that it means of them, where it does not mean all.
 pub(super) fn chosen<'s>(
     service: &'s Service,
     below: &'s Below<'_>,
+    ports: Option<&'s MeantPorts>,
     order: Order,
 ) -> Box<dyn Iterator<Item = At<'s>> + 's> {
+    if ports.is_some_and(|ports| !ports.are_any(service)) {
+        return Box::new(std::iter::empty());
+    }
     let all: Box<dyn Iterator<Item = At<'s>>> = match (below.endpoint, order) {
         (Some(label), _) => Box::new(service.of_label(label)),
         (None, Order::Label) => Box::new(service.by_label()),
-        (None, Order::Address) => Box::new(service.by_address()),
+        (None, Order::Address(rtype)) => Box::new(service.by_address_of(rtype)),
     };
-    let is_any = below.port.is_empty() && below.protocol.is_empty();
-    // A slice has as many ports as who may write it likes: they are looked at once, and not for each endpoint.
-    let means: Option<Vec<bool>> =
-        (!is_any).then(|| service.slices.iter().map(|slice| below.means_any(&slice.ports)).collect());
-    Box::new(all.filter(move |at| {
+    Box::new(all.take(MOST_LOOKS).filter(move |at| {
         let in_zone =
             |topology: Topology<'_>| at.endpoint.zone.as_deref().is_some_and(|zone| topology.holds(zone));
         let of_cluster = |cluster: &[u8]| service.cluster(*at).eq_ignore_ascii_case(cluster);
         below.topology.is_none_or(in_zone)
             && below.cluster.is_none_or(of_cluster)
-            && means.as_ref().is_none_or(|means| means[at.number])
+            && ports.is_none_or(|ports| ports.has_any(*at))
     }))
 }
 

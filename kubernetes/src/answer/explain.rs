@@ -60,7 +60,8 @@ impl Responder {
                 false => format!("{of} has no such port"),
             },
             Target::ClusterIps(_) | Target::Headless => {
-                let endpoints = list(chosen(service, below, Order::Label).map(endpoint));
+                let ports = below.ports_of(service, false);
+                let endpoints = list(chosen(service, below, ports.as_ref(), Order::Label).map(endpoint));
                 match endpoints.is_empty() {
                     true => format!("{of} has no such ready endpoint"),
                     false => format!("{of}: {endpoints}"),
@@ -120,8 +121,8 @@ impl External {
         };
         let what = service_of(object);
         if self.is_by_endpoints(service, meant) {
-            let counts = service.counts(|port| meant.means(port));
-            return match list(meant.endpoints(service, &counts).map(endpoint)) {
+            let ports = meant.ports_of(service);
+            return match list(meant.endpoints(service, &ports, Order::Label).map(endpoint)) {
                 none if none.is_empty() => format!("{what} has no such ready endpoint"),
                 endpoints => format!("{what}: {endpoints}"),
             };

@@ -12,9 +12,11 @@ pub(super) use self::name::{Below, Meant};
 
 use self::name::read;
 use super::apex::{MOST_SERVERS, owner_at, push_address, soa_numbers};
+use super::endpoints::Order;
+use super::ports::{MOST_LOOKS, MeantPorts};
 use super::{Answered, Responder, external_target};
 use crate::index::{At, Index, Service};
-use kubernetes_api::objects::{ExternalAddress, Kind, Port, Target};
+use kubernetes_api::objects::{ExternalAddress, Kind, Target};
 
 /// What a `k8s_external` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -329,45 +331,76 @@ impl Places<'_, '_> {
 
     /// Endpoints by their own names below the service.
     fn of_endpoints(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
-        let means = |port: &&Port| meant.means(port);
-        let counts = service.counts(|port| meant.means(port));
-        let chosen = || meant.endpoints(service, &counts);
-        chosen().next()?;
-        let mut seen = HashSet::new();
-        if matches!(self.query.rtype, RType::A | RType::AAAA) {
-            for at in chosen().filter(|at| seen.insert(at.endpoint.address)) {
-                self.address(at.endpoint.address);
+        let ports = meant.ports_of(service);
+        let chosen = |order| meant.endpoints(service, &ports, order);
+        chosen(Order::Label).next()?;
+        match self.query.rtype {
+            rtype @ (RType::A | RType::AAAA) => {
+                let mut last = None;
+                for address in chosen(Order::Address(rtype)).map(|at| at.endpoint.address) {
+                    // Those of one address stand together.
+                    if last.replace(address) != Some(address) {
+                        self.address(address);
+                    }
+                    if self.is_full() {
+                        break;
+                    }
+                }
             }
+            RType::SRV => self.srv_of_endpoints(service, meant, &ports),
+            _ => {}
         }
-        if self.query.rtype != RType::SRV {
-            return Some(false);
-        }
-        let weight = weight(chosen().map(|at| meant.ports(&counts, at)).sum());
+        Some(false)
+    }
+
+    fn srv_of_endpoints(&mut self, service: &Service, meant: &Meant<'_>, ports: &MeantPorts) {
+        let chosen = || meant.endpoints(service, ports, Order::Label);
+        let with_numbers = || chosen().filter(|at| !ports.numbers(*at).is_empty());
+        let weight = weight(ports.count(chosen()));
         let name = |at: At<'_>| {
             let label = service.label(at.endpoint);
             [&[label.octets().len() as u8], label.octets(), meant.key, self.zone.as_wire()].concat()
         };
-        let named: Vec<(Vec<u8>, At<'_>)> = chosen()
-            .filter(|at| at.slice.ports.iter().any(|port| port.port.is_some() && meant.means(port)))
-            .take(MOST_NAMED)
-            .map(|at| (name(at), at))
-            .collect();
-        // Where each is written first, uncompressed (RFC 2782).
-        let (mut known, mut places) = (HashSet::new(), HashMap::new());
-        for (name, at) in &named {
-            let numbers = at.slice.ports.iter().filter(means).filter_map(|port| port.port);
-            let new: Vec<u16> = numbers.filter(|number| known.insert((name, *number))).collect();
-            if let Some(place) = self.srv(weight, new.into_iter(), name) {
-                places.entry(name).or_insert(place);
+        // Where each is written last, uncompressed (RFC 2782).
+        let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
+        // Of the last name, for endpoints of one name stand together.
+        let (mut last, mut slices, mut known) = (Vec::new(), HashSet::new(), HashSet::new());
+        let mut looks = MOST_LOOKS;
+        for at in with_numbers() {
+            let own = name(at);
+            if own != last {
+                slices.clear();
+                known.clear();
+                last = own;
+            }
+            if !slices.insert(at.number) {
+                continue;
+            }
+            let numbers = ports.numbers(at);
+            let Some(left) = looks.checked_sub(numbers.len()) else { break };
+            looks = left;
+            let numbers = numbers.iter().copied().filter(|number| known.insert(*number));
+            if let Some(place) = self.srv(weight, numbers, &last) {
+                places.entry(last.clone()).or_insert(place);
+            }
+            if self.is_full() {
+                return;
             }
         }
-        let mut known = HashSet::new();
-        for (name, at) in named.iter().filter(|(name, at)| known.insert((name, at.endpoint.address))) {
-            if let Some(place) = places.get(name) {
-                self.additional(&owner_at(*place, name), at.endpoint.address);
+        let mut last = (Vec::new(), None);
+        for at in with_numbers() {
+            let own = (name(at), Some(at.endpoint.address));
+            if own == last {
+                continue;
             }
+            if let Some(place) = places.get(&own.0) {
+                self.additional(&owner_at(*place, &own.0), at.endpoint.address);
+            }
+            if self.is_full() {
+                break;
+            }
+            last = own;
         }
-        Some(false)
     }
 
     /// What will be cut is not written.
@@ -376,6 +409,8 @@ impl Places<'_, '_> {
     }
 
     fn address(&mut self, address: IpAddr) {
+        #[cfg(test)]
+        crate::testing::looked();
         if !self.is_full() {
             let (rtype, ttl) = (Some(self.query.rtype), self.external.rules.ttl);
             push_address(self.reply, Section::Answer, Owner::Question, rtype, ttl, address);
@@ -396,6 +431,8 @@ impl Places<'_, '_> {
         }
         let mut place = None;
         for number in numbers {
+            #[cfg(test)]
+            crate::testing::looked();
             if self.is_full() {
                 break;
             }
@@ -417,9 +454,6 @@ impl Places<'_, '_> {
 pub(super) fn weight(count: usize) -> u16 {
     (100 / count.max(1)).max(1) as u16
 }
-
-/// Records of 32 octets that fill the largest message.
-const MOST_NAMED: usize = 2_048;
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ mod external;
 mod labels;
 mod name;
 mod pod;
+mod ports;
 mod reverse;
 mod transfer;
 
@@ -25,9 +26,10 @@ use std::time::Duration;
 use wire::{Class, Flags, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 pub use self::external::{External, ExternalRules};
-pub use self::transfer::{Push, Transfer};
+pub use self::transfer::{Push, Told, Transfer};
 
 use self::name::{Asked, Below, Grammar};
+use self::ports::MeantPorts;
 use crate::index::{Directory, Entry, Index, Leads, Service, Unknown, named};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
@@ -419,6 +421,8 @@ impl Question<'_> {
 impl Below<'_> {
     /// Whether a port is meant.
     fn means(&self, port: &Port) -> bool {
+        #[cfg(test)]
+        crate::testing::looked();
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",
@@ -426,6 +430,12 @@ impl Below<'_> {
         };
         (self.port.is_empty() || port.name.as_bytes().eq_ignore_ascii_case(self.port))
             && (self.protocol.is_empty() || protocol == self.protocol)
+    }
+
+    /// Which ports of a service's slices are meant; `None` where that is any, and their numbers are not wanted.
+    fn ports_of(&self, service: &Service, numbers: bool) -> Option<MeantPorts> {
+        let is_any = self.port.is_empty() && self.protocol.is_empty();
+        (numbers || !is_any).then(|| MeantPorts::of(service, is_any, |port| self.means(port)))
     }
 
     /// Whether something at these ports is meant: without any port, it is there by its address alone.

@@ -24,8 +24,8 @@ impl Responder {
             return question.absent(&[Kind::Namespace]);
         }
         if self.rules.pods == Pods::Verified {
-            let pods = question.index.pods(address);
-            if !pods.iter().any(|pod| pod.key.namespace.as_bytes().eq_ignore_ascii_case(namespace)) {
+            let namespace = str::from_utf8(namespace).unwrap_or_default();
+            if question.index.pod_of(address, namespace).is_none() {
                 return question.absent(&[Kind::Pod]);
             }
         }

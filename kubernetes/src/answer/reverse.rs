@@ -1,9 +1,11 @@
 //! From addresses back to names.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use wire::{Class, MAX_NAME, Name, Owner, RType, Reply, Section};
 
+use super::ports::MOST_LOOKS;
 use super::{Question, Responder, ZoneAnswer};
 use crate::index::{Directory, Service};
 use kubernetes_api::objects::Kind;
@@ -63,16 +65,27 @@ impl Responder {
         if let Some(kind) = question.unknown.first_of(&[Kind::Slice]) {
             return Err(kind);
         }
-        let mut names = Vec::new();
-        for service in &services {
-            for at in service.of_address(address) {
-                let label = service.label(at.endpoint);
-                names.extend(name(label.octets(), service, &self.primary));
+        // For other types it is enough that there is one.
+        let room = if question.query.rtype == RType::PTR { usize::from(u16::MAX) } else { 0 };
+        let (mut names, mut octets) = (BTreeSet::new(), 0);
+        let endpoints =
+            services.iter().flat_map(|service| service.of_address(address).map(move |at| (service, at)));
+        let mut last = None;
+        for (service, at) in endpoints.take(MOST_LOOKS) {
+            let label = service.label(at.endpoint);
+            // Those of one label stand together.
+            if last.replace((service.key(), label)) == Some((service.key(), label)) {
+                continue;
+            }
+            let Some(name) = name(label.octets(), service, &self.primary) else { continue };
+            let length = name.len();
+            octets += if names.insert(name) { length } else { 0 };
+            // More than any message holds.
+            if octets > room {
+                break;
             }
         }
-        names.sort_unstable();
-        names.dedup();
-        Ok(names)
+        Ok(names.into_iter().collect())
     }
 
     /// As in CoreDNS, it is only asked for the namespace where some are chosen.

@@ -1,3 +1,4 @@
+mod looks;
 mod options;
 
 use super::*;

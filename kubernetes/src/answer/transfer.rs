@@ -2,7 +2,7 @@
 
 mod external;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -29,6 +29,19 @@ pub struct Transfer {
     part: Part,
     /// In its part: which server or service, which of its steps, which record of that.
     at: [usize; 3],
+    /// Of the service with this number, which slices have a port with a number, as far as they were looked at.
+    numbered: (usize, HashMap<usize, bool>),
+}
+
+/// How far [`Transfer::next`] has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// A record found no room.
+    Full,
+    /// It has looked at as much as it may at once; there may be no record that it told.
+    Paused,
+    /// That was the last.
+    All,
 }
 
 /// In seconds.
@@ -155,6 +168,7 @@ impl Transfer {
             seen_from,
             part: Part::Soa,
             at: [0; 3],
+            numbered: Default::default(),
         }
     }
 
@@ -163,9 +177,13 @@ impl Transfer {
         Self { soa, part: Part::LastSoa, ..self }
     }
 
-    /// Tells records until one finds no room, which comes first the next time; whether that was the last.
-    pub fn next(&mut self, push: &mut Push<'_>) -> bool {
+    /// Tells records until one finds no room, which comes first the next time, or for as long as others may wait.
+    pub fn next(&mut self, push: &mut Push<'_>) -> Told {
+        let mut looks = MOST_AT_ONCE;
         while self.part != Part::End {
+            // A service has as many ports as who may write it likes, and none of them need have a record.
+            let Some(left) = looks.checked_sub(1) else { return Told::Paused };
+            looks = left;
             match self.place() {
                 Place::Record(owner, rtype, data) => {
                     // Whatever is too long to be a name is none.
@@ -179,7 +197,7 @@ impl Transfer {
                         _ => self.ttls.addresses,
                     };
                     if !push(&owner, rtype, ttl, &data) {
-                        return false;
+                        return Told::Full;
                     }
                     self.at[2] += 1;
                 }
@@ -188,11 +206,13 @@ impl Transfer {
                 Place::EndOfService => self.at = [self.at[0] + 1, 0, 0],
             }
         }
-        true
+        Told::All
     }
 
     /// What stands at the place that it has come to; goes on to the next part where one ends.
     fn place(&mut self) -> Place {
+        #[cfg(test)]
+        crate::testing::looked();
         loop {
             let [number, step, record] = self.at;
             let next = match self.part {
@@ -207,11 +227,14 @@ impl Transfer {
                     None => Part::Services,
                 },
                 Part::Services => match (self.services.get(number), &mut self.seen_from) {
-                    (Some(service), SeenFrom::Cluster) => {
-                        return of_service(&self.zone, service, step, record);
-                    }
-                    (Some(service), SeenFrom::External(external)) => {
-                        return external.of_service(&self.zone, service, self.at);
+                    (Some(service), seen_from) => {
+                        if is_silent(&mut self.numbered, service, self.at) {
+                            return Place::EndOfStep;
+                        }
+                        return match seen_from {
+                            SeenFrom::Cluster => of_service(&self.zone, service, step, record),
+                            SeenFrom::External(external) => external.of_service(&self.zone, service, self.at),
+                        };
                     }
                     (None, _) => Part::LastSoa,
                 },
@@ -230,6 +253,27 @@ impl Transfer {
     fn apex(&self) -> Vec<u8> {
         self.zone.as_wire().to_vec()
     }
+}
+
+/// Whether what follows the address of an endpoint is nothing, as no port of its slice has a number. Each slice is looked at
+/// once.
+fn is_silent(
+    numbered: &mut (usize, HashMap<usize, bool>),
+    service: &Service,
+    [number, step, record]: [usize; 3],
+) -> bool {
+    let endpoint = step.checked_sub(service.endpoint_count()).filter(|_| record == 1);
+    let Some(endpoint) = endpoint.filter(|endpoint| *endpoint < service.endpoint_count()) else {
+        return false;
+    };
+    if service.target() != Some(&Target::Headless) {
+        return false;
+    }
+    if numbered.0 != number {
+        *numbered = (number, HashMap::new());
+    }
+    let at = service.nth_by_label(endpoint);
+    !*numbered.1.entry(at.number).or_insert_with(|| at.slice.ports.iter().any(|port| port.port.is_some()))
 }
 
 fn name_of(service: &Service, zone: &Name) -> Vec<u8> {
@@ -358,6 +402,8 @@ impl Responder {
     }
 }
 
+/// So many places are looked at before the client, the time and others have their turn.
+const MOST_AT_ONCE: usize = 1_000;
 /// How many ports before one are compared with it, and how many of how many endpoints with its name: there are a handful.
 const LOOKED_BACK: usize = 64;
 

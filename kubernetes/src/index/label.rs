@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kubernetes_api::objects::Endpoint;
 
 /// One label, without its length octet.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label {
     length: u8,
     octets: [u8; LONGEST],

@@ -12,6 +12,7 @@ mod buckets;
 mod directory;
 mod entry;
 mod label;
+mod pods;
 mod serials;
 mod service;
 mod sizes;
@@ -55,7 +56,7 @@ pub struct Index {
     /// Those of a set of clusters.
     pub(crate) imports: Directory,
     namespaces: Buckets<Arc<Namespace>>,
-    pods: Buckets<(IpAddr, Arc<Pod>)>,
+    pods: Buckets<PodEntry>,
     /// Which kinds are followed, a bit for each.
     wanted: u8,
     /// Those of which a list has been whole once.
@@ -73,6 +74,23 @@ impl std::fmt::Debug for Index {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Index").field("serial", &self.serial()).finish_non_exhaustive()
     }
+}
+
+/// A pod that stands for others: an address may be that of as many as who may write pods likes.
+#[derive(Clone)]
+pub(crate) struct PodEntry {
+    address: IpAddr,
+    role: PodRole,
+    pod: Arc<Pod>,
+}
+
+/// What a pod says of its address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PodRole {
+    /// At the hash of the address: one pod that has it. Whether it is certain that whoever asks from there is of its namespace.
+    Any { certain: bool },
+    /// At the hash of address and namespace, where that is not the namespace of the former: one of that namespace has it.
+    OfNamespace,
 }
 
 /// Kinds that are followed, and of which no list has been whole yet.
@@ -156,10 +174,13 @@ impl Index {
                 service.slices.iter().for_each(|slice| tell(Known::Slice(slice)));
             });
         }
-        self.pods.each(|(address, pod)| {
-            // A pod is found at each of its addresses, and told at the first alone.
-            if pod.addresses.first() == Some(address) {
-                tell(Known::Pod(pod));
+        self.pods.each(|entry| {
+            let stands_at = |address: &&IpAddr| {
+                self.pod_of(**address, &entry.pod.key.namespace).is_some_and(|pod| pod.key == entry.pod.key)
+            };
+            // At the first of its addresses that it stands for others at.
+            if entry.pod.addresses.iter().find(stands_at) == Some(&entry.address) {
+                tell(Known::Pod(&entry.pod));
             }
         });
     }
@@ -178,18 +199,22 @@ impl Index {
         if !self.is_followed(Kind::Pod) {
             return None;
         }
-        let mut pods = self.pods(address);
-        let is_certain = |pod: &Arc<Pod>| {
-            let is_its_own = pod.running && !pod.terminating && !pod.host_network;
-            is_its_own && pod.key.namespace == pods[0].key.namespace
-        };
-        if pods.iter().all(is_certain) { pods.pop() } else { None }
+        let found = self.pods.of(hash_of_address(address));
+        let entry = found.find(|entry| entry.address == address && entry.role != PodRole::OfNamespace)?;
+        (entry.role == PodRole::Any { certain: true }).then(|| entry.pod.clone())
     }
 
-    /// The pods of an address.
-    pub(crate) fn pods(&self, address: IpAddr) -> Vec<Arc<Pod>> {
-        let found = self.pods.of(hash_of_address(address));
-        found.iter().filter(|(other, _)| *other == address).map(|(_, pod)| pod.clone()).collect()
+    /// A pod of this namespace that has an address; its name in any case.
+    pub(crate) fn pod_of(&self, address: IpAddr, namespace: &str) -> Option<Arc<Pod>> {
+        let namespace = namespace.to_ascii_lowercase();
+        let is_it = |entry: &PodEntry| {
+            entry.address == address && entry.pod.key.namespace.eq_ignore_ascii_case(&namespace)
+        };
+        let any = self.pods.of(hash_of_address(address));
+        if let Some(entry) = any.find(is_it) {
+            return Some(entry.pod.clone());
+        }
+        self.pods.of(hash_of_pod(address, &namespace)).find(is_it).map(|entry| entry.pod.clone())
     }
 }
 
@@ -256,6 +281,11 @@ fn hash_of_address(address: IpAddr) -> u64 {
         IpAddr::V4(address) => hash_of(&address.octets()),
         IpAddr::V6(address) => hash_of(&address.octets()),
     }
+}
+
+/// Of an address and a namespace in lower case.
+fn hash_of_pod(address: IpAddr, namespace: &str) -> u64 {
+    hash_of(namespace.as_bytes()).rotate_left(1) ^ hash_of_address(address)
 }
 
 fn bit(kind: Kind) -> u8 {

@@ -70,8 +70,8 @@ impl Namespace {
 /// An endpoint of a service: which slice's, and which of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    slice: u16,
-    endpoint: u16,
+    slice: u32,
+    endpoint: u32,
 }
 
 /// An endpoint with the slice that it is in.
@@ -175,11 +175,6 @@ impl Service {
         self.object.as_ref().map_or(&[], |object| &object.ports)
     }
 
-    /// How many ports each of its slices has that are meant.
-    pub(crate) fn counts(&self, means: impl Fn(&Port) -> bool) -> Vec<usize> {
-        self.slices.iter().map(|slice| slice.ports.iter().filter(|port| means(port)).count()).collect()
-    }
-
     #[inline]
     pub(crate) fn has_endpoints(&self) -> bool {
         self.has_endpoints
@@ -222,6 +217,13 @@ impl Service {
     /// Its endpoints by address; several may have one.
     pub(crate) fn by_address(&self) -> impl Iterator<Item = At<'_>> {
         self.by_address.iter().map(|place| self.at(*place))
+    }
+
+    /// Those of the family that A or AAAA has; every IPv4 address stands before every IPv6 one.
+    pub(crate) fn by_address_of(&self, rtype: RType) -> impl Iterator<Item = At<'_>> {
+        let v4_end = self.by_address.partition_point(|place| self.at(*place).endpoint.address.is_ipv4());
+        let range = if rtype == RType::A { 0..v4_end } else { v4_end..self.by_address.len() };
+        self.places(&self.by_address, range)
     }
 
     /// Its endpoints of this label, by address.
@@ -293,10 +295,12 @@ impl Service {
     }
 
     fn at(&self, place: Place) -> At<'_> {
+        #[cfg(test)]
+        crate::testing::looked();
         // Every `Place` was made from `slices` when the service was, so both indices exist.
-        let number = usize::from(place.slice);
+        let number = place.slice as usize;
         let slice = &self.slices[number];
-        At { number, slice, endpoint: &slice.endpoints[usize::from(place.endpoint)] }
+        At { number, slice, endpoint: &slice.endpoints[place.endpoint as usize] }
     }
 }
 
@@ -304,8 +308,8 @@ impl Service {
 fn orders(slices: &[Arc<Slice>], naming: Naming) -> (Box<[Place]>, Box<[Place]>) {
     let count = slices.iter().map(|slice| slice.endpoints.len()).sum();
     let mut all: Vec<(Label, IpAddr, Place)> = Vec::with_capacity(count);
-    for (slice, index) in slices.iter().zip(0..u16::MAX) {
-        for (endpoint, number) in slice.endpoints.iter().zip(0..u16::MAX) {
+    for (slice, index) in slices.iter().zip(0_u32..) {
+        for (endpoint, number) in slice.endpoints.iter().zip(0_u32..) {
             let place = Place { slice: index, endpoint: number };
             all.push((Label::of(endpoint, naming.pods), endpoint.address, place));
         }

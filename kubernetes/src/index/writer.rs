@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 
 use wire::hash_of;
 
+use super::pods::Addresses;
 use super::service::{Namespace, Naming, Service};
 use super::sizes::{key_of, octets_of};
 use super::slices::{Changes, Slices};
-use super::{Directory, HashMap, Index, bit, hash_of_address, key};
+use super::{Directory, HashMap, Index, bit, key};
 use kubernetes_api::objects::{self, Kind, Object, ObjectKey, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};
 use kubernetes_api::{Asked, Sink, Unreadable};
@@ -33,6 +34,7 @@ pub struct Writer {
     listing: u8,
     slices: Slices,
     pods: HashMap<Arc<ObjectKey>, Arc<Pod>>,
+    addresses: Addresses,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
     /// Whether endpoints' addresses lead back to services yet. At the first list each would copy a bucket, and before all of
@@ -110,6 +112,7 @@ impl Writer {
             listing: 0,
             slices: Slices::default(),
             pods: HashMap::default(),
+            addresses: Addresses::default(),
             namespaces: HashMap::default(),
             endpoints_lead_back: false,
         }
@@ -266,9 +269,8 @@ impl Writer {
             |pod: &Option<Arc<Pod>>| pod.iter().flat_map(|pod| pod.addresses.to_vec()).collect::<Vec<_>>();
         let (before, after) = (addresses(&old), addresses(&pod));
         for address in before.iter().chain(after.iter().filter(|address| !before.contains(address))) {
-            let entry = pod.as_ref().filter(|_| after.contains(address)).map(|pod| (*address, pod.clone()));
-            let is_it = |(other, pod): &(_, Arc<Pod>)| other == address && pod.key == **of;
-            self.index.pods.set(hash_of_address(*address), is_it, entry);
+            let pod = pod.clone().filter(|_| after.contains(address));
+            self.addresses.set(&self.index.pods, *address, of, pod);
         }
         if before != after {
             self.changed();

@@ -38,7 +38,7 @@ impl Connection {
         self.transfer.as_ref().map_or(most, |transfer| most.min(transfer.slot.left(self.unsent_since)))
     }
 
-    /// Puts the next message of the transfer to what leaves.
+    /// Puts the next message of the transfer to what leaves: nothing where others are to have their turn first.
     ///
     /// # Errors
     /// Where it cannot go on, or has taken too long: the client must not take what it has for the zone.

@@ -23,7 +23,7 @@ pub struct Streaming {
     ended: bool,
 }
 
-/// The source says that there is more, and has nothing: a bug. What the client has is not the zone.
+/// The source says that there is more, not later, and has nothing: a bug. What the client has is not the zone.
 #[derive(Debug)]
 pub struct Broken;
 
@@ -33,7 +33,7 @@ impl Streaming {
         Self { zone, query, messages, octets: 0, flags: Flags(0), answers: 0, ended: false }
     }
 
-    /// Writes the next message to `out`, at most 65,535 octets.
+    /// Writes the next message to `out`, at most 65,535 octets; nothing where it is to be asked again [later](Next::Later).
     ///
     /// # Errors
     /// [`Broken`].
@@ -44,6 +44,10 @@ impl Streaming {
         let mut message = StreamMessage::new(&mut reply, &query.name, opt, u16::MAX);
         let next = self.messages.next(&mut message);
         let answers = reply.counts()[0];
+        if answers == 0 && next == Next::Later {
+            out.clear();
+            return Ok(next);
+        }
         if answers == 0 {
             return Err(Broken);
         }

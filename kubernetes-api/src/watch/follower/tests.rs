@@ -424,6 +424,29 @@ fn an_api_that_speaks_nonsense_is_asked_again_later_and_again_later() {
 }
 
 #[test]
+fn watches_that_end_at_once_are_asked_for_less_and_less_whatever_they_told() {
+    for told in [event("BOOKMARK", "", 11), event("ADDED", "a", 11), String::new()] {
+        let mut script = Script::new();
+        script.follow();
+        let mut watch = |lives: Duration| {
+            script.ask();
+            script.head(200);
+            script.body(&told);
+            script.pass(lives);
+            script.end();
+            let waits = matches!(script.follower.next(script.now), Next::Wait(_));
+            if waits { script.wait() } else { Duration::ZERO }
+        };
+        let waits: Vec<_> = (0..4).map(|_| watch(10 * MS).as_millis()).collect();
+        assert_eq!(waits, [200, 400, 800, 1_600], "{told}");
+        assert_eq!(watch(Duration::from_secs(2)), Duration::ZERO, "{told}");
+        assert_eq!(watch(10 * MS), 3_200 * MS, "{told}: two seconds are no proof");
+        assert_eq!(watch(Duration::from_secs(6)), Duration::ZERO, "{told}");
+        assert_eq!(watch(10 * MS), 200 * MS, "{told}");
+    }
+}
+
+#[test]
 fn an_api_without_protobuf_is_asked_for_json() {
     let mut script = Script::new();
     let accepts = |script: &mut Script| match script.follower.next(script.now) {

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use super::super::endpoints::Order;
+use super::super::ports::{MOST_LOOKS, MeantPorts};
 use crate::index::{At, Service};
 use kubernetes_api::objects::{Port, Protocol};
 
@@ -63,20 +65,26 @@ pub(super) fn read(below: &[u8]) -> Below<'_> {
 }
 
 impl Meant<'_> {
-    /// The endpoints that are meant; `counts` are the ports of each slice that are.
+    /// Which ports of a service's slices are meant.
+    pub(in crate::answer) fn ports_of(&self, service: &Service) -> MeantPorts {
+        let is_any = self.port.is_empty() && self.protocol.is_empty();
+        MeantPorts::of(service, is_any, |port| self.means(port))
+    }
+
+    /// The endpoints that are meant, with these ports.
     pub(in crate::answer) fn endpoints<'s>(
         &'s self,
         service: &'s Service,
-        counts: &'s [usize],
+        ports: &'s MeantPorts,
+        order: Order,
     ) -> impl Iterator<Item = At<'s>> {
-        let is_called = |at: &At<'_>| service.label(at.endpoint).octets() == self.endpoint;
-        let all = service.by_label().filter(move |at| self.endpoint.is_empty() || is_called(at));
-        all.filter(|at| self.ports(counts, *at) > 0)
-    }
-
-    /// How many ports of an endpoint are meant.
-    pub(super) fn ports(&self, counts: &[usize], at: At<'_>) -> usize {
-        if at.slice.ports.is_empty() { self.count(&[]) } else { counts[at.number] }
+        let all: Box<dyn Iterator<Item = At<'s>>> = match order {
+            _ if !ports.are_any(service) => Box::new(std::iter::empty()),
+            _ if !self.endpoint.is_empty() => Box::new(service.of_label(self.endpoint)),
+            Order::Label => Box::new(service.by_label()),
+            Order::Address(rtype) => Box::new(service.by_address_of(rtype)),
+        };
+        all.take(MOST_LOOKS).filter(|at| ports.has_any(*at))
     }
 
     /// How many of these ports are meant. As in CoreDNS what has none is there, and SRV leads to none.
@@ -88,6 +96,8 @@ impl Meant<'_> {
     }
 
     pub(in crate::answer) fn means(&self, port: &Port) -> bool {
+        #[cfg(test)]
+        crate::testing::looked();
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",

@@ -155,7 +155,7 @@ fn endpoints_of_headless_services_are_there_where_it_says_so() {
     check(
         true,
         &[
-            ("hl.t1.example.org A", "A 172.17.0.2, A 172.17.0.1"),
+            ("hl.t1.example.org A", "A 172.17.0.1, A 172.17.0.2"),
             ("h1.hl.t1.example.org A", "A 172.17.0.1"),
             ("172-17-0-2.hl.t1.example.org A", "A 172.17.0.2"),
             ("h2.hl.t1.example.org A", NXDOMAIN),

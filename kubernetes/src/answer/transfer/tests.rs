@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::External;
 use crate::testing::*;
 use kubernetes_api::{Kind, Object, Sink, Wants};
 
@@ -231,13 +232,58 @@ fn who_has_the_serial_gets_the_soa_and_who_asks_too_early_nothing() {
         cluster.writer.delete(Kind::Service, key(at));
     }
     let mut left = 0;
-    assert!(begun.next(&mut |_, _, _, _| {
+    let told = begun.next(&mut |_, _, _, _| {
         left += 1;
         true
-    }));
+    });
+    assert_eq!(told, Told::All);
     assert_eq!(left, 20);
     LATER.set(1);
     assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap().len(), 5);
     let early = Cluster::new(&everything(), rules("cluster.local"));
     assert_eq!(early.transfer("cluster.local", None, 9), Err(Answered::Unknown(Kind::Service)));
+}
+
+#[test]
+fn a_zone_whose_ports_have_no_records_lets_others_have_their_turn() {
+    const ENDPOINTS: usize = 20;
+    const PORTS: usize = 3_000;
+    let endpoints: Vec<_> = (0..ENDPOINTS).map(|number| format!("10.1.0.{number}")).collect();
+    let external = External::new(crate::ExternalRules {
+        zones: [Name::from_text("example.org").unwrap()].into(),
+        apex: "dns".into(),
+        ttl: 5,
+        headless: true,
+    })
+    .unwrap();
+    // Without numbers an endpoint ends where its address was told; with one each, and without names, there is one to tell.
+    for (port, least, most) in [("c:-/tcp", 1, 1), (":80/tcp", ENDPOINTS * PORTS / 1_000, usize::MAX)] {
+        let ports = [port; PORTS];
+        let objects = [
+            namespace("t1"),
+            service("t1/hl", "None", ""),
+            slice("t1/hl-a", "hl", &endpoints.join(" "), &ports.join(" ")),
+        ];
+        let cluster = Cluster::of(&everything(), rules("cluster.local"), objects);
+        let zone = |text| Name::from_text(text).unwrap();
+        let inside = cluster.responder.transfer(&cluster.index, &zone("cluster.local"), None, false);
+        let outside =
+            external.transfer(&cluster.responder, &cluster.index, &zone("example.org"), None, false);
+        for mut transfer in [inside.unwrap(), outside.unwrap()] {
+            let mut turns = 0;
+            let mut told = Told::Paused;
+            while told != Told::All {
+                let before = transfer.at;
+                let mut records = 0;
+                told = transfer.next(&mut |_, _, _, _| {
+                    records += 1;
+                    true
+                });
+                assert!(told == Told::All || transfer.at != before, "it stands still");
+                assert!(records <= 1_000, "{records} at once");
+                turns += 1;
+            }
+            assert!((least..=most).contains(&turns), "{port}: {turns} turns");
+        }
+    }
 }

@@ -1,0 +1,108 @@
+//! What one query costs where those who may write slices do so at their worst: looks at endpoints and ports are counted.
+
+use crate::answer::External;
+use crate::testing::*;
+use crate::{ExternalRules, Rules};
+use kubernetes_api::Object;
+use wire::Name;
+
+const ENDPOINTS: usize = 400;
+const PORTS: usize = 2_000;
+/// Endpoints and ports are looked at a few times, and not each port for each endpoint.
+const MOST: usize = 16 * (ENDPOINTS + PORTS);
+
+fn cluster(ports: impl Fn(usize) -> String, endpoint: impl Fn(usize) -> String) -> Cluster {
+    let ports: Vec<String> = (0..PORTS).map(ports).collect();
+    let endpoints: Vec<String> = (0..ENDPOINTS).map(endpoint).collect();
+    of([
+        namespace("t1"),
+        service("t1/big", "None", ""),
+        slice("t1/big-1", "big", &endpoints.join(" "), &ports.join(" ")),
+    ])
+}
+
+fn of(objects: impl IntoIterator<Item = Object>) -> Cluster {
+    Cluster::of(&everything(), Rules { ttl: 5, ..rules("cluster.local in-addr.arpa") }, objects)
+}
+
+fn external() -> External {
+    let zones = [Name::from_text("example.org").unwrap()].into();
+    External::new(ExternalRules { zones, apex: "dns".into(), ttl: 5, headless: true }).unwrap()
+}
+
+fn address(number: usize) -> String {
+    format!("10.1.{}.{}", number / 250, number % 250)
+}
+
+#[test]
+fn a_port_costs_a_query_one_look_and_not_one_for_each_endpoint() {
+    let long = "h".repeat(63);
+    let rows: &[(&str, Cluster)] = &[
+        ("without numbers", cluster(|port| format!("p{port}:-/tcp"), address)),
+        ("one number", cluster(|port| format!("p{port}:80/tcp"), address)),
+        ("their own", cluster(|port| format!("p{port}:{}/tcp", port + 1), address)),
+        ("one target", cluster(|port| format!("p{port}:80/tcp"), |number| format!("{}=h", address(number)))),
+        (
+            "long targets",
+            cluster(|port| format!("p{port}:{}/tcp", port + 1), |n| format!("{}={long}", address(n))),
+        ),
+        ("one address", cluster(|port| format!("p{port}:80/tcp"), |_| address(1))),
+    ];
+    let last = format!("p{}", PORTS - 1);
+    for (what, cluster) in rows {
+        for name in ["big", &format!("_{last}._tcp.big"), "_none._tcp.big", "_p0._udp.big"] {
+            for rtype in ["SRV", "A", "AAAA", "TXT"] {
+                for room in [512, 65_535] {
+                    let question = format!("{name}.t1.svc.cluster.local {rtype}");
+                    let looks = looks_of(|| _ = cluster.ask_within(&question, room));
+                    assert!(looks <= MOST, "{what}: {question} in {room}: {looks}");
+                }
+                let question = format!("{name}.t1.example.org {rtype}");
+                let looks = looks_of(|| _ = cluster.ask_external(&external(), &question));
+                assert!(looks <= MOST, "{what}: {question}: {looks}");
+            }
+        }
+    }
+}
+
+#[test]
+fn names_of_an_address_are_gathered_until_no_message_could_hold_them() {
+    const SERVICES: usize = 20;
+    const EACH: usize = 1_000;
+    let host = "h".repeat(40);
+    let endpoints: Vec<String> = (0..EACH).map(|number| format!("10.9.9.9={host}-{number}")).collect();
+    let endpoints = endpoints.join(" ");
+    let services = (0..SERVICES).flat_map(|number| {
+        let name = format!("b{number}");
+        let own = service(&format!("t1/{name}"), "None", "");
+        [own, slice(&format!("t1/{name}-1"), &name, &endpoints, "")]
+    });
+    let cluster = of([namespace("t1")].into_iter().chain(services));
+    for (rtype, most) in [("PTR", 2_000), ("A", 500), ("TXT", 500)] {
+        let looks = looks_of(|| _ = cluster.ask(&format!("9.9.9.10.in-addr.arpa {rtype}")));
+        assert!(looks <= most, "{rtype}: {looks} of {}", SERVICES * EACH);
+    }
+    assert!(cluster.ask_within("9.9.9.10.in-addr.arpa PTR", 65_535).1, "it is cut");
+}
+
+#[test]
+fn endpoints_are_there_however_many_a_slice_and_a_service_have() {
+    let many: Vec<String> = (0..70_000)
+        .map(|number| format!("10.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255))
+        .collect();
+    let one_slice = [service("t1/one", "None", ""), slice("t1/one-1", "one", &many.join(" "), "")];
+    let slices = (0..66_000).map(|number| {
+        slice(
+            &format!("t1/many-{number}"),
+            "many",
+            &format!("11.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255),
+            "",
+        )
+    });
+    let objects =
+        [namespace("t1"), service("t1/many", "None", "")].into_iter().chain(one_slice).chain(slices);
+    let cluster = of(objects);
+    for (name, address) in [("10-1-17-111.one", "10.1.17.111"), ("11-1-1-207.many", "11.1.1.207")] {
+        assert_eq!(cluster.ask(&format!("{name}.t1.svc.cluster.local A")), format!("A {address}"));
+    }
+}
