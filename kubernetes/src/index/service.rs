@@ -296,7 +296,7 @@ impl Service {
 
     fn at(&self, place: Place) -> At<'_> {
         #[cfg(test)]
-        crate::testing::looked();
+        crate::looks::looked();
         // Places are made of these slices.
         let number = place.slice as usize;
         let slice = &self.slices[number];
