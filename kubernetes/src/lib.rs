@@ -4,6 +4,8 @@
 
 mod answer;
 pub mod index;
+#[cfg(test)]
+mod looks;
 pub mod snapshot;
 #[cfg(test)]
 mod testing;

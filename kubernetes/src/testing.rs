@@ -357,20 +357,7 @@ fn ports(text: &str) -> Box<[Port]> {
 /// When everything changes here.
 pub(crate) const SERIAL: u64 = 1_700_000_000;
 
-/// Counts a look at an endpoint, a port or a place of a transfer.
-pub(crate) fn looked() {
-    LOOKS.set(LOOKS.get() + 1);
-}
-
-/// How many looks something takes.
-pub(crate) fn looks_of(what: impl FnOnce()) -> usize {
-    LOOKS.set(0);
-    what();
-    LOOKS.get()
-}
-
 thread_local! {
-    static LOOKS: Cell<usize> = const { Cell::new(0) };
     /// How many seconds later than [`SERIAL`] it is for a test.
     pub(crate) static LATER: Cell<u64> = const { Cell::new(0) };
 }

@@ -9,6 +9,7 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod text;
+mod told;
 pub mod zonetext;
 
 pub mod acl;

@@ -192,7 +192,7 @@ impl Srv<'_, '_> {
     /// be cut is not written.
     fn push(&mut self, below: &[u8], number: u16) {
         #[cfg(test)]
-        crate::testing::looked();
+        crate::looks::looked();
         let is_new = self.ports.is_empty();
         if self.is_full() || !self.ports.insert(number) {
             return;

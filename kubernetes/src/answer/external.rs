@@ -410,7 +410,7 @@ impl Places<'_, '_> {
 
     fn address(&mut self, address: IpAddr) {
         #[cfg(test)]
-        crate::testing::looked();
+        crate::looks::looked();
         if !self.is_full() {
             let (rtype, ttl) = (Some(self.query.rtype), self.external.rules.ttl);
             push_address(self.reply, Section::Answer, Owner::Question, rtype, ttl, address);
@@ -432,7 +432,7 @@ impl Places<'_, '_> {
         let mut place = None;
         for number in numbers {
             #[cfg(test)]
-            crate::testing::looked();
+            crate::looks::looked();
             if self.is_full() {
                 break;
             }

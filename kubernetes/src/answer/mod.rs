@@ -422,7 +422,7 @@ impl Below<'_> {
     /// Whether a port is meant.
     fn means(&self, port: &Port) -> bool {
         #[cfg(test)]
-        crate::testing::looked();
+        crate::looks::looked();
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",

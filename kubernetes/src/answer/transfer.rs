@@ -212,7 +212,7 @@ impl Transfer {
     /// What stands at the place that it has come to; goes on to the next part where one ends.
     fn place(&mut self) -> Place {
         #[cfg(test)]
-        crate::testing::looked();
+        crate::looks::looked();
         loop {
             let [number, step, record] = self.at;
             let next = match self.part {

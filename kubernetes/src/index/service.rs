@@ -296,7 +296,7 @@ impl Service {
 
     fn at(&self, place: Place) -> At<'_> {
         #[cfg(test)]
-        crate::testing::looked();
+        crate::looks::looked();
         // Every `Place` was made from `slices` when the service was, so both indices exist.
         let number = place.slice as usize;
         let slice = &self.slices[number];

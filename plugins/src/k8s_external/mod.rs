@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::told;
 use ::kubernetes::{Answered, External, ExternalRules, Lent};
 use corefile::Directive;
 use observe::counters::{Proto, ThreadCounters};
@@ -124,9 +125,9 @@ impl Source for Services {
         let soa_alone = context.proto == Proto::Udp;
         let (name, serial) = (&request.query.name, request.serial());
         match external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone) {
-            Ok(mut transfer) => OfZone::Stream(Box::new(Records(move |push: &mut Push<'_>| {
-                crate::kubernetes::after(transfer.next(push))
-            }))),
+            Ok(mut transfer) => {
+                OfZone::Stream(Box::new(Records(move |push: &mut Push<'_>| told::after(transfer.next(push)))))
+            }
             Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),
             Err(_) => OfZone::Pass,
         }

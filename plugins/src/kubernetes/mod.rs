@@ -12,7 +12,7 @@ mod status;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules, Told};
+use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules};
 use wire::{Class, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
@@ -20,6 +20,7 @@ pub(crate) use self::setup::read;
 pub use self::setup::{KubernetesSpec, keep_snapshots_apart};
 pub use self::snapshot::SnapshotSpec;
 pub use self::status::{ClusterStatus, KindStatus};
+use crate::told;
 use cluster::Cluster;
 use labels::Published;
 use observe::counters::{Proto, ThreadCounters};
@@ -27,20 +28,11 @@ use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::endpoint::Endpoint;
 use plugin::failure::Failure;
-use plugin::messages::{Next, OfZone, Push, Records};
+use plugin::messages::{OfZone, Push, Records};
 use plugin::search::SearchPaths;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Tables};
 use search::PodPaths;
-
-/// What comes after the message that a zone has been told to so far.
-pub(crate) fn after(told: Told) -> Next {
-    match told {
-        Told::Full => Next::More,
-        Told::Paused => Next::Later,
-        Told::All => Next::End,
-    }
-}
 
 /// One block's view of a cluster.
 pub struct Kubernetes {
@@ -113,7 +105,7 @@ impl Source for Kubernetes {
         let name = &request.query.name;
         match self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone) {
             Ok(mut transfer) => {
-                OfZone::Stream(Box::new(Records(move |push: &mut Push<'_>| after(transfer.next(push)))))
+                OfZone::Stream(Box::new(Records(move |push: &mut Push<'_>| told::after(transfer.next(push)))))
             }
             Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),
             Err(_) => OfZone::Pass,

@@ -97,7 +97,7 @@ impl Meant<'_> {
 
     pub(in crate::answer) fn means(&self, port: &Port) -> bool {
         #[cfg(test)]
-        crate::testing::looked();
+        crate::looks::looked();
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",

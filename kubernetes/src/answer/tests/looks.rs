@@ -1,6 +1,7 @@
 //! What one query costs where those who may write slices do so at their worst: looks at endpoints and ports are counted.
 
 use crate::answer::External;
+use crate::looks::looks_of;
 use crate::testing::*;
 use crate::{ExternalRules, Rules};
 use kubernetes_api::Object;
