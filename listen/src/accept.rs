@@ -24,7 +24,6 @@ pub(crate) async fn accept(
         Ok(listener) => listener,
         Err(error) => return running.fatal(&format!("cannot serve {endpoint} (tcp): {error}")),
     };
-    let taken = running.taken.socket(endpoint, running.inboxes.len());
     // The limit was raised at the start. Where it cannot be read, EMFILE of `accept` below says that descriptors are short.
     let limit = sockets::raise_open_files_limit().map_or(u64::MAX, |(_, limit)| limit);
     loop {
@@ -35,7 +34,6 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((stream, peer)) => {
-                taken.note();
                 // The kernel gives the lowest number that is free: a high one says that few are left.
                 let last = stream.as_raw_fd() as u64 + RESERVED >= limit;
                 if serve(stream, peer, endpoint, &running) && last {

@@ -93,13 +93,22 @@ pub(super) fn bind_one(
     let mut ours =
         whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(whose.link());
     let mut instead = None;
+    let mut add_it = || {
+        let added = handle.block_on(add(address, whose));
+        let added = added.map_err(|error| BindError::Absent { address, error })?;
+        ours |= matches!(added, node::Added::AddedTo { .. });
+        instead = added.instead();
+        Ok(())
+    };
     let mut bound = match bind_sockets(wanted, inherited) {
         Err((_, error)) if is_absent(address, &error) => {
-            let added = handle.block_on(add(address, whose));
-            let added = added.map_err(|error| BindError::Absent { address, error })?;
-            ours |= matches!(added, node::Added::AddedTo { .. });
-            instead = added.instead();
+            add_it()?;
             bind_sockets(wanted, inherited)
+        }
+        // What an earlier process left is bound to its address, whether that is still there or not.
+        Ok(bound) if whose.includes(address.ip()) && !node::has_address(address.ip()) => {
+            add_it()?;
+            Ok(bound)
         }
         result => result,
     }

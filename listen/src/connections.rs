@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::place::{BUDGET_BYTES, Budget, ConnectionState, Place};
+use super::place::{BUDGET_BYTES, Budget, ConnectionState, OWN, Place};
 use super::transfers::Transfers;
 use observe::counters::Counter;
 
@@ -281,8 +281,6 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// TCP connections open at the same time, over all addresses.
 const MAX_CONNECTIONS: usize = 1024;
-/// The key of a connection that needs no place.
-const OWN: u64 = 0;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -91,6 +91,11 @@ impl Place {
         place
     }
 
+    /// Whether it is that of one of our own probes.
+    pub(crate) fn is_own(&self) -> bool {
+        self.key == OWN
+    }
+
     /// What it waits for from now on, and since when.
     pub(crate) fn set_state(&self, state: ConnectionState, since: u64) {
         self.state.store(since << 2 | state as u64, Relaxed);
@@ -287,6 +292,8 @@ impl Budget {
     }
 }
 
+/// The key of a connection that needs no place.
+pub(crate) const OWN: u64 = 0;
 const STAYS: u8 = 0;
 const ENDS: u8 = 1;
 const CUT: u8 = 2;

@@ -7,13 +7,14 @@ use observe::counters::Counter;
 use plugin::endpoint::Endpoint;
 
 /// How often something was taken, by endpoint and whoever takes it: a worker from its UDP socket, and, as if it
-/// were one worker more, the TCP side from its listener. One that is closed keeps its count.
+/// were one worker more, the TCP side from connections of clients. One that is closed keeps its count.
 #[derive(Debug, Default)]
 pub struct Taken {
     sockets: Mutex<HashMap<(Endpoint, usize), Arc<Takes>>>,
 }
 
-/// Batches taken off one socket, or connections. On a cache line of its own, for its one writer is in a hurry.
+/// Batches taken off one socket, or messages off connections. On a cache line of its own, for the one writer of a socket is in
+/// a hurry.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Takes(Counter);
@@ -23,6 +24,11 @@ impl Takes {
     #[inline]
     pub fn note(&self) {
         self.0.add(1);
+    }
+
+    /// One more, by one of several writers.
+    pub fn note_shared(&self) {
+        self.0.add_shared(1);
     }
 }
 

@@ -17,6 +17,7 @@ use super::place::{ConnectionState, Place};
 use super::scratch::{SCRATCH, Scratch, TOGETHER};
 use super::tls::Tls;
 use crate::running::Running;
+use crate::taken::Takes;
 use plugin::endpoint::Endpoint;
 use plugins::timeouts::TimeoutsSpec;
 use transfer::Transfer;
@@ -30,6 +31,8 @@ pub(crate) struct Connection {
     peer: SocketAddr,
     running: Arc<Running>,
     place: Arc<Place>,
+    /// What clients say to this endpoint is counted; `None` where a probe of our own speaks.
+    taken: Option<Arc<Takes>>,
     stream: TcpStream,
     /// Where messages are encrypted.
     tls: Option<Box<Tls>>,
@@ -90,12 +93,15 @@ impl Connection {
         stream: TcpStream,
         now: Instant,
     ) -> Self {
+        // What comes of our own probes proves nothing but by its answer.
+        let taken = (!place.is_own()).then(|| running.taken.socket(endpoint, running.inboxes.len()));
         Self {
             endpoint,
             local,
             peer,
             running,
             place,
+            taken,
             stream,
             tls: None,
             came: Vec::new(),
@@ -336,10 +342,18 @@ impl Connection {
         self.keep(&scratch.plain, now);
         // What the handshake says, or why it ends.
         if !scratch.sealed.is_empty() {
+            self.note();
             self.offer(&scratch.sealed, now)?;
         }
         opened.map_err(|_| io::ErrorKind::ConnectionAborted)?;
         Ok(count)
+    }
+
+    /// Counts that a client was heard.
+    fn note(&self) {
+        if let Some(taken) = &self.taken {
+            taken.note_shared();
+        }
     }
 
     /// Keeps octets of messages until they are served.
@@ -394,6 +408,7 @@ impl Connection {
             _ => {}
         }
         if at > 0 {
+            self.note();
             self.served_at = now;
         }
         if at > 0 && self.rest > 0 {

@@ -37,7 +37,8 @@ pub enum HostResolverError {
     NoNetworkd,
     /// There is no route to the network's servers.
     #[error(
-        "no link leads to {WIRE_SERVER} or to the network's first server, whose configuration would be changed"
+        "no link leads to {WIRE_SERVER} or to the network's first server, whose configuration would be changed; \
+         give this machine a route there, or choose another -host-resolver, or none"
     )]
     NoUplink,
     /// networkd does not say which file the link is configured by.
@@ -63,7 +64,7 @@ pub enum HostResolverError {
     #[error("{0}")]
     Program(#[source] io::Error),
     /// The change did not take effect in time.
-    #[error("{} is written, and after 10 s {what}", .path.display())]
+    #[error("{} is written, and after 10 s {what}; see what `networkctl status` says", .path.display())]
     Unsettled {
         /// The drop-in.
         path: PathBuf,

@@ -39,7 +39,7 @@ pub use interface::{
 pub use iptables::{Iptables, remove_iptables_rules};
 pub use jobs::Job;
 pub use nft::NftError;
-pub use obstacle::Obstacle;
+pub use obstacle::{Obstacle, unseen_filters};
 pub use orders::{Hearing, Order, Orders, Running};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
 pub use rules::{Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut};

@@ -19,7 +19,7 @@ pub struct Obstacle {
 }
 
 impl Obstacle {
-    /// Those on the ways to these listeners, and out. Tables of iptables-legacy are not seen.
+    /// Those on the ways to these listeners, and out. Tables of iptables-legacy are not seen: [`unseen_filters`].
     ///
     /// # Errors
     /// Where the kernel does not list its chains.
@@ -27,6 +27,30 @@ impl Obstacle {
         let chains = Socket::open()?.base_chains()?;
         Ok(chains.iter().filter(|chain| chain.drops).filter_map(|chain| of(chain, listeners)).collect())
     }
+}
+
+/// What is to be known of tables of iptables-legacy, which no netlink socket lists: that there is one that may drop what goes to
+/// these listeners or out, and behind a semicolon the command that looks.
+pub fn unseen_filters(listeners: &[Listener]) -> Vec<String> {
+    let families = [
+        ("/proc/net/ip_tables_names", "iptables-legacy", true),
+        ("/proc/net/ip6_tables_names", "ip6tables-legacy", false),
+    ];
+    let concerned = families
+        .into_iter()
+        .filter(|(_, _, is_ipv4)| listeners.iter().any(|listener| listener.address.is_ipv4() == *is_ipv4));
+    // Where nobody may read it, or nothing of the kind was ever loaded, there is nothing to tell.
+    let tables = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    concerned.filter_map(|(file, program, _)| unseen_filter(&tables(file), program)).collect()
+}
+
+fn unseen_filter(tables: &str, program: &str) -> Option<String> {
+    tables.lines().any(|table| table == "filter").then(|| {
+        format!(
+            "{program} has a filter table, and whether that drops what comes to us or goes out is not seen from here; \
+             look: {program} -S"
+        )
+    })
 }
 
 fn of(chain: &BaseChain, listeners: &[Listener]) -> Option<Obstacle> {

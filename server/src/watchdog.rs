@@ -2,7 +2,8 @@
 //! endpoint; one of TLS must begin the handshake, whomever it lets in then. A server that does not answer does not ping, whatever its timers do.
 //!
 //! A flood leaves our own queries no room in a socket, and must not get a server killed that serves: where one is lost,
-//! whoever took anything off that socket since the round began has answered it. A worker that hangs takes nothing.
+//! whoever took anything off that socket, or messages of clients off connections to that endpoint, since the round began has
+//! answered it. A worker that hangs takes nothing, and a connection that was only accepted proves nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -188,11 +189,11 @@ pub(crate) async fn udp(
     Err(Silent::new(why, is_taken && silent.len() == workers))
 }
 
-/// Asks over TCP; a connection without a reply in time is tried again, like a datagram.
+/// Asks over TCP; beside a connection without a reply in time the next is tried, like a datagram, and either may answer.
 pub(crate) async fn stream(
-    running: &Running,
+    running: &Arc<Running>,
     endpoint: Endpoint,
-    query: &[u8],
+    query: &Arc<[u8]>,
     manner: &Manner,
     until: Instant,
 ) -> Result<(), Silent> {
@@ -200,23 +201,25 @@ pub(crate) async fn stream(
     let mut is_taken = false;
     let taken = || running.taken.count(endpoint, running.workers());
     let before = taken();
+    let mut asked = JoinSet::new();
     while Instant::now() < until {
-        let late = until.min(Instant::now() + manner.one_stream);
-        let asked = async {
+        let next = until.min(Instant::now() + manner.one_stream);
+        let (running, query, manner) = (running.clone(), query.clone(), *manner);
+        asked.spawn(async move {
             match endpoint.transport {
-                Transport::Dns => tcp(target, query, running, manner).await,
-                Transport::Tls => hello(target, running, manner).await,
+                Transport::Dns => tcp(target, &query, &running, &manner).await,
+                Transport::Tls => hello(target, &running, &manner).await,
             }
-        };
-        match timeout_at(late, asked).await {
-            Ok(Ok(())) => return Ok(()),
-            // The probe's connection may wait in a full accept queue; a listener that has accepted others meanwhile works.
+        });
+        match timeout_at(next, asked.join_next()).await {
+            Ok(Some(Ok(Ok(())))) => return Ok(()),
+            // The probe's connection may wait in a full accept queue; who has heard clients over others meanwhile works.
             Err(_) if taken() != before => return Ok(()),
-            Ok(Err(error)) => {
-                is_taken |= is_of_others(&error);
+            Err(_) => {}
+            Ok(ended) => {
+                is_taken |= matches!(&ended, Some(Ok(Err(error))) if is_of_others(error));
                 sleep(REFUSED_PAUSE).await;
             }
-            Err(_) => {}
         }
     }
     let over = if endpoint.transport == Transport::Tls { "TLS" } else { "TCP" };

@@ -74,6 +74,11 @@ impl Manager {
         lock(&self.state).stored.push((name.to_owned(), Arc::new(descriptor)));
     }
 
+    /// Closes what is stored, as where the service is stopped.
+    pub fn forget(&self) {
+        lock(&self.state).stored.clear();
+    }
+
     /// The names of what is stored, sorted.
     pub fn stored(&self) -> Vec<String> {
         let mut names: Vec<_> = lock(&self.state).stored.iter().map(|(name, _)| name.clone()).collect();

@@ -16,6 +16,7 @@ mod host;
 mod iptables;
 mod lease;
 mod leased;
+mod line;
 mod owners;
 mod report;
 mod servers;

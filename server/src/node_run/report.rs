@@ -7,6 +7,7 @@ use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
 use serde_json::{Value, json};
 
 use super::answers::answering;
+use super::line::Line;
 use super::{RuleSet, Settings, as_led, iptables, listeners, owners, servers};
 use crate::watchdog;
 use configuration::Configuration;
@@ -26,6 +27,8 @@ pub struct Report {
     /// Files by which this machine's own lookups are turned.
     host_resolver: Vec<PathBuf>,
     obstacles: Result<Vec<Obstacle>, NftError>,
+    /// Of firewalls that no look from here tells.
+    unseen_filters: Vec<String>,
     notes: Vec<String>,
 }
 
@@ -85,7 +88,7 @@ impl Report {
         if servers.is_empty() {
             notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
         }
-        let obstacles = Obstacle::all(&listeners);
+        let (obstacles, unseen_filters) = (Obstacle::all(&listeners), node::unseen_filters(&listeners));
         let mut tables = Rules::open();
         let holders =
             tables.as_mut().map_or_else(|_| Vec::new(), |rules| rules.holders().unwrap_or_default());
@@ -112,7 +115,18 @@ impl Report {
             said.remove(servers::PROBE);
         }
         let (host_resolver, corefile) = (HostResolver::stands(), None);
-        Self { set, rules, holders, addresses, corefile, servers, host_resolver, obstacles, notes }
+        Self {
+            set,
+            rules,
+            holders,
+            addresses,
+            corefile,
+            servers,
+            host_resolver,
+            obstacles,
+            unseen_filters,
+            notes,
+        }
     }
 
     /// Whether all is as it should be while a server runs.
@@ -152,93 +166,104 @@ impl Report {
                 json!({ "chain": one.chain, "way": one.way, "mend": one.mend })
             }).collect::<Vec<_>>(),
             "notes": self.notes,
+            "wrong": self.lines().iter().filter_map(Line::json).collect::<Vec<_>>(),
             "well": self.is_well(),
         })
     }
 
     /// As a person reads it, with what mends what is wrong.
     pub fn text(&self) -> String {
-        let mut text = match &self.rules {
-            Ok(true) if self.set == RuleSet::None => "rules     none, as asked for\n".to_owned(),
-            Ok(false) if !self.set.has_leases() => {
-                "rules     not all; `node run` puts them there once it answers\n".to_owned()
-            }
-            Ok(true) => "rules     in place\n".to_owned(),
-            Ok(false) => {
-                "rules     none; `localdns node up` puts them there, `node run` does once it answers\n"
-                    .to_owned()
-            }
-            Err(error) => format!("rules     {error}\n"),
-        };
-        text += &match self.holders.as_slice() {
-            [] if !self.set.has_leases() => {
-                "leases    none with these rules: when the server dies its clients are dark until it is back; `-rules nft` has them\n"
-                    .to_owned()
-            }
-            [] if self.rules == Ok(true) => {
-                "leases    nobody has one: queries go the way out; start the server\n".to_owned()
-            }
-            [] => "leases    nobody has one\n".to_owned(),
-            pids => {
-                let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
-                format!("leases    process {}\n", pids.join(", "))
-            }
-        };
-        for address in &self.addresses {
-            let link = match &address.link {
-                Some(link) => format!("on {link}"),
-                None => "on no link; `localdns node up` adds it".to_owned(),
-            };
-            let way_out = match address.way_out {
-                Some(way_out) => format!("way out {way_out}"),
-                None => "no way out of its own".to_owned(),
-            };
-            let answers = if address.answers { "answers" } else { "does not answer" };
-            text += &format!("address   {}  {link}, {way_out}, {answers}\n", address.ip);
-        }
-        if let Some(error) = self.corefile.as_deref().map(first_line) {
-            text += &format!("corefile  {error}; the server serves the one before\n");
-        }
-        let mut noted = Vec::new();
-        text += &self.servers_text(&mut noted);
-        for path in &self.host_resolver {
-            text += &format!("lookups   of this machine come here, by {}\n", path.display());
-        }
-        match &self.obstacles {
-            Ok(obstacles) => {
-                for Obstacle { chain, way, mend } in obstacles {
-                    text += &format!(
-                        "firewall  {chain} drops what its rules do not accept, on the way {way}; if ours is none of them: {mend}\n"
-                    );
-                }
-            }
-            Err(error) => text += &format!("firewall  {error}\n"),
-        }
-        for note in &self.notes {
-            text += &note_text(note, &mut noted);
-        }
-        text
+        self.lines().iter().map(ToString::to_string).collect()
     }
 
-    fn servers_text(&self, noted: &mut Vec<String>) -> String {
-        let mut text = String::new();
+    fn lines(&self) -> Vec<Line> {
+        let mut lines = vec![self.of_rules(), self.of_leases()];
+        lines.extend(self.addresses.iter().map(|address| self.of_address(address)));
+        if let Some(error) = self.corefile.as_deref().map(first_line) {
+            let mend = "mend what it names; the server serves the one before";
+            lines.push(Line::wrong("corefile", error, mend));
+        }
         for said in &self.servers {
             match said {
-                Ok(said) => text += &server_text(said, noted),
-                Err(error) => text += &format!("server    {error}\n"),
+                Ok(said) => lines.extend(server_lines(said)),
+                Err(error) => lines.push(Line::error("server", error)),
             }
         }
-        text
+        for path in &self.host_resolver {
+            lines.push(Line::fact("lookups", format!("of this machine come here, by {}", path.display())));
+        }
+        match &self.obstacles {
+            Ok(obstacles) => lines.extend(obstacles.iter().map(|Obstacle { chain, way, mend }| {
+                let what = format!("{chain} drops what its rules do not accept, on the way {way}");
+                Line::error("firewall", &format!("{what}; if ours is none of them: {mend}"))
+            })),
+            Err(error) => lines.push(Line::error("firewall", &error.to_string())),
+        }
+        lines.extend(self.unseen_filters.iter().map(|told| Line::error("firewall", told)));
+        lines.extend(self.notes.iter().map(|note| Line::note(note)));
+        each_note_once(lines)
+    }
+
+    fn of_rules(&self) -> Line {
+        match &self.rules {
+            Ok(true) if self.set == RuleSet::None => Line::fact("rules", "none, as asked for"),
+            Ok(true) => Line::fact("rules", "in place"),
+            Ok(false) if !self.set.has_leases() => {
+                Line::wrong("rules", "not all", "`node run` puts them there once it answers")
+            }
+            Ok(false) => {
+                let mend = "`localdns node up` puts them there, `node run` does once it answers";
+                Line::wrong("rules", "none", mend)
+            }
+            Err(error) => Line::error("rules", error),
+        }
+    }
+
+    fn of_leases(&self) -> Line {
+        match self.holders.as_slice() {
+            [] if !self.set.has_leases() => {
+                let what =
+                    "none with these rules: when the server dies its clients are dark until it is back";
+                Line::wrong("leases", what, "`-rules nft` has them")
+            }
+            [] if self.rules == Ok(true) => {
+                Line::wrong("leases", "nobody has one: queries go the way out", "start the server")
+            }
+            [] => Line::wrong("leases", "nobody has one", "the rules come first"),
+            pids => {
+                let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
+                Line::fact("leases", format!("process {}", pids.join(", ")))
+            }
+        }
+    }
+
+    fn of_address(&self, address: &Address) -> Line {
+        let link = address.link.as_ref().map_or_else(|| "on no link".to_owned(), |link| format!("on {link}"));
+        let way_out = match address.way_out {
+            Some(way_out) => format!("way out {way_out}"),
+            None => "no way out of its own".to_owned(),
+        };
+        let answers = if address.answers { "answers" } else { "does not answer" };
+        let what = format!("{}  {link}, {way_out}, {answers}", address.ip);
+        match (&address.link, address.answers) {
+            (None, _) => Line::wrong("address", what, "`localdns node up` adds it"),
+            (Some(_), false) if self.servers.is_empty() => Line::wrong("address", what, "start the server"),
+            // The line of the server says why.
+            (Some(_), false) => Line::error("address", &what),
+            (Some(_), true) => Line::fact("address", what),
+        }
     }
 }
 
-/// A note, unless it stands there: a server and what is looked at beside it tell of the same, and so do two servers.
-fn note_text(note: &str, noted: &mut Vec<String>) -> String {
-    if noted.iter().any(|before| before == note) {
-        return String::new();
+/// A server and what is looked at beside it tell of the same, and so do two servers.
+fn each_note_once(lines: Vec<Line>) -> Vec<Line> {
+    let mut told: Vec<Line> = Vec::new();
+    for line in lines {
+        if !line.is_note() || !told.contains(&line) {
+            told.push(line);
+        }
     }
-    noted.push(note.to_owned());
-    format!("note      {note}\n")
+    told
 }
 
 /// Whose rules those are that servers keep, as they say themselves: flags may stand with them alone.
@@ -329,56 +354,60 @@ fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> Stri
     }
 }
 
-fn server_text(said: &Value, noted: &mut Vec<String>) -> String {
+fn server_lines(said: &Value) -> Vec<Line> {
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let pid = word(&said["pid"]);
     if said["let_go"] == true {
-        return format!("server    process {pid} keeps nothing, since `node down`; restart it\n");
+        let what = format!("process {pid} keeps nothing, since `node down`");
+        return vec![Line::wrong("server", what, "restart it")];
     }
     let has_leases = said["has_leases"] != false;
-    let mut text = match said["lease_ms"].as_u64() {
-        _ if !has_leases => format!("server    process {pid}, without leases\n"),
-        Some(ms) => format!("server    process {pid}, leases of {ms} ms\n"),
-        None => format!("server    process {pid}, leases as long as it lives\n"),
+    let leases = match said["lease_ms"].as_u64() {
+        _ if !has_leases => "without leases".to_owned(),
+        Some(ms) => format!("leases of {ms} ms"),
+        None => "leases as long as it lives".to_owned(),
     };
+    let mut lines = vec![Line::fact("server", format!("process {pid}, {leases}"))];
     for address in said["addresses"].as_array().into_iter().flatten() {
         let (ip, lost) = (word(&address["address"]), word(&address["lost"]));
         let held = if address["held"] == true { "held" } else { "not held" };
-        let probe = match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
-            (Some(error), _) if error.ends_with(watchdog::SOMEBODY_ELSE) => {
-                format!("the last probe failed: {error}; see who takes its queries: nft list ruleset")
+        let (about, before) = match has_leases {
+            true => ("lease", format!("{ip}  {held}, lost {lost} times, ")),
+            false => ("probe", format!("{ip}  ")),
+        };
+        lines.push(match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
+            (Some(error), _) => {
+                let mend = match error.ends_with(watchdog::SOMEBODY_ELSE) {
+                    true => "see who takes its queries: nft list ruleset",
+                    false => "if it goes on, restart the server",
+                };
+                Line::wrong(about, format!("{before}the last probe failed: {error}"), mend)
             }
-            (Some(error), _) => format!("the last probe failed: {error}; if it goes on, restart the server"),
-            (None, Some(ms)) => format!("answered a probe {ms} ms ago"),
-            (None, None) => "not probed yet".to_owned(),
-        };
-        text += &match has_leases {
-            true => format!("lease     {ip}  {held}, lost {lost} times, {probe}\n"),
-            false => format!("probe     {ip}  {probe}\n"),
-        };
+            (None, Some(ms)) => Line::fact(about, format!("{before}answered a probe {ms} ms ago")),
+            (None, None) => Line::fact(about, format!("{before}not probed yet")),
+        });
     }
     if let Some(error) = said["reload_failed"]["error"].as_str().map(first_line) {
         let ago = word(&said["reload_failed"]["seconds_ago"]);
-        text += &format!(
-            "reload    failed {ago} s ago, and the configuration before it serves: {error}; mend what it names, and see `localdns check -conf FILE`\n"
-        );
+        let what = format!("failed {ago} s ago, and the configuration before it serves: {error}");
+        lines.push(Line::wrong("reload", what, "mend what it names, and see `localdns check -conf FILE`"));
     }
     let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
     if let Some(from) = said["upstreams_from"].as_str() {
-        text += &format!("upstreams {} from {from}\n", upstreams.join(" "));
+        lines.push(Line::fact("upstreams", format!("{} from {from}", upstreams.join(" "))));
     }
     if let Some(error) = said["upstreams_error"].as_str() {
-        text += &format!("upstreams {error}\n");
+        let mend = "let the network's manager write its servers there, or name another file with -upstreams";
+        lines.push(Line::wrong("upstreams", error, mend));
     }
     let not_turned = said["host_resolver_error"].as_str();
     if let Some(error) = not_turned {
-        text += &format!("lookups   of this machine do not come here: {error}\n");
+        lines.push(Line::error("lookups", &format!("of this machine do not come here: {error}")));
     }
     let notes = said["notes"].as_array().into_iter().flatten().map(word);
-    for note in notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error))) {
-        text += &note_text(&note, noted);
-    }
-    text
+    let notes = notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error)));
+    lines.extend(notes.map(|note| Line::note(&note)));
+    lines
 }
 
 const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";

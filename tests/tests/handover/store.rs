@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use tests::{Action, Ask, Manager, Server, eventually, isolated, now, tool};
+use tests::{Action, Ask, Manager, Server, eventually, isolated, now, run, tool};
 
-use crate::clients::{CALM, Clients, REMOTE};
+use crate::clients::{CALM, Clients, LOCAL, REMOTE};
 use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
 #[test]
@@ -72,6 +72,29 @@ fn what_the_next_configuration_does_not_name_leaves_the_store() {
         assert!(server.stop().success());
         let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
         manager.wait_for_stored(&names(2), PATIENCE);
+        assert!(server.stop().success());
+    });
+}
+
+#[test]
+fn an_address_that_went_while_nobody_served_comes_back_with_the_sockets_that_are_left() {
+    isolated(|| {
+        let test = "an_address_that_went_while_nobody_served_comes_back_with_the_sockets_that_are_left";
+        if !tool(test, "bash") {
+            return;
+        }
+        let (manager, upstream) = (Manager::new(), upstream());
+        let corefile = corefile(2, &upstream).replace("bind 127.0.0.1", "bind 169.254.10.10");
+        let mut server = Server::start_with(&corefile, manager.options());
+        let left: Vec<_> = names(2).iter().map(|name| name.replace("127.0.0.1", "169.254.10.10")).collect();
+        manager.wait_for_stored(&left, PATIENCE);
+        server.signal("KILL");
+        server.wait(PATIENCE);
+        run("ip", &["link", "del", "localdns"]);
+        let mut server = Server::start_with(&corefile, manager.options());
+        manager.wait_for("READY=1", 2, PATIENCE);
+        let at = "169.254.10.10:53".parse::<SocketAddr>().expect("an address");
+        assert_eq!(Ask::new("x.example", "A").of(at).short(), [LOCAL]);
         assert!(server.stop().success());
     });
 }

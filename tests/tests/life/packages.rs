@@ -73,6 +73,25 @@ fn both_packages_hold_the_program_its_units_its_pages_and_a_corefile_that_is_kep
 }
 
 #[test]
+fn a_removal_disables_every_unit_that_can_be_enabled() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+    let files = fs::read_dir(&deploy).expect("it is there").flatten().map(|file| file.path());
+    let is_enabled = |file: &PathBuf| {
+        let is_unit = file.extension().is_some_and(|kind| kind == "service" || kind == "timer");
+        is_unit && fs::read_to_string(file).expect("a unit").contains("[Install]")
+    };
+    let units: Vec<_> = files.filter(is_enabled).collect();
+    assert!(units.len() >= 4, "{units:?}");
+    for script in ["packages/debian/prerm", "packages/rpm/preun"] {
+        let text = fs::read_to_string(deploy.join(script)).expect("it is there");
+        for unit in &units {
+            let name = unit.file_name().expect("a file").to_string_lossy();
+            assert!(text.split_whitespace().any(|word| word == name), "{script} leaves {name} enabled");
+        }
+    }
+}
+
+#[test]
 fn the_deb_is_installed_upgraded_removed_and_purged() {
     isolated(|| {
         let test = "the_deb_is_installed_upgraded_removed_and_purged";

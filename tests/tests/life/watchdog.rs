@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tests::{
-    Action, Ask, Held, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip, isolated, port,
-    run, skip, steadily, tempdir, tool,
+    Action, Ask, Connection, Held, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip,
+    isolated, port, run, skip, steadily, tempdir, tool,
 };
 
 use super::text;
@@ -222,6 +222,48 @@ fn a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse() 
         });
         // What nobody takes off a socket that nobody floods is not answered.
         server.wait_for_log("does not answer over UDP (worker 0, 1)", Duration::from_secs(10));
+    });
+}
+
+#[test]
+fn pings_cease_where_connections_are_accepted_and_nothing_over_them_is_read() {
+    let test = "pings_cease_where_connections_are_accepted_and_nothing_over_them_is_read";
+    isolated(|| {
+        if !tool(test, "nft") {
+            return;
+        }
+        let notify = Notify::new();
+        let at: SocketAddr = "127.0.0.1:53".parse().unwrap();
+        let corefile = format!(".:53 {{\nbind {}\nwhoami\n}}", at.ip());
+        let server = Server::start_with(&corefile, notify.options(900_000));
+        notify.wait_for("READY=1");
+        run("nft", &["add table inet hang"]);
+        run("nft", &["add chain inet hang input { type filter hook input priority 0; }"]);
+        thread::scope(|scope| {
+            let (stop, stopped) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                let patience = Duration::from_secs(5);
+                let mut client = Connection::open_from([127, 0, 0, 2].into(), at, patience).unwrap();
+                while stopped.try_recv() == Err(TryRecvError::Empty) {
+                    client.exchange(&Ask::new("a.example", "A").bytes()).unwrap();
+                }
+            });
+            // What our own probes say over their connections; these come about.
+            let rule = "ip saddr 127.0.0.1 tcp dport 53 tcp flags & psh == psh drop";
+            run("nft", &[&format!("add rule inet hang input {rule}")]);
+            notify.drain();
+            for _ in 0..4 {
+                notify.wait_for("WATCHDOG=1");
+            }
+            assert!(!server.log_text().contains("no ping"), "{}", server.log_text());
+            drop(stop);
+        });
+        let line = server.wait_for_log("no ping", Duration::from_secs(10));
+        assert!(line.ends_with("127.0.0.1:53 does not answer over TCP"), "{line}");
+        notify.drain();
+        assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although nobody is heard over TCP");
+        run("nft", &["flush chain inet hang input"]);
+        notify.wait_for("WATCHDOG=1");
     });
 }
 

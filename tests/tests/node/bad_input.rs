@@ -62,7 +62,7 @@ fn a_server_without_cap_net_admin_serves_where_its_addresses_are_and_says_what_i
         let said = status(&server, 1);
         for line in [
             "rules     none; `localdns node up` puts them there, `node run` does once it answers\n",
-            "leases    nobody has one\n",
+            "leases    nobody has one; the rules come first\n",
             "note      there are neither leases nor rules, and clients are dark when this server dies: ",
             "no permission: it takes CAP_NET_ADMIN, and no table of this name that another process owns\n",
             "note      queries for 10.96.0.20 go elsewhere: ",

@@ -6,9 +6,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Message, Stream, eventually, now};
+use tests::{Ask, Message, Stream, eventually, flood, now, tell};
 
 use super::lab::{NAME, POD, US, within};
+
+/// How often a long test has one process take the place of another: a hundred times, or what `HANDOVER_TIMES` says.
+pub(crate) fn handovers() -> usize {
+    std::env::var("HANDOVER_TIMES").map_or(100, |times| times.parse().expect("HANDOVER_TIMES is a number"))
+}
+
+/// 30 % of the queries a second that are answered here, or what `HANDOVER_RATE` says.
+pub(crate) fn thirty_percent() -> u32 {
+    if let Ok(rate) = std::env::var("HANDOVER_RATE") {
+        return rate.parse().expect("HANDOVER_RATE is queries a second");
+    }
+    let started = now();
+    let answered = flood(at(ADDRESSES[0]), 50_000, 500, |_| Ask::new(NAME, "A"), is_ours);
+    answered.assert_clean();
+    let measured = answered.answered as f64 / started.elapsed().as_secs_f64();
+    tell(&format!("measured: {measured:.0} queries a second"));
+    (measured * 0.3) as u32
+}
 
 /// Queries at a steady rate to every address, from the pod and from the host, and connections over TCP, one for each query.
 pub(crate) struct Clients {
@@ -76,8 +94,11 @@ fn placed<T: Send + 'static>(place: Option<&'static str>, make: impl FnOnce() ->
 }
 
 fn stream(at: SocketAddr, rate: u32) -> Stream {
-    let right = |_, message: &Message| message.answers.first().is_some_and(|record| record.data == US);
-    Stream::start(at, rate, |_| Ask::new(NAME, "A"), right)
+    Stream::start(at, rate, |_| Ask::new(NAME, "A"), is_ours)
+}
+
+fn is_ours(_: usize, message: &Message) -> bool {
+    message.answers.first().is_some_and(|record| record.data == US)
 }
 
 /// Asks every 50 ms; how often, and what went wrong.

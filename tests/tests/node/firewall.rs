@@ -34,6 +34,30 @@ fn what_status_types_for_a_firewall_that_drops_lets_pods_in_and_out() {
     });
 }
 
+#[test]
+fn status_says_that_it_sees_no_filter_of_iptables_legacy_and_what_does() {
+    isolated(|| {
+        if !tool("firewall", "nft") || !tool("firewall", "iptables") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        let status = || node(&server, &["status", "-host-resolver", "none"], 0);
+        let before = status();
+        assert!(!before.contains("legacy"), "{before}");
+        for (program, others) in [("iptables-legacy", "ip6tables-legacy"), ("ip6tables-legacy", "")] {
+            run(program, &["-P", "FORWARD", "DROP"]);
+            let said = status();
+            let told = format!("firewall  {program} has a filter table, and whether that drops ");
+            let line = said.lines().find(|line| line.starts_with(&told)).unwrap_or_else(|| panic!("{said}"));
+            let (_, look) = line.rsplit_once("; look: ").expect("it says what looks");
+            assert!(run("sh", &["-ec", look]).contains("-P FORWARD DROP\n"), "{look}");
+            assert!(others.is_empty() || !said.contains(others), "{said}");
+        }
+    });
+}
+
 fn nobody_answers_the_pod() {
     for ip in ADDRESSES {
         for tcp in [false, true] {

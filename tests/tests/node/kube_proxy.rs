@@ -37,7 +37,7 @@ fn whoever_is_sent_out_is_translated_once(form: KubeProxy) {
     }
     let lab = Lab::beside(form);
     if form != KubeProxy::Nftables {
-        all_kinds_of_clients_are_answered(&lab);
+        all_kinds_of_clients_are_answered(&lab, &[]);
     }
     let corefile = format!("{COREFILE}.:53 {{\nbind fd10::12\nforward . fd96::10\n}}\n");
     let mut server = lab.serve_corefile(&corefile, |options| options.args(["-host-resolver", "none"]));

@@ -1,6 +1,7 @@
 //! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
 
 mod bad_input;
+mod both_addresses;
 mod broken_start;
 mod chaos;
 mod clients;
@@ -27,6 +28,7 @@ mod rules;
 mod status;
 mod status_page;
 mod stop_in_reload;
+mod tcp_alone;
 mod trials;
 mod up_and_down;
 mod upgrade;

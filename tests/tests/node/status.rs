@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::{Action, Server, isolated, run, signal, tool};
+use tests::{Action, Server, eventually, isolated, run, signal, tool};
 
 use super::lab::{COREFILE, Lab};
 use super::never_dark::{node, status};
@@ -230,6 +230,84 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
         assert_eq!(status(&server, 0).matches("reload").count(), 0);
     });
 }
+
+#[test]
+fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
+    isolated(|| {
+        if !tool("status", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        fs::write("/run/resolv.conf", "search a.b\n").expect("the test's own");
+        let flags = ["-host-resolver", "none", "-upstreams", "/run/resolv.conf"];
+        let server = lab.serve(&flags);
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        let told = "let the network's manager write its servers there, or name another file with -upstreams";
+        let upstreams = ("upstreams", "/run/resolv.conf has no nameserver", told);
+        eventually("the list is looked at", PATIENCE, || {
+            status(&server, 0).contains("/run/resolv.conf has no nameserver").then_some(())
+        });
+        is_wrong(&server, 0, &[upstreams]);
+
+        server.write_corefile(&COREFILE.replace("ttl 5", "ttl five"));
+        server.signal("HUP");
+        server.wait_for_log("Restart failed", PATIENCE);
+        let reload = "mend what it names, and see `localdns check -conf FILE`";
+        let corefile = "mend what it names; the server serves the one before";
+        is_wrong(&server, 0, &[("corefile", "five", corefile), ("reload", "five", reload), upstreams]);
+        server.write_corefile(COREFILE);
+        server.signal("HUP");
+        server.wait_for_log("Reloading complete", PATIENCE);
+        is_wrong(&server, 0, &[upstreams]);
+
+        // Of our probes nothing arrives.
+        run("nft", &["add table inet hang"]);
+        run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
+        run("nft", &["add rule inet hang output meta mark 0x6c646e73 ip daddr 169.254.10.11 drop"]);
+        server.wait_for_log("the lease of 169.254.10.11 ended", PATIENCE);
+        let probe = "169.254.10.11 not held, lost 1 times, the last probe failed: ";
+        is_wrong(&server, 0, &[("lease", probe, "if it goes on, restart the server"), upstreams]);
+        run("nft", &["delete table inet hang"]);
+        server.wait_for_lines("queries to 169.254.10.11 come here", 2, PATIENCE);
+
+        node(&server, &["down"], 0);
+        let up = "`localdns node up` puts them there, `node run` does once it answers";
+        let adds = "`localdns node up` adds it";
+        let down = [
+            ("rules", "none", up),
+            ("leases", "nobody has one", "the rules come first"),
+            ("address", "169.254.10.10 on no link, way out 10.96.0.10, does not answer", adds),
+            ("address", "169.254.10.11 on no link, ", adds),
+            ("address", "10.96.0.20 on no link, ", adds),
+            ("address", "fd10::11 on no link, ", adds),
+            ("server", "keeps nothing, since `node down`", "restart it"),
+        ];
+        is_wrong(&server, 1, &down);
+        signal(server.pid(), "KILL");
+        node(&server, &["up", "-host-resolver", "none"], 0);
+        let nobody = "nobody has one: queries go the way out";
+        is_wrong(&server, 1, &[("leases", nobody, "start the server")]);
+    });
+}
+
+/// Nothing but that: what each line begins with, a part of what it says, and what mends it.
+fn is_wrong(server: &Server, code: i32, expected: &[(&str, &str, &str)]) {
+    let (said, json) = (status(server, code), json(server));
+    let wrong = json["wrong"].as_array().expect("a list");
+    for (about, what, mend) in expected {
+        let is_it = |one: &&Value| {
+            one["about"] == *about
+                && one["mend"] == *mend
+                && one["what"].as_str().is_some_and(|said| said.contains(what))
+        };
+        assert!(wrong.iter().any(|one| is_it(&one)), "{about} {what}: {json:#}");
+        let is_line = |line: &str| line.starts_with(about) && line.ends_with(&format!("; {mend}"));
+        assert!(said.lines().any(is_line), "{about} {what}: {said}");
+    }
+    assert_eq!(wrong.len(), expected.len(), "{json:#}");
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn json(server: &Server) -> Value {
     let mut command = Command::new(tests::binary());

@@ -43,7 +43,7 @@ fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served(
         });
         for line in [
             format!("rules     {cause}"),
-            "leases    nobody has one\n".to_owned(),
+            "leases    nobody has one; the rules come first\n".to_owned(),
             "address   169.254.10.10  on localdns, way out 10.3.0.2, answers\n".to_owned(),
             "lease     169.254.10.10  not held, lost 0 times, answered a probe ".to_owned(),
             format!(

@@ -55,7 +55,10 @@ impl Figures {
         let trial = self.lost.len() + 1;
         let (mut lost, mut lost_at_return) = ([0; 2], [0; 2]);
         for client in &load.clients {
-            let (gone, returned) = (away.of(client), back.of(client));
+            let (gone, mut returned) = (away.of(client), back.of(client));
+            if self.fault.leaves_nobody(client) {
+                returned.retain(|query| query.asked >= ready);
+            }
             let (dark, dark_again) = (longest_dark(&gone, self.fault), longest_dark(&returned, self.fault));
             let after =
                 ours_from(&returned).map_or(Duration::MAX, |ours| ours.saturating_duration_since(ready));

@@ -115,8 +115,18 @@ impl Load {
 
     /// Waits until each client is answered by whom it should be, several times in a row.
     pub(super) fn settle(&self, what: &str, is_meant: impl Fn(&Client, &str) -> bool) {
+        self.settle_where(|_| true, what, is_meant);
+    }
+
+    /// The same of some clients.
+    pub(super) fn settle_where(
+        &self,
+        of: impl Fn(&Client) -> bool,
+        what: &str,
+        is_meant: impl Fn(&Client, &str) -> bool,
+    ) {
         let since = now();
-        for client in &self.clients {
+        for client in self.clients.iter().filter(|client| of(client)) {
             let until = now() + LONG;
             while !client.is_answered(since, |who| is_meant(client, who)) {
                 assert!(now() < until, "{what}: {} is answered by {}", client.name(), client.told());

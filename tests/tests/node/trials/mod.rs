@@ -16,6 +16,7 @@ use tests::{
 use super::clients::ADDRESSES;
 use super::deaths::kill_for_memory;
 use super::lab::{Lab, US};
+use super::never_dark::node;
 use super::restart::{UNIT, boot};
 use figures::{Figures, Window};
 use load::{Client, Load, PLACES, WAYS_OUT, Way};
@@ -85,6 +86,8 @@ enum Fault {
     AddressLost,
     /// It cannot.
     AddressLostInHang,
+    /// Nothing of ours is there, and flows are tracked as others have them, when the server comes.
+    FirstStart,
     Stopped,
     Disabled,
     CrashLoop,
@@ -97,6 +100,7 @@ const FAULTS: &[Fault] = &[
     Fault::WorkerHangs,
     Fault::AddressLost,
     Fault::AddressLostInHang,
+    Fault::FirstStart,
     // Of those that systemd brings about, the last one changes the unit.
     Fault::Stopped,
     Fault::Disabled,
@@ -130,9 +134,19 @@ impl Fault {
         self == Self::WorkerHangs && client.way == Way::Connection && client.ip == SERVICE
     }
 
-    /// How long nobody may answer a client when the server is back, which an address is at once.
+    /// Whether nobody answers a client until the server is READY: nobody has its address.
+    fn leaves_nobody(self, client: &Client) -> bool {
+        self == Self::FirstStart && client.ip != SERVICE
+    }
+
+    /// How long nobody may answer a client when the server is back, which an address is at once. Who asked for a connection of
+    /// nobody asks again after a second.
     fn goal_at_return(self, client: &Client) -> Duration {
-        if self == Self::AddressLost { self.goal(client) } else { Self::return_goal(client) }
+        match self {
+            Self::AddressLost => self.goal(client),
+            _ if self.leaves_nobody(client) && client.way == Way::Connection => Duration::from_millis(1200),
+            _ => Self::return_goal(client),
+        }
     }
 
     /// The same, for every fault.
@@ -148,6 +162,8 @@ impl Fault {
         match self {
             // What is sent to one that hangs, until the lease ends or its addresses are deleted, is lost.
             Self::Hangs | Self::WorkerHangs | Self::AddressLostInHang => None,
+            // Its return alone is judged.
+            Self::FirstStart => None,
             // Between two crashes it comes back, and the connections that were open to the upstream break.
             Self::CrashLoop => Some((5 + CONNECTIONS) * CRASHES as usize - CONNECTIONS),
             // What serves stands still before, while the kernel looks for memory: 4 to 6.
@@ -166,6 +182,7 @@ impl Display for Fault {
             Self::WorkerHangs => "one worker of several hangs",
             Self::AddressLost => "the addresses are deleted",
             Self::AddressLostInHang => "the addresses are deleted, and the server cannot put them back",
+            Self::FirstStart => "`node down`, then a start",
             Self::Stopped => "`systemctl stop`",
             Self::Disabled => "`systemctl disable --now`",
             Self::CrashLoop => "three crashes, until systemd gives it up",
@@ -223,13 +240,17 @@ impl Machine {
     fn meets(&mut self, fault: Fault, load: &Load, figures: &mut Figures) {
         load.settle("before", |_, who| who == US);
         // What was asked a moment ago may lie in a queue.
-        let from = now() - QUEUED;
+        let mut from = now() - QUEUED;
         let mut ready = self.befall(fault);
         let is_back = fault == Fault::AddressLost;
-        load.settle(&fault.to_string(), |client, who| match who {
+        let answered = |client: &Client| !fault.leaves_nobody(client);
+        load.settle_where(answered, &fault.to_string(), |client, who| match who {
             US => is_back || fault.may_keep(client),
             _ => !is_back && who == client.upstream,
         });
+        if fault == Fault::FirstStart {
+            from = now();
+        }
         let away = Window { from, to: now() };
         // What lies in queues is not to be answered once it is given up.
         load.decide(away.to);
@@ -262,6 +283,15 @@ impl Machine {
                 signal(self.server().pid(), "STOP");
                 delete_addresses();
             }
+            Fault::FirstStart => {
+                if let Some(server) = &mut self.server {
+                    signal(server.pid(), "KILL");
+                    server.wait(PATIENCE);
+                    node(server, &["down"], 0);
+                }
+                // Of a process that went before there is nothing, no socket either.
+                self.manager.forget();
+            }
             Fault::Stopped => self.systemd().ctl(&["stop", UNIT]),
             Fault::Disabled => self.systemd().ctl(&["disable", "--now", UNIT]),
             Fault::CrashLoop => self.crash(),
@@ -288,7 +318,7 @@ impl Machine {
             Fault::Hangs | Fault::AddressLostInHang => signal(self.server().pid(), "CONT"),
             Fault::WorkerHangs => self.held = None,
             Fault::AddressLost => {}
-            Fault::Killed | Fault::OutOfMemory => {
+            Fault::Killed | Fault::OutOfMemory | Fault::FirstStart => {
                 if let Some(server) = &mut self.server {
                     server.wait(PATIENCE);
                 }
@@ -341,7 +371,9 @@ fn only_the_hosts_connections_wait_for_an_address_that_is_gone() {
             assert_eq!(fault.goal(client) == Duration::from_millis(1200), waits, "{fault}: {who}");
             let returns_at_once = *fault == Fault::AddressLost;
             let at_return = fault.goal_at_return(client);
-            assert_eq!(at_return > Duration::from_millis(200), waits && returns_at_once, "{fault}: {who}");
+            let of_nobody = fault.leaves_nobody(client) && client.way == Way::Connection;
+            let waits = waits && returns_at_once || of_nobody;
+            assert_eq!(at_return > Duration::from_millis(200), waits, "{fault}: {who}");
         }
     }
 }

@@ -1,0 +1,106 @@
+//! One line of what `status` says: in words, and, where it tells of something wrong, in JSON beside what mends it.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde_json::{Value, json};
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    /// The word that it begins with.
+    about: &'static str,
+    what: String,
+    mend: Option<String>,
+    is_wrong: bool,
+}
+
+impl Line {
+    /// As it should be, or nobody's fault.
+    pub(super) fn fact(about: &'static str, what: impl Into<String>) -> Self {
+        Self { about, what: what.into(), mend: None, is_wrong: false }
+    }
+
+    /// What is wrong, and what mends it.
+    pub(super) fn wrong(about: &'static str, what: impl Into<String>, mend: &str) -> Self {
+        Self { about, what: what.into(), mend: Some(mend.to_owned()), is_wrong: true }
+    }
+
+    /// An error, which says behind its first semicolon what mends it, unless another line does.
+    pub(super) fn error(about: &'static str, sentence: &str) -> Self {
+        let (what, mend) = match sentence.split_once("; ") {
+            Some((what, mend)) => (what, Some(mend.to_owned())),
+            None => (sentence, None),
+        };
+        Self { about, what: what.to_owned(), mend, is_wrong: true }
+    }
+
+    /// A note: something is wrong where it says what mends it.
+    pub(super) fn note(sentence: &str) -> Self {
+        let line = Self::error(NOTE, sentence);
+        Self { is_wrong: line.mend.is_some(), ..line }
+    }
+
+    /// Whether it is a note.
+    pub(super) fn is_note(&self) -> bool {
+        self.about == NOTE
+    }
+
+    /// What is wrong, for programs.
+    pub(super) fn json(&self) -> Option<Value> {
+        // Words stand apart in a line for eyes alone.
+        let what = self.what.replace("  ", " ");
+        self.is_wrong.then(|| json!({ "about": self.about, "what": what, "mend": self.mend }))
+    }
+}
+
+impl Display for Line {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let Self { about, what, mend, .. } = self;
+        write!(out, "{about:<10}{what}")?;
+        if let Some(mend) = mend {
+            write!(out, "; {mend}")?;
+        }
+        writeln!(out)
+    }
+}
+
+/// What a note begins with.
+const NOTE: &str = "note";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_json_say_the_same_of_what_is_wrong() {
+        for (line, words, wrong) in [
+            (Line::fact("rules", "in place"), "rules     in place\n", None),
+            (
+                Line::wrong("rules", "none", "put them there"),
+                "rules     none; put them there\n",
+                Some(("none", Some("put them there"))),
+            ),
+            (
+                Line::error("address", "192.0.2.1  on lo, does not answer"),
+                "address   192.0.2.1  on lo, does not answer\n",
+                Some(("192.0.2.1 on lo, does not answer", None)),
+            ),
+            (
+                Line::error("server", "it hangs; stop it; start it"),
+                "server    it hangs; stop it; start it\n",
+                Some(("it hangs", Some("stop it; start it"))),
+            ),
+            (Line::note("so it is"), "note      so it is\n", None),
+            (
+                Line::note("it is on another's link; take it away"),
+                "note      it is on another's link; take it away\n",
+                Some(("it is on another's link", Some("take it away"))),
+            ),
+        ] {
+            assert_eq!(line.to_string(), words);
+            let about = words.split_whitespace().next();
+            let expected = wrong.map(|(what, mend)| json!({ "about": about, "what": what, "mend": mend }));
+            assert_eq!(line.json(), expected, "{words}");
+        }
+    }
+}

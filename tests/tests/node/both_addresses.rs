@@ -1,0 +1,42 @@
+//! The node's own address and a service's, of one server block.
+
+use std::time::Duration;
+
+use tests::{isolated, tool};
+
+use super::clients::asked_at;
+use super::lab::{CLUSTER, Lab, POD, within};
+
+#[test]
+fn a_name_that_is_asked_at_both_addresses_of_a_block_is_asked_of_the_upstream_once() {
+    isolated(|| {
+        if !tool("both addresses", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve_of(COREFILE, &["-host-resolver", "none"]);
+        for ip in BOTH {
+            server.wait_for_log(&format!("queries to {ip} come here"), Duration::from_secs(10));
+        }
+        let asked = lab.asked();
+        let asks = || {
+            for ip in BOTH {
+                for tcp in [false, true] {
+                    assert_eq!(asked_at(ip, tcp), CLUSTER, "{ip}, TCP: {tcp}");
+                }
+            }
+        };
+        within(POD, asks).join().expect("it is answered");
+        asks();
+        assert_eq!(lab.asked(), asked + 1, "what the upstream was asked");
+    });
+}
+
+const BOTH: [&str; 2] = ["169.254.10.10", "10.96.0.20"];
+const COREFILE: &str = "
+.:53 {
+    bind 169.254.10.10 10.96.0.20
+    cache 30
+    forward . 10.2.0.2
+}
+";
