@@ -5,11 +5,13 @@
 
 pub mod decode;
 pub mod objects;
+mod plain;
 pub mod selector;
 pub mod settings;
 mod sink;
 mod watch;
 
+pub use decode::Unreadable;
 pub use objects::{Kind, Object, ObjectKey};
 pub use selector::Selector;
 pub use settings::{Access, ClientFiles, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};

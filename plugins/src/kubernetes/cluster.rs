@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use ::kubernetes::index::Watcher;
 use ::kubernetes::{Index, Recalled, Recalls, Writer};
-use ::kubernetes_api::Asked;
 use ::kubernetes_api::objects::SinceEpoch;
+use ::kubernetes_api::{Asked, Unreadable};
 use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follow};
 
 use super::metrics::Metrics;
@@ -224,10 +224,13 @@ impl Watcher for Teller {
         self.logger.warning(Some("kubernetes"), &format!("Cannot follow {kind}: {why}; {meanwhile}"));
     }
 
-    fn unreadable(&mut self, kind: Kind) {
+    fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
         self.shared.metrics.unreadable(kind);
         if self.shared.told().unreadable.insert(kind) {
-            let line = format!("Some of the {kind} that the API tells make no sense, and are left out");
+            let line = format!(
+                "Some of the {kind} that the API tells make no sense, and are left out; the first is {what}. Mend it or delete it: \
+                 `kubectl get {kind} -A -o yaml` shows it"
+            );
             self.logger.warning(Some("kubernetes"), &line);
         }
     }

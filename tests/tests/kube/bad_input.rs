@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::kube::{Api, Form, NAMESPACES, Reply, SERVICES, SLICES};
 use tests::{
     Ask, Authority, Options, Server, ask, assert_contains, binary, eventually, fresh_ip, output, port,
@@ -14,7 +14,7 @@ use tests::{
 };
 
 use super::served::ready;
-use super::told::quiet;
+use super::told::{listed, quiet};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const FORM: Form = Form::Protobuf;
@@ -141,6 +141,46 @@ fn an_api_that_another_authority_vouches_for_is_not_believed() {
     assert_eq!(ready(asked), (503, "kubernetes".to_owned()));
     assert_unknown(asked);
     drop(api);
+}
+
+#[test]
+fn the_first_object_that_makes_no_sense_is_named_with_what_is_wrong_and_others_are_served() {
+    let api = Api::start(|request| {
+        let namespace = json!({"metadata": {"name": "t1"}});
+        match &*request.path {
+            SERVICES if request.is_watch_list() => {}
+            NAMESPACES if request.is_watch_list() => {
+                let event = Form::Json.event("ADDED", "Namespace", &namespace);
+                return Reply::watch(Form::Json)
+                    .octets(event)
+                    .octets(listed(Form::Json, "Namespace", 1))
+                    .stall();
+            }
+            _ => return quiet(Form::Json, request),
+        }
+        let service =
+            |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": "t1"}, "spec": spec});
+        let all = [
+            service("od\u{1b}[31md", json!({"clusterIP": "10.96.0.1", "ports": "none"})),
+            service("second", json!({"clusterIP": 7})),
+            service("web", json!({"clusterIP": "10.96.0.2"})),
+        ];
+        let all = all.iter().flat_map(|service| Form::Json.event("ADDED", "Service", service)).collect();
+        Reply::watch(Form::Json).octets(all).octets(listed(Form::Json, "Service", 1)).stall()
+    });
+    let at = at();
+    let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
+    let line = server.wait_for_log("make no sense", PATIENCE);
+    assert_contains!(
+        line,
+        "Some of the services that the API tells make no sense, and are left out; the first is t1/od?[31md: invalid type: string \"none\""
+    );
+    assert_contains!(line, "Mend it or delete it: `kubectl get services -A -o yaml` shows it");
+    eventually("what is known of others", PATIENCE, || {
+        (ask(at, "web.t1.svc.cluster.local", "A").short() == ["10.96.0.2"]).then_some(())
+    });
+    assert_eq!(ask(at, "second.t1.svc.cluster.local", "A").status(), "NXDOMAIN");
+    assert_eq!(server.log_text().matches("make no sense").count(), 1, "{}", server.log_text());
 }
 
 #[test]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::decode::Unreadable;
 use crate::objects::{Object, ObjectKey};
 
 /// Tells the sink's calls, one a line.
@@ -25,8 +26,8 @@ impl Sink for Told {
     fn lost(&mut self, _: Kind, why: &Lost) {
         self.0.push(format!("lost: {why}"));
     }
-    fn unreadable(&mut self, _: Kind) {
-        self.0.push("unreadable".into());
+    fn unreadable(&mut self, _: Kind, what: &Unreadable) {
+        self.0.push(what.to_string());
     }
 }
 
@@ -389,7 +390,16 @@ fn an_api_that_speaks_nonsense_is_asked_again_later_and_again_later() {
         &(odd.to_owned() + &event("ADDED", "", 11) + &event("DELETED", "", 12) + &event("WHAT", "x", 13)),
     );
     script.body(&(event("ADDED", "c", 14) + "\n"));
-    assert_eq!(script.told(), ["unreadable", "unreadable", "unreadable", "unreadable", "+c"]);
+    assert_eq!(
+        script.told(),
+        [
+            "one without a name: invalid type: integer `3`, expected a string at line 1 column 21",
+            "one without a name: no name, or no namespace",
+            "one without a name: no name, or no namespace",
+            "x: an event of an unknown type",
+            "+c"
+        ]
+    );
     // A watch that ends at once is not asked for at once; nor is a list that has no version.
     script.pass(Duration::from_secs(60));
     script.end();
