@@ -9,13 +9,17 @@ mod from_protobuf;
 mod list;
 mod protobuf;
 mod time;
+mod unreadable;
 mod views;
 
+pub use unreadable::Unreadable;
+
 use crate::objects::{Kind, Object, ObjectKey};
+use crate::plain::plain;
 use crate::settings::Wants;
 
 use list::List;
-use views::{Meta, Recorder, View};
+use views::{Meta, Recorder, Text, View};
 
 /// What the API calls the forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +61,7 @@ pub enum Event {
     /// An object of a namespace that nobody asked for.
     Passed,
     /// An object that is none, or that has no name.
-    Unreadable,
+    Unreadable(Unreadable),
 }
 
 /// A failure as the API tells it.
@@ -96,6 +100,15 @@ pub enum Malformed {
     /// More than the bound, in octets.
     #[error("an object of more than {0} octets")]
     TooLarge(usize),
+    /// An object without what tells it apart.
+    #[error("no name, or no namespace")]
+    Nameless,
+    /// A name or a namespace beyond the bound, in octets.
+    #[error("a name of more than {0} octets")]
+    LongName(usize),
+    /// Something else than that an object came, changed or went.
+    #[error("an event of an unknown type")]
+    Event,
     /// The stream ended inside of an object.
     #[error("the end in the midst of an object")]
     Unfinished,
@@ -107,7 +120,7 @@ pub enum Malformed {
 impl From<serde_json::Error> for Malformed {
     fn from(error: serde_json::Error) -> Self {
         // It may quote what was sent.
-        Self::Json(error.to_string().chars().take(MOST_QUOTED).collect())
+        Self::Json(plain(&error.to_string(), MOST_QUOTED))
     }
 }
 
@@ -256,7 +269,7 @@ impl Objects {
         if event == "ERROR" || kind == "Status" {
             tell("", Event::Failed(from_protobuf::status(object)?));
         } else {
-            self.event(event, from_protobuf::object(self.kind, object), wants, tell);
+            self.event(event, self.of_protobuf(object), wants, tell);
         }
         Ok(())
     }
@@ -275,7 +288,7 @@ impl Objects {
         if event == "ERROR" {
             tell("", Event::Failed(from_json::status(object)?));
         } else {
-            self.event(&event, from_json::object(self.kind, object), wants, tell);
+            self.event(&event, self.of_json(object), wants, tell);
         }
         Ok(())
     }
@@ -288,8 +301,8 @@ impl Objects {
     ) -> Result<(), Malformed> {
         let (version, next) = from_json::list(text(page)?, |item| {
             let object = match item.len() {
-                0..=MOST_OBJECT => from_json::object(self.kind, item),
-                _ => Err(Malformed::TooLarge(MOST_OBJECT)),
+                0..=MOST_OBJECT => self.of_json(item),
+                _ => Err(named(from_json::name(item), Malformed::TooLarge(MOST_OBJECT))),
             };
             self.event("ADDED", object, wants, tell);
         })?;
@@ -298,25 +311,35 @@ impl Objects {
     }
 
     fn item(&mut self, item: &[u8], wants: &Wants, tell: &mut dyn FnMut(&str, Event)) {
-        self.event("ADDED", from_protobuf::object(self.kind, item), wants, tell);
+        self.event("ADDED", self.of_protobuf(item), wants, tell);
+    }
+
+    fn of_protobuf<'a>(&self, object: &'a [u8]) -> Result<(Meta<'a>, View<'a>), Unreadable> {
+        from_protobuf::object(self.kind, object).map_err(|why| named(from_protobuf::name(object), why))
+    }
+
+    fn of_json<'a>(&self, object: &'a str) -> Result<(Meta<'a>, View<'a>), Unreadable> {
+        from_json::object(self.kind, object).map_err(|why| named(from_json::name(object), why))
     }
 
     fn event(
         &mut self,
         event: &str,
-        object: Result<(Meta<'_>, View<'_>), Malformed>,
+        object: Result<(Meta<'_>, View<'_>), Unreadable>,
         wants: &Wants,
         tell: &mut dyn FnMut(&str, Event),
     ) {
-        let Ok((meta, view)) = object else { return tell("", Event::Unreadable) };
+        let (meta, view) = match object {
+            Ok(object) => object,
+            Err(what) => return tell("", Event::Unreadable(what)),
+        };
+        let odd = |why| Event::Unreadable(Unreadable::new(&meta.namespace, &meta.name, why));
         let told = match event {
             "BOOKMARK" => Event::Bookmark { listed: meta.annotation(LISTED) == Some("true") },
             "ADDED" | "MODIFIED" | "DELETED" if !self.is_wanted(&meta, wants) => Event::Passed,
-            "DELETED" => meta.key(self.kind).map_or(Event::Unreadable, Event::Deleted),
-            "ADDED" | "MODIFIED" => {
-                self.recorder.record(&meta, view, wants).map_or(Event::Unreadable, Event::Applied)
-            }
-            _ => Event::Unreadable,
+            "DELETED" => meta.key(self.kind).map_or_else(odd, Event::Deleted),
+            "ADDED" | "MODIFIED" => self.recorder.record(&meta, view, wants).map_or_else(odd, Event::Applied),
+            _ => odd(Malformed::Event),
         };
         tell(&meta.version, told);
     }
@@ -325,6 +348,11 @@ impl Objects {
         let namespace = if self.kind == Kind::Namespace { &meta.name } else { &meta.namespace };
         wants.namespaces.is_empty() || wants.namespaces.iter().any(|wanted| **wanted == **namespace)
     }
+}
+
+/// By as much as can be read of its namespace and its name.
+fn named((namespace, name): (Text<'_>, Text<'_>), why: Malformed) -> Unreadable {
+    Unreadable::new(&namespace, &name, why)
 }
 
 /// What a refusal says.

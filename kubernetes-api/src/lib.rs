@@ -5,13 +5,15 @@
 
 pub mod decode;
 pub mod objects;
+mod plain;
 pub mod selector;
 pub mod settings;
 mod sink;
 mod watch;
 
+pub use decode::Unreadable;
 pub use objects::{Kind, Object, ObjectKey};
 pub use selector::Selector;
-pub use settings::{Access, ClientFiles, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
+pub use settings::{Access, ClientFiles, Fault, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
 pub use sink::{Asked, Sink};
 pub use watch::{Following, annotate, follow};

@@ -226,3 +226,5 @@ pub const MOST_ADDRESSES: usize = 100;
 pub const MOST_PARTS: usize = 32_768;
 /// Zones whose names endpoints share: a cluster has a handful; beyond these each endpoint has its own text.
 pub const MOST_ZONES: usize = 64;
+/// Octets of a name in the API.
+pub(crate) const MOST_NAME: usize = 253;

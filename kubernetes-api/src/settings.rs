@@ -100,7 +100,7 @@ pub struct PodsWanted {
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// 403: RBAC does not allow it, or the API server has not loaded its roles yet.
-    #[error("may not {verb} {kind}: {message}; does the account have the role of system:coredns?")]
+    #[error("may not {verb} {kind}: {message}")]
     Forbidden {
         /// `list` or `watch`.
         verb: &'static str,
@@ -116,7 +116,7 @@ pub enum Lost {
         message: Box<str>,
     },
     /// 404: the API server does not have this resource.
-    #[error("the API has no {kind}: {message}; is its CRD installed?")]
+    #[error("the API has no {kind}: {message}")]
     Unknown {
         /// The resource.
         kind: Kind,
@@ -146,6 +146,8 @@ pub enum Lost {
         address: Box<str>,
         /// What the system, TLS or HTTP says.
         cause: Box<str>,
+        /// Where that lies.
+        at: Fault,
     },
     /// Nothing came for this long.
     #[error("nothing came for {} s", .0.as_secs())]
@@ -162,4 +164,62 @@ pub enum Lost {
     /// The reply is no Kubernetes list, watch event or Status.
     #[error("the reply makes no sense: {0}")]
     Nonsense(Box<str>),
+}
+
+/// Where a connection fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The API's name has no address.
+    Lookup,
+    /// On the way, or at its end.
+    Way,
+    /// The API's certificate is not of the authority that it is verified against.
+    Authority,
+    /// The API's certificate has other names than the one it is reached by.
+    Name,
+    /// The API's certificate is not valid yet, or no more.
+    Validity,
+    /// The API refuses our certificate, or how TLS is spoken.
+    Refused,
+}
+
+impl Lost {
+    /// What ends it, for the log: behind the cause, and without a full stop.
+    pub fn mend(&self) -> &'static str {
+        match self {
+            Self::Forbidden { .. } => "does the account have the role of system:coredns?",
+            Self::Unauthorized { .. } => {
+                "are its token or certificate of this cluster, and not expired? They are read again before each try"
+            }
+            Self::Unknown { kind: Kind::ServiceImport, .. } => "is its CRD installed?",
+            Self::Unknown { .. } | Self::Nonsense(_) => "is a Kubernetes API at this address?",
+            Self::Status { .. } => "the API server's own log says more",
+            Self::Access { .. } => "once that is right it is taken without a restart",
+            Self::Connection { at, .. } => at.mend(),
+            Self::Silent(_) | Self::Slow(_) => "is the API overloaded, or the way to it broken?",
+            Self::Expired(_) | Self::Disorder(..) => "all is listed again",
+        }
+    }
+}
+
+impl Fault {
+    fn mend(self) -> &'static str {
+        match self {
+            Self::Lookup => {
+                "do the servers of /etc/resolv.conf know that name? An address may stand in its place"
+            }
+            Self::Way => "is the API up, and can it be reached from here?",
+            Self::Authority => {
+                "is it verified against its own authority (CA of `tls`, certificate-authority of the kubeconfig, ca.crt of the \
+                 account)? That is read again before each try"
+            }
+            Self::Name => {
+                "name the API as its certificate does, or that name as tls-server-name in a kubeconfig"
+            }
+            Self::Validity => "renew the API's certificate, or set the clock of this machine",
+            Self::Refused => {
+                "does the API accept our certificate (`tls`, client-certificate of the kubeconfig)?"
+            }
+        }
+    }
 }

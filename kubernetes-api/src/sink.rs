@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::decode::Unreadable;
 use crate::{Kind, Lost, Object, ObjectKey};
 
 /// Takes a cluster's objects as they come.
@@ -24,8 +25,8 @@ pub trait Sink: Send {
     /// No changes come until `following`. It is tried again meanwhile; called for each failure.
     fn lost(&mut self, kind: Kind, why: &Lost);
     /// An object that makes no sense came and was left out; what was known of it stays.
-    fn unreadable(&mut self, kind: Kind) {
-        let _ = kind;
+    fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
+        let _ = (kind, what);
     }
     /// A request was answered, or failed: for the metrics of the API's client.
     fn asked(&mut self, asked: &Asked<'_>) {

@@ -241,6 +241,26 @@ pub(super) fn object(kind: Kind, text: &str) -> Result<(Meta<'_>, View<'_>), Mal
     Ok((meta(metadata), view))
 }
 
+/// Namespace and name of an object that cannot be read, as far as they can.
+pub(super) fn name(text: &str) -> (Text<'_>, Text<'_>) {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        metadata: Option<Names<'a>>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Names<'a> {
+        #[serde(borrow)]
+        namespace: Word<'a>,
+        #[serde(borrow)]
+        name: Word<'a>,
+    }
+    let names = read::<Named<'_>>(text).ok().and_then(|named| named.metadata).unwrap_or_default();
+    (names.namespace.0, names.name.0)
+}
+
 fn meta(metadata: Metadata<'_>) -> Meta<'_> {
     Meta {
         name: metadata.name.0,

@@ -41,6 +41,21 @@ pub(super) fn object(kind: Kind, message: &[u8]) -> Result<(Meta<'_>, View<'_>),
     Ok((meta, view))
 }
 
+/// Namespace and name of an object that cannot be read, as far as they can.
+pub(super) fn name(message: &[u8]) -> (Text<'_>, Text<'_>) {
+    let (mut namespace, mut name) = (Text::default(), Text::default());
+    for meta in messages(message, 1).map_while(Result::ok) {
+        for field in Fields::of(meta).map_while(Result::ok) {
+            match field {
+                (1, value) => name = text(value).unwrap_or_default(),
+                (3, value) => namespace = text(value).unwrap_or_default(),
+                _ => {}
+            }
+        }
+    }
+    (namespace, name)
+}
+
 fn meta(message: &[u8]) -> Result<Meta<'_>, Malformed> {
     let mut meta = Meta::default();
     for field in Fields::of(message) {

@@ -13,7 +13,7 @@ fn told(seed: &[u8], kind: Kind, form: Form, shape: Shape, wants: &Wants) -> (St
             Event::Page { next } => format!("page:{next}"),
             Event::Failed(status) => format!("{}:{}:{:?}", status.code, status.retry_after_s, status.causes),
             Event::Passed => "passed".to_owned(),
-            Event::Unreadable => "unreadable".to_owned(),
+            Event::Unreadable(what) => format!("?{what}"),
         };
         words.push(format!("{version}{word}"));
     };
@@ -110,6 +110,57 @@ fn watch_of(form: Form, object: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn an_object_that_cannot_be_read_is_named_as_far_as_it_can_with_what_is_wrong_with_it() {
+    use Form::{Json, Protobuf};
+    let meta = |more: &[u8]| field(1, &[&field(1, b"web")[..], &field(3, b"t1"), more].concat());
+    let in_protobuf = |parts: &[&[u8]]| watch_of(Protobuf, &parts.concat());
+    let in_json = |text: &str| watch_of(Json, text.as_bytes());
+    let long = "x".repeat(254);
+    for (kind, form, seed, told_as) in [
+        (Kind::Service, Protobuf, in_protobuf(&[&meta(b""), &[0x10, 1]]), "t1/web: a field of another type"),
+        (Kind::Service, Protobuf, in_protobuf(&[&[0x10, 1], &meta(b"")]), "t1/web: a field of another type"),
+        (Kind::Slice, Protobuf, in_protobuf(&[&meta(&[0x5a, 9])]), "t1/web: a length beyond the end"),
+        (Kind::Pod, Protobuf, in_protobuf(&[&field(1, &field(1, b"web"))]), "web: no name, or no namespace"),
+        (Kind::Pod, Protobuf, in_protobuf(&[&field(1, &field(3, b"t1"))]), "t1/: no name, or no namespace"),
+        (Kind::Pod, Protobuf, in_protobuf(&[]), "one without a name: no name, or no namespace"),
+        (
+            Kind::Pod,
+            Protobuf,
+            in_protobuf(&[&field(1, &[field(1, b"\xff"), field(3, b"t1")].concat())]),
+            "t1/: a text that is not UTF-8",
+        ),
+        (
+            Kind::Service,
+            Json,
+            in_json(r#"{"metadata":{"name":"web","namespace":"t1"},"spec":{"ports":"none"}}"#),
+            "t1/web: invalid type: string \"none\", expected a list of at most 32768 at line 1 column 15",
+        ),
+        (
+            Kind::Service,
+            Json,
+            in_json(r#"{"metadata":{"name":"web","namespace":"t1","labels":[]}}"#),
+            "t1/web: invalid type: sequence, expected texts by name at line 1 column 52",
+        ),
+        // Nothing that a terminal or a log could take for its own.
+        (
+            Kind::Service,
+            Json,
+            in_json(r#"{"metadata":{"name":"a\u001b[2J\n\u202eb","namespace":"t1"},"spec":3}"#),
+            "t1/a?[2J??b: invalid type: integer `3`, expected struct Spec at line 1 column 1",
+        ),
+        (
+            Kind::Namespace,
+            Json,
+            in_json(&format!(r#"{{"metadata":{{"name":"{long}"}}}}"#)),
+            &*format!("{}: a name of more than 253 octets", &long[1..]),
+        ),
+    ] {
+        let read = told(&seed, kind, form, Shape::Watch, &Wants::default());
+        assert_eq!(read, (format!("?{told_as}"), Ok(())), "{form:?}");
+    }
+}
+
+#[test]
 fn of_a_few_octets_no_large_objects_are_made() {
     let named = |more: &[u8]| {
         let meta = field(1, &[field(1, b"n"), field(3, b"ns")].concat());
@@ -182,7 +233,7 @@ fn of_a_few_octets_no_large_objects_are_made() {
                     kept += names.map(|name| name.len()).sum::<usize>();
                 }
             }
-            Event::Unreadable => unreadable += 1,
+            Event::Unreadable(_) => unreadable += 1,
             other => panic!("{other:?}"),
         });
         assert_eq!(

@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::objects::{
-    Endpoint, ExternalAddress, Imported, Kind, MOST_ZONES, Object, ObjectKey, Pod, Port, Protocol, Service,
-    ServiceImport, Slice, Target,
+    Endpoint, ExternalAddress, Imported, Kind, MOST_NAME, MOST_ZONES, Object, ObjectKey, Pod, Port, Protocol,
+    Service, ServiceImport, Slice, Target,
 };
 use crate::settings::Wants;
 
-use super::time;
+use super::{Malformed, time};
 
 pub(super) type Text<'a> = Cow<'a, str>;
 
@@ -100,16 +100,20 @@ impl View<'_> {
 }
 
 impl Meta<'_> {
-    /// What tells it apart; `None` if it has no name, or no namespace where it needs one.
-    pub(super) fn key(&self, kind: Kind) -> Option<ObjectKey> {
-        if kind == Kind::Namespace {
-            let possible = !self.name.is_empty() && self.name.len() <= MOST_NAME;
-            return possible.then(|| ObjectKey { namespace: "".into(), name: (*self.name).into() });
+    /// What tells it apart.
+    ///
+    /// # Errors
+    /// If it has no name, or no namespace where it needs one, or longer ones than there are.
+    pub(super) fn key(&self, kind: Kind) -> Result<ObjectKey, Malformed> {
+        let is_within = kind != Kind::Namespace;
+        let namespace: &str = if is_within { &self.namespace } else { "" };
+        if self.name.is_empty() || is_within && namespace.is_empty() {
+            return Err(Malformed::Nameless);
         }
-        let complete = !self.name.is_empty() && !self.namespace.is_empty();
-        let possible = self.name.len() <= MOST_NAME && self.namespace.len() <= MOST_NAME;
-        (complete && possible)
-            .then(|| ObjectKey { namespace: (*self.namespace).into(), name: (*self.name).into() })
+        if self.name.len() > MOST_NAME || namespace.len() > MOST_NAME {
+            return Err(Malformed::LongName(MOST_NAME));
+        }
+        Ok(ObjectKey { namespace: namespace.into(), name: (*self.name).into() })
     }
 
     pub(super) fn annotation(&self, name: &str) -> Option<&str> {
@@ -125,8 +129,16 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// What is kept of an object; `None` if it makes no sense.
-    pub(super) fn record(&mut self, meta: &Meta<'_>, view: View<'_>, wants: &Wants) -> Option<Object> {
+    /// What is kept of an object.
+    ///
+    /// # Errors
+    /// As [`Meta::key`].
+    pub(super) fn record(
+        &mut self,
+        meta: &Meta<'_>,
+        view: View<'_>,
+        wants: &Wants,
+    ) -> Result<Object, Malformed> {
         let kind = match &view {
             View::Service(_) => Kind::Service,
             View::Slice(_) => Kind::Slice,
@@ -135,7 +147,7 @@ impl Recorder {
             View::ServiceImport(_) => Kind::ServiceImport,
         };
         let key = meta.key(kind)?;
-        Some(match view {
+        Ok(match view {
             View::Service(view) => Object::Service(service(key, view)),
             View::Slice(view) => Object::Slice(self.slice(key, meta, view, wants)),
             View::Namespace => Object::Namespace(key.name),
@@ -288,5 +300,3 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const IMPORT_NAME: &str = "multicluster.kubernetes.io/service-name";
 const IMPORT_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
 const CHANGED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Octets of a name in the API.
-const MOST_NAME: usize = 253;

@@ -8,6 +8,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
+use crate::plain::plain;
 use crate::settings::{ClientFiles, Lost};
 
 /// An API, and how to speak to it.
@@ -195,9 +196,12 @@ pub(super) fn name_of(path: &Path) -> Box<str> {
 }
 
 pub(super) fn lost(file: &str, cause: &str) -> Lost {
-    Lost::Access { file: file.into(), cause: cause.into() }
+    Lost::Access { file: plain(file, MOST_PATH), cause: plain(cause, MOST_CAUSE) }
 }
 
+/// PATH_MAX of Linux.
+const MOST_PATH: usize = 4_096;
+const MOST_CAUSE: usize = 300;
 /// Tokens, certificates and kubeconfigs have some kB.
 const MOST_FILE: u64 = 4 << 20;
 

@@ -13,13 +13,15 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER
 use hyper::http::request::Builder as Head;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use rustls::CertificateError;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::settings::Lost;
+use crate::plain::plain;
+use crate::settings::{Fault, Lost};
 
 use super::access::{Api, lost};
 use super::aside;
@@ -72,6 +74,7 @@ impl Connection {
             found.map_err(|error| Lost::Connection {
                 address: authority.into(),
                 cause: error.to_string().into(),
+                at: Fault::Lookup,
             })
         })
         .await
@@ -165,18 +168,68 @@ async fn speak(
 /// What broke, with its causes: hyper and rustls say the most of it in the last.
 pub(super) fn broken(api: &Api, error: &(dyn Error + 'static)) -> Lost {
     let mut text = error.to_string();
-    let mut cause = error.source();
+    let (mut at, mut cause) = (of_tls(error), error.source());
     while let Some(error) = cause {
         let more = error.to_string();
+        at = at.or_else(|| of_tls(error));
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
         cause = error.source();
     }
-    Lost::Connection { address: api.authority.as_str().into(), cause: text.into() }
+    // A certificate's names are a stranger's.
+    let cause = plain(&text, MOST_CAUSE);
+    Lost::Connection { address: api.authority.as_str().into(), cause, at: at.unwrap_or(Fault::Way) }
+}
+
+/// Where it is TLS that failed: what rustls says is inside of the system's errors.
+fn of_tls(error: &(dyn Error + 'static)) -> Option<Fault> {
+    let inner = error.downcast_ref::<std::io::Error>()?.get_ref()?;
+    match inner.downcast_ref::<rustls::Error>()? {
+        rustls::Error::InvalidCertificate(why) => Some(match why {
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                Fault::Name
+            }
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. } => Fault::Validity,
+            _ => Fault::Authority,
+        }),
+        rustls::Error::AlertReceived(_) => Some(Fault::Refused),
+        _ => None,
+    }
 }
 
 /// To connect, TLS included.
 const PATIENCE: Duration = Duration::from_secs(10);
+const MOST_CAUSE: usize = 300;
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const READ_AT_ONCE: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use rustls::{AlertDescription, Error as Tls};
+
+    use super::*;
+
+    #[test]
+    fn what_tls_says_inside_of_the_systems_errors_says_what_ends_it() {
+        let certificate = |why| Tls::InvalidCertificate(why);
+        for (error, at) in [
+            (io::Error::other(certificate(CertificateError::UnknownIssuer)), Some(Fault::Authority)),
+            (io::Error::other(certificate(CertificateError::BadSignature)), Some(Fault::Authority)),
+            (io::Error::other(certificate(CertificateError::NotValidForName)), Some(Fault::Name)),
+            (io::Error::other(certificate(CertificateError::Expired)), Some(Fault::Validity)),
+            (io::Error::other(certificate(CertificateError::NotValidYet)), Some(Fault::Validity)),
+            (io::Error::other(Tls::AlertReceived(AlertDescription::UnknownCA)), Some(Fault::Refused)),
+            (io::Error::other(Tls::HandshakeNotComplete), None),
+            (io::Error::other("another"), None),
+            (io::ErrorKind::ConnectionRefused.into(), None),
+        ] {
+            assert_eq!(of_tls(&error), at, "{error}");
+        }
+    }
+}

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::decode::{self, Event, Form, Malformed, Reader, Shape, Status};
 use crate::objects::Kind;
+use crate::plain::plain;
 use crate::settings::{Lost, Wants};
 use crate::sink::Sink;
 
@@ -168,7 +169,7 @@ impl Follower {
             events: 0,
         };
         if status == 200 {
-            let form = form.ok_or_else(|| Lost::Nonsense(content_type.chars().take(100).collect()))?;
+            let form = form.ok_or_else(|| Lost::Nonsense(plain(content_type, 100)))?;
             let what = match self.phase {
                 Phase::Start if self.watch_lists => What::WatchList,
                 Phase::Start | Phase::Page(..) => What::Page,
@@ -333,7 +334,7 @@ impl Follower {
         match event {
             Event::Applied(object) => sink.apply(object),
             Event::Deleted(key) => sink.delete(self.kind, key),
-            Event::Unreadable => sink.unreadable(self.kind),
+            Event::Unreadable(what) => sink.unreadable(self.kind, &what),
             Event::Passed | Event::Bookmark { listed: false } => {}
             Event::Bookmark { listed: true } => {
                 if took.what == What::WatchList {
@@ -469,9 +470,7 @@ fn form(content_type: &str) -> Option<Form> {
 }
 
 fn message_of(message: &str, reason: &str) -> Box<str> {
-    let text = if message.is_empty() { reason } else { message };
-    // What a stranger says goes to the log: on one line, and not endlessly.
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+    plain(if message.is_empty() { reason } else { message }, 300)
 }
 
 const MOST_PAGES: usize = 20_000;

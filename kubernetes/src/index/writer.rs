@@ -13,7 +13,7 @@ use super::slices::{Changes, Slices};
 use super::{Directory, HashMap, Index, bit, hash_of_address, key};
 use kubernetes_api::objects::{self, Kind, Object, ObjectKey, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};
-use kubernetes_api::{Asked, Sink};
+use kubernetes_api::{Asked, Sink, Unreadable};
 
 /// The one who changes an index.
 pub struct Writer {
@@ -66,7 +66,7 @@ pub trait Watcher: Send {
     fn lost(&mut self, _kind: Kind, _why: &Lost) {}
 
     /// An object that makes no sense was left out.
-    fn unreadable(&mut self, _kind: Kind) {}
+    fn unreadable(&mut self, _kind: Kind, _what: &Unreadable) {}
 
     /// An object was left out, for all together would have more than so many octets.
     fn crowded(&mut self, _kind: Kind, _most_octets: usize) {}
@@ -385,8 +385,8 @@ impl Sink for Writer {
         self.watcher.lost(kind, why);
     }
 
-    fn unreadable(&mut self, kind: Kind) {
-        self.watcher.unreadable(kind);
+    fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
+        self.watcher.unreadable(kind, what);
     }
 
     fn asked(&mut self, asked: &Asked<'_>) {

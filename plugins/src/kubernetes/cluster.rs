@@ -1,6 +1,6 @@
 //! One cluster: its index, who follows its API, and what is told of that.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::mem::{self, Discriminant, discriminant};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use ::kubernetes::index::Watcher;
 use ::kubernetes::{Index, Recalled, Recalls, Writer};
-use ::kubernetes_api::Asked;
 use ::kubernetes_api::objects::SinceEpoch;
+use ::kubernetes_api::{Asked, Unreadable};
 use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follow};
 
 use super::metrics::Metrics;
@@ -42,8 +42,8 @@ struct Shared {
 struct Told {
     /// Kinds that are not followed just now, though they were, or were tried.
     lost: HashSet<Kind>,
-    /// Causes that are told already: once until all is followed again.
-    causes: HashSet<(Discriminant<Lost>, Option<Kind>)>,
+    /// Causes that are told already, by their sort: once until all is followed again.
+    causes: HashMap<(Discriminant<Lost>, Option<Kind>), HashSet<String>>,
     unreadable: HashSet<Kind>,
     is_crowded: bool,
     /// What the account may not do with them.
@@ -214,20 +214,29 @@ impl Watcher for Teller {
             told.forbidden.insert(kind, verb);
         }
         let of_kind = matches!(why, Lost::Forbidden { .. } | Lost::Unknown { .. }).then_some(kind);
-        if !told.causes.insert((discriminant(why), of_kind)) {
+        // One that hides another, such as a connection that is refused before a certificate that is wrong, does not for long;
+        // an API that has another cause each time is not told of without end.
+        let causes = told.causes.entry((discriminant(why), of_kind)).or_default();
+        if causes.len() >= MOST_CAUSES || !causes.insert(why.to_string()) {
             return;
         }
         let meanwhile = match self.shared.index.unknown().is_nothing() {
             true => "answers stay as they are until it is heard again",
             false => "names that depend on it are SERVFAIL until then",
         };
-        self.logger.warning(Some("kubernetes"), &format!("Cannot follow {kind}: {why}; {meanwhile}"));
+        self.logger.warning(
+            Some("kubernetes"),
+            &format!("Cannot follow {kind}: {why}; {}; {meanwhile}", why.mend()),
+        );
     }
 
-    fn unreadable(&mut self, kind: Kind) {
+    fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
         self.shared.metrics.unreadable(kind);
         if self.shared.told().unreadable.insert(kind) {
-            let line = format!("Some of the {kind} that the API tells make no sense, and are left out");
+            let line = format!(
+                "Some of the {kind} that the API tells make no sense, and are left out; the first is {what}. Mend it or delete it: \
+                 `kubectl get {kind} -A -o yaml` shows it"
+            );
             self.logger.warning(Some("kubernetes"), &line);
         }
     }
@@ -275,5 +284,7 @@ fn wall() -> SinceEpoch {
     SinceEpoch(Duration::from_millis(clock::wall_ms()))
 }
 
+/// Causes of one sort that are told until all is followed again.
+const MOST_CAUSES: usize = 4;
 /// When it is told that a start waits.
 const TELL_AFTER: Duration = Duration::from_millis(500);

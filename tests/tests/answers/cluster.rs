@@ -46,7 +46,7 @@ pub(crate) fn setup(name: &str, text: String, mut objects: Vec<Object>, mut name
         names.extend(imports::names());
     }
     let queries = names.iter().flat_map(|name| about(name)).collect();
-    Setup { name: name.to_owned(), text, queries, metrics: None, objects }
+    Setup { name: name.to_owned(), text, queries, metrics: None, objects, later: Vec::new() }
 }
 
 /// What a set of clusters has, beside a cluster's own.

@@ -31,7 +31,7 @@ pub(crate) fn world() -> Vec<Setup> {
                 queries.extend(second.into_iter().map(|query| Query { listener: 1, ..query }));
             }
             let metrics = text.contains("prometheus").then_some(if name == "kubeadm" { 9153 } else { 9253 });
-            Setup { name: name.to_owned(), text, queries, metrics, objects: Vec::new() }
+            Setup { name: name.to_owned(), text, queries, metrics, objects: Vec::new(), later: Vec::new() }
         })
         .collect()
 }
@@ -55,6 +55,7 @@ pub(crate) fn properties() -> Vec<Setup> {
         queries: [short("."), full("example.org")].concat(),
         metrics: Some(9153),
         objects: Vec::new(),
+        later: Vec::new(),
     });
     // Those of CoreDNS's page on `tls`, and its options.
     for (tls, directives) in [
@@ -95,7 +96,14 @@ pub(crate) fn block(directives: &str) -> String {
 /// A setup whose metrics are compared, too.
 pub(crate) fn counted(name: &str, text: String, queries: Vec<Query>) -> Setup {
     let text = text.replace("bind @IP@\n", "bind @IP@\nprometheus @IP@:9153\n");
-    Setup { name: name.to_owned(), text, queries, metrics: Some(9153), objects: Vec::new() }
+    Setup {
+        name: name.to_owned(),
+        text,
+        queries,
+        metrics: Some(9153),
+        objects: Vec::new(),
+        later: Vec::new(),
+    }
 }
 
 /// Names that the templates of AKS are about.

@@ -19,7 +19,7 @@ pub(crate) fn corefile(seed: u64, numbers: &[u64]) -> Setup {
     }
     let last = numbers.last().copied().unwrap_or_default();
     let name = format!("seed {seed} blocks {}..={last}", numbers[0]);
-    Setup { name, text, queries, metrics: Some(9153), objects: Vec::new() }
+    Setup { name, text, queries, metrics: Some(9153), objects: Vec::new(), later: Vec::new() }
 }
 
 /// SplitMix64: small, and the same everywhere and for ever.

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
-use tests::kube::{Object, ScriptedCluster};
-use tests::{Authority, Message, Record, Server, Upstream, fresh_ip, port, tempdir};
+use tests::kube::{Object, SERVICES, ScriptedCluster};
+use tests::{Authority, Message, Record, Server, Upstream, ask, eventually, fresh_ip, port, tempdir};
 
 use crate::allowed::{self, UseCounts};
 use crate::cluster;
@@ -29,6 +30,8 @@ pub(crate) struct Setup {
     pub(crate) metrics: Option<u16>,
     /// What the APIs have.
     pub(crate) objects: Vec<Object>,
+    /// What `@API@` gets besides, when everything has been asked once.
+    pub(crate) later: Vec<Object>,
 }
 
 /// One query and what both said.
@@ -83,6 +86,9 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
     let mut before = None;
     // The third time only what is answered and counted alike, so that what is not does not hide what should be.
     for pass in 1..=3 {
+        if pass == 2 {
+            add(&api, &setup.later, ips);
+        }
         if pass == 3 {
             before = setup.metrics.map(|port| metrics::settled(ips, port));
         }
@@ -109,6 +115,23 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
     }
     drop((coredns, ours));
     unlisted
+}
+
+/// Adds objects, and waits until both servers know of each service and of what it leads to.
+fn add(api: &ScriptedCluster, objects: &[Object], ips: [[Ipv4Addr; 2]; 2]) {
+    for (path, object) in objects {
+        api.put(path, "ADDED", object.clone());
+    }
+    for (_, object) in objects.iter().filter(|(path, _)| *path == SERVICES) {
+        let [name, namespace] =
+            ["name", "namespace"].map(|key| object["metadata"][key].as_str().expect("a name"));
+        let name = format!("{name}.{namespace}.svc.cluster.local");
+        for [ip, _] in ips {
+            eventually(&format!("{name} at {ip}"), PATIENCE, || {
+                (!ask((ip, port()).into(), &name, "A").short().is_empty()).then_some(())
+            });
+        }
+    }
 }
 
 /// Whether both should count the query alike.
@@ -186,6 +209,8 @@ fn told(case: &Case<'_>, pass: usize, difference: &Difference) -> String {
     text
 }
 
+/// For what is added to be known.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The address that blocks with `prefer` name.
 const PREFERRED: &str = "198.51.100.2";
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::kube::{Api, Form, NAMESPACES, Reply, SERVICES, SLICES};
 use tests::{
     Ask, Authority, Options, Server, ask, assert_contains, binary, eventually, fresh_ip, output, port,
@@ -14,7 +14,7 @@ use tests::{
 };
 
 use super::served::ready;
-use super::told::quiet;
+use super::told::{listed, quiet};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const FORM: Form = Form::Protobuf;
@@ -30,6 +30,14 @@ fn corefile(at: SocketAddr, properties: &str) -> String {
 
 fn at() -> SocketAddr {
     (fresh_ip(), port()).into()
+}
+
+/// What stands for an API to which no word is said: a server of names, with the certificate that is there.
+fn names_over_tls(at: SocketAddr, files: &Path) -> Server {
+    let (ip, port) = (at.ip(), at.port());
+    let text =
+        format!("tls://.:{port} {{\nbind {ip}\nroot {}\ntls cert.pem key.pem\nwhoami\n}}\n", files.display());
+    Server::start_with(&text, Options::default())
 }
 
 /// What cannot be known is told as such, and all else is served.
@@ -113,16 +121,7 @@ fn an_api_that_another_authority_vouches_for_is_not_believed() {
     let (at, files) = (at(), tempdir());
     let (ours, theirs) = (Authority::new(), Authority::new());
     theirs.certify(files.path(), "api.example");
-    // It is never spoken to: a server of names will do.
-    let api = Server::start_with(
-        &format!(
-            "tls://.:{} {{\nbind {}\nroot {}\ntls cert.pem key.pem\nwhoami\n}}\n",
-            port(),
-            at.ip(),
-            files.path().display()
-        ),
-        Options::default(),
-    );
+    let api = names_over_tls(at, files.path());
     ours.write(files.path());
     let config = json!({
         "current-context": "c",
@@ -136,11 +135,114 @@ fn an_api_that_another_authority_vouches_for_is_not_believed() {
     let server =
         Server::start(&corefile(asked, &format!("kubeconfig {}", files.path().join("config").display())));
     let line = server.wait_for_log("Cannot follow", PATIENCE);
-    assert_contains!(line, "invalid peer certificate: ");
+    assert_contains!(
+        line,
+        "invalid peer certificate: BadSignature; is it verified against its own authority "
+    );
     assert!(!line.contains("secret"));
     assert_eq!(ready(asked), (503, "kubernetes".to_owned()));
     assert_unknown(asked);
     drop(api);
+}
+
+#[test]
+fn each_new_cause_is_told_once_and_with_what_ends_it() {
+    let (asked, files, theirs) = (at(), tempdir(), Authority::new());
+    let file = files.path().join("kubeconfig");
+    let server = Server::start(&corefile(asked, &format!("kubeconfig {}", file.display())));
+    let told = |cause: &str, mend: &str| {
+        let line = server.wait_for_log(cause, PATIENCE);
+        assert_contains!(line, format!("{cause}; {mend}"));
+        assert_contains!(line, "; names that depend on it are SERVFAIL until then");
+    };
+    let configure = |url: &str| {
+        let config = json!({
+            "current-context": "c",
+            "clusters": [{"name": "k", "cluster": {
+                "server": url, "certificate-authority": "ca.pem", "tls-server-name": "api.example"}}],
+            "users": [{"name": "u", "user": {"token": "secret"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        });
+        publish(&file, config.to_string());
+    };
+    told("No such file or directory (os error 2)", "once that is right it is taken without a restart");
+    publish(&file, "current-context: dev");
+    told("no context \"dev\"", "once that is right it is taken without a restart");
+    // Nobody listens there yet.
+    let of_names = at();
+    Authority::new().write(files.path());
+    configure(&format!("https://{of_names}"));
+    told("Connection refused (os error 111)", "is the API up, and can it be reached from here?");
+    theirs.certify(files.path(), "api.example");
+    let _names = names_over_tls(of_names, files.path());
+    told("invalid peer certificate: BadSignature", "is it verified against its own authority (CA of `tls`, ");
+    let api = Api::start(|request| match request.earlier {
+        0 => Reply::failure(FORM, 401, "Unauthorized"),
+        _ => quiet(FORM, request),
+    });
+    configure(&api.url());
+    told(
+        "the API does not accept who asks: told to: Unauthorized",
+        "are its token or certificate of this cluster, ",
+    );
+    server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
+    assert_eq!(server.log_text().matches("Cannot follow").count(), 5, "{}", server.log_text());
+    assert_eq!(ready(asked).0, 200);
+}
+
+#[test]
+fn an_api_that_has_another_excuse_each_time_is_told_of_four_times() {
+    let api = Api::start(|request| {
+        Reply::failure(FORM, 500, &format!("\u{1b}[31m{} {}", request.path, request.earlier))
+    });
+    let at = at();
+    let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
+    eventually("more tries than lines", PATIENCE, || (api.requests().len() > 9).then_some(()));
+    let log = server.log_text();
+    assert_eq!(log.matches("Cannot follow").count(), 4, "{log}");
+    assert_eq!(log.matches("the API server's own log says more").count(), 4, "{log}");
+    assert!(!log.contains('\u{1b}'), "{log}");
+    assert_unknown(at);
+}
+
+#[test]
+fn the_first_object_that_makes_no_sense_is_named_with_what_is_wrong_and_others_are_served() {
+    let api = Api::start(|request| {
+        let namespace = json!({"metadata": {"name": "t1"}});
+        match &*request.path {
+            SERVICES if request.is_watch_list() => {}
+            NAMESPACES if request.is_watch_list() => {
+                let event = Form::Json.event("ADDED", "Namespace", &namespace);
+                return Reply::watch(Form::Json)
+                    .octets(event)
+                    .octets(listed(Form::Json, "Namespace", 1))
+                    .stall();
+            }
+            _ => return quiet(Form::Json, request),
+        }
+        let service =
+            |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": "t1"}, "spec": spec});
+        let all = [
+            service("od\u{1b}[31md", json!({"clusterIP": "10.96.0.1", "ports": "none"})),
+            service("second", json!({"clusterIP": 7})),
+            service("web", json!({"clusterIP": "10.96.0.2"})),
+        ];
+        let all = all.iter().flat_map(|service| Form::Json.event("ADDED", "Service", service)).collect();
+        Reply::watch(Form::Json).octets(all).octets(listed(Form::Json, "Service", 1)).stall()
+    });
+    let at = at();
+    let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
+    let line = server.wait_for_log("make no sense", PATIENCE);
+    assert_contains!(
+        line,
+        "Some of the services that the API tells make no sense, and are left out; the first is t1/od?[31md: invalid type: string \"none\""
+    );
+    assert_contains!(line, "Mend it or delete it: `kubectl get services -A -o yaml` shows it");
+    eventually("what is known of others", PATIENCE, || {
+        (ask(at, "web.t1.svc.cluster.local", "A").short() == ["10.96.0.2"]).then_some(())
+    });
+    assert_eq!(ask(at, "second.t1.svc.cluster.local", "A").status(), "NXDOMAIN");
+    assert_eq!(server.log_text().matches("make no sense").count(), 1, "{}", server.log_text());
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tests::kube::{Cluster, NAMESPACES};
 use tests::{
-    Action, Ask, Pod, Says, Upstream, add_address, ask, eventually, http_get, isolated_for, output, run,
-    skip, tempdir, tool, wire, within,
+    Action, Ask, Pod, Says, Server, Upstream, add_address, ask, eventually, fresh_ip, http_get, isolated_for,
+    output, run, skip, tempdir, tool, wire, within,
 };
 use yaml_rust2::yaml::Hash;
 use yaml_rust2::{Yaml, YamlEmitter};
@@ -43,7 +43,7 @@ fn what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it() {
             documents().into_iter().partition(|text| text.contains("rbac.authorization.k8s.io/v1\n"));
         assert_eq!(rights.len(), 2);
         apply(&cluster, &rest);
-        let _upstream = Upstream::start([10, 5, 0, 1].into(), |_| {
+        let upstream = Upstream::start([10, 5, 0, 1].into(), |_| {
             Action::Reply(Says::answer("example.com. 60 IN A 192.0.2.80"))
         });
         fs::write("/etc/resolv.conf", "nameserver 10.5.0.1\n").expect("a file of its own");
@@ -54,6 +54,7 @@ fn what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it() {
         until_said(&first, "does the account have the role of system:coredns?");
         container.until_alive();
         assert_eq!(container.probe("readinessProbe").0, 503);
+        nothing_is_guessed(&cluster, &upstream);
         apply(&cluster, &rights);
         eventually("readiness", PATIENCE, || (container.probe("readinessProbe").0 == 200).then_some(()));
         container.answers();
@@ -276,6 +277,42 @@ impl Container {
             ask(AT, "web.t1.svc.cluster.local", "A").rows()[0].contains(" 7 ").then_some(())
         });
     }
+}
+
+/// Before the rights come: what the cluster's names lead to is not known, and nobody else is asked for them, wherever
+/// `fallthrough` stands.
+fn nothing_is_guessed(cluster: &Cluster, upstream: &Upstream) {
+    let with_fallthrough = SocketAddr::from((fresh_ip(), 53));
+    let server = Server::start(&format!(
+        ".:53 {{\nbind {ip}\nready {ip}:8181\nkubernetes cluster.local in-addr.arpa ip6.arpa {{\nkubeconfig {}\nstartup_timeout 100ms\n\
+         pods verified\nfallthrough\n}}\nforward . {}\n}}\n",
+        cluster.path("dns.kubeconfig").display(),
+        upstream.word(),
+        ip = with_fallthrough.ip(),
+    ));
+    server.wait_for_log("may not watch services", PATIENCE);
+    for at in [AT, with_fallthrough] {
+        for (name, rtype) in [
+            ("web.t1.svc.cluster.local", "A"),
+            ("_http._tcp.web.t1.svc.cluster.local", "SRV"),
+            ("absent.t1.svc.cluster.local", "AAAA"),
+            ("1.7.96.10.in-addr.arpa", "PTR"),
+            ("1-2-3-4.t1.pod.cluster.local", "A"),
+        ] {
+            let ask = Ask::new(name, rtype).edns(1232);
+            for reply in [ask.of(at), ask.tcp().of(at)] {
+                let code = reply.extended_error().map(|(code, _)| code);
+                assert_eq!((reply.status(), code), ("SERVFAIL", Some(14)), "{name} at {at}");
+            }
+        }
+        assert_eq!(ask(at, "example.com", "A").short(), ["192.0.2.80"]);
+    }
+    assert_eq!(http_get((with_fallthrough.ip(), 8181).into(), "/ready").expect("it is there").0, 503);
+    let names: Vec<_> = upstream.asked().into_iter().map(|asked| asked.name).collect();
+    let is_of_cluster =
+        |name: &&String| name.ends_with("cluster.local.") || name.ends_with("10.in-addr.arpa.");
+    assert!(names.iter().any(|name| name == "example.com."), "{names:?}");
+    assert_eq!(names.iter().find(is_of_cluster), None, "{names:?}");
 }
 
 fn fill(cluster: &Cluster) {

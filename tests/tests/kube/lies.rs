@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::kube::{NAMESPACES, Object, PODS, SERVICES, SLICES, ScriptedCluster};
-use tests::{Ask, Metrics, Server, ask, fresh_ip, port};
+use tests::{Ask, Metrics, Server, ask, assert_contains, fresh_ip, port};
 
 use super::served::{objects, service, upstream};
 use super::zone::transfer;
@@ -107,7 +107,11 @@ fn an_api_that_lies_is_answered_from_as_far_as_it_makes_sense() {
         upstream.word(),
         ip = at.ip(),
     ));
-    server.wait_for_log("Some of the services that the API tells make no sense, and are left out", PATIENCE);
+    let line = server.wait_for_log("Some of the services that the API tells make no sense", PATIENCE);
+    assert_contains!(
+        line,
+        "and are left out; the first is t1/: no name, or no namespace. Mend it or delete it: `kubectl get services -A -o yaml`"
+    );
     let honest = || assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
     let mut sane = names();
     let is_asked = |octet: u8| octet.is_ascii_graphic() && octet != b'"';

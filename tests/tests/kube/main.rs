@@ -7,6 +7,7 @@ mod deployed;
 mod gone;
 mod kept;
 mod kube_dns;
+mod kubeadm;
 mod lab;
 mod lies;
 mod pages;

@@ -1,5 +1,5 @@
 //! A list in pages, as an API without WatchList has it, after etcd has forgotten what was heard last: all of it is changed
-//! meanwhile, and what is answered then is what the API has.
+//! meanwhile, and what is answered then is what the API has. What did not change is answered all the while.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,9 +10,11 @@ use std::time::Duration;
 use kubernetes_api::{Access, Following, Kind, PodsWanted, Wants};
 use serde_json::{Value, json};
 use tests::kube::{Cluster, Door, SLICES};
-use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, isolated_for, now, port, tell};
+use tests::{
+    Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, isolated_for, now, port, tell,
+};
 
-use super::lab::{PATIENCE, delete, endpoints, labelled, namespace, service, services, slices, spec};
+use super::lab::{self, PATIENCE, delete, endpoints, labelled, namespace, service, services, slices, spec};
 use super::seen::{Seen, Store};
 use super::told::start;
 
@@ -20,6 +22,14 @@ use super::told::start;
 const FIRST: usize = 255;
 const DELETED: usize = 40;
 const ENDPOINTS: usize = 12;
+/// Names, types, and the one record of each.
+const UNCHANGED: [(&str, &str, &str); 5] = [
+    ("stays.t1.svc.cluster.local", "A", "10.96.7.2"),
+    ("2.7.96.10.in-addr.arpa", "PTR", "stays.t1.svc.cluster.local."),
+    ("keeps.t1.svc.cluster.local", "A", "172.30.0.1"),
+    ("k1.keeps.t1.svc.cluster.local", "A", "172.30.0.1"),
+    ("1.0.30.172.in-addr.arpa", "PTR", "k1.keeps.t1.svc.cluster.local."),
+];
 /// What may be resident beside what was, in KiB, the code that a list runs for the first time included. The strict bounds are
 /// counted in `kubernetes/tests/allocations.rs`, and of the pages themselves in `kubernetes-api`.
 const GROWTH: u64 = 512;
@@ -68,6 +78,8 @@ fn pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone(
         delete(&cluster, &format!("{}/goes", services("t1")));
         service(&cluster, "t1/new", spec(&["10.96.7.3"], "http:80/TCP"));
         cluster.compact();
+        let stream = stream(at);
+        asked_more(&stream);
         let (memory, before) = (server.rss_kb(), pages(&cluster));
         forget_the_peak(&server);
         let began = now();
@@ -78,6 +90,10 @@ fn pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone(
         let expected = addresses(2, DELETED..FIRST);
         eventually("what the API has", PATIENCE, || (big(at) == expected).then_some(()));
         tell(&format!("measured: {FIRST} slices, all changed, listed again in {:?}", began.elapsed()));
+        asked_more(&stream);
+        let counts = stream.finish(PATIENCE);
+        counts.assert_clean();
+        tell(&format!("measured: {} queries meanwhile, all answered", counts.sent));
         let forgotten = |store: &Store| {
             let told = "the API has forgotten what was heard last";
             store.lost.iter().any(|(kind, why)| *kind == Kind::Slice && why.starts_with(told))
@@ -103,11 +119,28 @@ fn fill(cluster: &Cluster) {
     service(cluster, "t1/big", json!({"clusterIP": "None", "ports": [{"name": "c", "port": 1234}]}));
     service(cluster, "t1/goes", spec(&["10.96.7.1"], "http:80/TCP"));
     service(cluster, "t1/stays", spec(&["10.96.7.2"], "http:80/TCP"));
+    service(cluster, "t1/keeps", json!({"clusterIP": "None", "ports": [{"name": "c", "port": 1234}]}));
+    lab::slice(cluster, "t1/keeps-1", "keeps", "172.30.0.1=k1", "c:1234/TCP");
     let slice = |number| {
         let labels = json!({"kubernetes.io/service-name": "big"});
         labelled(&format!("t1/s-{number}"), labels, &all(0, number), "c:1234/TCP")
     };
     cluster.send_all("POST", &(0..FIRST).map(slice).collect::<Vec<_>>());
+}
+
+/// Asks, again and again, for what does not change: a service, and one by its endpoint.
+fn stream(at: SocketAddr) -> Stream {
+    let row = |n: usize| UNCHANGED[n % UNCHANGED.len()];
+    let ask = move |n| Ask::new(row(n).0, row(n).1);
+    Stream::start(at, 1_000, ask, move |n, reply: &Message| {
+        let data: Vec<_> = reply.answers.iter().map(|record| &*record.data).collect();
+        data == [row(n).2]
+    })
+}
+
+fn asked_more(stream: &Stream) {
+    let before = stream.sent();
+    eventually("queries", PATIENCE, || (stream.sent() >= before + 100).then_some(()));
 }
 
 /// The endpoints of a slice after so many changes of it.

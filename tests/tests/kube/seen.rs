@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubernetes_api::{Asked, Kind, Lost, Object, ObjectKey, Sink};
+use kubernetes_api::{Asked, Kind, Lost, Object, ObjectKey, Sink, Unreadable};
 
 /// A store that tests look into while it is written.
 #[derive(Clone, Default)]
@@ -107,7 +107,7 @@ impl Sink for Seen {
         self.store().waited.push(asked.waited);
     }
 
-    fn unreadable(&mut self, _: Kind) {
+    fn unreadable(&mut self, _: Kind, _: &Unreadable) {
         self.store().unreadable += 1;
     }
 }

@@ -206,6 +206,28 @@ fn kubeadms_corefile_unmodified_starts_without_a_cluster() {
 }
 
 #[test]
+fn an_alias_that_a_template_leads_back_to_itself_comes_to_an_end() {
+    let external = json!({"type": "ExternalName", "externalName": "river.test"});
+    let objects = objects().into_iter().chain([(SERVICES, service("upriver", external))]);
+    let (cluster, upstream) = (ScriptedCluster::start(objects, false), upstream());
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let back = "template IN A river.test {\nanswer \"{{ .Name }} 60 IN CNAME upriver.t1.svc.cluster.local.\"\n}\nkubernetes";
+    let text = corefile(at, &cluster.api, &upstream).replacen("kubernetes", back, 1);
+    let _server = Server::start(&text);
+    for (name, expected) in [
+        ("upriver.t1.svc.cluster.local", &["river.test.", "upriver.t1.svc.cluster.local."][..]),
+        ("river.test", &["upriver.t1.svc.cluster.local."]),
+    ] {
+        for reply in [Ask::new(name, "A").of(at), Ask::new(name, "A").tcp().of(at)] {
+            let mut data = reply.short();
+            data.sort_unstable();
+            assert_eq!((reply.status(), &*data), ("NOERROR", expected), "{name}");
+        }
+    }
+    assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
+}
+
+#[test]
 fn a_reload_that_follows_the_same_keeps_what_is_known() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));

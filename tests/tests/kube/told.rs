@@ -391,8 +391,7 @@ fn rights_that_come_late_and_an_api_that_is_busy_are_waited_for() {
     until_names(&seen, &["a"]);
     assert!(now() - began >= Duration::from_secs(1), "it said when to come again");
     let lost: Vec<_> = seen.store().lost.iter().map(|(_, why)| why.clone()).collect();
-    let forbidden =
-        "may not watch services: told to: Forbidden; does the account have the role of system:coredns?";
+    let forbidden = "may not watch services: told to: Forbidden";
     assert_eq!(
         lost,
         [forbidden, forbidden, "429 from the API: ", "503 from the API: told to: ServiceUnavailable"]

@@ -7,6 +7,7 @@ mod chaos;
 mod clients;
 mod deaths;
 mod delegated;
+mod exchanged;
 mod exporter;
 mod firewall;
 mod host_resolver;

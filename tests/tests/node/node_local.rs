@@ -63,7 +63,10 @@ fn the_daemonset_of_pods_asks_for_two_capabilities_two_directories_and_the_right
     assert_eq!(container["env"], name);
     assert_contains!(corefile(), "node {$NODE_NAME}\n");
     assert_contains!(corefile(), "autopath @kubernetes\n");
-    let service = objects().into_iter().find(|object| object["metadata"]["name"] == "kube-dns-upstream");
+    let service = Manifest::of_pods()
+        .objects
+        .into_iter()
+        .find(|object| object["metadata"]["name"] == "kube-dns-upstream");
     assert_eq!(service.expect("it is there")["spec"]["selector"], json!({ "k8s-app": "kube-dns" }));
     assert_eq!(of_kind("ServiceAccount")["metadata"]["name"], pod["serviceAccountName"]);
     assert_eq!(of_kind("ClusterRoleBinding")["subjects"][0]["name"], pod["serviceAccountName"]);
@@ -84,19 +87,8 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
         if !["nft", "setpriv", "nsenter", "getent"].into_iter().all(|program| tool(TEST, program)) {
             return;
         }
-        run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
-        for (namespace, net) in [(POD, 1), (OUTSIDE, 2), (ELSEWHERE, 4)] {
-            wire(namespace, net);
-        }
-        add_address(&format!("{SERVICE_HOST}/32"));
-        run("ip", &["-n", OUTSIDE, "addr", "add", "10.2.0.3/24", "dev", "e0"]);
-        let Some(cluster) = Cluster::up_at("0.0.0.0", TEST) else { return };
-        fill(&cluster);
-        let _others = within(OUTSIDE, || [upstream(), clusters_dns()]).join().expect("they start");
-        run("nft", &[KUBE_PROXY]);
-        fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("the namespace is ours");
-        // The node's own file, and kubelet's for pods of `t1`.
-        fs::write("/etc/resolv.conf", "search lab.test\nnameserver 10.2.0.2\n").expect("the test's own");
+        let Some((cluster, _others)) = machine(TEST) else { return };
+        // Kubelet's, for pods of `t1`.
         let kubelets = format!(
             "search t1.svc.cluster.local svc.cluster.local cluster.local lab.test\nnameserver {KUBE_DNS}\noptions ndots:5\n"
         );
@@ -105,10 +97,10 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
             fs::create_dir_all(&place).expect("the test's own");
             fs::write(place.join("resolv.conf"), &kubelets).expect("the test's own");
         }
-        let node = Node { account: account(&cluster), handover: tempdir(), snapshot: tempdir() };
+        let node = Node::new(&cluster);
         // Before it knows anything the cluster's DNS answers, at both addresses.
         cluster.lose();
-        let mut first = node.start();
+        let mut first = node.start(&Manifest::of_pods());
         first.pod.said("kubernetes does not know its objects yet, and the cluster's DNS answers meanwhile");
         for server in [LOCAL, KUBE_DNS] {
             eventually("the cluster's DNS answers", PATIENCE, || (web(server) == OF_CLUSTER).then_some(()));
@@ -140,7 +132,7 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
         let snapshot = node.snapshot.path().join("cluster");
         eventually("a snapshot", PATIENCE, || snapshot.exists().then_some(()));
         cluster.lose();
-        let mut second = node.start();
+        let mut second = node.start(&Manifest::of_pods());
         second.pod.said("Answers are of the snapshot");
         second.come_here();
         first.pod.said("another process serves");
@@ -157,40 +149,69 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
     });
 }
 
+/// A node with the network's servers beside it, and with the API of its cluster: filled, and at the address of its Service. Nothing
+/// where that API cannot be had.
+pub(super) fn machine(test: &str) -> Option<(Cluster, [Upstream; 2])> {
+    run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+    for (namespace, net) in [(POD, 1), (OUTSIDE, 2), (ELSEWHERE, 4)] {
+        wire(namespace, net);
+    }
+    add_address(&format!("{SERVICE_HOST}/32"));
+    run("ip", &["-n", OUTSIDE, "addr", "add", "10.2.0.3/24", "dev", "e0"]);
+    let cluster = Cluster::up_at("0.0.0.0", test)?;
+    fill(&cluster);
+    let others = within(OUTSIDE, || [upstream(), clusters_dns()]).join().expect("they start");
+    run("nft", &[KUBE_PROXY]);
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("the namespace is ours");
+    fs::write("/etc/resolv.conf", "search lab.test\nnameserver 10.2.0.2\n").expect("the test's own");
+    Some((cluster, others))
+}
+
 /// What is the node's, and outlives its pods.
-struct Node {
+pub(super) struct Node {
     account: TempDir,
     handover: TempDir,
     snapshot: TempDir,
 }
 
 /// A container as the DaemonSet has it: its words, its capabilities, its mounts, its environment.
-struct Container {
-    pod: Pod,
+pub(super) struct Container {
+    pub(super) pod: Pod,
+    spec: Value,
     _config: TempDir,
 }
 
 impl Node {
-    fn start(&self) -> Container {
-        let (container, config) = (container(), tempdir());
-        fs::write(config.path().join("Corefile.base"), corefile()).expect("the test's own");
+    pub(super) fn new(cluster: &Cluster) -> Self {
+        Self { account: account(cluster), handover: tempdir(), snapshot: tempdir() }
+    }
+
+    pub(super) fn start(&self, manifest: &Manifest) -> Container {
+        let (container, config) = (manifest.container(), tempdir());
+        fs::write(config.path().join("Corefile.base"), manifest.corefile()).expect("the test's own");
         let capabilities = strings(&container["securityContext"]["capabilities"]["add"]);
         let capabilities: String =
             capabilities.iter().map(|name| format!(",+{}", name.to_lowercase())).collect();
-        let mount = |name: &str| {
-            let mounts = container["volumeMounts"].as_array().expect("a list");
-            let mount = mounts.iter().find(|mount| mount["name"] == name).expect("it is mounted");
-            mount["mountPath"].as_str().expect("a path").to_owned()
-        };
-        let (of_config, of_handover, of_snapshot) = (mount("corefile"), mount("handover"), mount("snapshot"));
+        let mut mounts = String::new();
+        for mount in container["volumeMounts"].as_array().expect("a list") {
+            let path = mount["mountPath"].as_str().expect("a path");
+            mounts += &match mount["name"].as_str().expect("a name") {
+                // The pod's own.
+                "run" => continue,
+                // A ConfigMap that is optional, and not there.
+                "kube-dns" => format!("mkdir -p {path}\n"),
+                "snapshot" => format!(
+                    "mount -t tmpfs tmpfs $(dirname {path})\nmkdir {path}\nmount --bind \"$SNAPSHOT\" {path}\n"
+                ),
+                "handover" => format!("mkdir -p {path}\nmount --bind \"$HANDOVER\" {path}\n"),
+                _ => format!("mkdir -p {path}\nmount --bind \"$CONFIG\" {path}\n"),
+            };
+        }
+        if manifest.has_account() {
+            mounts += &format!("mkdir -p {ACCOUNT}\nmount --bind \"$OF_ACCOUNT\" {ACCOUNT}\n");
+        }
         let prepare = format!(
-            "mkdir -p {of_handover} {of_config} {ACCOUNT}
-            mount --bind \"$HANDOVER\" {of_handover}
-            mount --bind \"$CONFIG\" {of_config}
-            mount --bind \"$OF_ACCOUNT\" {ACCOUNT}
-            mount -t tmpfs tmpfs $(dirname {of_snapshot})
-            mkdir {of_snapshot}
-            mount --bind \"$SNAPSHOT\" {of_snapshot}
+            "{mounts}
             export KUBERNETES_SERVICE_HOST={SERVICE_HOST} KUBERNETES_SERVICE_PORT=6443
             export KUBE_DNS_UPSTREAM_SERVICE_HOST={UPSTREAM} NODE_NAME={NODE_NAME}
             set -- setpriv --bounding-set=-all{capabilities} --inh-caps=-all --no-new-privs \"$@\""
@@ -201,13 +222,14 @@ impl Node {
             ("OF_ACCOUNT", self.account.path()),
             ("SNAPSHOT", self.snapshot.path()),
         ];
-        Container { pod: Pod::start(&prepare, &places, &strings(&container["args"])), _config: config }
+        let pod = Pod::start(&prepare, &places, &strings(&container["args"]));
+        Container { pod, spec: container, _config: config }
     }
 }
 
 impl Container {
     /// Waits until queries to the node's addresses do.
-    fn come_here(&self) {
+    pub(super) fn come_here(&self) {
         for ip in [LOCAL, KUBE_DNS] {
             self.pod.said(&format!("queries to {ip} come here"));
         }
@@ -215,8 +237,7 @@ impl Container {
 
     /// Its readiness probe, as kubelet asks it.
     fn is_ready(&self) -> bool {
-        let container = container();
-        let words = strings(&container["readinessProbe"]["exec"]["command"]);
+        let words = strings(&self.spec["readinessProbe"]["exec"]["command"]);
         assert_eq!(words[0], "/localdns", "as deploy/build-image puts it there");
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.pod.pid.to_string(), "--mount", "--pid", "--"]);
@@ -225,10 +246,9 @@ impl Container {
     }
 
     /// Both of its probes.
-    fn until_ready(&self) {
+    pub(super) fn until_ready(&self) {
         eventually("readiness", PATIENCE, || self.is_ready().then_some(()));
-        let container = container();
-        let health = &container["livenessProbe"]["httpGet"];
+        let health = &self.spec["livenessProbe"]["httpGet"];
         let page = format!("{}:{}", health["host"].as_str().expect("a word"), health["port"]);
         let (page, path) = (page.parse().expect("an address"), health["path"].as_str().expect("a word"));
         assert_eq!(http_get(page, path).expect("it is there"), (200, "OK".to_owned()));
@@ -256,7 +276,7 @@ fn completed(namespace: &'static str) -> String {
 }
 
 /// What a pod of this node is told for a service.
-fn web(server: &'static str) -> String {
+pub(super) fn web(server: &'static str) -> String {
     within(POD, || told("0.0.0.0", server, "web.t1.svc.cluster.local")).join().expect("it is answered")
 }
 
@@ -339,31 +359,69 @@ fn account(cluster: &Cluster) -> TempDir {
     place
 }
 
+/// What is applied.
+pub(super) struct Manifest {
+    pub(super) objects: Vec<Value>,
+}
+
+impl Manifest {
+    /// The server that answers its node's pods: as it is.
+    pub(super) fn of_pods() -> Self {
+        Self::read("kubernetes/node-local.yaml", &[])
+    }
+
+    /// The server that forwards, with its words filled in.
+    pub(super) fn forwarding() -> Self {
+        let words = [("LOCAL__DNS", LOCAL), ("DNS__SERVER", KUBE_DNS), ("DNS__DOMAIN", "cluster.local")];
+        Self::read("node-local-dns.yaml", &words)
+    }
+
+    fn read(path: &str, words: &[(&str, &str)]) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path);
+        let mut text = fs::read_to_string(path).expect("the manifest is there");
+        for (word, value) in words {
+            text = text.replace(&format!("__PILLAR__{word}__"), value);
+        }
+        let documents = YamlLoader::load_from_str(&text).expect("the manifest is YAML");
+        Self { objects: documents.iter().map(value).collect() }
+    }
+
+    fn of_kind(&self, kind: &str) -> Value {
+        self.objects.iter().find(|object| object["kind"] == kind).expect("the manifest has one").clone()
+    }
+
+    fn corefile(&self) -> String {
+        self.of_kind("ConfigMap")["data"]["Corefile"].as_str().expect("a text").to_owned()
+    }
+
+    fn container(&self) -> Value {
+        self.of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0].clone()
+    }
+
+    /// Whether kubelet mounts an account.
+    fn has_account(&self) -> bool {
+        self.of_kind("DaemonSet")["spec"]["template"]["spec"]["automountServiceAccountToken"] != false
+    }
+}
+
 fn corefile() -> String {
-    of_kind("ConfigMap")["data"]["Corefile"].as_str().expect("a text").to_owned()
+    Manifest::of_pods().corefile()
 }
 
 fn container() -> Value {
-    of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0].clone()
+    Manifest::of_pods().container()
 }
 
 fn of_kind(kind: &str) -> Value {
-    objects().into_iter().find(|object| object["kind"] == kind).expect("the manifest has one")
-}
-
-/// What is applied, as it is.
-fn objects() -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes/node-local.yaml");
-    let text = fs::read_to_string(path).expect("the manifest is there");
-    YamlLoader::load_from_str(&text).expect("the manifest is YAML").iter().map(value).collect()
+    Manifest::of_pods().of_kind(kind)
 }
 
 /// A pod of another node, which comes here all the same.
 const ELSEWHERE: &str = "elsewhere";
 const NODE_NAME: &str = "node-1";
 /// The addresses of the manifest.
-const LOCAL: &str = "169.254.20.10";
-const KUBE_DNS: &str = "10.96.0.10";
+pub(super) const LOCAL: &str = "169.254.20.10";
+pub(super) const KUBE_DNS: &str = "10.96.0.10";
 /// The Service `kube-dns-upstream`.
 const UPSTREAM: &str = "10.96.0.11";
 /// The Service `kubernetes`, which is the API's own address here.
@@ -373,7 +431,7 @@ const OF_NODE: &str = "10.1.0.1";
 const FOUND: &str = "0 example.com.t1.svc.cluster.local. example.com., example.com. 192.0.2.80";
 const NOT_FOUND: &str = "3 ";
 /// What the cluster's DNS says, and nobody else.
-const OF_CLUSTER: &str = "0 web.t1.svc.cluster.local. 192.0.2.99";
+pub(super) const OF_CLUSTER: &str = "0 web.t1.svc.cluster.local. 192.0.2.99";
 /// As kube-proxy's nftables mode does it, for kube-dns and the Service by which it is reached while its address is the node's.
 const KUBE_PROXY: &str = "
 table ip kube-proxy {

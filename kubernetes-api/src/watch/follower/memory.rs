@@ -28,7 +28,7 @@ impl Sink for Counted {
     fn lost(&mut self, _: Kind, why: &Lost) {
         assert!(matches!(why, Lost::Status { status: 422, .. }), "{why}");
     }
-    fn unreadable(&mut self, _: Kind) {
+    fn unreadable(&mut self, _: Kind, _: &crate::Unreadable) {
         panic!("all of it can be read");
     }
 }

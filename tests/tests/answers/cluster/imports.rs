@@ -53,14 +53,14 @@ pub(super) fn objects() -> Vec<Object> {
     ]
 }
 
-fn import(namespace: &str, name: &str, kind: &str, ips: &Value, ports: &Value) -> Object {
+pub(super) fn import(namespace: &str, name: &str, kind: &str, ips: &Value, ports: &Value) -> Object {
     let metadata = json!({"name": name, "namespace": namespace, "resourceVersion": "2"});
     let spec = json!({"type": kind, "ips": ips, "ports": ports});
     (IMPORTS, json!({"metadata": metadata, "spec": spec}))
 }
 
 /// A slice of an import's endpoints in one cluster.
-fn of_cluster(
+pub(super) fn of_cluster(
     namespace: &str,
     of: &str,
     cluster: &str,
@@ -68,7 +68,8 @@ fn of_cluster(
     endpoints: &Value,
     ports: &Value,
 ) -> Object {
-    let (path, mut object) = slice(namespace, &format!("{of}-{cluster}"), of, family, endpoints, ports);
+    let (path, mut object) =
+        slice(namespace, &format!("{of}-{cluster}-{}", family.to_lowercase()), of, family, endpoints, ports);
     object["metadata"]["labels"] = json!({
         "multicluster.kubernetes.io/service-name": of,
         "multicluster.kubernetes.io/source-cluster": cluster,
