@@ -17,7 +17,7 @@ use wire::{Class, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
 pub(crate) use self::setup::read;
-pub use self::setup::{KubernetesSpec, keep_snapshots_apart};
+pub use self::setup::{KubernetesSpec, keep_snapshots_apart, odd, unreachable};
 pub use self::snapshot::SnapshotSpec;
 pub use self::status::{ClusterStatus, KindStatus};
 use cluster::Cluster;
