@@ -19,7 +19,7 @@ pub use self::registry::ClusterRegistry;
 pub(crate) use self::setup::read;
 pub use self::setup::{KubernetesSpec, keep_snapshots_apart, odd, unreachable};
 pub use self::snapshot::SnapshotSpec;
-pub use self::status::{ClusterStatus, KindStatus};
+pub use self::status::{ClusterStatus, KindStatus, Wrong};
 use cluster::Cluster;
 use labels::Published;
 use observe::counters::{Proto, ThreadCounters};

@@ -19,6 +19,19 @@ pub struct ClusterStatus {
     pub snapshot_age: Option<Duration>,
     /// What the account may not do, such as `watch services`.
     pub rights_missing: Vec<String>,
+    /// Why it is not followed, or the snapshot is of no use.
+    pub wrong: Vec<Wrong>,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    /// The kinds that are not followed for it, or the snapshot.
+    pub about: String,
+    /// As the log has it.
+    pub what: String,
+    /// What ends it.
+    pub mend: &'static str,
 }
 
 /// Objects of one kind.
@@ -50,6 +63,7 @@ impl ClusterStatus {
             event_age: cluster.heard().map(|heard| now.saturating_duration_since(heard)),
             snapshot_age: cluster.snapshot().and_then(|kept| kept.age(now)),
             rights_missing: cluster.rights_missing(),
+            wrong: cluster.wrong(),
         }
     }
 
