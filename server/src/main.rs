@@ -414,9 +414,7 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
 
 fn check(flags: &Flags) -> Result<ExitCode, Failure> {
     let (draft, configuration, _runtime) = build(flags)?;
-    for warning in plugins::kubernetes::unreachable(&draft.spec) {
-        warn(&warning);
-    }
+    plugins::kubernetes::unreachable(&draft.spec).for_each(|warning| warn(&warning));
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let blocks = count(configuration.blocks.len(), "server block");
     let zones: std::collections::BTreeSet<_> = configuration.zones.iter().map(|zone| zone.zone).collect();

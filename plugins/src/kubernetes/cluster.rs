@@ -15,7 +15,7 @@ use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follo
 
 use super::metrics::Metrics;
 use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
-use super::status::Wrong;
+use super::wrong::Wrong;
 use observe::Logger;
 
 /// A cluster that is followed; blocks whose directives follow the same share one.

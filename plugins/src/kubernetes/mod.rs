@@ -8,6 +8,7 @@ mod search;
 mod setup;
 mod snapshot;
 mod status;
+mod wrong;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +20,8 @@ pub use self::registry::ClusterRegistry;
 pub(crate) use self::setup::read;
 pub use self::setup::{KubernetesSpec, keep_snapshots_apart, odd, unreachable};
 pub use self::snapshot::SnapshotSpec;
-pub use self::status::{ClusterStatus, KindStatus, Wrong};
+pub use self::status::{ClusterStatus, KindStatus};
+pub use self::wrong::Wrong;
 use cluster::Cluster;
 use labels::Published;
 use observe::counters::{Proto, ThreadCounters};

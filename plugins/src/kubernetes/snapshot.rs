@@ -13,7 +13,7 @@ use ::kubernetes_api::objects::SinceEpoch;
 use kubernetes_api::{Access, Kind, Wants};
 use readfile::ReadError;
 
-use super::status::Wrong;
+use super::wrong::Wrong;
 use observe::Logger;
 
 /// What `snapshot` says.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use kubernetes_api::{Access, Kind};
 
 use super::cluster::Cluster;
+use super::wrong::Wrong;
 
 /// What is known of one cluster, and how fresh that is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,17 +22,6 @@ pub struct ClusterStatus {
     pub rights_missing: Vec<String>,
     /// Why it is not followed, or the snapshot is of no use.
     pub wrong: Vec<Wrong>,
-}
-
-/// Something that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrong {
-    /// The kinds that are not followed for it, or the snapshot.
-    pub about: String,
-    /// As the log has it.
-    pub what: String,
-    /// What ends it.
-    pub mend: &'static str,
 }
 
 /// Objects of one kind.
