@@ -115,6 +115,6 @@ impl Keeps for ClusterRegistry {
             Some(missing) => Some(format!("may not {}", missing.join(", "))),
             None => unknown.iter().flat_map(|cluster| cluster.wrong()).next().map(|wrong| wrong.what),
         };
-        Some(why.map_or("kubernetes".into(), |why| format!("kubernetes: {why}").into()))
+        Some(why.map_or_else(|| "kubernetes".into(), |why| format!("kubernetes: {why}").into()))
     }
 }
