@@ -1,5 +1,6 @@
 //! `localdns explain NAME [TYPE] [@ADDRESS]`: which server block and which plugin would answer, and why. It never dials.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
@@ -45,7 +46,12 @@ pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, 
     }
     match (text.is_empty(), wish.address) {
         (false, _) => Ok(text),
-        (true, Some(address)) => Err(format!("nothing listens on {address}")),
+        (true, Some(address)) => {
+            let served: BTreeSet<_> = configuration.listeners.keys().map(|one| one.address.ip()).collect();
+            let shown: Vec<_> = served.iter().take(MOST_SHOWN).map(ToString::to_string).collect();
+            let more = if served.len() > MOST_SHOWN { " and others" } else { "" };
+            Err(format!("nothing listens on {address}, but on {}{more}", shown.join(", ")))
+        }
         (true, None) => Err("nothing listens".to_owned()),
     }
 }
@@ -62,3 +68,6 @@ fn one(listener: &Listener, query: &Query<'_>) -> String {
     let (who, why) = zone.block.pipeline.explain(&sought.query(), &zone.zone);
     format!("block {} ({}), {who}: {around}{why}", zone.zone, zone.block.at)
 }
+
+/// Addresses that are told.
+const MOST_SHOWN: usize = 8;

@@ -133,7 +133,10 @@ fn every_address_is_told_unless_one_is_named() {
         ]
     );
     wish.address = Some("127.0.0.9".parse().unwrap());
-    assert_eq!(explain(&scene.configuration, &wish), Err("nothing listens on 127.0.0.9".to_owned()));
+    assert_eq!(
+        explain(&scene.configuration, &wish),
+        Err("nothing listens on 127.0.0.9, but on 127.0.0.1, 127.0.0.2".to_owned())
+    );
 }
 
 /// Explain and the pipeline must not drift apart.

@@ -187,6 +187,9 @@ impl Lost {
     /// What ends it, for the log: behind the cause, and without a full stop.
     pub fn mend(&self) -> &'static str {
         match self {
+            Self::Forbidden { kind: Kind::ServiceImport, .. } => {
+                "does the account have the role of system:localdns? That of system:coredns has no such right"
+            }
             Self::Forbidden { .. } => "does the account have the role of system:coredns?",
             Self::Unauthorized { .. } => {
                 "are its token or certificate of this cluster, and not expired? They are read again before each try"

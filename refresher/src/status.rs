@@ -353,6 +353,10 @@ fn clusters(report: &Value) -> impl Iterator<Item = String> {
             let objects = cell(&kind["objects"]);
             text.push_str(&format!("  {objects} {}: {known}, {followed}\n", cell(&kind["kind"])));
         }
+        for wrong in list(cluster, "wrong") {
+            let [about, what, mend] = ["about", "what", "mend"].map(|word| cell(&wrong[word]));
+            text.push_str(&format!("  {about}: {what}; {mend}\n"));
+        }
         text
     })
 }

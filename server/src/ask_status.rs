@@ -1,6 +1,7 @@
 //! `localdns status`: where a running server may show what it knows.
 
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use admin::AdminAddress;
@@ -17,7 +18,14 @@ use crate::origin::{Draft, Origin};
 /// One line: what is wrong with the Corefile, or that nobody answers, and where he was sought.
 pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
     if let Some(place) = place {
-        let address = place.to_str().and_then(AdminAddress::from_text);
+        let text = place.to_str();
+        if let Some(ip) = text.and_then(|text| text.parse::<IpAddr>().ok()).filter(|_| !place.exists()) {
+            let address = SocketAddr::new(ip, PrometheusSpec::default().address.port);
+            return Err(format!(
+                "{ip} has no port: -status wants that of the server's metrics, such as {address}"
+            ));
+        }
+        let address = text.and_then(AdminAddress::from_text);
         return refresher::print(&address.map_or_else(|| vec![Shown::Socket(place)], pages));
     }
     let socket = Shown::Socket(DEFAULT_SOCKET.into());
@@ -31,7 +39,11 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
     let addresses: BTreeSet<AdminAddress> = all.map(|prometheus| prometheus.address).collect();
     let places: Vec<Shown> = addresses.into_iter().flat_map(pages).collect();
     // Beside an address the socket would be another server's.
-    refresher::print(if places.is_empty() { std::slice::from_ref(&socket) } else { &places })
+    if !places.is_empty() {
+        return refresher::print(&places);
+    }
+    refresher::print(&[socket])
+        .map_err(|error| format!("the Corefile has no `prometheus` to show its status; {error}"))
 }
 
 fn pages(address: AdminAddress) -> Vec<Shown> {

@@ -413,7 +413,8 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
 }
 
 fn check(flags: &Flags) -> Result<ExitCode, Failure> {
-    let (_, configuration, _runtime) = build(flags)?;
+    let (draft, configuration, _runtime) = build(flags)?;
+    plugins::kubernetes::unreachable(&draft.spec).for_each(|warning| warn(&warning));
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let blocks = count(configuration.blocks.len(), "server block");
     let zones: std::collections::BTreeSet<_> = configuration.zones.iter().map(|zone| zone.zone).collect();

@@ -187,8 +187,9 @@ impl Draft {
 
     fn of(corefile: &Corefile, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
         let hash = hash(corefile);
-        let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}")).collect();
         let spec = plugins::setup::read(corefile, dns_port).map_err(Box::new)?;
+        let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}"));
+        let warnings = warnings.chain(plugins::kubernetes::odd(&spec)).collect();
         Ok(Self { spec, hash, warnings })
     }
 }

@@ -14,7 +14,7 @@ use crate::reloads::Reloads;
 use configuration::Configuration;
 use listen::Running;
 use observe::{Collector, Families, names};
-use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus};
+use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
 use plugins::table;
 
 /// Of whom it tells.
@@ -127,6 +127,8 @@ fn clusters(running: &Running, now: Instant) -> Option<Value> {
 
 fn of_cluster(cluster: &ClusterStatus) -> Value {
     let of_kind = |of: &KindStatus| json!({ "kind": of.kind.resource(), "objects": of.objects, "known": of.is_known, "followed": of.is_followed });
+    let of_wrong =
+        |Wrong { about, what, mend }: &Wrong| json!({ "about": about, "what": what, "mend": mend });
     json!({
         "api": cluster.api,
         "synced": cluster.is_synced(),
@@ -135,6 +137,7 @@ fn of_cluster(cluster: &ClusterStatus) -> Value {
         "event_age_seconds": cluster.event_age.map(|age| age.as_secs()),
         "snapshot_age_seconds": cluster.snapshot_age.map(|age| age.as_secs()),
         "rights_missing": cluster.rights_missing,
+        "wrong": cluster.wrong.iter().map(of_wrong).collect::<Vec<_>>(),
     })
 }
 

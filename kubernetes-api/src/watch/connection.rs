@@ -169,17 +169,30 @@ async fn speak(
 pub(super) fn broken(api: &Api, error: &(dyn Error + 'static)) -> Lost {
     let mut text = error.to_string();
     let (mut at, mut cause) = (of_tls(error), error.source());
+    let mut has_ended = is_end(error);
     while let Some(error) = cause {
         let more = error.to_string();
         at = at.or_else(|| of_tls(error));
+        has_ended |= is_end(error);
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
         cause = error.source();
     }
+    // Whether that is in the midst of a reply, or of TLS, says nothing more to whoever looks after the API.
+    if has_ended {
+        text = ENDED.to_owned();
+    }
     // A certificate's names are a stranger's.
     let cause = plain(&text, MOST_CAUSE);
     Lost::Connection { address: api.authority.as_str().into(), cause, at: at.unwrap_or(Fault::Way) }
+}
+
+/// Whether the other side has ended the connection before it said all.
+fn is_end(error: &(dyn Error + 'static)) -> bool {
+    let of_io = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    let of_http = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message);
+    of_io == Some(std::io::ErrorKind::UnexpectedEof) || of_http
 }
 
 /// Where it is TLS that failed: what rustls says is inside of the system's errors.
@@ -204,6 +217,7 @@ fn of_tls(error: &(dyn Error + 'static)) -> Option<Fault> {
 /// To connect, TLS included.
 const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_CAUSE: usize = 300;
+const ENDED: &str = "the API ended the connection";
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const READ_AT_ONCE: usize = 64 << 10;
 
@@ -214,6 +228,7 @@ mod tests {
     use rustls::{AlertDescription, Error as Tls};
 
     use super::*;
+    use crate::watch::access::{Credentials, Pem};
 
     #[test]
     fn what_tls_says_inside_of_the_systems_errors_says_what_ends_it() {
@@ -230,6 +245,19 @@ mod tests {
             (io::ErrorKind::ConnectionRefused.into(), None),
         ] {
             assert_eq!(of_tls(&error), at, "{error}");
+        }
+    }
+    #[test]
+    fn an_end_before_all_was_said_is_told_in_plain_words() {
+        let api =
+            Api::at("http://192.0.2.1:6443", Pem::default(), Credentials::None).unwrap_or_else(|_| panic!());
+        // As rustls has it.
+        let unclean = "peer closed connection without sending TLS close_notify: https://docs.rs/rustls";
+        for (error, told) in [
+            (io::Error::new(io::ErrorKind::UnexpectedEof, unclean), "the API ended the connection"),
+            (io::Error::other("another"), "another"),
+        ] {
+            assert_eq!(broken(&api, &error).to_string(), format!("192.0.2.1:6443: {told}"));
         }
     }
 }

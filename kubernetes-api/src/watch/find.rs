@@ -7,6 +7,22 @@ use crate::settings::{Access, Lost};
 use super::access::{Api, Credentials, Pem};
 use super::kubeconfig;
 
+impl Access {
+    /// Reads what a follower would before its first packet: files, a URL. What only a pod has is not looked for.
+    ///
+    /// # Errors
+    /// [`Lost::Access`].
+    pub fn look(&self) -> Result<(), Lost> {
+        match self {
+            Self::InCluster(_) => Ok(()),
+            _ => {
+                let who = Api::find(self)?.credentials;
+                who.header().map(drop)
+            }
+        }
+    }
+}
+
 impl Api {
     /// Reads files: it may take a while.
     ///

@@ -14,7 +14,7 @@ use crate::settings::{Lost, Wants};
 use crate::sink::Sink;
 
 use super::ask::{Ask, Query, form};
-use super::backoff::{Backoff, MOST_WAIT};
+use super::backoff::{Backoff, Failed, MOST_WAIT};
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -280,8 +280,7 @@ impl Follower {
         if self.reply.take().is_some_and(|reply| now.saturating_duration_since(reply.began) >= LONG) {
             self.backoff.reset();
         }
-        let is_heard = !matches!(why, Lost::Connection { .. } | Lost::Silent(_) | Lost::Slow(_));
-        let wait = self.backoff.failed(is_heard, (self.random)());
+        let wait = self.backoff.failed(Failed::of(why), (self.random)());
         let told = self.not_before.take().unwrap_or(now);
         self.not_before = Some(told.max(now + wait));
         sink.lost(self.kind, why);

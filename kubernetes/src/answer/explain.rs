@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use wire::{Name, Query};
+use wire::{Name, Query, RType};
 
 use super::endpoints::{Order, chosen};
 use super::external::{self, External, Meant};
@@ -34,12 +34,12 @@ impl Responder {
                     )
                 }
             },
-            Asked::Service(below) => self.explain_service(index, grammar, &below),
+            Asked::Service(below) => self.explain_service(index, grammar, &below, query.rtype),
             Asked::Nothing => "no name below a cluster's zone is of this form".to_owned(),
         }
     }
 
-    fn explain_service(&self, index: &Index, grammar: Grammar, below: &Below<'_>) -> String {
+    fn explain_service(&self, index: &Index, grammar: Grammar, below: &Below<'_>, rtype: RType) -> String {
         let directory = if grammar.multicluster { &index.imports } else { &index.services };
         let what = if grammar.multicluster { "service import" } else { "service" };
         let place = directory.of_name(below.key);
@@ -61,9 +61,10 @@ impl Responder {
             },
             Target::ClusterIps(_) | Target::Headless => {
                 let ports = below.ports_of(service, false);
-                let endpoints = list(chosen(service, below, ports.as_ref(), Order::Label).map(endpoint));
+                let chosen = chosen(service, below, ports.as_ref(), Order::Label);
+                let endpoints = list(chosen.filter(|at| answers(*at, rtype)).map(endpoint));
                 match endpoints.is_empty() {
-                    true => format!("{of} has no such ready endpoint"),
+                    true => format!("{of} has no such ready endpoint{}", of_family(rtype)),
                     false => format!("{of}: {endpoints}"),
                 }
             }
@@ -150,6 +151,23 @@ fn service_of(object: &objects::Service) -> String {
 fn key_text(namespace: &[u8], key: &[u8]) -> String {
     let name = key.get(1..).and_then(|key| key.get(..key.len().checked_sub(namespace.len() + 1)?));
     format!("{}/{}", text(namespace), text(name.unwrap_or_default()))
+}
+
+/// Whether an answer of that type may have an endpoint's address.
+fn answers(at: At<'_>, rtype: RType) -> bool {
+    match rtype {
+        RType::A => at.endpoint.address.is_ipv4(),
+        RType::AAAA => at.endpoint.address.is_ipv6(),
+        _ => true,
+    }
+}
+
+fn of_family(rtype: RType) -> &'static str {
+    match rtype {
+        RType::A => " with an IPv4 address",
+        RType::AAAA => " with an IPv6 address",
+        _ => "",
+    }
 }
 
 fn endpoint(at: At<'_>) -> String {

@@ -15,6 +15,7 @@ use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follo
 
 use super::metrics::Metrics;
 use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
+use super::wrong::Wrong;
 use observe::Logger;
 
 /// A cluster that is followed; blocks whose directives follow the same share one.
@@ -40,8 +41,8 @@ struct Shared {
 /// What was heard of each kind, and what the log has of it.
 #[derive(Default)]
 struct Told {
-    /// Kinds that are not followed just now, though they were, or were tried.
-    lost: HashSet<Kind>,
+    /// Of kinds that are not followed just now, though they were, or were tried: why, and what ends it.
+    lost: BTreeMap<Kind, (String, &'static str)>,
     /// Causes that are told already, by their sort: once until all is followed again.
     causes: HashMap<(Discriminant<Lost>, Option<Kind>), HashSet<String>>,
     unreadable: HashSet<Kind>,
@@ -112,6 +113,19 @@ impl Cluster {
         self.shared.told().forbidden.iter().map(|(kind, verb)| format!("{verb} {kind}")).collect()
     }
 
+    /// Why what is not followed is not, those kinds together that have one cause; and why the snapshot cannot be used.
+    pub(super) fn wrong(&self) -> Vec<Wrong> {
+        let mut all: Vec<Wrong> = Vec::new();
+        for (kind, (what, mend)) in &self.shared.told().lost {
+            match all.iter_mut().find(|one| one.what == *what) {
+                Some(one) => one.about = format!("{}, {kind}", one.about),
+                None => all.push(Wrong { about: kind.to_string(), what: what.clone(), mend }),
+            }
+        }
+        all.extend(self.snapshot().and_then(Kept::wrong));
+        all
+    }
+
     /// A start waits for it at least so long, and asks it so fast.
     pub(super) fn start_with(&self, timeout: Duration, pace: Pace) {
         let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,8 +141,9 @@ impl Cluster {
         if following.is_some() {
             return Ok(None);
         }
-        let watcher = Teller { shared: self.shared.clone(), logger: logger.clone() };
         let Followed { access, wants, .. } = &*self.followed;
+        let (shared, wanted) = (self.shared.clone(), wants.kinds().collect());
+        let watcher = Teller { shared, logger: logger.clone(), wanted };
         let mut writer = Writer::new(self.shared.index.clone(), wants, Box::new(watcher));
         if let Some(kept) = &self.shared.snapshot {
             kept.restore(&self.followed, &mut writer, clock::now(), logger);
@@ -173,6 +188,8 @@ impl Shared {
 struct Teller {
     shared: Arc<Shared>,
     logger: Logger,
+    /// What is to be followed.
+    wanted: Vec<Kind>,
 }
 
 impl Watcher for Teller {
@@ -197,19 +214,22 @@ impl Watcher for Teller {
     fn following(&mut self, kind: Kind) {
         let mut told = self.shared.told();
         told.forbidden.remove(&kind);
-        if told.lost.remove(&kind) && told.lost.is_empty() && !told.causes.is_empty() {
+        told.lost.remove(&kind);
+        // One that is still to be listed, or is listed again, is lost to nobody's log and not followed all the same.
+        let is_all = self.wanted.iter().all(|kind| self.shared.index.is_followed(*kind));
+        if is_all && !told.causes.is_empty() {
             told.causes.clear();
             self.logger.info(Some("kubernetes"), "the Kubernetes API is followed again");
         }
     }
 
     fn lost(&mut self, kind: Kind, why: &Lost) {
+        let mut told = self.shared.told();
+        told.lost.insert(kind, (why.to_string(), why.mend()));
         // A watch that expired or came out of order is listed again at once: no answer is lost, so nothing is logged.
         if matches!(why, Lost::Expired(_) | Lost::Disorder(..)) {
             return;
         }
-        let mut told = self.shared.told();
-        told.lost.insert(kind);
         if let Lost::Forbidden { verb, .. } = why {
             told.forbidden.insert(kind, verb);
         }

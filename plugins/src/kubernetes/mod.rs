@@ -8,6 +8,7 @@ mod search;
 mod setup;
 mod snapshot;
 mod status;
+mod wrong;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,9 +18,10 @@ use wire::{Class, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
 pub(crate) use self::setup::read;
-pub use self::setup::{KubernetesSpec, keep_snapshots_apart};
+pub use self::setup::{KubernetesSpec, keep_snapshots_apart, odd, unreachable};
 pub use self::snapshot::SnapshotSpec;
 pub use self::status::{ClusterStatus, KindStatus};
+pub use self::wrong::Wrong;
 use crate::told;
 use cluster::Cluster;
 use labels::Published;

@@ -104,16 +104,18 @@ impl Keeps for ClusterRegistry {
 
     fn not_ready(&self) -> Option<Cow<'static, str>> {
         let clusters = self.clusters();
-        let unknown: Vec<_> = clusters
-            .iter()
-            .filter(|cluster| Arc::strong_count(cluster) > 1 && !cluster.is_known())
-            .map(|cluster| cluster.rights_missing())
-            .collect();
-        let missing = unknown.iter().find(|missing| !missing.is_empty()).or_else(|| unknown.first())?;
-        Some(match missing.is_empty() {
-            true => "kubernetes".into(),
-            false => format!("kubernetes: may not {}", missing.join(", ")).into(),
-        })
+        let is_unknown = |cluster: &&Arc<Cluster>| Arc::strong_count(cluster) > 1 && !cluster.is_known();
+        let unknown: Vec<_> = clusters.iter().filter(is_unknown).collect();
+        if unknown.is_empty() {
+            return None;
+        }
+        let missing =
+            unknown.iter().map(|cluster| cluster.rights_missing()).find(|missing| !missing.is_empty());
+        let why = match missing {
+            Some(missing) => Some(format!("may not {}", missing.join(", "))),
+            None => unknown.iter().flat_map(|cluster| cluster.wrong()).next().map(|wrong| wrong.what),
+        };
+        Some(why.map_or_else(|| "kubernetes".into(), |why| format!("kubernetes: {why}").into()))
     }
 }
 

@@ -11,7 +11,7 @@ use kubernetes_api::{Access, ClientFiles, Pace, PodsWanted, SERVICE_ACCOUNT, Sel
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::label::named_behind;
 use plugin::spec::{SourceSpec, Written};
-use plugin::{Fallthrough, SetupError, Spec};
+use plugin::{BlockSpec, Fallthrough, SetupError, Spec};
 
 use super::labels::{CLIENT, CLIENT_LABEL};
 use super::snapshot::SnapshotSpec;
@@ -53,6 +53,8 @@ pub struct KubernetesSpec {
     pub fallthrough: Fallthrough,
     /// How long a start waits until all is known; default 5 s.
     pub startup_timeout: Duration,
+    /// APIs that `endpoint` names behind the one that is asked.
+    pub passed_over: usize,
     /// How fast the API is asked; default as fast as it answers.
     pub pace: Pace,
     /// Of pods those of this node alone; default all.
@@ -67,6 +69,7 @@ pub struct KubernetesSpec {
 #[derive(Default)]
 struct Places<'d> {
     endpoint: Option<&'d Word>,
+    passed_over: usize,
     tls: Option<ClientFiles>,
     kubeconfig: Option<Access>,
     namespaces: Option<&'d Word>,
@@ -126,6 +129,25 @@ pub fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
+/// What is odd but not wrong, and where.
+pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
+    let of_block = |block: &BlockSpec| {
+        let passed_over = block.get::<KubernetesSpec>()?.passed_over;
+        (passed_over > 0)
+            .then(|| format!("{}: of several APIs behind `endpoint` the first alone is asked", block.at))
+    };
+    spec.blocks.iter().filter_map(of_block)
+}
+
+/// Why the APIs of this Corefile could not be followed, as the log of a server would have it; no packet is sent.
+pub fn unreachable(spec: &Spec) -> impl Iterator<Item = String> {
+    let all = spec.blocks.iter().filter_map(|block| block.get::<KubernetesSpec>());
+    all.filter_map(|cluster| {
+        let why = cluster.access.look().err()?;
+        Some(format!("plugin/kubernetes: {why}; {}", why.mend()))
+    })
+}
+
 /// Refuses a zone below the names of services or pods of another: nobody would find those any more.
 fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
     for zone in zones {
@@ -162,6 +184,7 @@ impl KubernetesSpec {
             rules: Rules::of(zones),
             fallthrough: Fallthrough::default(),
             startup_timeout: Duration::from_secs(5),
+            passed_over: 0,
             pace: Pace::default(),
             node: None,
             is_searched: false,
@@ -283,6 +306,7 @@ fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Pl
             let words = Args::new(PLUGIN, property, "the URL of the API").some()?;
             // As in CoreDNS, several may stand there, and the first one is asked.
             places.endpoint = words.first();
+            places.passed_over = words.len().saturating_sub(1);
         }
         "tls" => {
             let mut args = Args::new(PLUGIN, property, "CERT KEY CACERT, three files");
@@ -359,6 +383,7 @@ impl Places<'_> {
         if let Some(access) = self.kubeconfig {
             spec.access = access;
         } else if let Some(word) = self.endpoint {
+            spec.passed_over = self.passed_over;
             spec.access = Access::Endpoint { url: word.text.as_str().into(), tls: self.tls };
         }
         Ok(())

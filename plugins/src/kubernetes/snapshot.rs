@@ -13,6 +13,7 @@ use ::kubernetes_api::objects::SinceEpoch;
 use kubernetes_api::{Access, Kind, Wants};
 use readfile::ReadError;
 
+use super::wrong::Wrong;
 use observe::Logger;
 
 /// What `snapshot` says.
@@ -44,6 +45,8 @@ struct State {
     restored: Vec<Kind>,
     /// How old that was when it was read, and when that was.
     read: Option<(Duration, Instant)>,
+    /// Why what is there cannot be used, until it is replaced.
+    unusable: Option<String>,
     written: u64,
     failed: u64,
     /// A failure is told once, until it works again.
@@ -78,10 +81,9 @@ impl Kept {
                 logger.info(Some("kubernetes"), &line);
             }
             Err(cause) => {
-                let line = format!(
-                    "Cannot use the snapshot {file}: {cause}; it is replaced once the API has told all"
-                );
+                let line = format!("Cannot use the snapshot {file}: {cause}; {REPLACED}");
                 logger.warning(Some("kubernetes"), &line);
+                self.state().unusable = Some(cause);
             }
         }
     }
@@ -132,6 +134,13 @@ impl Kept {
         Some(age + now.saturating_duration_since(read))
     }
 
+    /// Why it cannot be used, if it could not and is not replaced yet.
+    pub(super) fn wrong(&self) -> Option<Wrong> {
+        let cause = self.state().unusable.clone()?;
+        let what = format!("{}: {cause}", self.spec.file.display());
+        Some(Wrong { about: "snapshot".to_owned(), what, mend: REPLACED })
+    }
+
     /// How often it was written, and how often that failed.
     pub(super) fn counts(&self) -> [u64; 2] {
         let state = self.state();
@@ -173,6 +182,7 @@ impl Kept {
             Ok(()) => {
                 state.written += 1;
                 state.is_told = false;
+                state.unusable = None;
             }
             Err(cause) => {
                 state.failed += 1;
@@ -198,3 +208,5 @@ fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
         .ok_or_else(|| format!("{}: expected at most {MOST_OCTETS} octets, found more", file.display()))?;
     hostsfile::publish(file, None, &octets).map_err(|error| error.to_string())
 }
+
+const REPLACED: &str = "it is replaced once the API has told all";

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use kubernetes_api::{Access, Kind};
 
 use super::cluster::Cluster;
+use super::wrong::Wrong;
 
 /// What is known of one cluster, and how fresh that is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct ClusterStatus {
     pub snapshot_age: Option<Duration>,
     /// What the account may not do, such as `watch services`.
     pub rights_missing: Vec<String>,
+    /// Why it is not followed, or the snapshot is of no use.
+    pub wrong: Vec<Wrong>,
 }
 
 /// Objects of one kind.
@@ -50,6 +53,7 @@ impl ClusterStatus {
             event_age: cluster.heard().map(|heard| now.saturating_duration_since(heard)),
             snapshot_age: cluster.snapshot().and_then(|kept| kept.age(now)),
             rights_missing: cluster.rights_missing(),
+            wrong: cluster.wrong(),
         }
     }
 

@@ -62,6 +62,7 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
             s.access = Access::Endpoint { url: "https://192.0.2.1:6443".into(), tls: None };
         }),
         ("endpoint http://a http://b", |s| {
+            s.passed_over = 1;
             s.access = Access::Endpoint { url: "http://a".into(), tls: None };
         }),
         ("tls cert /k ca\nendpoint https://a", |s| {

@@ -106,9 +106,12 @@ impl Step for Loadbalance {
         Inward::Back(Box::new(self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+        if !matches!(sought.query().rtype, RType::A | RType::AAAA | RType::MX) {
+            return None;
+        }
         Some(match &self.spec.policy {
-            Policy::RoundRobin => "addresses are told in random order".to_owned(),
+            Policy::RoundRobin => "of several addresses any may be told first".to_owned(),
             Policy::Weighted { file, .. } => {
                 format!("the first address is drawn by the weights in {}", file.display())
             }

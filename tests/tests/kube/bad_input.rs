@@ -16,11 +16,11 @@ use tests::{
 use super::served::ready;
 use super::told::{listed, quiet};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const FORM: Form = Form::Protobuf;
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const FORM: Form = Form::Protobuf;
 
 /// A block that answers of a cluster, and one that does not.
-fn corefile(at: SocketAddr, properties: &str) -> String {
+pub(super) fn corefile(at: SocketAddr, properties: &str) -> String {
     let (ip, port) = (at.ip(), at.port());
     format!(
         "cluster.local:{port} {{\nbind {ip}\nready {ip}:8181\nkubernetes {{\nstartup_timeout 100ms\n{properties}\n}}\n}}\n\
@@ -28,7 +28,7 @@ fn corefile(at: SocketAddr, properties: &str) -> String {
     )
 }
 
-fn at() -> SocketAddr {
+pub(super) fn at() -> SocketAddr {
     (fresh_ip(), port()).into()
 }
 
@@ -41,7 +41,7 @@ fn names_over_tls(at: SocketAddr, files: &Path) -> Server {
 }
 
 /// What cannot be known is told as such, and all else is served.
-fn assert_unknown(at: SocketAddr) {
+pub(super) fn assert_unknown(at: SocketAddr) {
     let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
     assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
     assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
@@ -81,6 +81,10 @@ fn service_imports_that_the_role_leaves_out_are_named_and_the_clusters_own_names
     let text = text.replacen("cluster.local:", &format!("clusterset.local:{} cluster.local:", at.port()), 1);
     let server = Server::start(&text);
     let line = server.wait_for_log("Cannot follow serviceimports", PATIENCE);
+    assert_contains!(
+        line,
+        "; does the account have the role of system:localdns? That of system:coredns has no such right; "
+    );
     assert_contains!(line, "may not watch serviceimports: told to: Forbidden");
     assert_eq!(ready(at), (503, "kubernetes: may not watch serviceimports".to_owned()));
     let of_set = Ask::new("web.t1.svc.clusterset.local", "A").edns(1232).of(at);
@@ -111,7 +115,8 @@ fn a_kubeconfig_that_cannot_be_used_is_named_with_what_is_wrong_with_it() {
         let line = server.wait_for_log("Cannot follow", PATIENCE);
         assert_contains!(line, file.display().to_string());
         assert_contains!(line, cause);
-        assert_eq!(ready(at), (503, "kubernetes".to_owned()));
+        let (status, text) = ready(at);
+        assert!(status == 503 && text.starts_with("kubernetes: ") && text.contains(cause), "{text}");
         assert_unknown(at);
     }
 }
@@ -140,7 +145,7 @@ fn an_api_that_another_authority_vouches_for_is_not_believed() {
         "invalid peer certificate: BadSignature; is it verified against its own authority "
     );
     assert!(!line.contains("secret"));
-    assert_eq!(ready(asked), (503, "kubernetes".to_owned()));
+    assert_eq!(ready(asked), (503, format!("kubernetes: {at}: invalid peer certificate: BadSignature")));
     assert_unknown(asked);
     drop(api);
 }

@@ -2,6 +2,7 @@
 
 mod annotated;
 mod bad_input;
+mod causes;
 mod container;
 mod deployed;
 mod gone;

@@ -255,6 +255,12 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
             "A",
             "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1, by the snapshot of ",
         ),
+        // Those alone that the answer is made of.
+        (
+            "hl.t1.svc.cluster.local",
+            "AAAA",
+            "service t1/hl has no such ready endpoint with an IPv6 address, by the ",
+        ),
         ("_c._udp.hl.t1.svc.cluster.local", "SRV", "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1"),
         ("ext.t1.svc.cluster.local", "A", "service t1/ext is the external name \"example.net\""),
         ("254.0.17.172.in-addr.arpa", "PTR", "endpoint 172.17.0.254 of slice t1/hl-1 of service t1/hl"),
@@ -270,6 +276,9 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
         let told = explain(name, rtype);
         let plugin = if name.ends_with(".example.org") { ", k8s_external: " } else { ", kubernetes: " };
         assert!(told.contains(plugin) && told.contains(expected), "{name} {rtype}: {told}");
+        // `loadbalance` has no say elsewhere.
+        let is_drawn = told.contains("of several addresses any may be told first");
+        assert_eq!(is_drawn, matches!(rtype, "A" | "AAAA"), "{name} {rtype}: {told}");
     }
     assert_eq!(cluster.api.requests().len(), requests, "nobody is asked");
 }

@@ -301,11 +301,24 @@ fn where_no_server_shows_its_status_is_told_place_by_place() {
     let conf = directory.path().join("Corefile");
     let blocks = format!(".:0 {{\nprometheus {ip}:9153\n}}\nexample.org:0 {{\nprometheus {ip}:9154\n}}\n");
     fs::write(&conf, blocks).unwrap();
+    let bare = directory.path().join("bare");
+    fs::write(&bare, ".:0 {\nwhoami\n}\n").unwrap();
     let refused = |port: u16| format!("{ip}:{port} (Connection refused (os error 111))");
     let (first, second) = (refused(9153), refused(9154));
     for (flag, value, sought) in [
         ("-status", format!("{ip}:9153"), format!("answers at {first};")),
         ("-conf", conf.to_string_lossy().into_owned(), format!("{first}, {second};")),
+        (
+            "-conf",
+            bare.to_string_lossy().into_owned(),
+            "the Corefile has no `prometheus` to show its status; no server answers at /run/localdns.sock"
+                .to_owned(),
+        ),
+        (
+            "-status",
+            ip.to_string(),
+            format!("{ip} has no port: -status wants that of the server's metrics, such as {ip}:9153"),
+        ),
         ("-conf", "/nowhere/Corefile".to_owned(), "/nowhere/Corefile".to_owned()),
     ] {
         let nobody = localdns(&["status", flag, &value], &[]);

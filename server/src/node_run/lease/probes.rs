@@ -60,7 +60,9 @@ impl Worker {
             self.is_known = true;
             return Vec::new();
         };
-        let why = format!("{missing} does not know its objects yet, and the cluster's DNS answers meanwhile");
+        // The plugin's name alone: why it knows nothing may be another cause each time.
+        let plugin = missing.split(':').next().unwrap_or_default();
+        let why = format!("{plugin} does not know its objects yet, and the cluster's DNS answers meanwhile");
         let silent = Silent { why, is_taken: false };
         let of_cluster = |ip: &IpAddr| is_clusters_without_us(*ip, self.settings.way_out);
         listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, silent.clone())).collect()

@@ -1,0 +1,191 @@
+//! Why an API is not followed, as the log, /ready, /status and `localdns status` tell it, and when that is over.
+
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+
+use serde_json::{Value, json};
+use tests::kube::{Api, Form, Reply, SERVICES, SLICES, ScriptedCluster};
+use tests::{
+    Authority, Metrics, Options, Server, assert_contains, binary, eventually, http_get, output, publish,
+    tempdir,
+};
+
+use super::bad_input::{FORM, PATIENCE, at, corefile};
+use super::served::{objects, ready};
+use super::told::{listed, quiet};
+
+#[test]
+fn an_api_is_followed_again_once_every_kind_of_it_is() {
+    let (lists, list) = channel();
+    let (list, is_late) = (Mutex::new(Some(list)), AtomicBool::new(false));
+    let api = Api::start(move |request| match (&*request.path, request.earlier) {
+        // What was heard last is forgotten, and the list that follows is not whole until the test says so.
+        (SLICES, 0) => {
+            let expired =
+                json!({"status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
+            Reply::watch(FORM)
+                .octets(listed(FORM, "EndpointSlice", 1))
+                .octets(FORM.event("ERROR", "Status", &expired))
+                .stall()
+        }
+        (SLICES, 1) => {
+            is_late.store(true, Ordering::Release);
+            let list = list.lock().expect("nobody panics").take().expect("asked once");
+            Reply::watch(FORM).live(list)
+        }
+        (SERVICES, _) if !is_late.load(Ordering::Acquire) => Reply::failure(FORM, 401, "Unauthorized"),
+        (SERVICES, _) if request.is_watch_list() => {
+            // Told once all before it has been: the log has a line of it.
+            let odd = json!({"metadata": {"name": "odd", "namespace": "t1"}, "spec": {"clusterIP": 7}});
+            Reply::watch(Form::Json)
+                .octets(listed(Form::Json, "Service", 1))
+                .octets(Form::Json.event("ADDED", "Service", &odd))
+                .stall()
+        }
+        _ => quiet(FORM, request),
+    });
+    let at = at();
+    let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
+    server.wait_for_log("Cannot follow services", PATIENCE);
+    server.wait_for_log("Some of the services", PATIENCE);
+    assert!(!server.log_text().contains("is followed again"), "{}", server.log_text());
+    lists.send(listed(FORM, "EndpointSlice", 2)).expect("it is waited for");
+    server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
+}
+
+#[test]
+fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
+    let directory = tempdir();
+    let (snapshot, socket) = (directory.path().join("cluster"), directory.path().join("status.sock"));
+    std::fs::write(&snapshot, "localdns kubernetes 1\n damaged").expect("the test's own");
+    let is_good = std::sync::Arc::new(AtomicBool::new(false));
+    let good = is_good.clone();
+    let api = Api::start(move |request| match good.load(Ordering::Acquire) {
+        false => Reply::failure(FORM, 401, "Unauthorized"),
+        true => quiet(FORM, request),
+    });
+    let at = at();
+    let text = corefile(at, &format!("endpoint {}\nsnapshot {} 1s", api.url(), snapshot.display()));
+    let text = text.replacen("ready ", &format!("prometheus {}:9153\nready ", at.ip()), 1);
+    let socket = socket.to_str().expect("text");
+    let server = Server::start_with(&text, Options::default().args(["-status", socket]));
+    let told = || {
+        let (_, text) = http_get((at.ip(), 9153).into(), "/status").expect("a page");
+        let status: Value = serde_json::from_str(&text).expect("one object");
+        status["kubernetes"]["clusters"][0]["wrong"].clone()
+    };
+    let words = || {
+        let mut command = Command::new(binary());
+        command.args(["status", "-status", socket]);
+        String::from_utf8(output(command, PATIENCE).stdout).expect("text")
+    };
+    let why = "the API does not accept who asks: told to: Unauthorized";
+    let mend =
+        "are its token or certificate of this cluster, and not expired? They are read again before each try";
+    let kept = format!("{}: its checksum is wrong", snapshot.display());
+    let replaced = "it is replaced once the API has told all";
+    let expected = json!([
+        {"about": "services, endpointslices, namespaces", "what": why, "mend": mend},
+        {"about": "snapshot", "what": kept, "mend": replaced},
+    ]);
+    eventually("every kind is refused", PATIENCE, || (told() == expected).then_some(()));
+    assert_eq!(ready(at), (503, format!("kubernetes: {why}")));
+    let said = words();
+    assert_contains!(said, format!("  services, endpointslices, namespaces: {why}; {mend}\n"));
+    assert_contains!(said, format!("  snapshot: {kept}; {replaced}\n"));
+
+    is_good.store(true, Ordering::Release);
+    eventually("nothing is wrong", PATIENCE, || (told() == json!([])).then_some(()));
+    assert_eq!(ready(at), (200, "OK".to_owned()));
+    assert!(!words().contains("Unauthorized") && !words().contains("checksum"), "{}", words());
+
+    // Whoever was known once is answered of still, and why nothing more is heard is told all the same.
+    let address = api.address();
+    drop(api);
+    let refused = format!("{address}: Connection refused (os error 111)");
+    eventually("nobody listens", PATIENCE, || (told()[0]["what"] == *refused).then_some(()));
+    assert_contains!(words(), format!("{refused}; is the API up, and can it be reached from here?\n"));
+    drop(server);
+}
+
+#[test]
+fn an_api_that_ends_its_connections_is_told_of_in_plain_words() {
+    let (authority, files) = (Authority::new(), tempdir());
+    authority.write(files.path());
+    authority.certify(files.path(), "client.example");
+    let cluster = ScriptedCluster::start_tls(objects(), &authority);
+    let (at, root) = (at(), files.path().display());
+    let tls = format!("endpoint {}\ntls {root}/cert.pem {root}/key.pem {root}/ca.pem", cluster.api.url());
+    let text = corefile(at, &tls).replacen("ready ", &format!("prometheus {}:9153\nready ", at.ip()), 1);
+    let server = Server::start(&text);
+    eventually("all is followed", PATIENCE, || {
+        let metrics = Metrics::of((at.ip(), 9153).into());
+        let followed = |kind| metrics.value("localdns_kubernetes_followed", &[("kind", kind)]);
+        ["services", "endpointslices", "namespaces"]
+            .iter()
+            .all(|kind| followed(kind) == Some(1.0))
+            .then_some(())
+    });
+    cluster.goes_away();
+    let line = server.wait_for_log("Cannot follow", PATIENCE);
+    let address = cluster.api.address();
+    assert_contains!(line, format!("{address}: the API ended the connection; is the API up, "));
+    assert!(!server.log_text().contains("://docs.rs"), "{}", server.log_text());
+}
+
+#[test]
+fn check_warns_of_an_api_that_cannot_be_followed_in_the_words_of_the_log_and_asks_nobody() {
+    let files = tempdir();
+    let (config, conf) = (files.path().join("kubeconfig"), files.path().join("Corefile"));
+    let api = Api::start(|request| quiet(FORM, request));
+    let file = json!({
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": api.url()}}],
+        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    });
+    publish(&config, file.to_string());
+    publish(&files.path().join("token"), "secret");
+    let (config, absent) = (config.display(), files.path().join("absent"));
+    let unreadable = format!("{}: No such file or directory (os error 2)", absent.display());
+    for (properties, why) in [
+        (format!("kubeconfig {}", absent.display()), Some(unreadable)),
+        (format!("kubeconfig {config} dev"), Some(format!("{config}: no context \"dev\""))),
+        (format!("kubeconfig {config}"), None),
+        (format!("endpoint {}", api.url()), None),
+        // What a pod finds is not to be found where Corefiles are written.
+        (String::new(), None),
+    ] {
+        let text = corefile(at(), &properties);
+        publish(&conf, &text);
+        let mut command = Command::new(binary());
+        command.args(["check", "-conf", conf.to_str().expect("text")]);
+        let said = output(command, PATIENCE);
+        assert!(said.status.success());
+        let said = String::from_utf8(said.stderr).expect("text");
+        let Some(why) = why else {
+            assert_eq!(said, "", "{properties}");
+            continue;
+        };
+        let told = format!("{why}; once that is right it is taken without a restart");
+        assert_eq!(said, format!("localdns: warning: plugin/kubernetes: {told}\n"));
+        assert_contains!(Server::start(&text).wait_for_log("Cannot follow", PATIENCE), told);
+    }
+    assert!(api.requests().is_empty());
+}
+
+#[test]
+fn an_api_that_is_passed_over_is_told_of() {
+    let (api, files) = (Api::start(|request| quiet(FORM, request)), tempdir());
+    let text = corefile(at(), &format!("endpoint {} http://192.0.2.1", api.url()));
+    let conf = files.path().join("Corefile");
+    publish(&conf, &text);
+    let mut command = Command::new(binary());
+    command.args(["check", "-conf", conf.to_str().expect("text")]);
+    let said = String::from_utf8(output(command, PATIENCE).stderr).expect("text");
+    assert_contains!(said, ":1:1: of several APIs behind `endpoint` the first alone is asked");
+    let server = Server::start(&text);
+    server.wait_for_log("of several APIs behind `endpoint` the first alone is asked", PATIENCE);
+}
