@@ -11,7 +11,7 @@ use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, isolated, tempdir};
 
 use tests::kube::{SERVICES, SLICES, ScriptedCluster};
 
-use super::served::{corefile, objects, ready, service, slice, until, upstream};
+use super::served::{corefile, not_ready, objects, ready, service, slice, until, upstream};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -116,7 +116,7 @@ fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answ
         let server = Server::start(&text);
         let line = server.wait_for_log("Cannot use the snapshot", PATIENCE);
         assert!(line.contains(&format!("{}: {cause}; it is replaced", file.display())), "{line}");
-        assert_eq!(ready(at), (503, "kubernetes".to_owned()));
+        not_ready(at, "kubernetes: 503 from the API: told to: ServiceUnavailable");
         let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
         assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
         cluster.comes_back();
