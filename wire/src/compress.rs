@@ -260,10 +260,10 @@ impl RawName {
         Ok(name)
     }
 
-    /// Whether it is the name of this question.
+    /// Whether it is the name of this question, and longer than a pointer to it.
     fn is(&self, question: &[u8]) -> bool {
         let own = &self.octets[..self.len];
-        question.len() == self.len + 5 && question[..self.len].eq_ignore_ascii_case(own)
+        self.len > 1 && question.len() == self.len + 4 && question[..self.len].eq_ignore_ascii_case(own)
     }
 
     /// Each suffix but the root, with its offset in the name.
@@ -332,6 +332,21 @@ mod tests {
             }
             assert!(read.is_err() || answer.ttls.len() == usize::from(count), "{count}");
         }
+    }
+
+    #[test]
+    fn however_much_was_looked_at_the_questions_name_is_a_pointer() {
+        let name = [&b"\x01a".repeat(18)[..], &[0]].concat();
+        let question = [&name[..], b"\0\x01\0\x01"].concat();
+        let mut body = Vec::new();
+        let mut merge = Merge::new(&question, &mut body).unwrap();
+        let plain = [&name[..], b"\0\x01\0\x01\0\0\0\x3c\0\x04\xc0\0\x02\x01"].concat();
+        let record = Records::new(&plain, 0, [1, 0, 0]).next().unwrap().unwrap();
+        // 19 labels each, the root included: more than may be looked at.
+        for at in 0..4_000 {
+            assert_eq!(merge.push(Section::Answer, &plain, &record), Ok(()), "{at}");
+        }
+        assert_eq!(body.len(), 4_000 * 16);
     }
 
     #[test]
