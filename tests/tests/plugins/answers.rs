@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::{Action, Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, port, tempdir};
+use tests::{Action, Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, isolated, port, tempdir};
 
 #[test]
 fn whoami_tells_address_port_and_transport() {
@@ -42,37 +42,40 @@ fn an_upstream_that_is_ourselves_is_refused_at_start() {
     assert_contains!(String::from_utf8_lossy(&output.stderr), format!("{ip}:{port}"));
 }
 
+/// In a network of its own, where the port is free at every address.
 #[test]
 fn a_bound_block_and_one_for_every_address_share_a_port() {
-    let (ip, other) = (fresh_ip(), fresh_ip());
-    let port = tests::free_port(ip.into());
-    let block = |zone: &str, bind: &str, last: u8| {
-        format!("{zone}:{port} {{\n{bind}\nhosts {{\n192.0.2.{last} x.{zone}\n}}\n}}\n")
-    };
-    let (bound, every) = (block("a.example", &format!("bind {ip}"), 1), block("b.example", "", 2));
-    let sees = |ip: std::net::Ipv4Addr, name: &str, status: &str| {
-        for ask in [Ask::new(name, "A"), Ask::new(name, "A").tcp()] {
-            assert_eq!(ask.of((ip, port).into()).status(), status, "{name} at {ip}");
-        }
-    };
-    for (first, second) in [(&bound, &every), (&every, &bound)] {
-        let server = Server::start(&format!("{first}{second}"));
-        let told = || {
-            sees(ip, "x.a.example", "NOERROR");
-            sees(ip, "x.b.example", "REFUSED");
-            sees(other, "x.b.example", "NOERROR");
-            sees(other, "x.a.example", "REFUSED");
+    isolated(|| {
+        let (ip, other) = (fresh_ip(), fresh_ip());
+        let port = port();
+        let block = |zone: &str, bind: &str, last: u8| {
+            format!("{zone}:{port} {{\n{bind}\nhosts {{\n192.0.2.{last} x.{zone}\n}}\n}}\n")
         };
-        told();
-        // One of them comes with a reload.
-        server.write_corefile(first);
-        server.signal("USR1");
-        server.wait_for_lines("Reloading complete", 1, Duration::from_secs(5));
-        server.write_corefile(&format!("{first}{second}"));
-        server.signal("USR1");
-        server.wait_for_lines("Reloading complete", 2, Duration::from_secs(5));
-        told();
-    }
+        let (bound, every) = (block("a.example", &format!("bind {ip}"), 1), block("b.example", "", 2));
+        let sees = |ip: std::net::Ipv4Addr, name: &str, status: &str| {
+            for ask in [Ask::new(name, "A"), Ask::new(name, "A").tcp()] {
+                assert_eq!(ask.of((ip, port).into()).status(), status, "{name} at {ip}");
+            }
+        };
+        for (first, second) in [(&bound, &every), (&every, &bound)] {
+            let server = Server::start(&format!("{first}{second}"));
+            let told = || {
+                sees(ip, "x.a.example", "NOERROR");
+                sees(ip, "x.b.example", "REFUSED");
+                sees(other, "x.b.example", "NOERROR");
+                sees(other, "x.a.example", "REFUSED");
+            };
+            told();
+            // One of them comes with a reload.
+            server.write_corefile(first);
+            server.signal("USR1");
+            server.wait_for_lines("Reloading complete", 1, Duration::from_secs(5));
+            server.write_corefile(&format!("{first}{second}"));
+            server.signal("USR1");
+            server.wait_for_lines("Reloading complete", 2, Duration::from_secs(5));
+            told();
+        }
+    });
 }
 
 /// As CoreDNS's README has it: the root block asks two others of the same Corefile.
