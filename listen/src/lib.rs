@@ -20,6 +20,7 @@ mod outputs;
 mod pending;
 mod place;
 mod ports;
+mod ready;
 mod running;
 mod scratch;
 mod socket;

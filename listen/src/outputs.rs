@@ -1,6 +1,7 @@
 //! A worker's outputs: whose replies go out where, and what its forwarder wants done.
 
 mod effects;
+mod inner;
 mod listeners;
 
 use std::io;
@@ -16,15 +17,15 @@ use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 
 use super::inbox::{Client, Waiter};
 use super::pending::Inner;
+use super::ready::Ready;
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
 use crate::running::Running;
+use inner::Came;
 use observe::LineRing;
 use observe::counters::Proto;
 use plugin::failure::Failure;
-use plugin::{QueryContext, Tables};
 use query::Block;
-use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
 use query::serve::{self, Observed, Outcome, SizeLimit};
 
 /// What a worker writes to.
@@ -46,6 +47,8 @@ pub(crate) struct Outputs {
     upstream: Option<SocketAddr>,
     /// Inner lookups to begin when the forwarder is free again.
     inner: Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    /// Clients' queries for which all inner lookups have come, and when they came in.
+    ready: Ready<(Inner<Client>, Instant)>,
 }
 
 impl Outputs {
@@ -63,6 +66,7 @@ impl Outputs {
             scratch: Vec::new(),
             upstream: None,
             inner: Vec::new(),
+            ready: Ready::new(),
         }
     }
 
@@ -250,7 +254,8 @@ impl Outputs {
 
     /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
     fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
-        let Some(waiter) = self.inner_answered(waiter, same, Err(&failure), true, now) else { return };
+        let came = &mut Came::new(Err(&failure), true);
+        let Some(waiter) = self.inner_answered(waiter, same, came, now) else { return };
         if !self.answer_stale(&waiter, same, now) {
             self.deliver(&waiter, same, Some(failure.clone()), now, |reply, _| serve::fail(reply, &failure));
         }
@@ -273,97 +278,6 @@ impl Outputs {
             waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
         }
         tried && found
-    }
-
-    /// Hands an inner lookup's end to the client's query that waits for it: what the upstream said, or an earlier answer
-    /// where there is one and that is better. Gives back a waiter of any other kind.
-    fn inner_answered(
-        &mut self,
-        mut waiter: Waiter,
-        same: &Query<'_>,
-        came: Result<&Answer, &Failure>,
-        earlier_is_better: bool,
-        now: Instant,
-    ) -> Option<Waiter> {
-        let share = match std::mem::replace(&mut waiter.client, Client::Nobody) {
-            Client::Inner(share) => share,
-            client => return Some(Waiter { client, ..waiter }),
-        };
-        let query = waiter.query(same);
-        let mut message = Vec::new();
-        let mut reply = Reply::start(&mut message, &query);
-        let earlier = earlier_is_better
-            && block_cache(&waiter.zone.block, &query)
-                .is_some_and(|cache| cache.partition.serve_stale(&cache.policy, &query, now, &mut reply));
-        let found = match (earlier, came) {
-            (true, _) => {
-                waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
-                InnerAnswer::of_reply(&waiter.zone, &query, &reply, Follow::No)
-            }
-            (false, Ok(answer)) => {
-                push_answer(&mut reply, &query, answer);
-                InnerAnswer::of_reply(&waiter.zone, &query, &reply, Follow::No)
-            }
-            (false, Err(failure)) => {
-                // A failure of the client's own query is logged when that query ends.
-                if !share.own {
-                    waiter.zone.block.envelope.tell_failure(failure, &query, now);
-                }
-                InnerAnswer::new(&waiter.zone, &query, Err(failure.clone()), Follow::No)
-            }
-        };
-        if let Some(inner) = share.came(found, self.upstream) {
-            self.resume(inner, waiter.started, now);
-        }
-        None
-    }
-
-    /// Goes on with a client's query, now that more is known of what its answer needs.
-    fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant) {
-        let Inner { outer, client } = inner;
-        let Outer { query: held, options, zone, route, found, asked, upstream, .. } = *outer;
-        let (peer, server, proto) = match &client {
-            Client::Udp { socket: (_, address), peer, local } => {
-                let server = local.map_or(*address, |local| (local.address, address.port()).into());
-                (*peer, server, Proto::Udp)
-            }
-            Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
-            Client::Nobody | Client::Inner(_) => return,
-        };
-        let peer = peer.into();
-        let context = QueryContext::new(now, &peer, server, proto, self.index);
-        let (mut tables, mut query) = (Tables::default(), held.query());
-        if let Some(edns) = &mut query.edns {
-            edns.options = &options;
-        }
-        let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, found, asked);
-        evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
-        let end = evaluation.run(&zone);
-        let told = std::mem::replace(&mut self.upstream, upstream);
-        if let Some(refresh) = evaluation.refresh() {
-            self.inner.extend(Waiter::all(*refresh, Client::Nobody, now));
-        }
-        match end {
-            Ok(End::Told(message, failure)) => {
-                let waiter = Waiter::new(&query, &zone, client, started);
-                self.deliver(&waiter, &query, failure, now, |reply, query| {
-                    evaluation::write(&message, query, reply);
-                });
-            }
-            Ok(End::Silence) => {}
-            Err(Missing) => match evaluation.wait(&zone) {
-                Ok(mut lookups) => {
-                    lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
-                    self.inner.extend(Waiter::all(*lookups, client, started));
-                }
-                Err(failure) => {
-                    let waiter = Waiter::new(&query, &zone, client, started);
-                    let told = failure.clone();
-                    self.deliver(&waiter, &query, Some(failure), now, |reply, _| serve::fail(reply, &told));
-                }
-            },
-        }
-        self.upstream = told;
     }
 
     /// Keeps the SERVFAIL of an upstream that did not answer, with its Extended DNS Error, as long as `servfail` says: until
@@ -429,8 +343,9 @@ impl Outputs {
                     return;
                 };
                 let earlier = stored == Some(Stored::EarlierIsBetter);
+                let came = &mut Came::new(Ok(answer), earlier);
                 for waiter in first.into_iter().chain(waiters) {
-                    let Some(waiter) = self.inner_answered(waiter, &query, Ok(answer), earlier, now) else {
+                    let Some(waiter) = self.inner_answered(waiter, &query, came, now) else {
                         continue;
                     };
                     if !earlier || !self.answer_stale(&waiter, &query, now) {

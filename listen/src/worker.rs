@@ -184,6 +184,7 @@ impl Worker {
                 let done = self.running.guarded(|| self.forwarder.tick(now, &mut self.outputs));
                 self.went_well(done, now);
             }
+            busy |= self.resume_ready();
             self.flush(now);
             if let Some((until, in_flight)) = self.drain_until
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
@@ -191,6 +192,7 @@ impl Worker {
                 if in_flight == InFlight::Answered {
                     let done = self.running.guarded(|| self.forwarder.shutdown(now, &mut self.outputs));
                     self.went_well(done, now);
+                    while self.resume_ready() {}
                     self.flush(now);
                 }
                 return;
@@ -203,6 +205,12 @@ impl Worker {
                 (false, None) => HEARTBEAT,
             });
         }
+    }
+
+    /// Goes on with some of the clients' queries for which all lookups have come; whether others are left.
+    fn resume_ready(&mut self) -> bool {
+        // A panic costs the query that it was about.
+        self.running.guarded(|| self.outputs.resume_ready()).unwrap_or(true)
     }
 
     /// Sends what has gathered, to upstreams and to clients.

@@ -133,6 +133,13 @@ impl Asker {
             ..*same
         }
     }
+
+    /// Whether both get the same answer to the same question, but for id, spelling and size.
+    pub fn asks_like(&self, other: &Self) -> bool {
+        const SEEN: u16 = Flags::RD | Flags::CD | Flags::AD;
+        let like = |of: &Self| (of.flags.0 & SEEN, of.udp_size.is_some(), of.dnssec_ok, of.nsid);
+        like(self) == like(other)
+    }
 }
 
 impl HeldQuery {

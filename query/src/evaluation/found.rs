@@ -1,14 +1,16 @@
 //! What one lookup below the steps came to.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 
 use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
 
+use super::outer::MOST_HELD;
 use crate::ServedZone;
+use crate::held::Held;
 use plugin::failure::Failure;
 
 /// What one lookup below the steps came to.
-#[derive(Clone)]
 pub struct InnerAnswer {
     block: u64,
     name: Name,
@@ -20,6 +22,8 @@ pub struct InnerAnswer {
     pub told: Result<Packed, Failure>,
     /// What becomes of its CNAMEs.
     pub(super) follow: Follow,
+    /// Its octets among those of all queries that wait, from the first one on that keeps it.
+    held: OnceLock<Held>,
 }
 
 /// What becomes of the CNAMEs of an answer section.
@@ -50,6 +54,7 @@ impl InnerAnswer {
             added: query.added.octets().into(),
             told,
             follow,
+            held: OnceLock::new(),
         })
     }
 
@@ -64,11 +69,25 @@ impl InnerAnswer {
             told: Err(Failure::Overload),
             added: self.added.clone(),
             follow: Follow::No,
+            held: OnceLock::new(),
             ..*self
         })
     }
 
-    pub(super) fn octets(&self) -> usize {
+    /// Counts its octets, once however many queries keep it; false where those that wait hold too much already.
+    pub(super) fn hold(&self, of_all: &Arc<AtomicUsize>) -> bool {
+        if self.held.get().is_some() {
+            return true;
+        }
+        let held = Held::take(of_all, self.octets(), MOST_HELD);
+        held.is_some_and(|held| {
+            // Where another worker was first, this one's count is given back.
+            let _ = self.held.set(held);
+            true
+        })
+    }
+
+    fn octets(&self) -> usize {
         size_of::<Self>() + self.added.len() + self.told.as_ref().map_or(0, Packed::octets)
     }
 

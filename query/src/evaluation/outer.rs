@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use wire::{Flags, HeldQuery, Query};
@@ -28,8 +29,8 @@ pub struct Outer {
     pub asked: usize,
     /// The upstream that was asked last.
     pub upstream: Option<SocketAddr>,
-    /// The octets of what was found.
-    held: Vec<Held>,
+    /// The octets of its options.
+    _held: Held,
 }
 
 impl Outer {
@@ -43,21 +44,24 @@ impl Outer {
         asked: usize,
     ) -> Result<Box<Self>, Failure> {
         let options: Box<[u8]> = query.edns.map_or(&[][..], |edns| edns.options).into();
-        let octets = found.iter().map(|found| found.octets()).sum::<usize>() + options.len();
-        let held = vec![Held::take(&zone.block.held, octets, MOST_HELD).ok_or(Failure::Overload)?];
+        let held = Held::take(&zone.block.held, options.len(), MOST_HELD).ok_or(Failure::Overload)?;
+        if !found.iter().all(|found| found.hold(&zone.block.held)) {
+            return Err(Failure::Overload);
+        }
         let (zone, route) = (zone.clone(), route.clone());
-        Ok(Box::new(Self { query: query.hold(), options, zone, route, found, asked, upstream: None, held }))
+        let query = query.hold();
+        Ok(Box::new(Self { query, options, zone, route, found, asked, upstream: None, _held: held }))
     }
 
     /// Keeps what one more lookup came to; where all that wait hold too much already, that it failed.
     pub fn add(&mut self, found: Arc<InnerAnswer>) {
-        match Held::take(&self.zone.block.held, found.octets(), MOST_HELD) {
-            Some(held) => {
-                self.held.push(held);
-                self.found.push(found);
-            }
-            None => self.found.push(found.lost()),
-        }
+        let fits = found.hold(&self.zone.block.held);
+        self.found.push(if fits { found } else { found.lost() });
+    }
+
+    /// Whether those that wait hold half of what they may hold, or more.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.zone.block.held.load(Relaxed) >= MOST_HELD / 2
     }
 }
 

@@ -237,14 +237,15 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let mut octets = Vec::new();
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
-    let found = InnerAnswer::of_reply(zone, &query, &reply, Follow::No);
+    let found = || InnerAnswer::of_reply(zone, &query, &reply, Follow::No);
     let client = scene::client();
     let context = scene.context(AT, &client);
-    let wait = || {
-        let (mut tables, found) = (Tables::default(), vec![found.clone()]);
+    let wait_with = |found: Arc<InnerAnswer>| {
+        let (mut tables, found) = (Tables::default(), vec![found]);
         let evaluation = Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, 0);
         evaluation.wait(zone)
     };
+    let wait = || wait_with(found());
     let mut waiting = Vec::new();
     while let Ok(asked) = wait() {
         waiting.push(asked);
@@ -254,13 +255,19 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     assert!(matches!(wait(), Err(Failure::Overload)));
     // What comes to one that waits is bounded with them: it is kept as failed.
     let outer = waiting[0].outer.as_mut().unwrap();
-    outer.add(found.clone());
+    outer.add(found());
     assert!(matches!(outer.found[1].told, Err(Failure::Overload)));
     drop(waiting.pop());
     assert!(wait().is_ok());
-    waiting[0].outer.as_mut().unwrap().add(found.clone());
+    let shared = found();
+    waiting[0].outer.as_mut().unwrap().add(shared.clone());
     assert!(waiting[0].outer.as_ref().unwrap().found[2].told.is_ok());
-    drop(waiting);
+    // What several keep is counted once.
+    assert!(matches!(wait(), Err(Failure::Overload)));
+    let others: Vec<_> = (0..10).map(|_| wait_with(shared.clone()).unwrap()).collect();
+    drop((waiting, shared));
+    assert!((60_000..120_000).contains(&scene.shared.held.load(Relaxed)), "ten keep one");
+    drop(others);
     assert_eq!(scene.shared.held.load(Relaxed), 0);
 }
 

@@ -34,6 +34,46 @@ fn a_client_with_thousands_of_silent_names_takes_nothing_from_others() {
     }
 }
 
+#[test]
+fn hundreds_who_wait_for_one_answer_that_steps_look_at_do_not_stop_others() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.starts_with("large") {
+        true => {
+            let records: Vec<String> =
+                (0..60).map(|n| format!("{} 60 IN A 192.0.2.{n}", asked.name)).collect();
+            Action::answer(&records.join("\n")).after(Duration::from_millis(800))
+        }
+        false => good(asked),
+    });
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let _server = Server::start(&format!(
+        ".:{} {{\nbind {}\nmultisocket 1\nloadbalance\ncache 30\nforward . {} {{\nforce_tcp\n}}\n}}",
+        at.port(),
+        at.ip(),
+        upstream.word()
+    ));
+    let client = || {
+        let socket = UdpSocket::bind((fresh_ip(), 0)).expect("a socket");
+        socket.connect(at).expect("a socket");
+        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+        socket
+    };
+    let (crowd, other) = (client(), client());
+    let mut question = Ask::new("large.example.org", "A").bytes();
+    for id in 0..400_u16 {
+        question[..2].copy_from_slice(&id.to_be_bytes());
+        crowd.send(&question).expect("it is sent");
+    }
+    let mut reply = [0; 4096];
+    crowd.recv(&mut reply).expect("the first of them is answered");
+    // Who asks now is answered before all of the others are.
+    other.send(&Ask::new("small.example.org", "A").bytes()).expect("it is sent");
+    other.recv(&mut reply).expect("it is answered");
+    crowd.set_nonblocking(true).expect("a socket");
+    while crowd.recv(&mut reply).is_ok() {}
+    crowd.set_nonblocking(false).expect("a socket");
+    crowd.recv(&mut reply).expect("others were still to be answered");
+}
+
 fn greedy_beside_honest(multisocket: &str, property: &str, counter: &str) {
     let (greedy, honest) = (fresh_ip(), fresh_ip());
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.contains("hole") {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tests::{Action, Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, isolated, port, tempdir};
+use tests::{
+    Action, Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, isolated, port, tempdir,
+};
 
 #[test]
 fn whoami_tells_address_port_and_transport() {

@@ -1,0 +1,176 @@
+//! Clients' queries that wait for inner lookups: told what came, and gone on with some at a time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wire::{Answer, Query, Reply};
+
+use super::{Outputs, block_cache, push_answer};
+use crate::inbox::{Client, Waiter};
+use crate::pending::{Inner, Share};
+use observe::counters::Proto;
+use plugin::failure::Failure;
+use plugin::{QueryContext, Tables};
+use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
+use query::serve;
+
+/// What a flight came to, for all that wait for it.
+pub(super) struct Came<'a> {
+    told: Result<&'a Answer, &'a Failure>,
+    /// Whether an earlier answer is better, where there is one.
+    earlier_is_better: bool,
+    /// What those were told that went before, by how they asked: an answer may have 64 KiB, and thousands may wait for it.
+    told_already: Vec<(wire::Asker, bool, Arc<InnerAnswer>)>,
+}
+
+impl<'a> Came<'a> {
+    pub(super) fn new(told: Result<&'a Answer, &'a Failure>, earlier_is_better: bool) -> Self {
+        Self { told, earlier_is_better, told_already: Vec::new() }
+    }
+}
+
+impl Outputs {
+    /// Hands an inner lookup's end to the client's query that waits for it: what the upstream said, or an earlier answer
+    /// where there is one and that is better. Gives back a waiter of any other kind.
+    pub(super) fn inner_answered(
+        &mut self,
+        mut waiter: Waiter,
+        same: &Query<'_>,
+        came: &mut Came<'_>,
+        now: Instant,
+    ) -> Option<Waiter> {
+        let share = match std::mem::replace(&mut waiter.client, Client::Nobody) {
+            Client::Inner(share) => share,
+            client => return Some(Waiter { client, ..waiter }),
+        };
+        let started = waiter.started;
+        let found = self.found(&waiter, &share, same, came, now);
+        if let Some(inner) = share.came(found, self.upstream) {
+            let short = inner.outer.is_short_of_memory();
+            if let Err((inner, started)) = self.ready.push(inner.client.number(), (inner, started), short) {
+                self.running.shed.add_shared(1);
+                self.refuse(inner, started, Failure::Overload, now);
+            }
+        }
+        None
+    }
+
+    /// What a lookup came to for this waiter.
+    fn found(
+        &mut self,
+        waiter: &Waiter,
+        share: &Share<Client>,
+        same: &Query<'_>,
+        came: &mut Came<'_>,
+        now: Instant,
+    ) -> Arc<InnerAnswer> {
+        // How others spelled the name is no matter here: the client's own question stands in its reply.
+        let query = waiter.asker.query(same, None);
+        let alike = came.told_already.iter().find(|(asker, _, _)| asker.asks_like(&waiter.asker));
+        if let Some((_, earlier, found)) = alike {
+            if *earlier {
+                waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
+            }
+            return found.clone();
+        }
+        let mut message = Vec::new();
+        let mut reply = Reply::start(&mut message, &query);
+        let earlier = came.earlier_is_better
+            && block_cache(&waiter.zone.block, &query)
+                .is_some_and(|cache| cache.partition.serve_stale(&cache.policy, &query, now, &mut reply));
+        match (earlier, came.told) {
+            (true, _) => waiter.zone.counters(self.index).add(|zone| &zone.cache_stale),
+            (false, Ok(answer)) => push_answer(&mut reply, &query, answer),
+            (false, Err(failure)) => {
+                // A failure of the client's own query is logged when that query ends.
+                if !share.own {
+                    waiter.zone.block.envelope.tell_failure(failure, &query, now);
+                }
+                return InnerAnswer::new(&waiter.zone, &query, Err(failure.clone()), Follow::No);
+            }
+        }
+        let found = InnerAnswer::of_reply(&waiter.zone, &query, &reply, Follow::No);
+        came.told_already.push((waiter.asker, earlier, found.clone()));
+        found
+    }
+
+    /// Goes on with queries that are ready, for a moment; whether some are left.
+    pub(crate) fn resume_ready(&mut self) -> bool {
+        let mut since = None;
+        while let Some((inner, started)) = self.ready.pop() {
+            let now = clock::now();
+            if now.saturating_duration_since(started) < forwarder::DEADLINE {
+                self.resume(inner, started, now);
+            } else {
+                // Nobody waits for it any more.
+                self.running.shed.add_shared(1);
+                self.refuse(inner, started, Failure::Overload, now);
+            }
+            if clock::now().saturating_duration_since(*since.get_or_insert(now)) >= A_MOMENT {
+                break;
+            }
+        }
+        !self.ready.is_empty()
+    }
+
+    /// Goes on with a client's query, now that more is known of what its answer needs.
+    fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant) {
+        let Inner { outer, client } = inner;
+        let Outer { query: held, options, zone, route, found, asked, upstream, .. } = *outer;
+        let (peer, server, proto) = match &client {
+            Client::Udp { socket: (_, address), peer, local } => {
+                let server = local.map_or(*address, |local| (local.address, address.port()).into());
+                (*peer, server, Proto::Udp)
+            }
+            Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
+            Client::Nobody | Client::Inner(_) => return,
+        };
+        let peer = peer.into();
+        let context = QueryContext::new(now, &peer, server, proto, self.index);
+        let (mut tables, mut query) = (Tables::default(), held.query());
+        if let Some(edns) = &mut query.edns {
+            edns.options = &options;
+        }
+        let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, found, asked);
+        evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
+        let end = evaluation.run(&zone);
+        let told = std::mem::replace(&mut self.upstream, upstream);
+        if let Some(refresh) = evaluation.refresh() {
+            self.inner.extend(Waiter::all(*refresh, Client::Nobody, now));
+        }
+        match end {
+            Ok(End::Told(message, failure)) => {
+                let waiter = Waiter::new(&query, &zone, client, started);
+                self.deliver(&waiter, &query, failure, now, |reply, query| {
+                    evaluation::write(&message, query, reply);
+                });
+            }
+            Ok(End::Silence) => {}
+            Err(Missing) => match evaluation.wait(&zone) {
+                Ok(mut lookups) => {
+                    lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
+                    self.inner.extend(Waiter::all(*lookups, client, started));
+                }
+                Err(failure) => {
+                    self.refuse_query(&query, Waiter::new(&query, &zone, client, started), failure, now)
+                }
+            },
+        }
+        self.upstream = told;
+    }
+
+    /// Tells a client that nothing comes of its query.
+    fn refuse(&mut self, inner: Inner<Client>, started: Instant, failure: Failure, now: Instant) {
+        let Inner { outer, client } = inner;
+        let query = outer.query.query();
+        self.refuse_query(&query, Waiter::new(&query, &outer.zone, client, started), failure, now);
+    }
+
+    fn refuse_query(&mut self, query: &Query<'_>, waiter: Waiter, failure: Failure, now: Instant) {
+        let told = failure.clone();
+        self.deliver(&waiter, query, Some(failure), now, |reply, _| serve::fail(reply, &told));
+    }
+}
+
+/// How long a worker goes on with queries that are ready before it looks at its sockets again.
+const A_MOMENT: Duration = Duration::from_millis(1);
