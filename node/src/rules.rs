@@ -6,6 +6,7 @@
 //! The other is owned by the server's netlink socket: the kernel drops it when the process ends, however it ends. In it are
 //! the leases: while an address has one, and a socket of this machine takes queries to it, they are taken here, without
 //! conntrack. Only a server that has answered its own probes renews them, so that a hang is seen when the lease ends.
+//! Where the kernel knows no owners this one stays, too, and all processes share it: its leases end by themselves.
 
 mod leases;
 
@@ -21,7 +22,7 @@ use crate::nft::{
     jump, masquerade, not_translated, notrack, octets, set_address, set_zone, untracked, zone_is,
 };
 
-use leases::renew;
+use leases::{HOLDERS, pid_of, renew};
 pub use leases::{Leases, Seen};
 
 /// An address that clients ask.
@@ -52,6 +53,8 @@ pub struct Rules {
     /// The generation at which it was so.
     seen: Option<u32>,
     lists: u64,
+    /// Whether the kernel can look for a socket, as far as is known.
+    by_socket: bool,
 }
 
 /// What has become of the table that stays.
@@ -71,19 +74,26 @@ impl Rules {
     /// # Errors
     /// Where the kernel has no netlink for nftables.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Socket::open()?, put: None, seen: None, lists: 0 })
+        Ok(Self { socket: Socket::open()?, put: None, seen: None, lists: 0, by_socket: true })
     }
 
-    /// Puts the table there, in one transaction: in place of one of its name, whoever made it.
+    /// Puts the table there, in one transaction: in place of one of its name, whoever made it. Where the kernel cannot look for a
+    /// socket, queries wait for the next process whether there is one or not.
     ///
     /// # Errors
     /// Where the kernel refuses; then all is as it was.
     pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
         (self.put, self.seen) = (None, None);
-        self.socket.commit(stays(listeners))?;
+        match self.socket.commit(stays(listeners, self.by_socket)) {
+            Err(NftError::NotSupported { .. }) if self.by_socket => {
+                self.socket.commit(stays(listeners, false))?;
+                self.by_socket = false;
+            }
+            put => put?,
+        }
         let put = self.contents()?;
         // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
-        self.put = put.is_like(&stays(listeners)).then_some(put);
+        self.put = put.is_like(&stays(listeners, self.by_socket)).then_some(put);
         Ok(())
     }
 
@@ -121,7 +131,8 @@ impl Rules {
     /// # Errors
     /// Where the kernel does not say.
     pub fn are_those_of(&mut self, listeners: &[Listener]) -> Result<bool, NftError> {
-        Ok(self.contents()?.is_of(&stays(listeners), &SETS))
+        let there = self.contents()?;
+        Ok([true, false].into_iter().any(|by_socket| there.is_of(&stays(listeners, by_socket), &SETS)))
     }
 
     /// The addresses that the table which is there is about, whoever put it there, and where it leads their queries.
@@ -145,16 +156,22 @@ impl Rules {
         Ok(self.socket.tables()?.iter().any(|table| table == TABLE))
     }
 
-    /// The processes that have a table of leases.
+    /// The processes that have a table of leases, or leases in the one that has no owner.
     ///
     /// # Errors
     /// Where the kernel does not say.
     pub fn holders(&mut self) -> Result<Vec<u32>, NftError> {
-        let pid = |table: String| {
+        let pid = |table: &String| {
             let owner = table.strip_prefix(TABLE)?.strip_prefix("-lease-")?;
             owner.split_once('-')?.0.parse().ok()
         };
-        Ok(self.socket.tables()?.into_iter().filter_map(pid).collect())
+        let tables = self.socket.tables()?;
+        let mut holders: Vec<_> = tables.iter().filter_map(pid).collect();
+        if tables.iter().any(|table| table == UNOWNED_LEASES) {
+            let listed = self.socket.members(UNOWNED_LEASES, HOLDERS)?;
+            holders.extend(listed.iter().filter_map(|holder| pid_of(holder)));
+        }
+        Ok(holders)
     }
 
     /// Keeps queries to these addresses in their sockets' queues for so long, although nobody has a lease: the next
@@ -189,8 +206,8 @@ impl Rules {
     }
 }
 
-/// All that the table consists of.
-fn stays(listeners: &[Listener]) -> Batch {
+/// All that the table consists of, `by_socket` where the kernel can look for one.
+fn stays(listeners: &[Listener], by_socket: bool) -> Batch {
     let mut batch = Batch::default();
     batch.renew_table(TABLE);
     transports(&mut batch, TABLE);
@@ -210,8 +227,9 @@ fn stays(listeners: &[Listener]) -> Batch {
     rule("prerouting", vec![from_this_machine(), accept()]);
     for family in Family::BOTH {
         let planned = address_in(End::Destination, family, name("planned", family));
-        let asked = [planned, dns(End::Destination), destination_is_ours()];
-        rule("prerouting", [&asked[..], &[has_socket(), notrack(), accept()]].concat());
+        let mut asked = vec![planned, dns(End::Destination), destination_is_ours()];
+        asked.extend(by_socket.then(has_socket));
+        rule("prerouting", [&asked[..], &[notrack(), accept()]].concat());
     }
     rule("prerouting", vec![dns(End::Destination), jump(AWAY)]);
     rule("output", vec![untracked(), accept()]);

@@ -53,7 +53,7 @@ impl Leases {
     pub fn open_as(mark: u32, seen: Seen) -> Result<Self, NftError> {
         let socket = SocketApart::open()?;
         // Old and new process overlap: each has its own, also where both are the first process of a container. One that has
-        // no owner outlives its process, and is the next one's.
+        // no owner outlives its process: all have the same one.
         let table = match seen.by_owner {
             true => format!("{TABLE}-lease-{}-{}", std::process::id(), socket.port()),
             false => UNOWNED_LEASES.to_owned(),
@@ -61,7 +61,11 @@ impl Leases {
         let mut batch = Batch::default();
         match seen.by_owner {
             true => batch.add_table(&table, TableFlags::Owner),
-            false => batch.renew_table(&table),
+            false => {
+                batch.renew_table(&table);
+                let (name, key, flags) = (HOLDERS, MARK_KEY, SetFlags::Timeout);
+                batch.add_set(&table, &Set { name, key, flags, elements: Vec::new() });
+            }
         }
         transports(&mut batch, &table);
         for family in Family::BOTH {
@@ -89,12 +93,25 @@ impl Leases {
             }
             batch.add_rule(&table, "prerouting", [&leased[..], &[notrack(), accept()]].concat());
         }
-        socket.commit(batch)?;
         let mut leases = Self { socket, table, seen, put: None };
-        if !seen.by_owner {
-            leases.put = Some(leases.contents()?);
+        match seen.by_owner {
+            true => leases.socket.commit(batch)?,
+            false => leases.put = Some(leases.share(batch)?),
         }
         Ok(leases)
+    }
+
+    /// Takes the table as it is where another process has it, or had: what lease is in it ends by itself. Makes it where it is not
+    /// that of the batch.
+    fn share(&mut self, batch: Batch) -> Result<Contents, NftError> {
+        let there = self.contents()?;
+        let mut holds = Batch::default();
+        extend(&mut holds, &self.table, HOLDERS, &holder(), Some(OPENED));
+        if there.is_of(&batch, &[TRANSPORTS]) && self.socket.commit_unseen(holds).is_ok() {
+            return Ok(there);
+        }
+        self.socket.commit(batch)?;
+        self.contents()
     }
 
     fn contents(&mut self) -> Result<Contents, NftError> {
@@ -116,6 +133,14 @@ impl Leases {
         self.socket.commit(batch)
     }
 
+    /// Leaves queries to a process that has leases of its own by now, or in the same table.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn leave(self) -> Result<(), NftError> {
+        if self.seen.by_owner { self.give_up() } else { Ok(()) }
+    }
+
     /// Gives these addresses a lease that ends so long from now, or with the table.
     ///
     /// # Errors
@@ -126,6 +151,9 @@ impl Leases {
         }
         let mut batch = Batch::default();
         renew(&mut batch, &self.table, "lease", addresses, lasts);
+        if !self.seen.by_owner && !addresses.is_empty() {
+            extend(&mut batch, &self.table, HOLDERS, &holder(), lasts);
+        }
         self.socket.commit_unseen(batch).map_err(|error| match error {
             // It was made of the same parts.
             NftError::NotSupported { .. } => NftError::Changed { table: self.table.clone() },
@@ -134,7 +162,7 @@ impl Leases {
     }
 }
 
-/// In three steps: a plain add does not make an element that is there live longer.
+/// Gives these addresses so long from now, in the sets of this kind.
 pub(super) fn renew(
     batch: &mut Batch,
     table: &str,
@@ -142,15 +170,36 @@ pub(super) fn renew(
     addresses: &[IpAddr],
     lasts: Option<Duration>,
 ) {
-    let lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
     for family in Family::BOTH {
         let keys: Vec<_> =
             addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect();
         if !keys.is_empty() {
-            let set = name(sets, family);
-            batch.add_elements(table, set, &keys, lasts);
-            batch.delete_elements(table, set, &keys);
-            batch.add_elements(table, set, &keys, lasts);
+            extend(batch, table, name(sets, family), &keys, lasts);
         }
     }
 }
+
+/// In three steps: a plain add does not make an element that is there live longer.
+fn extend(batch: &mut Batch, table: &str, set: &str, keys: &[Vec<u8>], lasts: Option<Duration>) {
+    let lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
+    batch.add_elements(table, set, keys, lasts);
+    batch.delete_elements(table, set, keys);
+    batch.add_elements(table, set, keys, lasts);
+}
+
+/// This process, as an element of [`HOLDERS`].
+fn holder() -> [Vec<u8>; 1] {
+    [std::process::id().to_be_bytes().to_vec()]
+}
+
+/// The process that an element of [`HOLDERS`] is.
+pub(super) fn pid_of(holder: &[u8]) -> Option<u32> {
+    holder.try_into().map(u32::from_be_bytes).ok()
+}
+
+/// In the table that has no owner: the processes that have leases there, each as long as its leases last.
+pub(super) const HOLDERS: &str = "holders";
+/// `mark`, the type of a number of this machine's own that every kernel and `nft` knows.
+const MARK_KEY: (u32, u32) = (19, 4);
+/// How long a process counts as a holder that has not renewed a lease yet.
+const OPENED: Duration = Duration::from_secs(1);
