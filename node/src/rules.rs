@@ -6,6 +6,9 @@
 //! The other is owned by the server's netlink socket: the kernel drops it when the process ends, however it ends. In it are
 //! the leases: while an address has one, and a socket of this machine takes queries to it, they are taken here, without
 //! conntrack. Only a server that has answered its own probes renews them, so that a hang is seen when the lease ends.
+//! Where the kernel knows no owners this one stays, too, and all processes share it: its leases end by themselves.
+
+mod leases;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,11 +17,13 @@ use netlink_packet_netfilter::nftables::InetHookNumber::{LocalIn, LocalOut, Post
 use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
 
 use crate::nft::{
-    Batch, Chain, Contents, End, Family, NftError, Set, Socket, SocketApart, TRANSPORT_KEY, TRANSPORTS,
-    accept, address_in, address_is, destination_is_ours, dns, family_is, from_this_machine, has_socket,
-    is_reply, jump, mark_is, masquerade, not_translated, notrack, octets, set_address, set_zone, untracked,
-    zone_is,
+    Batch, Chain, Contents, End, Family, NftError, Set, Socket, TRANSPORT_KEY, TRANSPORTS, accept,
+    address_in, address_is, destination_is_ours, dns, family_is, from_this_machine, has_socket, is_reply,
+    jump, masquerade, not_translated, notrack, octets, set_address, set_zone, untracked, zone_is,
 };
+
+use leases::{HOLDERS, pid_of, renew};
+pub use leases::{Leases, Seen};
 
 /// An address that clients ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +53,8 @@ pub struct Rules {
     /// The generation at which it was so.
     seen: Option<u32>,
     lists: u64,
+    /// Whether the kernel can look for a socket, as far as is known.
+    by_socket: bool,
 }
 
 /// What has become of the table that stays.
@@ -67,19 +74,26 @@ impl Rules {
     /// # Errors
     /// Where the kernel has no netlink for nftables.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Socket::open()?, put: None, seen: None, lists: 0 })
+        Ok(Self { socket: Socket::open()?, put: None, seen: None, lists: 0, by_socket: true })
     }
 
-    /// Puts the table there, in one transaction: in place of one of its name, whoever made it.
+    /// Puts the table there, in one transaction: in place of one of its name, whoever made it. Where the kernel cannot look for a
+    /// socket, queries wait for the next process whether there is one or not.
     ///
     /// # Errors
     /// Where the kernel refuses; then all is as it was.
     pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
         (self.put, self.seen) = (None, None);
-        self.socket.commit(stays(listeners))?;
+        match self.socket.commit(stays(listeners, self.by_socket)) {
+            Err(NftError::NotSupported { .. }) if self.by_socket => {
+                self.socket.commit(stays(listeners, false))?;
+                self.by_socket = false;
+            }
+            put => put?,
+        }
         let put = self.contents()?;
         // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
-        self.put = put.is_like(&stays(listeners)).then_some(put);
+        self.put = put.is_like(&stays(listeners, self.by_socket)).then_some(put);
         Ok(())
     }
 
@@ -117,7 +131,8 @@ impl Rules {
     /// # Errors
     /// Where the kernel does not say.
     pub fn are_those_of(&mut self, listeners: &[Listener]) -> Result<bool, NftError> {
-        Ok(self.contents()?.is_of(&stays(listeners), &SETS))
+        let there = self.contents()?;
+        Ok([true, false].into_iter().any(|by_socket| there.is_of(&stays(listeners, by_socket), &SETS)))
     }
 
     /// The addresses that the table which is there is about, whoever put it there, and where it leads their queries.
@@ -141,16 +156,22 @@ impl Rules {
         Ok(self.socket.tables()?.iter().any(|table| table == TABLE))
     }
 
-    /// The processes that have a table of leases.
+    /// The processes that have a table of leases, or leases in the one that has no owner.
     ///
     /// # Errors
     /// Where the kernel does not say.
     pub fn holders(&mut self) -> Result<Vec<u32>, NftError> {
-        let pid = |table: String| {
+        let pid = |table: &String| {
             let owner = table.strip_prefix(TABLE)?.strip_prefix("-lease-")?;
             owner.split_once('-')?.0.parse().ok()
         };
-        Ok(self.socket.tables()?.into_iter().filter_map(pid).collect())
+        let tables = self.socket.tables()?;
+        let mut holders: Vec<_> = tables.iter().filter_map(pid).collect();
+        if tables.iter().any(|table| table == UNOWNED_LEASES) {
+            let listed = self.socket.members(UNOWNED_LEASES, HOLDERS)?;
+            holders.extend(listed.iter().filter_map(|holder| pid_of(holder)));
+        }
+        Ok(holders)
     }
 
     /// Keeps queries to these addresses in their sockets' queues for so long, although nobody has a lease: the next
@@ -185,8 +206,8 @@ impl Rules {
     }
 }
 
-/// All that the table consists of.
-fn stays(listeners: &[Listener]) -> Batch {
+/// All that the table consists of, `by_socket` where the kernel can look for one.
+fn stays(listeners: &[Listener], by_socket: bool) -> Batch {
     let mut batch = Batch::default();
     batch.renew_table(TABLE);
     transports(&mut batch, TABLE);
@@ -206,8 +227,9 @@ fn stays(listeners: &[Listener]) -> Batch {
     rule("prerouting", vec![from_this_machine(), accept()]);
     for family in Family::BOTH {
         let planned = address_in(End::Destination, family, name("planned", family));
-        let asked = [planned, dns(End::Destination), destination_is_ours()];
-        rule("prerouting", [&asked[..], &[has_socket(), notrack(), accept()]].concat());
+        let mut asked = vec![planned, dns(End::Destination), destination_is_ours()];
+        asked.extend(by_socket.then(has_socket));
+        rule("prerouting", [&asked[..], &[notrack(), accept()]].concat());
     }
     rule("prerouting", vec![dns(End::Destination), jump(AWAY)]);
     rule("output", vec![untracked(), accept()]);
@@ -293,143 +315,6 @@ impl Drop for Warrant {
         batch.delete_table(&self.table);
         // Where this fails the kernel deletes the table with its owner, or the next `show` does.
         let _ = self.socket.commit(batch);
-    }
-}
-
-/// The table of the leases, which goes when this value does, or the process.
-pub struct Leases {
-    socket: SocketApart,
-    table: String,
-    seen: Seen,
-    /// What was put there, where others can change it.
-    put: Option<Contents>,
-}
-
-/// How the kernel sees that the process has ended, besides a lease that times out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
-    /// It drops the table with the process (Linux 5.12).
-    pub by_owner: bool,
-    /// It looks for a socket that takes the query (Linux 4.10, with `nft_socket`); it does so for pods alone.
-    pub by_socket: bool,
-}
-
-impl Leases {
-    /// Makes the table; no address has a lease yet. `mark` is the SO_MARK of our own probes, which are let through to us
-    /// without one. Where the kernel lacks a part, the rest does it: [`Leases::seen`].
-    ///
-    /// # Errors
-    /// Where the kernel refuses all of it.
-    pub fn open(mark: u32) -> Result<Self, NftError> {
-        for (by_owner, by_socket) in [(true, true), (true, false), (false, true)] {
-            match Self::open_as(mark, Seen { by_owner, by_socket }) {
-                Err(NftError::NotSupported { .. } | NftError::Refused { .. }) => {}
-                tried => return tried,
-            }
-        }
-        Self::open_as(mark, Seen { by_owner: false, by_socket: false })
-    }
-
-    /// As [`Leases::open`], with these parts and no others.
-    ///
-    /// # Errors
-    /// Where the kernel refuses one.
-    pub fn open_as(mark: u32, seen: Seen) -> Result<Self, NftError> {
-        let socket = SocketApart::open()?;
-        // Old and new process overlap: each has its own, also where both are the first process of a container. One that has
-        // no owner outlives its process, and is the next one's.
-        let table = match seen.by_owner {
-            true => format!("{TABLE}-lease-{}-{}", std::process::id(), socket.port()),
-            false => UNOWNED_LEASES.to_owned(),
-        };
-        let mut batch = Batch::default();
-        match seen.by_owner {
-            true => batch.add_table(&table, TableFlags::Owner),
-            false => batch.renew_table(&table),
-        }
-        transports(&mut batch, &table);
-        for family in Family::BOTH {
-            let (name, flags) = (name("lease", family), SetFlags::Timeout);
-            batch.add_set(&table, &Set { name, key: family.key(), flags, elements: Vec::new() });
-        }
-        batch.add_chain(&table, &Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW - 10)) });
-        batch.add_chain(&table, &Chain { name: "output", hook: Some(("filter", LocalOut, RAW - 10)) });
-        for family in Family::BOTH {
-            // Leases come before the table that stays: an answer in between would make an entry the wrong way round, which a
-            // client that keeps its port meets when we die, and keeps alive for as long as it asks. What comes most comes first.
-            let answers = address_in(End::Source, family, name("lease", family));
-            batch.add_rule(&table, "output", [answers, dns(End::Source), notrack(), accept()]);
-        }
-        batch.add_rule(&table, "output", [mark_is(mark), notrack(), accept()]);
-        for family in Family::BOTH {
-            let mut leased = vec![
-                address_in(End::Destination, family, name("lease", family)),
-                dns(End::Destination),
-                destination_is_ours(),
-            ];
-            batch.add_rule(&table, "output", [&leased[..], &[notrack(), accept()]].concat());
-            if seen.by_socket {
-                leased.push(has_socket());
-            }
-            batch.add_rule(&table, "prerouting", [&leased[..], &[notrack(), accept()]].concat());
-        }
-        socket.commit(batch)?;
-        let mut leases = Self { socket, table, seen, put: None };
-        if !seen.by_owner {
-            leases.put = Some(leases.contents()?);
-        }
-        Ok(leases)
-    }
-
-    fn contents(&mut self) -> Result<Contents, NftError> {
-        self.socket.contents(&self.table, &["prerouting", "output"], &[TRANSPORTS])
-    }
-
-    /// How the kernel sees that this process serves no more.
-    pub fn seen(&self) -> Seen {
-        self.seen
-    }
-
-    /// Takes all leases back, and the table: from now on queries go the listeners' way out.
-    ///
-    /// # Errors
-    /// Where the kernel refuses.
-    pub fn give_up(self) -> Result<(), NftError> {
-        let mut batch = Batch::default();
-        batch.delete_table(&self.table);
-        self.socket.commit(batch)
-    }
-
-    /// Gives these addresses a lease that ends so long from now, or with the table.
-    ///
-    /// # Errors
-    /// Where the kernel refuses; where the table is gone, or another process has changed one that has no owner.
-    pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<(), NftError> {
-        if self.put.is_some() && Some(self.contents()?) != self.put {
-            return Err(NftError::Changed { table: self.table.clone() });
-        }
-        let mut batch = Batch::default();
-        renew(&mut batch, &self.table, "lease", addresses, lasts);
-        self.socket.commit_unseen(batch).map_err(|error| match error {
-            // It was made of the same parts.
-            NftError::NotSupported { .. } => NftError::Changed { table: self.table.clone() },
-            error => error,
-        })
-    }
-}
-
-/// In three steps: a plain add does not make an element that is there live longer.
-fn renew(batch: &mut Batch, table: &str, sets: &str, addresses: &[IpAddr], lasts: Option<Duration>) {
-    let lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
-    for family in Family::BOTH {
-        let keys: Vec<_> =
-            addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect();
-        if !keys.is_empty() {
-            let set = name(sets, family);
-            batch.add_elements(table, set, &keys, lasts);
-            batch.delete_elements(table, set, &keys);
-            batch.add_elements(table, set, &keys, lasts);
-        }
     }
 }
 

@@ -31,6 +31,7 @@ mod lock;
 mod manager;
 mod message;
 mod network;
+mod older_kernel;
 mod place;
 mod pod;
 mod records;
@@ -56,6 +57,7 @@ pub use isolated::{add_address, isolated, isolated_for, isolated_steadily, lacki
 pub use manager::Manager;
 pub use message::{Edns, Message, Question, Record, header, question_end};
 pub use network::{wire, within, within_scope};
+pub use older_kernel::OlderKernel;
 pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdir};
 pub use pod::Pod;
 pub use records::{record, rtype_name, rtype_number};

@@ -127,6 +127,11 @@ impl Socket {
         Ok(chain)
     }
 
+    /// The elements of a set that have not timed out.
+    pub(crate) fn members(&mut self, table: &str, set: &str) -> Result<Vec<Vec<u8>>, NftError> {
+        self.elements(table, set).map_err(|error| unlisted(&format!("list set {table} {set}"), error))
+    }
+
     /// Sorted: the kernel has them in the order of a hash.
     fn elements(&mut self, table: &str, set: &str) -> io::Result<Vec<Vec<u8>>> {
         let attributes = vec![SetElementList::Table(table.to_owned()), SetElementList::Set(set.to_owned())];

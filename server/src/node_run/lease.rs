@@ -233,11 +233,7 @@ impl Worker {
                 "there are neither leases nor rules, and clients are dark when this server dies: {error}"
             ));
         }
-        notes.extend(self.leases.as_ref().map(Leases::seen).and_then(|seen| match (seen.by_owner, seen.by_socket) {
-            (false, _) => Some("this kernel keeps our tables when we die (it is older than 5.12): a death is seen when the leases end".to_owned()),
-            (true, false) => Some("this kernel cannot match sockets (nft_socket): one that we close while we live is seen when its lease ends".to_owned()),
-            (true, true) => None,
-        }));
+        notes.extend(self.leases.as_ref().and_then(|leases| kept::lacking(leases.seen())).map(str::to_owned));
         let silent = self.probe(running, &configuration, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
         let left = self.left_to_cluster(running, &listeners);
@@ -249,6 +245,8 @@ impl Worker {
         // restart.
         if let Err(error) = self.renew(running, &good) {
             notes.push(format!("leases cannot be renewed: {error}"));
+            // What was given up is made again at once; where that fails, the next round says why.
+            let _ = self.open_leases();
         }
         // Rules are put only once all addresses answer: before, clients keep the way they have.
         let had_rules = self.put.is_some();

@@ -32,6 +32,7 @@ fn the_unit_without_a_server_puts_the_way_out_there_and_may_do_nothing_else() {
         ("Service", "ExecStart", "/usr/local/bin/localdns node up -conf /etc/localdns/Corefile"),
         ("Service", "Type", "oneshot"),
         ("Service", "RemainAfterExit", "yes"),
+        ("Service", "EnvironmentFile", "-/etc/localdns/environment"),
         ("Service", "CapabilityBoundingSet", "CAP_NET_ADMIN"),
         ("Service", "ProtectSystem", "strict"),
         ("Install", "WantedBy", "multi-user.target"),

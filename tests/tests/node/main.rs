@@ -20,6 +20,7 @@ mod networkd;
 mod never_dark;
 mod node_cache;
 mod node_local;
+mod older_kernel;
 mod overload;
 mod owners;
 mod pods;

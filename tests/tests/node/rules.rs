@@ -200,14 +200,26 @@ fn neither_a_query_nor_its_answer_is_tracked_where_a_lease_stands_alone() {
 }
 
 #[test]
-fn an_older_kernel_s_table_is_the_next_process_s_to_replace() {
+fn an_older_kernel_s_table_is_that_of_all_processes_and_the_next_ones_to_replace_where_it_differs() {
     isolated(|| {
         if !tool("rules", "nft") {
             return;
         }
         let mut leases = Leases::open_as(MARK, Seen { by_owner: false, by_socket: false }).unwrap();
         leases.renew(&addresses(), Some(LASTS)).unwrap();
-        let expected = LEASES.replace(" socket transparent 0", "").replace("\tflags owner\n\n", "");
+        let holder = format!("{:#010x}", std::process::id());
+        let holders = format!(
+            "\tset holders {{\n\t\ttype mark\n\t\tflags timeout\n\t\telements = {{ {holder} timeout 1s }}\n\t}}\n\n"
+        );
+        let expected = LEASES.replace(" socket transparent 0", "").replace("\tflags owner\n\n", &holders);
+        assert_eq!(listed("localdns-lease"), expected);
+        assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
+        // The next process finds them there, and both keep them.
+        let mut next = Leases::open_as(MARK, Seen { by_owner: false, by_socket: false }).unwrap();
+        assert!(listed("localdns-lease").contains("elements = { 10.96.0.20"), "they stay");
+        next.renew(&addresses(), Some(LASTS)).unwrap();
+        leases.renew(&addresses(), Some(LASTS)).unwrap();
+        next.leave().unwrap();
         assert_eq!(listed("localdns-lease"), expected);
         // Nobody owns it: whoever takes its rules takes the leases.
         run("nft", &["flush", "table", "inet", "localdns-lease"]);
@@ -217,7 +229,7 @@ fn an_older_kernel_s_table_is_the_next_process_s_to_replace() {
         let next = Leases::open_as(MARK, Seen { by_owner: false, by_socket: true }).unwrap();
         assert!(!listed("localdns-lease").contains("elements = { 10.96.0.20"), "nobody has a lease yet");
         drop(next);
-        assert!(Rules::open().unwrap().holders().unwrap().is_empty(), "nobody lives");
+        assert!(Rules::open().unwrap().holders().unwrap().is_empty(), "nobody has leases there");
         Rules::open().unwrap().remove().unwrap();
         assert_eq!(run("nft", &["list", "ruleset"]), "");
     });

@@ -1,6 +1,7 @@
 //! SIGTERM while a reload goes on: nothing of ours is put back, and whoever asked before is answered.
 
 use std::net::UdpSocket;
+use std::ops::Range;
 use std::time::Duration;
 
 use tests::{Ask, Message, Server, isolated_steadily, now, run, tool};
@@ -10,22 +11,25 @@ use super::lab::{COREFILE, Lab, NAME, US};
 
 #[test]
 fn a_clean_stop_in_the_midst_of_a_reload_leaves_no_rule_and_no_address() {
-    isolated_steadily(Duration::from_secs(180), || stops(8));
+    isolated_steadily(Duration::from_secs(180), || stops(0..8));
 }
 
 #[test]
 #[ignore = "long: two hundred stops"]
 fn two_hundred_clean_stops_in_the_midst_of_a_reload_leave_no_rule_and_no_address() {
-    isolated_steadily(Duration::from_secs(2400), || stops(200));
+    let number = |variable, default| {
+        std::env::var(variable).map_or(default, |number| number.parse().expect("a number of stops"))
+    };
+    isolated_steadily(Duration::from_secs(2400), || stops(number("STOPS_FROM", 0)..number("STOPS_TO", 200)));
 }
 
-/// So many processes, each told to end at another point of a reload.
-fn stops(times: usize) {
+/// A process each, told to end at another point of a reload.
+fn stops(which: Range<usize>) {
     if !tool("stop in reload", "nft") {
         return;
     }
     let lab = Lab::new();
-    for stop in 0..times {
+    for stop in which {
         let until = ["SIGUSR1: Reloading", "Reloading", "Reloading complete", ""][stop % 4];
         let mut server = lab.serve(&["-host-resolver", "none", "-at-stop", "clean"]);
         server.wait_for_log("queries to fd10::11 come here", PATIENCE);

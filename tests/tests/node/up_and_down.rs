@@ -9,6 +9,7 @@ use tests::{Ask, Server, ask, isolated, run, signal, tool};
 
 use super::lab::{Lab, NAME, PLAIN, US};
 use super::never_dark::{node, status};
+use super::restart::{UNIT, boot};
 
 #[test]
 fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
@@ -26,6 +27,22 @@ fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
         assert!(server.wait(Duration::from_secs(10)).success());
         assert_eq!(run("nft", &["list", "tables", "inet"]), "");
         assert!(!run("ip", &["link"]).contains("localdns"));
+    });
+}
+
+#[test]
+fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
+    isolated(|| {
+        let test = "the_unit_without_a_server_takes_the_flags_of_the_servers_unit";
+        let Some((_lab, systemd)) = boot(test) else { return };
+        std::fs::write("/etc/localdns/environment", "LOCALDNS_NODE_LINK=dns0\n").expect("the test's own");
+        for unit in ["localdns-node-up", UNIT] {
+            systemd.ctl(&["start", unit]);
+            let on = run("ip", &["-o", "addr", "show", "to", "169.254.10.10"]);
+            // The link's alias is another matter.
+            let links = run("ip", &["-o", "link"]);
+            assert!(on.contains(" dns0 ") && !links.contains(": localdns:"), "{unit}: {on}{links}");
+        }
     });
 }
 

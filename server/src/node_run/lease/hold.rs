@@ -21,7 +21,7 @@ impl Worker {
                 Ok(Some(Told::Resume)) => return true,
                 // The other process has leases of its own by now.
                 Ok(Some(Told::Leave) | None) => {
-                    let _ = self.leases.take().map(node::Leases::give_up);
+                    let _ = self.leases.take().map(node::Leases::leave);
                     return false;
                 }
                 Ok(Some(Told::Hold(held))) => {

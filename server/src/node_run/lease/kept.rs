@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use node::{Leases, Listener, Rules, Standing};
+use node::{Leases, Listener, Rules, Seen, Standing};
 
 use super::Worker;
 use crate::node_run::{RuleSet, Settings, owners};
@@ -80,4 +80,22 @@ pub(super) fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {
         Standing::Changed => rules.holders()?.len() > 1,
         Standing::Missing => false,
     })
+}
+
+/// What the kernel lacks of what a death is seen by, and how it is seen all the same.
+pub(super) fn lacking(seen: Seen) -> Option<&'static str> {
+    match (seen.by_owner, seen.by_socket) {
+        (true, true) => None,
+        (true, false) => Some(
+            "this kernel cannot look for sockets (nft_socket): one that we close while we live is seen when its lease ends",
+        ),
+        (false, true) => Some(
+            "this kernel keeps our tables when we die (it is older than 5.12): queries of pods go the way out at once, by the \
+             socket that is gone, all others when the leases end",
+        ),
+        (false, false) => Some(
+            "this kernel keeps our tables when we die (it is older than 5.12), and cannot look for sockets (nft_socket): \
+             queries go the way out when the leases end",
+        ),
+    }
 }

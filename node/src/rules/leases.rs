@@ -1,0 +1,205 @@
+//! The table of the leases.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use netlink_packet_netfilter::nftables::InetHookNumber::{LocalOut, PreRouting};
+use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
+
+use super::{RAW, TABLE, UNOWNED_LEASES, name, transports};
+use crate::nft::{
+    Batch, Chain, Contents, End, Family, NftError, Set, SocketApart, TRANSPORTS, accept, address_in,
+    destination_is_ours, dns, has_socket, mark_is, notrack, octets,
+};
+
+/// The table of the leases, which goes when this value does, or the process.
+pub struct Leases {
+    socket: SocketApart,
+    table: String,
+    seen: Seen,
+    /// What was put there, where others can change it.
+    put: Option<Contents>,
+}
+
+/// How the kernel sees that the process has ended, besides a lease that times out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// It drops the table with the process (Linux 5.12).
+    pub by_owner: bool,
+    /// It looks for a socket that takes the query (Linux 4.10, with `nft_socket`); it does so for pods alone.
+    pub by_socket: bool,
+}
+
+impl Leases {
+    /// Makes the table; no address has a lease yet. `mark` is the SO_MARK of our own probes, which are let through to us
+    /// without one. Where the kernel lacks a part, the rest does it: [`Leases::seen`].
+    ///
+    /// # Errors
+    /// Where the kernel refuses all of it.
+    pub fn open(mark: u32) -> Result<Self, NftError> {
+        for (by_owner, by_socket) in [(true, true), (true, false), (false, true)] {
+            match Self::open_as(mark, Seen { by_owner, by_socket }) {
+                Err(NftError::NotSupported { .. } | NftError::Refused { .. }) => {}
+                tried => return tried,
+            }
+        }
+        Self::open_as(mark, Seen { by_owner: false, by_socket: false })
+    }
+
+    /// As [`Leases::open`], with these parts and no others.
+    ///
+    /// # Errors
+    /// Where the kernel refuses one.
+    pub fn open_as(mark: u32, seen: Seen) -> Result<Self, NftError> {
+        let socket = SocketApart::open()?;
+        // Old and new process overlap: each has its own, also where both are the first process of a container. One that has
+        // no owner outlives its process: all have the same one.
+        let table = match seen.by_owner {
+            true => format!("{TABLE}-lease-{}-{}", std::process::id(), socket.port()),
+            false => UNOWNED_LEASES.to_owned(),
+        };
+        let mut batch = Batch::default();
+        match seen.by_owner {
+            true => batch.add_table(&table, TableFlags::Owner),
+            false => {
+                batch.renew_table(&table);
+                let (name, key, flags) = (HOLDERS, MARK_KEY, SetFlags::Timeout);
+                batch.add_set(&table, &Set { name, key, flags, elements: Vec::new() });
+            }
+        }
+        transports(&mut batch, &table);
+        for family in Family::BOTH {
+            let (name, flags) = (name("lease", family), SetFlags::Timeout);
+            batch.add_set(&table, &Set { name, key: family.key(), flags, elements: Vec::new() });
+        }
+        batch.add_chain(&table, &Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW - 10)) });
+        batch.add_chain(&table, &Chain { name: "output", hook: Some(("filter", LocalOut, RAW - 10)) });
+        for family in Family::BOTH {
+            // Leases come before the table that stays: an answer in between would make an entry the wrong way round, which a
+            // client that keeps its port meets when we die, and keeps alive for as long as it asks. What comes most comes first.
+            let answers = address_in(End::Source, family, name("lease", family));
+            batch.add_rule(&table, "output", [answers, dns(End::Source), notrack(), accept()]);
+        }
+        batch.add_rule(&table, "output", [mark_is(mark), notrack(), accept()]);
+        for family in Family::BOTH {
+            let mut leased = vec![
+                address_in(End::Destination, family, name("lease", family)),
+                dns(End::Destination),
+                destination_is_ours(),
+            ];
+            batch.add_rule(&table, "output", [&leased[..], &[notrack(), accept()]].concat());
+            if seen.by_socket {
+                leased.push(has_socket());
+            }
+            batch.add_rule(&table, "prerouting", [&leased[..], &[notrack(), accept()]].concat());
+        }
+        let mut leases = Self { socket, table, seen, put: None };
+        match seen.by_owner {
+            true => leases.socket.commit(batch)?,
+            false => leases.put = Some(leases.share(batch)?),
+        }
+        Ok(leases)
+    }
+
+    /// Takes the table as it is where another process has it, or had: what lease is in it ends by itself. Makes it where it is not
+    /// that of the batch.
+    fn share(&mut self, batch: Batch) -> Result<Contents, NftError> {
+        let there = self.contents()?;
+        let mut holds = Batch::default();
+        extend(&mut holds, &self.table, HOLDERS, &holder(), Some(OPENED));
+        if there.is_of(&batch, &[TRANSPORTS]) && self.socket.commit_unseen(holds).is_ok() {
+            return Ok(there);
+        }
+        self.socket.commit(batch)?;
+        self.contents()
+    }
+
+    fn contents(&mut self) -> Result<Contents, NftError> {
+        self.socket.contents(&self.table, &["prerouting", "output"], &[TRANSPORTS])
+    }
+
+    /// How the kernel sees that this process serves no more.
+    pub fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// Takes all leases back, and the table: from now on queries go the listeners' way out.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn give_up(self) -> Result<(), NftError> {
+        let mut batch = Batch::default();
+        batch.delete_table(&self.table);
+        self.socket.commit(batch)
+    }
+
+    /// Leaves queries to a process that has leases of its own by now, or in the same table.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn leave(self) -> Result<(), NftError> {
+        if self.seen.by_owner { self.give_up() } else { Ok(()) }
+    }
+
+    /// Gives these addresses a lease that ends so long from now, or with the table.
+    ///
+    /// # Errors
+    /// Where the kernel refuses; where the table is gone, or another process has changed one that has no owner.
+    pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<(), NftError> {
+        if self.put.is_some() && Some(self.contents()?) != self.put {
+            return Err(NftError::Changed { table: self.table.clone() });
+        }
+        let mut batch = Batch::default();
+        renew(&mut batch, &self.table, "lease", addresses, lasts);
+        if !self.seen.by_owner && !addresses.is_empty() {
+            extend(&mut batch, &self.table, HOLDERS, &holder(), lasts);
+        }
+        self.socket.commit_unseen(batch).map_err(|error| match error {
+            // It was made of the same parts.
+            NftError::NotSupported { .. } => NftError::Changed { table: self.table.clone() },
+            error => error,
+        })
+    }
+}
+
+/// Gives these addresses so long from now, in the sets of this kind.
+pub(super) fn renew(
+    batch: &mut Batch,
+    table: &str,
+    sets: &str,
+    addresses: &[IpAddr],
+    lasts: Option<Duration>,
+) {
+    for family in Family::BOTH {
+        let keys: Vec<_> =
+            addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect();
+        if !keys.is_empty() {
+            extend(batch, table, name(sets, family), &keys, lasts);
+        }
+    }
+}
+
+/// In three steps: a plain add does not make an element that is there live longer.
+fn extend(batch: &mut Batch, table: &str, set: &str, keys: &[Vec<u8>], lasts: Option<Duration>) {
+    let lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
+    batch.add_elements(table, set, keys, lasts);
+    batch.delete_elements(table, set, keys);
+    batch.add_elements(table, set, keys, lasts);
+}
+
+/// This process, as an element of [`HOLDERS`].
+fn holder() -> [Vec<u8>; 1] {
+    [std::process::id().to_be_bytes().to_vec()]
+}
+
+/// The process that an element of [`HOLDERS`] is.
+pub(super) fn pid_of(holder: &[u8]) -> Option<u32> {
+    holder.try_into().map(u32::from_be_bytes).ok()
+}
+
+/// In the table that has no owner: the processes that have leases there, each as long as its leases last.
+pub(super) const HOLDERS: &str = "holders";
+/// `mark`, the type of a number of this machine's own that every kernel and `nft` knows.
+const MARK_KEY: (u32, u32) = (19, 4);
+/// How long a process counts as a holder that has not renewed a lease yet.
+const OPENED: Duration = Duration::from_secs(1);
