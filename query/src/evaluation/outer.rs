@@ -24,8 +24,8 @@ pub struct Outer {
     pub route: Arc<Route>,
     /// What its lookups came to so far.
     pub found: Vec<Arc<InnerAnswer>>,
-    /// How many wishes upstreams were asked for.
-    pub asked: usize,
+    /// What was spent on it so far.
+    pub spent: Spent,
     /// The upstream that was asked last.
     pub upstream: Option<SocketAddr>,
     /// The octets of what was found.
@@ -40,13 +40,13 @@ impl Outer {
         zone: &Arc<ServedZone>,
         route: &Arc<Route>,
         found: Vec<Arc<InnerAnswer>>,
-        asked: usize,
+        spent: Spent,
     ) -> Result<Box<Self>, Failure> {
         let options: Box<[u8]> = query.edns.map_or(&[][..], |edns| edns.options).into();
         let octets = found.iter().map(|found| found.octets()).sum::<usize>() + options.len();
         let held = vec![Held::take(&zone.block.held, octets, MOST_HELD).ok_or(Failure::Overload)?];
         let (zone, route) = (zone.clone(), route.clone());
-        Ok(Box::new(Self { query: query.hold(), options, zone, route, found, asked, upstream: None, held }))
+        Ok(Box::new(Self { query: query.hold(), options, zone, route, found, spent, upstream: None, held }))
     }
 
     /// Keeps what one more lookup came to; where all that wait hold too much already, that it failed.
@@ -59,6 +59,15 @@ impl Outer {
             None => self.found.push(found.lost()),
         }
     }
+}
+
+/// What one client's query has taken, over all evaluations of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Spent {
+    /// How many wishes upstreams were asked for.
+    pub(super) asked: usize,
+    /// How many records of what was found were taken apart or copied.
+    pub(super) records: usize,
 }
 
 /// What must be asked before an evaluation can go on.
