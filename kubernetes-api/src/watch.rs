@@ -35,7 +35,7 @@ use crate::sink::{Asked, Sink};
 
 pub use annotate::annotate;
 
-use access::Api;
+use access::{Api, Credentials};
 use ask::Ask;
 use connection::{Connection, broken};
 use follower::{Follower, Next, Rest};
@@ -143,6 +143,46 @@ struct Link {
     who: Option<(Instant, Option<Box<str>>)>,
 }
 
+/// What said who asks, and what it said.
+struct Refused {
+    credentials: Credentials,
+    who: Option<Box<str>>,
+}
+
+impl Link {
+    /// What was not accepted, where that is why a request failed.
+    fn refused(self, why: &Lost) -> Option<Refused> {
+        let (Lost::Unauthorized { .. }, Some(connection), Some((_, who))) = (why, self.connection, self.who)
+        else {
+            return None;
+        };
+        Some(Refused { credentials: connection.api.credentials, who })
+    }
+}
+
+/// Why a wait was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Time,
+    /// Who asks is another than was not accepted.
+    Another,
+}
+
+/// Waits until then, or until a file has another token than the one that was not accepted.
+async fn wait(now: fn() -> Instant, until: Instant, refused: Option<Refused>) -> Over {
+    if let Some(Refused { credentials: credentials @ Credentials::TokenFile(_), who }) = refused {
+        while now() + LOOK_AT_TOKEN < until {
+            tokio::time::sleep(LOOK_AT_TOKEN).await;
+            let credentials = credentials.clone();
+            if aside(move || credentials.header()).await.is_ok_and(|is| is != who) {
+                return Over::Another;
+            }
+        }
+    }
+    sleep_until(until.into()).await;
+    Over::Time
+}
+
 impl Shared {
     fn now(&self) -> Instant {
         (self.settings.now)()
@@ -154,13 +194,17 @@ impl Shared {
 
     async fn follow(&self, kind: Kind) {
         let mut follower = Follower::new(kind, self.wants.clone(), rand::random);
-        let mut link = Link::default();
+        let (mut link, mut refused) = (Link::default(), None);
         loop {
             match follower.next(self.now()) {
-                Next::Wait(until) => sleep_until(until.into()).await,
+                Next::Wait(until) => {
+                    if wait(self.settings.now, until, refused.take()).await == Over::Another {
+                        follower.at_once();
+                    }
+                }
                 Next::Ask(ask) => {
                     if let Err(why) = self.exchange(&mut follower, &mut link, &ask).await {
-                        link = Link::default();
+                        refused = std::mem::take(&mut link).refused(&why);
                         follower.failed(self.now(), &why, &mut **self.sink());
                     }
                 }
@@ -330,4 +374,33 @@ impl<T> Drop for GivenUp<T> {
 const LONGEST_END: Duration = Duration::from_secs(1);
 /// As client-go.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(10);
+/// Between two looks at a token's file where what it had is not accepted.
+const LOOK_AT_TOKEN: Duration = Duration::from_millis(250);
 const AFTER_PANIC: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_is_not_accepted_is_waited_for_until_it_is_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        std::fs::write(&file, "one").unwrap();
+        let refused = |credentials| Some(Refused { credentials, who: Some("Bearer one".into()) });
+        let of_file = || refused(Credentials::TokenFile(file.clone()));
+        let now = || tokio::time::Instant::now().into_std();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let soon = || now() + 2 * LOOK_AT_TOKEN;
+            assert_eq!(wait(now, soon(), of_file()).await, Over::Time, "it is the same");
+            let far = now() + Duration::from_secs(3_600);
+            let publish = async { std::fs::write(&file, "two").unwrap() };
+            let (over, ()) = tokio::join!(wait(now, far, of_file()), publish);
+            assert_eq!(over, Over::Another);
+            for other in [None, refused(Credentials::Fixed("Bearer two".into()))] {
+                assert_eq!(wait(now, soon(), other).await, Over::Time, "no file says another");
+            }
+        });
+    }
+}

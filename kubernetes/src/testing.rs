@@ -118,6 +118,14 @@ impl Cluster {
         words.join(", ") + end
     }
 
+    /// What is explained of a question.
+    pub(crate) fn explain(&self, question: &str) -> String {
+        let (name, rtype) = question.split_once(' ').unwrap();
+        let packet = packet(name, rtype_of(rtype));
+        let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
+        self.responder.explain(&self.index, &query)
+    }
+
     /// What `k8s_external` explains.
     pub(crate) fn explain_external(&self, external: &crate::External, name: &str) -> String {
         let packet = packet(name, RType::A);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use plugin::Tables;
     use plugin::failure::Failure;
-    use query::evaluation::{Evaluation, Follow, InnerLookups};
+    use query::evaluation::{Evaluation, Follow, InnerLookups, Spent};
     use scene::{Scene, packet};
     use wire::RType;
 
@@ -110,8 +110,14 @@ mod tests {
         let context = scene.context(AT, &client);
         for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
             let mut tables = Tables::default();
-            let mut evaluation =
-                Evaluation::new(&listener.served.route, &context, &mut tables, &query, Vec::new(), 0);
+            let mut evaluation = Evaluation::new(
+                &listener.served.route,
+                &context,
+                &mut tables,
+                &query,
+                Vec::new(),
+                Spent::default(),
+            );
             assert!(evaluation.run(zone).is_err());
             let lookups = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
             let InnerLookups { asked, outer } = *lookups;

@@ -42,6 +42,9 @@ pub enum Failure {
     /// One query leads to too many others.
     #[error("the answer leads to more than {0} other names")]
     TooManyNames(usize),
+    /// Answers that lead from one to the next are too large.
+    #[error("the answer leads through more than {0} records")]
+    TooManyRecords(usize),
     /// An answer needs itself.
     #[error("the answer leads round in circles")]
     Circle,
@@ -88,6 +91,7 @@ impl Failure {
             | Self::NameAfterRewrite(..)
             | Self::Dropped
             | Self::TooManyNames(_)
+            | Self::TooManyRecords(_)
             | Self::Circle
             | Self::Transfers
             | Self::CutOff(_)
@@ -128,6 +132,7 @@ impl Failure {
             | Self::NameAfterRewrite(..)
             | Self::Dropped
             | Self::TooManyNames(_)
+            | Self::TooManyRecords(_)
             | Self::Circle
             | Self::CutOff(_)
             | Self::Overload

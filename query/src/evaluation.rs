@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use observe::counters::{Counter, Proto};
-use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
 use crate::route::Route;
@@ -25,7 +25,7 @@ use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
 pub use found::{Follow, InnerAnswer};
-pub use outer::{InnerLookups, MOST_HELD, Outer, UpstreamQuery};
+pub use outer::{InnerLookups, MOST_HELD, Outer, Spent, UpstreamQuery};
 
 /// How an evaluation ends.
 pub enum End {
@@ -43,8 +43,8 @@ pub struct Evaluation<'h, 'a> {
     query: &'a Query<'a>,
     /// What is known already.
     found: Vec<Arc<InnerAnswer>>,
-    /// How many wishes have led to upstreams.
-    asked: usize,
+    /// What it has taken so far.
+    spent: Spent,
     /// How many more wishes are looked at.
     left: usize,
     /// What counts one when this ends.
@@ -97,14 +97,14 @@ enum Known {
 }
 
 impl<'h, 'a> Evaluation<'h, 'a> {
-    /// That of a query whose lookups came to `found` so far, of which upstreams were asked for `asked` wishes.
+    /// That of a query whose lookups came to `found` so far, for which so much was `spent` before.
     pub fn new(
         route: &'h Arc<Route>,
         context: &'a QueryContext<'a>,
         tables: &'a mut Tables<'h>,
         query: &'a Query<'a>,
         found: Vec<Arc<InnerAnswer>>,
-        asked: usize,
+        spent: Spent,
     ) -> Self {
         Self {
             route,
@@ -112,7 +112,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             tables,
             query,
             found,
-            asked,
+            spent,
             left: MOST_WISHES,
             counts: Vec::new(),
             at_target: false,
@@ -142,7 +142,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// # Errors
     /// Where those that wait hold too much already.
     pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<InnerLookups<'h>>, Failure> {
-        let outer = Outer::new(self.query, zone, self.route, self.found, self.asked)?;
+        let outer = Outer::new(self.query, zone, self.route, self.found, self.spent)?;
         Ok(Box::new(InnerLookups { asked: self.missing, outer: Some(outer) }))
     }
 
@@ -217,14 +217,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 found
             }
         };
-        // It was packed from a reply of our own, whose records can be read.
         let told = found.told.as_ref().map_err(Clone::clone);
-        let most = match self.context.proto {
-            Proto::Udp => MOST_IN_DATAGRAM,
-            Proto::Tcp => u16::MAX,
-        };
-        let told = told.and_then(|packed| packed.message(most).map_err(|_| Failure::Panic));
-        let (mut message, failure) = match told {
+        let (mut message, failure) = match told.and_then(|packed| self.take_apart(packed)) {
             Ok(message) if found.follow == Follow::No => (message, None),
             Ok(message) => self.follow(query, &message, found.follow)?,
             Err(failure) => (failed(query, &failure), Some(failure)),
@@ -234,6 +228,26 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             message.options.remove(OPTION_CLIENT_SUBNET);
         }
         Ok((Box::new(message), failure))
+    }
+
+    fn take_apart(&mut self, packed: &Packed) -> Result<Message, Failure> {
+        let most = match self.context.proto {
+            Proto::Udp => MOST_IN_DATAGRAM,
+            Proto::Tcp => u16::MAX,
+        };
+        self.spend(packed.records(most))?;
+        // It was packed from a reply of our own, whose records can be read.
+        packed.message(most).map_err(|_| Failure::Panic)
+    }
+
+    /// Counts records that are about to be taken apart or copied.
+    fn spend(&mut self, records: usize) -> Result<(), Failure> {
+        let spent = self.spent.records + records;
+        if spent > MOST_RECORDS {
+            return Err(Failure::TooManyRecords(MOST_RECORDS));
+        }
+        self.spent.records = spent;
+        Ok(())
     }
 
     fn look_up(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<Arc<InnerAnswer>, Missing> {
@@ -257,14 +271,14 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 let failure = Failure::Forward(forwarder::Failure::Patience);
                 return Ok(InnerAnswer::new(zone, query, Err(failure), Follow::No));
             }
-            Lookup::Ask(_) if self.at_target && self.asked == MOST_ASKED => {
+            Lookup::Ask(_) if self.at_target && self.spent.asked == MOST_ASKED => {
                 return Ok(InnerAnswer::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), Follow::No));
             }
             Lookup::Ask(patience) => {
                 // With the whole deadline left it is the forwarder that ends it, and its failure names the upstream.
                 let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
                 let patience = patience.into_iter().chain(left).min();
-                self.asked += usize::from(self.at_target);
+                self.spent.asked += usize::from(self.at_target);
                 self.missing.push(UpstreamQuery::new(query, zone, patience, !self.at_target));
                 return Err(Missing);
             }
@@ -363,7 +377,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         self.at_target = above;
         self.at = at;
         let wish = match end {
-            Ok(End::Told(message, None)) => Some(Wish::Answer(message)),
+            // It is kept as well, for who wishes for it again.
+            Ok(End::Told(message, None)) => Some(match self.spend(message.records.len()) {
+                Ok(()) => Wish::Answer(message),
+                Err(failure) => Wish::Failed(failure),
+            }),
             Ok(End::Told(_, Some(failure))) => Some(Wish::Failed(failure)),
             Ok(End::Silence) => Some(Wish::Failed(Failure::Dropped)),
             Err(Missing) => None,
@@ -416,3 +434,8 @@ const MOST_IN_DATAGRAM: u16 = 4096 / 11;
 const MOST_ASKED: usize = 8;
 /// Wishes and CNAMEs that are looked at for one client's query; what memory knows of them costs no more than this.
 const MOST_WISHES: usize = 32;
+/// Records that are taken apart or copied for one client's query, each time that it is evaluated: four messages of 64 KiB,
+/// whose records take 11 octets or more, have no more. An answer that leads to another one is read twice, once to see where it
+/// leads to; one of nine that lead from each to the next, ten times, and that many records would take a worker a tenth of
+/// a second.
+const MOST_RECORDS: usize = 4 * (65_535 / 11);

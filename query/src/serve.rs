@@ -7,7 +7,9 @@ use std::time::Instant;
 use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
-use crate::evaluation::{self, End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, UpstreamQuery};
+use crate::evaluation::{
+    self, End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, Spent, UpstreamQuery,
+};
 use crate::route::Route;
 use observe::counters::{Counted, Proto, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
@@ -250,7 +252,7 @@ fn evaluate<'h>(
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
-    let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, 0);
+    let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Spent::default());
     match evaluation.run(zone) {
         Ok(End::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);

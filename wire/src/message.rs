@@ -151,18 +151,27 @@ impl Packed {
     /// # Errors
     /// [`Malformed`] where its records cannot be read.
     pub fn message(&self, most: u16) -> Result<Message, Malformed> {
-        let (mut counts, mut flags) = (self.counts, self.flags);
-        if let Some(long) = counts.iter().position(|count| *count > most) {
-            counts[long] = most;
-            counts[long + 1..].fill(0);
-            flags |= if long == Section::Additional as usize { 0 } else { Flags::TC };
-        }
+        let (counts, cut) = self.first(most);
         let records = Records::new(&self.octets, self.start, counts)
             .map(|record| Rr::read(&self.octets, &record?))
             .collect::<Result<_, _>>()?;
         let mut options = OptionBytes::none();
         options.extend_encoded(&self.options);
-        Ok(Message { rcode: self.rcode, flags, records, options })
+        Ok(Message { rcode: self.rcode, flags: self.flags | cut, records, options })
+    }
+
+    /// How many records [`message`](Self::message) takes apart.
+    pub fn records(&self, most: u16) -> usize {
+        self.first(most).0.into_iter().map(usize::from).sum()
+    }
+
+    /// How many records of each section are taken apart, and the flag that says so where these are not all.
+    fn first(&self, most: u16) -> ([u16; 3], u16) {
+        let mut counts = self.counts;
+        let Some(long) = counts.iter().position(|count| *count > most) else { return (counts, 0) };
+        counts[long] = most;
+        counts[long + 1..].fill(0);
+        (counts, if long == Section::Additional as usize { 0 } else { Flags::TC })
     }
 
     /// How much memory it takes.
@@ -235,6 +244,7 @@ mod tests {
         for (most, records, cut) in [(0, 0, true), (1, 1, true), (2, 4, false), (u16::MAX, 4, false)] {
             let message = packed.message(most).unwrap();
             assert_eq!((message.records.len(), message.flags & Flags::TC != 0), (records, cut), "{most}");
+            assert_eq!(packed.records(most), records, "{most}");
         }
     }
 

@@ -286,6 +286,11 @@ impl Follower {
         sink.lost(self.kind, why);
     }
 
+    /// What was waited for is there.
+    pub(super) fn at_once(&mut self) {
+        self.not_before = None;
+    }
+
     /// Reads objects, or after the last octets (`None`) what they end with.
     fn objects(
         &mut self,

@@ -7,7 +7,7 @@ use wire::{Name, Query, RType};
 use super::endpoints::{Order, chosen};
 use super::external::{self, External, Meant};
 use super::name::{self, Asked, Below};
-use super::{Grammar, Pods, Recalled, Responder};
+use super::{Grammar, Pods, Recalled, Responder, external_target, pod};
 use crate::index::{At, Index, Service, named};
 use kubernetes_api::objects::{self, ExternalAddress, Kind, Target};
 
@@ -20,52 +20,93 @@ impl Responder {
             Asked::Apex | Asked::Above | Asked::Version | Asked::NameServer => {
                 "it is there in every cluster".to_owned()
             }
-            Asked::Namespace(name) => match index.has_namespace(name) && self.shows(name) {
-                true => format!("namespace {}", text(name)),
-                false => format!("there is no namespace {}", text(name)),
-            },
-            Asked::Pod { namespace, .. } => match self.rules.pods {
-                Pods::Disabled => "`pods disabled`: no pod has a name".to_owned(),
-                Pods::Insecure => format!("`pods insecure`: any address, in namespace {}", text(namespace)),
-                Pods::Verified => {
-                    format!(
-                        "`pods verified`: a pod of namespace {} with that address decides",
-                        text(namespace)
-                    )
-                }
-            },
-            Asked::Service(below) => self.explain_service(index, grammar, &below, query.rtype),
+            Asked::Namespace(name) => {
+                self.no_namespace(index, name).unwrap_or_else(|| format!("namespace {}", text(name)))
+            }
+            Asked::Pod { address, namespace } => self.explain_pod(index, address, namespace),
+            Asked::Service(below) => self.explain_service(index, grammar, below, query.rtype),
             Asked::Nothing => "no name below a cluster's zone is of this form".to_owned(),
         }
     }
 
-    fn explain_service(&self, index: &Index, grammar: Grammar, below: &Below<'_>, rtype: RType) -> String {
+    /// Why nothing is there in a namespace: what an answer looks at first.
+    fn no_namespace(&self, index: &Index, name: &[u8]) -> Option<String> {
+        if !self.shows(name) {
+            Some(format!("namespace {} is not among `namespaces`", text(name)))
+        } else if !index.has_namespace(name) {
+            Some(format!("there is no namespace {}", text(name)))
+        } else {
+            None
+        }
+    }
+
+    fn explain_pod(&self, index: &Index, dashed: &[u8], namespace: &[u8]) -> String {
+        if self.rules.pods == Pods::Disabled {
+            return "`pods disabled`: no pod has a name".to_owned();
+        }
+        let Some(address) = pod::address(dashed) else { return format!("{} is no address", text(dashed)) };
+        if let Some(why) = self.no_namespace(index, namespace) {
+            return why;
+        }
+        let namespace = text(namespace);
+        match (self.rules.pods, index.pod_of(address, &namespace)) {
+            (Pods::Verified, Some(pod)) => format!("`pods verified`: pod {} has {address}", pod.key),
+            (Pods::Verified, None) => {
+                format!("`pods verified`: no pod of namespace {namespace} has {address}")
+            }
+            (Pods::Insecure | Pods::Disabled, _) => {
+                format!("`pods insecure`: any address, in namespace {namespace}")
+            }
+        }
+    }
+
+    fn explain_service(&self, index: &Index, grammar: Grammar, mut below: Below<'_>, rtype: RType) -> String {
+        if let Some(why) = self.no_namespace(index, below.namespace) {
+            return why;
+        }
         let directory = if grammar.multicluster { &index.imports } else { &index.services };
         let what = if grammar.multicluster { "service import" } else { "service" };
         let place = directory.of_name(below.key);
-        let found = named(&place, below.key).filter(|_| self.shows(below.namespace));
-        let found = found.and_then(|entry| Some((&entry.service, entry.service.object.as_ref()?)));
-        let Some((service, object)) = found else {
+        let found = named(&place, below.key);
+        let found = found.and_then(|entry| Some((entry, entry.service.object.as_ref()?)));
+        let Some((entry, object)) = found else {
             return format!("there is no {what} {}", key_text(below.namespace, below.key));
         };
-        let of = format!("{what} {}", object.key);
-        if !service.namespace.is_known() {
-            return format!("the namespace of {of} is not among those that are followed");
-        }
+        let (service, of) = (&entry.service, format!("{what} {}", object.key));
         match &object.target {
-            Target::ExternalName(to) => format!("{of} is the external name {to:?}"),
+            Target::ClusterIps(_) | Target::ExternalName(_) if below.topology.is_some() => {
+                format!("{of} is not headless: it has no names for a zone's endpoints")
+            }
+            Target::ExternalName(to) => match (external_target(to), below.is_bare()) {
+                (None, _) => format!("{of} is the external name {to:?}, which is no name"),
+                (Some(_), true) => format!("{of} is the external name {to:?}"),
+                (Some(_), false) => {
+                    format!("{of} is the external name {to:?}, and has no names below its own")
+                }
+            },
+            Target::ClusterIps(_) if self.is_empty(entry) => {
+                format!("{of} has no ready endpoint, and `ignore empty_service` is set")
+            }
             Target::ClusterIps(addresses) if below.endpoint.is_none() => match below.means_any(&object.ports)
             {
                 true => format!("{of} has {}", list(addresses.iter().map(IpAddr::to_string))),
                 false => format!("{of} has no such port"),
             },
             Target::ClusterIps(_) | Target::Headless => {
-                let ports = below.ports_of(service, false);
-                let chosen = chosen(service, below, ports.as_ref(), Order::Label);
-                let endpoints = list(chosen.filter(|at| answers(*at, rtype)).map(endpoint));
-                match endpoints.is_empty() {
-                    true => format!("{of} has no such ready endpoint{}", of_family(rtype)),
-                    false => format!("{of}: {endpoints}"),
+                let ports = below.ports_of(service, rtype == RType::SRV);
+                let is_none =
+                    |below: &Below<'_>| chosen(service, below, ports.as_ref(), Order::Label).next().is_none();
+                if below.topology.is_some_and(|topology| topology.prefer) && is_none(&below) {
+                    below.topology = None;
+                }
+                if is_none(&below) {
+                    let such = if below.is_bare() { "" } else { "such " };
+                    return format!("{of} has no {such}ready endpoint");
+                }
+                let chosen = chosen(service, &below, ports.as_ref(), Order::Label);
+                match list(chosen.filter(|at| answers(*at, rtype)).map(endpoint)) {
+                    none if none.is_empty() => format!("{of} has no such ready endpoint{}", of_family(rtype)),
+                    endpoints => format!("{of}: {endpoints}"),
                 }
             }
         }

@@ -38,7 +38,7 @@ impl Responder {
 }
 
 /// Three single dashes are an IPv4 address, all else is to be an IPv6 one.
-fn address(dashed: &[u8]) -> Option<IpAddr> {
+pub(super) fn address(dashed: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(dashed).ok()?;
     if text.matches('-').count() == 3 && !text.contains("--") {
         return text.replace('-', ".").parse::<Ipv4Addr>().ok().map(IpAddr::V4);

@@ -1,3 +1,4 @@
+mod explain;
 mod looks;
 mod options;
 

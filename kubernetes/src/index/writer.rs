@@ -401,7 +401,7 @@ fn namespace_of(name: &[u8]) -> &[u8] {
     name.first().and_then(|length| name.get(usize::from(*length) + 2..)).unwrap_or_default()
 }
 
-/// Octets of all objects of a cluster: of one with 10,000 services and 100,000 endpoints, some 30 MB.
+/// Octets of all objects of a cluster: of one with 10,000 services and 100,000 endpoints, some 40 MB.
 const MOST_OCTETS: usize = 256 << 20;
 #[cfg(test)]
 impl Writer {
@@ -409,6 +409,11 @@ impl Writer {
     pub(super) fn within(mut self, most_octets: usize) -> Self {
         self.most_octets = most_octets;
         self
+    }
+
+    /// Octets of all objects, as they are counted.
+    pub(super) fn octets(&self) -> usize {
+        self.octets
     }
 
     /// Whether every object is forgotten.

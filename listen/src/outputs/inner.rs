@@ -116,7 +116,7 @@ impl Outputs {
     /// Goes on with a client's query, now that more is known of what its answer needs.
     fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant) {
         let Inner { outer, client } = inner;
-        let Outer { query: held, options, zone, route, found, asked, upstream, .. } = *outer;
+        let Outer { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
         let (peer, server, proto) = match &client {
             Client::Udp { socket: (_, address), peer, local } => {
                 let server = local.map_or(*address, |local| (local.address, address.port()).into());
@@ -131,7 +131,7 @@ impl Outputs {
         if let Some(edns) = &mut query.edns {
             edns.options = &options;
         }
-        let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, found, asked);
+        let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, found, spent);
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);

@@ -25,8 +25,8 @@ pub struct Outer {
     pub route: Arc<Route>,
     /// What its lookups came to so far.
     pub found: Vec<Arc<InnerAnswer>>,
-    /// How many wishes upstreams were asked for.
-    pub asked: usize,
+    /// What was spent on it so far.
+    pub spent: Spent,
     /// The upstream that was asked last.
     pub upstream: Option<SocketAddr>,
     /// The octets of its options.
@@ -41,7 +41,7 @@ impl Outer {
         zone: &Arc<ServedZone>,
         route: &Arc<Route>,
         found: Vec<Arc<InnerAnswer>>,
-        asked: usize,
+        spent: Spent,
     ) -> Result<Box<Self>, Failure> {
         let options: Box<[u8]> = query.edns.map_or(&[][..], |edns| edns.options).into();
         let held = Held::take(&zone.block.held, options.len(), MOST_HELD).ok_or(Failure::Overload)?;
@@ -50,7 +50,7 @@ impl Outer {
         }
         let (zone, route) = (zone.clone(), route.clone());
         let query = query.hold();
-        Ok(Box::new(Self { query, options, zone, route, found, asked, upstream: None, _held: held }))
+        Ok(Box::new(Self { query, options, zone, route, found, spent, upstream: None, _held: held }))
     }
 
     /// Keeps what one more lookup came to; where all that wait hold too much already, that it failed.
@@ -63,6 +63,15 @@ impl Outer {
     pub fn is_short_of_memory(&self) -> bool {
         self.zone.block.held.load(Relaxed) >= MOST_HELD / 2
     }
+}
+
+/// What one client's query has taken, over all evaluations of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Spent {
+    /// How many wishes upstreams were asked for.
+    pub(super) asked: usize,
+    /// How many records of what was found were taken apart or copied.
+    pub(super) records: usize,
 }
 
 /// What must be asked before an evaluation can go on.

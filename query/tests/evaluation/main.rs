@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod large;
 mod varied;
 
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use plugin::failure::Failure;
 use plugin::spec::{BuildContext, StepSpec};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wish, Wishes};
 use plugin::{QueryContext, Tables};
-use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, MOST_HELD, Missing};
+use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent};
 use scene::Scene;
 use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Rr, Section};
 
@@ -217,7 +218,7 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
         ("with an option", Some(said(zone, &Query { added, ..query })), true),
     ] {
         let (mut tables, found) = (Tables::default(), found.into_iter().collect());
-        let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, 0);
+        let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, Spent::default());
         let end = evaluation.run(zone);
         assert_eq!(end.is_err(), asks, "{what}");
         if asks {
@@ -242,7 +243,8 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let context = scene.context(AT, &client);
     let wait_with = |found: Arc<InnerAnswer>| {
         let (mut tables, found) = (Tables::default(), vec![found]);
-        let evaluation = Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, 0);
+        let evaluation =
+            Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, Spent::default());
         evaluation.wait(zone)
     };
     let wait = || wait_with(found());
@@ -285,10 +287,10 @@ fn rounds(
     let zone = listener.served.route.find(&query).unwrap();
     let client = scene::client();
     let (mut tables, context) = (Tables::default(), scene.context(AT, &client));
-    let (mut found, mut asked, mut rounds) = (Vec::new(), 0, Vec::new());
+    let (mut found, mut spent, mut rounds) = (Vec::new(), Spent::default(), Vec::new());
     loop {
         let mut evaluation =
-            Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, asked);
+            Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {
             Ok(End::Silence) => return (rounds, "silence".to_owned()),
             Ok(End::Told(message, _)) => {
@@ -318,7 +320,7 @@ fn rounds(
                 Err(failure) => InnerAnswer::new(asked.zone, &query, Err(failure), Follow::No),
             });
         }
-        (found, asked) = (outer.found, outer.asked);
+        (found, spent) = (outer.found, outer.spent);
     }
 }
 
@@ -401,7 +403,7 @@ fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
     let client = scene::client();
     let context = scene.context(AT, &client);
     let mut evaluation =
-        Evaluation::new(&listener.served.route, &context, &mut tables, &query, Vec::new(), 0);
+        Evaluation::new(&listener.served.route, &context, &mut tables, &query, Vec::new(), Spent::default());
     assert!(evaluation.run(zone).is_err());
     assert_eq!(
         evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}")).asked[0].zone.block.index,

@@ -224,6 +224,7 @@ fn kinds() -> Vec<Object> {
         ),
         service("t1", "hl", &web, json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless})),
         service("t1", "none", &none, json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless})),
+        service("t1", "four", &none, json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless})),
         service("t1", "ext", &none, external("a.target.test")),
         service("t1", "extnx", &none, external("nx.target.test")),
         service("t1", "extnodata", &none, external("nodata.target.test")),
@@ -260,6 +261,7 @@ fn kinds() -> Vec<Object> {
             &json!([{"addresses": ["fd00:17::1"], "conditions": ready, "hostname": "h3", "zone": "z1"}, {"addresses": ["fd00:17::"], "conditions": ready}]),
             &headless,
         ),
+        pod_slice("t1", "four", "172.17.4.4", &headless),
         pod("t1", "client", &["127.0.0.1"]),
         pod("t1", "pod-1", &["172.17.0.254"]),
         pod("t2", "pod-2", &["172.17.0.255", "fd00:17::2"]),
@@ -280,7 +282,7 @@ pub(crate) fn below(names: &str, zone: &str) -> Vec<String> {
 /// Names that the objects have, and some that are near.
 fn names() -> Vec<String> {
     let mut all = below(
-        "web.t1 WEB.T1 web.t2 six.t1 portless.t1 hl.t1 none.t1 ext.t1 extnx.t1 extnodata.t1 extin.t1 extip.t1 extself.t1 extping.t1 extc-0.t1 extc-1.t1 web.nowhere nowhere.t1 t1 t2 empty nowhere \
+        "web.t1 WEB.T1 web.t2 six.t1 portless.t1 hl.t1 four.t1 172-17-4-4.four.t1 _c._udp.four.t1 none.t1 ext.t1 extnx.t1 extnodata.t1 extin.t1 extip.t1 extself.t1 extping.t1 extc-0.t1 extc-1.t1 web.nowhere nowhere.t1 t1 t2 empty nowhere \
          _http._tcp.web.t1 http.tcp.web.t1 _http._udp.web.t1 _nope._tcp.web.t1 _c._udp.hl.t1 _c._udp.none.t1 _http._tcp.ext.t1 _._tcp.web.t2 \
          w1.web.t1 172-17-1-1.web.t1 h1.hl.t1 H1.hl.t1 172-17-0-255.hl.t1 172-17-0-254.hl.t1 h3.hl.t1 fd00-17--0.hl.t1 fd00-17--.hl.t1 pod-1.hl.t1 pod-2.hl.t1 nobody.hl.t1 \
          x.ext.t1 x.h1.hl.t1 a.b.c.web.t1 z1.pin._zone.hl.t1 z1.prefer._zone.hl.t1 z9.prefer._zone.hl.t1 z9.pin._zone.hl.t1 z1.pin._zone.web.t1",

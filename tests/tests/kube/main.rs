@@ -22,5 +22,6 @@ mod seen;
 mod served;
 mod shown;
 mod storm;
+mod tokens;
 mod told;
 mod zone;

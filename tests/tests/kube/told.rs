@@ -1,14 +1,13 @@
 //! An API that does as it is told: every fault that one has, and what is kept meanwhile.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kubernetes_api::{Access, Following, Kind, Object, Pace, Settings, Wants, follow};
 use serde_json::{Value, json};
 use tests::kube::{Api, Form, Reply, Request};
-use tests::{eventually, now, publish, tempdir};
+use tests::{eventually, now};
 
 use super::seen::Seen;
 
@@ -29,7 +28,7 @@ pub(super) fn listed(form: Form, kind: &str, version: u64) -> Vec<u8> {
     form.event("BOOKMARK", kind, &json!({ "metadata": metadata }))
 }
 
-fn added(form: Form, name: &str, version: u64) -> Vec<u8> {
+pub(super) fn added(form: Form, name: &str, version: u64) -> Vec<u8> {
     form.event("ADDED", "Service", &service(name, version, "10.96.0.1"))
 }
 
@@ -55,7 +54,7 @@ pub(super) fn quiet(form: Form, request: &Request) -> Reply {
 }
 
 /// An API whose services are as `script` says.
-fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Api {
+pub(super) fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Api {
     Api::start(move |request| if request.path == SERVICES { script(request) } else { quiet(form, request) })
 }
 
@@ -78,12 +77,12 @@ fn names(seen: &Seen) -> Vec<String> {
     names.collect()
 }
 
-fn until_names(seen: &Seen, wanted: &[&str]) {
+pub(super) fn until_names(seen: &Seen, wanted: &[&str]) {
     eventually(&format!("{wanted:?}"), Duration::from_secs(30), || (names(seen) == wanted).then_some(()));
 }
 
 /// The resource versions that watches of services began from.
-fn begun(api: &Api) -> Vec<String> {
+pub(super) fn begun(api: &Api) -> Vec<String> {
     let watches = api.requests().into_iter().filter(|request| request.path == SERVICES && request.is_watch());
     watches.map(|request| request.parameter("resourceVersion").to_owned()).collect()
 }
@@ -293,87 +292,6 @@ fn nonsense_is_left_out_or_asked_for_again_and_ends_nothing() {
         assert!(services[0].1.starts_with("the reply makes no sense: "), "{services:?}");
         assert_eq!(services[1].1, "the reply makes no sense: text/html");
     }
-}
-
-#[test]
-fn a_token_is_read_again_when_the_api_knows_it_no_more() {
-    let directory = tempdir();
-    let token = directory.path().join("token");
-    publish(&token, "one");
-    let valid = Arc::new(Mutex::new("one"));
-    let of = valid.clone();
-    let api = services(Form::Protobuf, move |request| {
-        let who = request.headers.get("authorization").map_or("", String::as_str);
-        if who != format!("Bearer {}", of.lock().unwrap()) {
-            return Reply::failure(Form::Protobuf, 401, "Unauthorized");
-        }
-        let first = [added(Form::Protobuf, "a", 3), listed(Form::Protobuf, "Service", 10)].concat();
-        if request.is_watch_list() {
-            Reply::watch(Form::Protobuf).octets(first).stall()
-        } else {
-            Reply::watch(Form::Protobuf).octets(added(Form::Protobuf, "b", 11)).stall()
-        }
-    });
-    let file = directory.path().join("config");
-    let config = json!({
-        "current-context": "c",
-        "clusters": [{"name": "k", "cluster": {"server": api.url()}}],
-        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-    });
-    publish(&file, config.to_string());
-    let (seen, _following) = start(Access::Kubeconfig { file, context: None }, Wants::default());
-    until_names(&seen, &["a"]);
-    *valid.lock().unwrap() = "two";
-    api.cut();
-    let refused = "the API does not accept who asks: told to: Unauthorized";
-    seen.until("the refusal", |store| store.lost.iter().any(|(_, why)| why == refused));
-    publish(&token, "two");
-    until_names(&seen, &["a", "b"]);
-    assert_eq!(seen.store().lists[&Kind::Service], 1);
-}
-
-#[test]
-fn a_token_that_is_renewed_in_the_midst_of_a_watch_is_told_before_the_old_one_is_refused() {
-    static LATER_S: AtomicU64 = AtomicU64::new(0);
-    let (directory, form) = (tempdir(), Form::Protobuf);
-    publish(&directory.path().join("token"), "one");
-    let (sender, receiver) = channel::<Vec<u8>>();
-    let first = Mutex::new(Some(receiver));
-    let api = services(form, move |_| match first.lock().unwrap().take() {
-        Some(parts) => {
-            Reply::watch(form).octets([added(form, "a", 3), listed(form, "Service", 10)].concat()).live(parts)
-        }
-        None => Reply::watch(form).octets(added(form, "c", 12)).stall(),
-    });
-    let config = json!({
-        "current-context": "c",
-        "clusters": [{"name": "k", "cluster": {"server": api.url()}}],
-        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-    });
-    let file = directory.path().join("config");
-    publish(&file, config.to_string());
-    let seen = Seen::default();
-    let settings = Settings {
-        access: Access::Kubeconfig { file, context: None },
-        wants: Wants::default(),
-        pace: Pace::default(),
-        now: || now() + Duration::from_secs(LATER_S.load(Ordering::Acquire)),
-    };
-    let _following = follow(settings, Box::new(seen.clone())).expect("a thread can be had");
-    until_names(&seen, &["a"]);
-    publish(&directory.path().join("token"), "two");
-    LATER_S.store(11, Ordering::Release);
-    // What goes on goes on with the old one; the API looked at it when it began.
-    sender.send(added(form, "b", 11)).expect("it is watched");
-    until_names(&seen, &["a", "b"]);
-    drop(sender);
-    until_names(&seen, &["a", "b", "c"]);
-    let told = api.requests().into_iter().filter(|request| request.path == SERVICES);
-    let told: Vec<_> = told.filter_map(|request| request.headers.get("authorization").cloned()).collect();
-    assert_eq!(told, ["Bearer one", "Bearer two"]);
-    assert_eq!((begun(&api), seen.store().lost.len()), (vec![String::new(), "11".to_owned()], 0));
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub(super) const PLAIN: Rows = &[
     ("WEB.T1.svc.Cluster.LOCAL A", "A 10.96.0.100"),
     ("web.t1.svc.cluster.local AAAA", "AAAA fd00:10:96::64"),
     ("v4.t1.svc.cluster.local AAAA", NODATA),
+    ("dup.t1.svc.cluster.local AAAA", NODATA),
     ("v6.t1.svc.cluster.local A", NODATA),
     ("v6.t1.svc.cluster.local AAAA", "AAAA fd00:10:96::65"),
     ("kubernetes.default.svc.cluster.local A", "A 10.96.0.1"),
@@ -211,6 +212,20 @@ pub(super) const PROPERTIES: &[(&str, u32, Rows)] = &[
             ("172-17-0-9.web.t1.svc.cluster.local A", NXDOMAIN),
             ("254.0.17.172.in-addr.arpa PTR", NO_POINTER),
             ("100.0.96.10.in-addr.arpa PTR", "PTR web.t1.svc.cluster.local."),
+        ],
+    ),
+    // What is there without an address of a family is no other's to answer: the upstream hears of none of these.
+    (
+        "fallthrough",
+        5,
+        &[
+            ("v4.t1.svc.cluster.local AAAA", NODATA),
+            ("_dns._udp.v4.t1.svc.cluster.local AAAA", NODATA),
+            ("v6.t1.svc.cluster.local A", NODATA),
+            ("dup.t1.svc.cluster.local AAAA", NODATA),
+            ("same.dup.t1.svc.cluster.local AAAA", NODATA),
+            ("172-17-0-9.web.t1.svc.cluster.local AAAA", NODATA),
+            ("h3.hl.t1.svc.cluster.local A", NODATA),
         ],
     ),
     (

@@ -1,0 +1,98 @@
+//! What `explain` says of names, beside what is answered of them: the first thing that an answer lacks is the one that is named.
+
+use super::*;
+
+#[test]
+fn what_a_name_lacks_is_named_in_the_order_in_which_it_is_looked_for() {
+    for (properties, rows) in ROWS {
+        let mut rules = rules("cluster.local in-addr.arpa");
+        properties(&mut rules);
+        let more = [pod("t1/client", "10.1.0.7"), service("t1/ext-v4", "to 192.0.2.1", "")];
+        let cluster = Cluster::of(&everything(), rules, objects().into_iter().chain(more));
+        for (question, expected) in *rows {
+            let question = question.replacen(' ', ".cluster.local ", 1);
+            let denied = cluster.ask(&question).starts_with("NXDOMAIN");
+            let told = cluster.explain(&question);
+            assert_eq!((denied, told.as_str()), (expected.0, expected.1), "{question}");
+        }
+    }
+}
+
+type Rows = &'static [(&'static str, (bool, &'static str))];
+
+/// Whether it is NXDOMAIN, and why.
+const ROWS: &[(fn(&mut Rules), Rows)] = &[
+    (
+        |_| {},
+        &[
+            ("x.y A", (true, "no name below a cluster's zone is of this form")),
+            ("nowhere.svc A", (true, "there is no namespace nowhere")),
+            ("t1.svc A", (false, "namespace t1")),
+            ("web.nowhere.svc A", (true, "there is no namespace nowhere")),
+            ("_http._tcp.web.nowhere.svc SRV", (true, "there is no namespace nowhere")),
+            ("nobody.t1.svc A", (true, "there is no service t1/nobody")),
+            ("h1.nobody.t1.svc A", (true, "there is no service t1/nobody")),
+            ("web.t1.svc A", (false, "service t1/web has 10.96.0.100, fd00:96::64")),
+            ("_nope._tcp.web.t1.svc SRV", (true, "service t1/web has no such port")),
+            ("h9.web.t1.svc A", (true, "service t1/web has no such ready endpoint")),
+            ("h9.hl.t1.svc A", (true, "service t1/hl has no such ready endpoint")),
+            ("h9.hl.t1.svc AAAA", (true, "service t1/hl has no such ready endpoint")),
+            ("h1.hl.t1.svc AAAA", (false, "service t1/hl has no such ready endpoint with an IPv6 address")),
+            ("_nope._udp.hl.t1.svc SRV", (true, "service t1/hl has no such ready endpoint")),
+            ("none.t1.svc A", (true, "service t1/none has no ready endpoint")),
+            ("none.t1.svc AAAA", (true, "service t1/none has no ready endpoint")),
+            (
+                "x.ext.t1.svc A",
+                (true, "service t1/ext is the external name \"example.net\", and has no names below its own"),
+            ),
+            ("ext.t1.svc A", (false, "service t1/ext is the external name \"example.net\"")),
+            (
+                "ext-v4.t1.svc A",
+                (true, "service t1/ext-v4 is the external name \"192.0.2.1\", which is no name"),
+            ),
+            ("10-1-0-7.t1.pod A", (true, "`pods disabled`: no pod has a name")),
+        ],
+    ),
+    (
+        |rules| rules.namespaces = ["t1".into()].into(),
+        &[
+            ("web.t2.svc A", (true, "namespace t2 is not among `namespaces`")),
+            ("t2.svc A", (true, "namespace t2 is not among `namespaces`")),
+            ("web.t1.svc A", (false, "service t1/web has 10.96.0.100, fd00:96::64")),
+        ],
+    ),
+    (
+        |rules| rules.ignore_empty = true,
+        &[("v4.t1.svc A", (true, "service t1/v4 has no ready endpoint, and `ignore empty_service` is set"))],
+    ),
+    (
+        |rules| rules.zonal = true,
+        &[
+            (
+                "a.pin._zone.web.t1.svc A",
+                (true, "service t1/web is not headless: it has no names for a zone's endpoints"),
+            ),
+            ("z9.pin._zone.hl.t1.svc A", (false, "service t1/hl has no such ready endpoint")),
+            (
+                "z9.prefer._zone.hl.t1.svc AAAA",
+                (false, "service t1/hl: endpoint fd00:17::1 of slice t1/hl-b"),
+            ),
+        ],
+    ),
+    (
+        |rules| rules.pods = Pods::Insecure,
+        &[
+            ("1-2-3-4.t1.pod A", (false, "`pods insecure`: any address, in namespace t1")),
+            ("1-2-3-4.nowhere.pod A", (true, "there is no namespace nowhere")),
+            ("1-2-3.t1.pod A", (true, "1-2-3 is no address")),
+        ],
+    ),
+    (
+        |rules| rules.pods = Pods::Verified,
+        &[
+            ("10-1-0-7.t1.pod A", (false, "`pods verified`: pod t1/client has 10.1.0.7")),
+            ("10-1-0-8.t1.pod A", (true, "`pods verified`: no pod of namespace t1 has 10.1.0.8")),
+            ("10-1-0-7.t2.pod A", (true, "`pods verified`: no pod of namespace t2 has 10.1.0.7")),
+        ],
+    ),
+];

@@ -1,0 +1,104 @@
+//! Answers as large as messages can be, each of which leads to another one.
+
+use allocation_counter::measure;
+use observe::counters::Proto;
+use plugin::{QueryContext, Tables};
+use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, Spent};
+use scene::Scene;
+use wire::{Class, Message, Name, Owner, Query, RType, Rcode, Reply, Section};
+
+use crate::AT;
+
+/// An upstream's answer for `a<n>`: aliases that lead nowhere, one that leads to `b<n + 1>` for the first so many, and addresses.
+#[derive(Clone, Copy)]
+struct Says {
+    aliases: u16,
+    leads_on: u16,
+    addresses: u16,
+}
+
+impl Says {
+    fn write(self, query: &Query<'_>, reply: &mut Reply<'_>) {
+        let name = query.name.to_string();
+        let number: u16 = name.trim_matches(|other: char| !other.is_ascii_digit()).parse().unwrap();
+        let mut push = |rtype, data: &[u8]| {
+            reply.push(Section::Answer, Owner::Question, rtype, Class::IN, 60, data);
+        };
+        (0..self.aliases).for_each(|_| push(RType::CNAME, b"\x01c\0"));
+        if number < self.leads_on {
+            push(RType::CNAME, Name::from_text(&format!("b{}", number + 1)).unwrap().as_wire());
+        }
+        (0..self.addresses).for_each(|last| push(RType::A, &last.to_be_bytes().repeat(2)));
+    }
+}
+
+/// What a client is told over TCP, and of how many names upstreams were asked for it.
+fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
+    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
+    let packet = scene::packet("a0", RType::A, None);
+    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let zone = listener.served.route.find(&query).unwrap();
+    let client = scene::client();
+    let context = QueryContext::new(scene.now, &client, AT.parse().unwrap(), Proto::Tcp, 0);
+    let (mut tables, mut found, mut spent, mut names) = (Tables::default(), Vec::new(), Spent::default(), 0);
+    loop {
+        let mut evaluation =
+            Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, spent);
+        match evaluation.run(zone) {
+            Ok(End::Told(message, _)) => return (message, names),
+            Ok(End::Silence) => panic!("silence"),
+            Err(Missing) => {}
+        }
+        let InnerLookups { asked, outer } = *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
+        let mut outer = outer.unwrap();
+        names += asked.len();
+        for asked in asked {
+            let query = asked.query.query();
+            let mut octets = Vec::new();
+            let mut reply = Reply::start(&mut octets, &query);
+            says.write(&query, &mut reply);
+            outer.add(InnerAnswer::of_reply(asked.zone, &query, &reply, Follow::No));
+        }
+        (found, spent) = (outer.found, outer.spent);
+    }
+}
+
+/// `b<n>` becomes `a<n>`, which is asked for.
+fn scene() -> Scene {
+    Scene::new(". {\nbind 127.0.0.1\nrewrite cname regex ^b([0-9]+)\\.$ a{1}.\nforward . 192.0.2.53\n}\n")
+}
+
+/// As many addresses of one name as a message of 64 KiB has room for, beside an alias.
+const MOST: u16 = 4_000;
+
+#[test]
+fn an_alias_leads_from_the_largest_answer_to_another() {
+    let (message, names) = told(&scene(), Says { aliases: 0, leads_on: 1, addresses: MOST });
+    assert_eq!((message.rcode, names), (Rcode::NOERROR, 2));
+    assert_eq!(message.records.len(), 1 + usize::from(MOST));
+    // Of a chain as long as any, with the addresses that a name may have.
+    let (message, names) = told(&scene(), Says { aliases: 0, leads_on: 8, addresses: 100 });
+    assert_eq!((message.rcode, message.records.len(), names), (Rcode::NOERROR, 8 + 100, 9));
+}
+
+#[test]
+fn large_answers_that_lead_from_one_to_the_next_are_not_read_again_and_again() {
+    let (scene, says) = (scene(), Says { aliases: 0, leads_on: u16::MAX, addresses: MOST });
+    let mut came = None;
+    let once = measure(|| came = Some(told(&scene, Says { leads_on: 0, ..says })));
+    assert_eq!(came.take().map(|(message, names)| (message.rcode, names)), Some((Rcode::NOERROR, 1)));
+    let counted = measure(|| came = Some(told(&scene, says)));
+    let (message, names) = came.unwrap();
+    let records: Vec<_> = message.records.iter().map(|rr| rr.rtype).collect();
+    assert_eq!((message.rcode, records, names), (Rcode::SERVFAIL, vec![RType::CNAME; 2], 3));
+    let [counted, once] = [counted, once].map(|info| info.count_total);
+    assert!(counted < 6 * once, "{counted} allocations, and {once} for one such answer");
+}
+
+#[test]
+fn the_first_64_aliases_of_an_answer_are_looked_at() {
+    for (aliases, asked) in [(63, 2), (64, 1)] {
+        let (message, names) = told(&scene(), Says { aliases, leads_on: 1, addresses: 1 });
+        assert_eq!((message.rcode, names), (Rcode::NOERROR, asked), "{aliases}");
+    }
+}
