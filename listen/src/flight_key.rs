@@ -2,8 +2,8 @@
 
 use std::hash::BuildHasher as _;
 
-use forwarder::{Ask, ClientTransport};
-use wire::{HeldQuery, Query};
+use forwarder::Ask;
+use wire::{HeldQuery, Proto, Query};
 
 use super::flights::FlightRegistry;
 use super::inbox::Waiter;
@@ -11,10 +11,10 @@ use query::Block;
 
 impl FlightRegistry {
     /// The hash of a query of that block: equal where a forwarder would let it join the other's flight.
-    pub fn key(&self, block: &Block, query: &Query<'_>, client: ClientTransport) -> u64 {
+    pub fn key(&self, block: &Block, query: &Query<'_>, proto: Proto) -> u64 {
         let Some(forwarding) = block.pipeline.forwarding() else { return 0 };
         let chain = &forwarding.chain;
-        let ask = Ask { chain, query, client, block: block.id, context: 0, patience: None, asker: 0 };
+        let ask = Ask { chain, query, proto, block: block.id, context: 0, patience: None, asker: 0 };
         ask.fingerprint(&self.hasher).unwrap_or_default()
     }
 
@@ -39,7 +39,7 @@ impl FlightRegistry {
             let hash = self.hasher.hash_one((question.name.as_wire(), number));
             return ((hash % workers as u64) as usize, 0);
         }
-        let key = self.key(&waiter.zone.block, &question, waiter.client.transport());
+        let key = self.key(&waiter.zone.block, &question, waiter.client.proto());
         let chosen = own.unwrap_or((key % workers as u64) as usize);
         (self.claim(key, chosen).unwrap_or(chosen), key)
     }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use forwarder::{ClientTransport, ExchangeError, ExchangeId, Fair, Who};
+use forwarder::{ExchangeError, ExchangeId, Fair, Who};
 use sockets::{ListenSocket, Local, Waker};
 use tokio::sync::mpsc;
-use wire::{Asker, HeldQuery, Query};
+use wire::{Asker, HeldQuery, Proto, Query};
 
 use super::mailbox::Mailbox;
 use super::pending::{Inner, Share};
@@ -208,8 +208,8 @@ impl Waiter {
         let InnerLookups { asked, outer } = lookups;
         let mut clients = match outer {
             Some(outer) => {
-                let (number, transport) = (client.number(), client.transport());
-                let shares = Share::all(Inner { outer, client }, number, transport, &asked);
+                let (number, proto) = (client.number(), client.proto());
+                let shares = Share::all(Inner { outer, client }, number, proto, &asked);
                 shares.into_iter().map(Client::Inner).collect()
             }
             None => vec![client],
@@ -270,12 +270,12 @@ impl Client {
         }
     }
 
-    /// The transport by which the query came in.
-    pub(crate) fn transport(&self) -> ClientTransport {
+    /// How the query came.
+    pub(crate) fn proto(&self) -> Proto {
         match self {
-            Self::Stream(_) => ClientTransport::Tcp,
-            Self::Udp { .. } | Self::Nobody => ClientTransport::Udp,
-            Self::Inner(share) => share.transport(),
+            Self::Stream(_) => Proto::Tcp,
+            Self::Udp { .. } | Self::Nobody => Proto::Udp,
+            Self::Inner(share) => share.proto(),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cache::{BlockCache, Stored};
 use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
-use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
+use wire::{Answer, Flags, HeldQuery, OptionBytes, Proto, Query, Rcode, Reply};
 
 use super::inbox::{Client, Waiter};
 use super::pending::Inner;
@@ -20,7 +20,6 @@ use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
 use crate::running::Running;
 use observe::LineRing;
-use observe::counters::Proto;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::Block;
@@ -105,7 +104,7 @@ impl Outputs {
         let ask = Ask {
             chain: &forwarding.chain,
             query: &query,
-            client: waiter.client.transport(),
+            proto: waiter.client.proto(),
             block: zone.block.id,
             context: key,
             patience,

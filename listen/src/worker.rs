@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use forwarder::{Forwarder, Limits};
 use sockets::{BATCH, Epoll, Events, Received};
 use tokio::sync::mpsc;
-use wire::{HeldQuery, accept};
+use wire::{HeldQuery, Proto, accept};
 
 use batch::Batch;
 use pause::Pause;
@@ -30,7 +30,6 @@ use super::socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
 use crate::running::Running;
 use configuration::Configuration;
-use observe::counters::Proto;
 use plugin::endpoint::Endpoint;
 use query::serve::{self, Observed, Outcome};
 

@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use observe::counters::Proto;
 use sockets::{Local, Peer};
-use wire::Query;
+use wire::{Proto, Query};
 
 use crate::failure::Failure;
 

@@ -15,8 +15,8 @@ mod outer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use observe::counters::{Counter, Proto};
-use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcode, Reply, Section};
+use observe::counters::Counter;
+use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Proto, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
 use crate::route::Route;

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Ede, Flags, Gate, Name, Owner, Proto, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
 use crate::evaluation::{self, End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, UpstreamQuery};
 use crate::route::Route;
-use observe::counters::{Counted, Proto, ThreadCounters, ZoneSet};
+use observe::counters::{Counted, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
 use plugin::failure::Failure;
 use plugin::step::{Inward, Sought};

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
 use configuration::{Configuration, Shared};
-use observe::counters::Proto;
 use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
 use plugin::{QueryContext, Tables};
 use query::serve::{self, Observed, Outcome, Served, SizeLimit};
-use wire::{Answer, Flags, Gate, Query, accept};
+use wire::{Answer, Flags, Gate, Proto, Query, accept};
 
 /// Every plugin that answers from memory, with metrics and log.
 const COREFILE: &str = r#"

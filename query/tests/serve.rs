@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use observe::counters::Proto;
 use query::serve::{Observed, Outcome, SizeLimit, count, log};
 use std::time::Duration;
-use wire::{Gate, RType, Rcode};
+use wire::{Gate, Proto, RType, Rcode};
 
 use scene::{Scene, Sent, packet};
 

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use configuration::{Configuration, Listener, Shared};
 use hickory_proto::op::Message;
 use observe::Format;
-use observe::counters::Proto;
 use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
 use plugin::spec::{Role, StepSpec};
@@ -19,7 +18,7 @@ use query::evaluation::UpstreamQuery;
 use query::serve::{self, Served, SizeLimit};
 use sockets::Peer;
 use tokio::runtime::{Builder, Runtime};
-use wire::{Answer, Gate, RType, Rcode, accept};
+use wire::{Answer, Gate, Proto, RType, Rcode, accept};
 
 /// A configuration built from a Corefile, asked without a socket, at a time that only the test moves.
 pub struct Scene {

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::{Answer, Query};
+use wire::{Answer, Proto, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ClientTransport, ConnectionLimits, Failure, NotSent, StreamKind, Upstream};
+use crate::{Chain, ConnectionLimits, Failure, NotSent, StreamKind, Upstream};
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ pub struct Ask<'a> {
     /// The query.
     pub query: &'a Query<'a>,
     /// How it came: upstreams are asked the same way unless the stanza says otherwise.
-    pub client: ClientTransport,
+    pub proto: Proto,
     /// The block's number: equal questions in different blocks are different flights.
     pub block: u64,
     /// Handed back in [`Finished`]; the first asker's.

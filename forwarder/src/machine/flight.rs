@@ -314,7 +314,7 @@ impl Ask<'_> {
     /// of them asks, so that equal misses of different workers share one too. `None` where no stanza forwards the name.
     pub fn fingerprint(&self, hasher: &impl BuildHasher) -> Option<u64> {
         let at = self.chain.matching(0, &self.query.name)?;
-        let bits = key_bits(self.query, self.chain.stanzas()[at].asks_over_tcp(self.client));
+        let bits = key_bits(self.query, self.chain.stanzas()[at].asks_over_tcp(self.proto));
         Some(key_hash(self.block, self.query, bits, hasher))
     }
 }

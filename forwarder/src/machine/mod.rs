@@ -145,7 +145,7 @@ impl<W> Forwarder<W> {
             return refuse(waiter, Failure::NoStanza);
         };
         let stanza = &ask.chain.stanzas()[at];
-        let bits = key_bits(ask.query, stanza.asks_over_tcp(ask.client));
+        let bits = key_bits(ask.query, stanza.asks_over_tcp(ask.proto));
         let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
         let who = Who::of(ask.asker);
         let started = self.machine_time(now);
@@ -163,7 +163,7 @@ impl<W> Forwarder<W> {
             return refuse(waiter, Failure::NoUpstream);
         }
         let spec = stanza.spec();
-        let tcp = stanza.asks_over_tcp(ask.client);
+        let tcp = stanza.asks_over_tcp(ask.proto);
         let is_down = |upstream: &Arc<Upstream>| upstream.is_down(upstream.path(tcp), spec.max_fails);
         if spec.failfast && upstreams.iter().all(is_down) {
             stanza.metrics().healthcheck_broken.add_shared(1);

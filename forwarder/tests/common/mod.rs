@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Ask, Chain, ClientTransport, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder,
-    Limits, NotSent, ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind,
-    Upstream, UpstreamPath,
+    Ask, Chain, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder, Limits, NotSent,
+    ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind, Upstream, UpstreamPath,
 };
-use wire::{Gate, Rcode};
+use wire::{Gate, Proto, Rcode};
 
 pub use message::{Question, answer, query};
 
@@ -331,7 +330,7 @@ impl World {
         let ask = Ask {
             chain: &self.chain.clone(),
             query: &query,
-            client: if question.tcp { ClientTransport::Tcp } else { ClientTransport::Udp },
+            proto: if question.tcp { Proto::Tcp } else { Proto::Udp },
             block: question.block,
             context: 0,
             patience: question.patience,

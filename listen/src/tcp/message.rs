@@ -3,14 +3,13 @@
 use std::slice;
 use std::time::{Duration, Instant};
 
-use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
+use wire::{Gate, HeldQuery, Proto, accept as gate, accept_truncated};
 
 use super::super::inbox::{Client, Waiter};
 use super::super::stream_reply::StreamReply;
 use super::Connection;
 use super::transfer::Transfer;
 use configuration::Configuration;
-use observe::counters::Proto;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::ServedEndpoint;

@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use configuration::Listener;
-use observe::counters::Proto;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::serve::{self, Outcome, Served, SizeLimit};
 use sockets::{Datagram, Outgoing, Peer, Received};
-use wire::{Gate, HeldQuery, accept_truncated};
+use wire::{Gate, HeldQuery, Proto, accept_truncated};
 
 use crate::inbox::{Client, Waiter};
 

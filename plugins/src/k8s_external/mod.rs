@@ -5,13 +5,13 @@ use std::sync::{Arc, OnceLock};
 use crate::told;
 use ::kubernetes::{Answered, External, ExternalRules, Lent};
 use corefile::Directive;
-use observe::counters::{Proto, ThreadCounters};
+use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
 use plugin::failure::Failure;
 use plugin::messages::{OfZone, Push, Records};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use plugin::{Fallthrough, Lookup, QueryContext, Tables};
-use wire::{Class, Query, Reply, ZoneRequest};
+use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
 /// What one `k8s_external` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules};
-use wire::{Class, Query, Reply, ZoneRequest};
+use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
 pub(crate) use self::setup::read;
@@ -25,7 +25,7 @@ pub use self::wrong::Wrong;
 use crate::told;
 use cluster::Cluster;
 use labels::Published;
-use observe::counters::{Proto, ThreadCounters};
+use observe::counters::ThreadCounters;
 use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::endpoint::Endpoint;
