@@ -24,7 +24,7 @@ use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::Block;
 use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
-use query::serve::{self, Observed, Outcome, SizeLimit};
+use query::serve::{self, Observed, Outcome};
 
 /// What a worker writes to.
 pub(crate) struct Outputs {
@@ -220,7 +220,7 @@ impl Outputs {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                serve::finish(zone, &query, &mut reply, SizeLimit::Datagram, failure, &mut outcome);
+                serve::finish(zone, &query, &mut reply, Proto::Udp, failure, &mut outcome);
                 open.replies.commit(&(*peer).into(), *local);
                 let local = local.map_or(*address, |local| (local.address, address.port()).into());
                 (Proto::Udp, *peer, local)
@@ -230,7 +230,7 @@ impl Outputs {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                serve::finish(zone, &query, &mut reply, SizeLimit::Stream, failure, &mut outcome);
+                serve::finish(zone, &query, &mut reply, Proto::Tcp, failure, &mut outcome);
                 stream.send(&self.scratch);
                 (Proto::Tcp, stream.peer, stream.local)
             }

@@ -10,7 +10,7 @@ use configuration::{Configuration, Shared};
 use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
 use plugin::{QueryContext, Tables};
-use query::serve::{self, Observed, Outcome, Served, SizeLimit};
+use query::serve::{self, Observed, Outcome, Served};
 use wire::{Answer, Flags, Gate, Proto, Query, accept};
 
 /// Every plugin that answers from memory, with metrics and log.
@@ -147,7 +147,7 @@ impl Scene {
         let gate = accept(packet);
         let mut outcome = Outcome::OPEN;
         let out = &mut self.out;
-        match serve::serve(listener, &gate, &context, &mut tables, SizeLimit::Datagram, out, &mut outcome) {
+        match serve::serve(listener, &gate, &context, &mut tables, out, &mut outcome) {
             Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {}
             Served::Nothing
             | Served::Silence

@@ -13,7 +13,7 @@ use configuration::Configuration;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::ServedEndpoint;
-use query::serve::{self, Observed, Outcome, Served, SizeLimit};
+use query::serve::{self, Observed, Outcome, Served};
 
 impl Connection {
     /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards.
@@ -58,15 +58,7 @@ impl Connection {
         let gate = if whole { gate(message) } else { accept_truncated(message) };
         #[cfg(test)]
         crate::failpoint::packet(&gate);
-        match serve::serve(
-            &listener.served,
-            &gate,
-            &context,
-            &mut tables,
-            SizeLimit::Stream,
-            out,
-            &mut outcome,
-        ) {
+        match serve::serve(&listener.served, &gate, &context, &mut tables, out, &mut outcome) {
             // Responses and messages without a whole header are not a client's: the connection is closed.
             Served::Nothing => return false,
             Served::Silence => {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use configuration::Listener;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
-use query::serve::{self, Outcome, Served, SizeLimit};
+use query::serve::{self, Outcome, Served};
 use sockets::{Datagram, Outgoing, Peer, Received};
 use wire::{Gate, HeldQuery, Proto, accept_truncated};
 
@@ -56,15 +56,7 @@ impl Batch<'_, '_> {
             look_over(&mut gate, &datagram);
             #[cfg(test)]
             crate::failpoint::packet(&gate);
-            match serve::serve(
-                &listener.served,
-                &gate,
-                &context,
-                &mut tables,
-                SizeLimit::Datagram,
-                out,
-                outcome,
-            ) {
+            match serve::serve(&listener.served, &gate, &context, &mut tables, out, outcome) {
                 Served::Nothing | Served::Silence => {}
                 // Over UDP there is no transfer.
                 Served::Stream(streaming) => drop(streaming),
