@@ -6,7 +6,7 @@ use forwarder::Ask;
 use wire::{HeldQuery, Proto, Query};
 
 use super::flights::FlightRegistry;
-use super::inbox::Waiter;
+use super::waiter::Waiter;
 use query::Block;
 
 impl FlightRegistry {

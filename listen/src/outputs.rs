@@ -14,10 +14,10 @@ use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
 use wire::{Answer, Flags, HeldQuery, OptionBytes, Proto, Query, Rcode, Reply};
 
-use super::inbox::{Client, Waiter};
 use super::pending::Inner;
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
+use super::waiter::{Client, Waiter};
 use crate::running::Running;
 use observe::LineRing;
 use plugin::failure::Failure;

@@ -24,10 +24,11 @@ use wire::{HeldQuery, Proto, accept};
 use batch::Batch;
 use pause::Pause;
 
-use super::inbox::{A_TURN, InFlight, Task, Waiter};
+use super::inbox::{A_TURN, InFlight, Task};
 use super::outputs::Outputs;
 use super::socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
+use super::waiter::Waiter;
 use crate::running::Running;
 use configuration::Configuration;
 use plugin::endpoint::Endpoint;

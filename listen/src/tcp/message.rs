@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use wire::{Gate, HeldQuery, Proto, accept as gate, accept_truncated};
 
-use super::super::inbox::{Client, Waiter};
 use super::super::stream_reply::StreamReply;
+use super::super::waiter::{Client, Waiter};
 use super::Connection;
 use super::transfer::Transfer;
 use configuration::Configuration;

@@ -10,7 +10,7 @@ use query::serve::{self, Outcome, Served};
 use sockets::{Datagram, Outgoing, Peer, Received};
 use wire::{Gate, HeldQuery, Proto, accept_truncated};
 
-use crate::inbox::{Client, Waiter};
+use crate::waiter::{Client, Waiter};
 
 /// The datagrams that one call took from a listen socket, on their way to replies.
 pub(super) struct Batch<'b, 'h> {
