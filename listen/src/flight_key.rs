@@ -3,10 +3,10 @@
 use std::hash::BuildHasher as _;
 
 use forwarder::Ask;
-use wire::{HeldQuery, Proto, Query};
+use wire::{Proto, Query};
 
 use super::flights::FlightRegistry;
-use super::waiter::Waiter;
+use super::waiter::Miss;
 use query::Block;
 
 impl FlightRegistry {
@@ -23,13 +23,8 @@ impl FlightRegistry {
     ///
     /// A query with a client subnet has one worker for its name, whatever the subnet: how many of these are in flight is
     /// bounded there (RFC 7871, section 11.2). Nobody else looks for it, so it has no key.
-    pub(crate) fn worker_for(
-        &self,
-        query: &HeldQuery,
-        waiter: &Waiter,
-        own: Option<usize>,
-        workers: usize,
-    ) -> (usize, u64) {
+    pub(crate) fn worker_for(&self, miss: &Miss, own: Option<usize>, workers: usize) -> (usize, u64) {
+        let Miss { query, waiter, .. } = miss;
         let question = query.query();
         if workers == 1 {
             return (0, 0);

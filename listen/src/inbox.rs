@@ -5,15 +5,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
 use forwarder::{ExchangeError, ExchangeId, Fair, Who};
 use sockets::{ListenSocket, Waker};
 use tokio::sync::mpsc;
-use wire::HeldQuery;
 
 use super::mailbox::Mailbox;
-use super::waiter::Waiter;
+use super::waiter::Miss;
 use configuration::Configuration;
 use query::held::Held;
 
@@ -35,12 +33,8 @@ pub enum InFlight {
 pub(crate) enum Task {
     /// A query that an upstream must answer, from a TCP client or from a worker that found it in flight here.
     Ask {
-        /// What is asked.
-        query: HeldQuery,
-        /// Who waits.
-        waiter: Waiter,
-        /// How long until a stale answer will do.
-        patience: Option<Duration>,
+        /// What is asked, and who waits.
+        miss: Miss,
         /// As in [`super::FlightRegistry`].
         key: u64,
         /// Its client's place in this mailbox.
@@ -101,19 +95,13 @@ impl Inbox {
     }
 
     /// A query that an upstream must answer. Gives back what finds no room, since so many of this client wait already.
-    pub(crate) fn ask(
-        &self,
-        query: HeldQuery,
-        waiter: Waiter,
-        patience: Option<Duration>,
-        key: u64,
-    ) -> Option<(HeldQuery, Waiter)> {
-        let who = Who::of(waiter.client.number());
+    pub(crate) fn ask(&self, miss: Miss, key: u64) -> Option<Miss> {
+        let who = Who::of(miss.waiter.client.number());
         if !self.asks.take(who) {
-            return Some((query, waiter));
+            return Some(miss);
         }
         let place = AskPlace { of: self.asks.clone(), who };
-        self.tasks.post(Task::Ask { query, waiter, patience, key, place });
+        self.tasks.post(Task::Ask { miss, key, place });
         None
     }
 

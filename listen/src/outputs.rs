@@ -7,17 +7,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cache::{BlockCache, Stored};
 use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
-use wire::{Answer, Flags, HeldQuery, OptionBytes, Proto, Query, Rcode, Reply};
+use wire::{Answer, Flags, OptionBytes, Proto, Query, Rcode, Reply};
 
 use super::pending::Inner;
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
-use super::waiter::{Client, Waiter};
+use super::waiter::{Client, Miss, Waiter};
 use crate::running::Running;
 use observe::LineRing;
 use plugin::failure::Failure;
@@ -44,7 +44,7 @@ pub(crate) struct Outputs {
     /// The upstream whose answer, or failure, is told now.
     upstream: Option<SocketAddr>,
     /// Inner lookups to begin when the forwarder is free again.
-    inner: Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    inner: Vec<Miss>,
 }
 
 impl Outputs {
@@ -66,21 +66,14 @@ impl Outputs {
     }
 
     /// Single flight: hands a miss to the worker that has the same query in flight, which may be this one.
-    pub(crate) fn ask(
-        &mut self,
-        forwarder: &mut Forwarder<Waiter>,
-        now: Instant,
-        query: HeldQuery,
-        waiter: Waiter,
-        patience: Option<Duration>,
-    ) {
+    pub(crate) fn ask(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss) {
         let workers = self.running.inboxes.len();
-        let (worker, key) = self.running.flights.worker_for(&query, &waiter, Some(self.index), workers);
+        let (worker, key) = self.running.flights.worker_for(&miss, Some(self.index), workers);
         if worker == self.index {
-            self.ask_here(forwarder, now, &query, waiter, patience, key);
+            self.ask_here(forwarder, now, miss, key);
         } else {
-            let no_room = self.running.inboxes[worker].ask(query, waiter, patience, key);
-            if let Some((query, waiter)) = no_room {
+            let no_room = self.running.inboxes[worker].ask(miss, key);
+            if let Some(Miss { query, waiter, .. }) = no_room {
                 // The flight stays with the worker that has it, so its entry in the registry is left alone.
                 self.running.shed.add_shared(1);
                 self.fail(waiter, &query.query(), Failure::Overload, now);
@@ -89,15 +82,8 @@ impl Outputs {
     }
 
     /// Hands a miss to this worker's forwarder.
-    pub(crate) fn ask_here(
-        &mut self,
-        forwarder: &mut Forwarder<Waiter>,
-        now: Instant,
-        held: &HeldQuery,
-        waiter: Waiter,
-        patience: Option<Duration>,
-        key: u64,
-    ) {
+    pub(crate) fn ask_here(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss, key: u64) {
+        let Miss { query: held, waiter, patience } = miss;
         let zone = waiter.zone.clone();
         let Some(forwarding) = zone.block.pipeline.forwarding() else { return };
         let query = held.query();
@@ -116,7 +102,8 @@ impl Outputs {
             }
             if matches!(refused.failure, forwarder::Failure::Subnets) {
                 // Answered as by a resolver that does not know the option: the reply lacks it, which tells the client.
-                self.ask(forwarder, now, held.clone().without_subnet(), refused.waiter, patience);
+                let query = held.without_subnet();
+                self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
                 return;
             }
             if matches!(refused.failure, forwarder::Failure::TableFull) {
@@ -130,8 +117,8 @@ impl Outputs {
     pub(crate) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
         loop {
             // Each client's query begins a bounded number of these.
-            while let Some((query, waiter, patience)) = self.inner.pop() {
-                self.ask(forwarder, now, query, waiter, patience);
+            while let Some(miss) = self.inner.pop() {
+                self.ask(forwarder, now, miss);
             }
             let refused = &mut self.refused;
             self.upstreams.flush(epoll, |socket, id, error| refused.push((socket, id, error)));
@@ -340,7 +327,7 @@ impl Outputs {
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);
         if let Some(refresh) = evaluation.refresh() {
-            self.inner.extend(Waiter::all(*refresh, Client::Nobody, now));
+            self.inner.extend(Miss::all(*refresh, Client::Nobody, now));
         }
         match end {
             Ok(End::Told(message, failure)) => {
@@ -353,7 +340,7 @@ impl Outputs {
             Err(Missing) => match evaluation.wait(&zone) {
                 Ok(mut lookups) => {
                     lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
-                    self.inner.extend(Waiter::all(*lookups, client, started));
+                    self.inner.extend(Miss::all(*lookups, client, started));
                 }
                 Err(failure) => {
                     let waiter = Waiter::new(&query, &zone, client, started);

@@ -13,6 +13,58 @@ use plugin::failure::Failure;
 use query::ServedZone;
 use query::evaluation::{Follow, InnerAnswer, InnerLookups, UpstreamQuery};
 
+/// A query that an upstream must answer.
+pub(crate) struct Miss {
+    /// What is asked.
+    pub query: HeldQuery,
+    /// Who waits.
+    pub waiter: Waiter,
+    /// How long until a stale answer will do.
+    pub patience: Option<Duration>,
+}
+
+impl Miss {
+    /// That of what a client asked.
+    pub(crate) fn new(asked: UpstreamQuery<'_>, client: Client, started: Instant) -> Self {
+        let UpstreamQuery { query, zone, patience, .. } = asked;
+        let waiter = Waiter { asker: query.asker(), spelled: None, zone: zone.clone(), client, started };
+        Self { query, waiter, patience }
+    }
+
+    /// Those of all that a client's answer needs.
+    pub(crate) fn all(
+        lookups: InnerLookups<'_>,
+        client: Client,
+        started: Instant,
+    ) -> impl Iterator<Item = Self> {
+        let InnerLookups { asked, outer } = lookups;
+        let mut clients = match outer {
+            Some(outer) => {
+                let (number, proto) = (client.number(), client.proto());
+                let shares = Share::all(Inner { outer, client }, number, proto, &asked);
+                shares.into_iter().map(Client::Inner).collect()
+            }
+            None => vec![client],
+        };
+        clients.reverse();
+        asked.into_iter().filter_map(move |asked| Some(Self::new(asked, clients.pop()?, started)))
+    }
+
+    /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of
+    /// which goes on.
+    pub(crate) fn without_room(self) -> Option<(HeldQuery, Client)> {
+        let Waiter { client, zone, .. } = self.waiter;
+        match client {
+            Client::Inner(share) => {
+                let query = self.query.query();
+                let failed = InnerAnswer::new(&zone, &query, Err(Failure::Overload), Follow::No);
+                share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
+            }
+            client => Some((self.query, client)),
+        }
+    }
+}
+
 /// One client of a query in flight; the query itself is kept once for all of them.
 pub(crate) struct Waiter {
     /// What the client's query has of its own.
@@ -31,48 +83,6 @@ impl Waiter {
     /// A client of this query.
     pub(crate) fn new(query: &Query<'_>, zone: &Arc<ServedZone>, client: Client, started: Instant) -> Self {
         Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started }
-    }
-
-    /// Who waits for this: what to ask, and for how long.
-    pub(crate) fn one(
-        asked: UpstreamQuery<'_>,
-        client: Client,
-        started: Instant,
-    ) -> (HeldQuery, Self, Option<Duration>) {
-        let UpstreamQuery { query, zone, patience, .. } = asked;
-        let waiter = Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started };
-        (query, waiter, patience)
-    }
-
-    /// Who waits for inner lookups: what to ask, and for how long.
-    pub(crate) fn all(
-        lookups: InnerLookups<'_>,
-        client: Client,
-        started: Instant,
-    ) -> impl Iterator<Item = (HeldQuery, Self, Option<Duration>)> {
-        let InnerLookups { asked, outer } = lookups;
-        let mut clients = match outer {
-            Some(outer) => {
-                let (number, proto) = (client.number(), client.proto());
-                let shares = Share::all(Inner { outer, client }, number, proto, &asked);
-                shares.into_iter().map(Client::Inner).collect()
-            }
-            None => vec![client],
-        };
-        clients.reverse();
-        asked.into_iter().filter_map(move |asked| Some(Self::one(asked, clients.pop()?, started)))
-    }
-
-    /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of
-    /// which goes on.
-    pub(crate) fn without_room(self, query: HeldQuery) -> Option<(HeldQuery, Client)> {
-        match self.client {
-            Client::Inner(share) => {
-                let failed = InnerAnswer::new(&self.zone, &query.query(), Err(Failure::Overload), Follow::No);
-                share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
-            }
-            client => Some((query, client)),
-        }
     }
 
     /// The client's query; `same` is what is kept for all.

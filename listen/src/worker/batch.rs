@@ -1,16 +1,16 @@
 //! One batch of datagrams, from packets to replies.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use configuration::Listener;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::serve::{self, Outcome, Served};
 use sockets::{Datagram, Outgoing, Peer, Received};
-use wire::{Gate, HeldQuery, Proto, accept_truncated};
+use wire::{Gate, Proto, accept_truncated};
 
-use crate::waiter::{Client, Waiter};
+use crate::waiter::{Client, Miss};
 
 /// The datagrams that one call took from a listen socket, on their way to replies.
 pub(super) struct Batch<'b, 'h> {
@@ -18,7 +18,7 @@ pub(super) struct Batch<'b, 'h> {
     pub(super) received: &'b Received,
     pub(super) replies: &'b mut Outgoing,
     pub(super) outcomes: &'b mut [Outcome],
-    pub(super) misses: &'b mut Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    pub(super) misses: &'b mut Vec<Miss>,
     pub(super) socket_index: u16,
     pub(super) address: SocketAddr,
     pub(super) now: Instant,
@@ -62,13 +62,13 @@ impl Batch<'_, '_> {
                 Served::Stream(streaming) => drop(streaming),
                 Served::Reply => self.replies.commit(datagram.peer, datagram.local),
                 Served::Ask { replied, asked } => {
-                    self.misses.push(Waiter::one(asked, client(&datagram, replied), now));
+                    self.misses.push(Miss::new(asked, client(&datagram, replied), now));
                     if replied {
                         self.replies.commit(datagram.peer, datagram.local);
                     }
                 }
                 Served::Follow { replied, lookups } => {
-                    self.misses.extend(Waiter::all(*lookups, client(&datagram, replied), now));
+                    self.misses.extend(Miss::all(*lookups, client(&datagram, replied), now));
                     if replied {
                         self.replies.commit(datagram.peer, datagram.local);
                     }
