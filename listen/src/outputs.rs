@@ -100,13 +100,13 @@ impl Outputs {
             if workers_share(&self.running) && !refused.flies {
                 self.running.flights.release(key, self.index);
             }
-            if matches!(refused.failure, forwarder::Failure::Subnets) {
+            if matches!(refused.failure, forwarder::NoAnswer::Subnets) {
                 // Answered as by a resolver that does not know the option: the reply lacks it, which tells the client.
                 let query = held.without_subnet();
                 self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
                 return;
             }
-            if matches!(refused.failure, forwarder::Failure::TableFull) {
+            if matches!(refused.failure, forwarder::NoAnswer::TableFull) {
                 self.running.shed.add_shared(1);
             }
             self.fail(refused.waiter, &query, Failure::Forward(refused.failure), now);
@@ -357,7 +357,7 @@ impl Outputs {
     fn remember_failure(
         &mut self,
         waiter: &Waiter,
-        failure: &forwarder::Failure,
+        failure: &forwarder::NoAnswer,
         query: &Query<'_>,
         now: Instant,
     ) {
@@ -390,7 +390,7 @@ impl Outputs {
         let Finished { mut waiters, outcome, query, block, context: key, upstream, .. } = flight;
         self.upstream = upstream.map(|upstream| upstream.address());
         let first = waiters.next();
-        let over = !matches!(outcome, Err(forwarder::Failure::Patience));
+        let over = !matches!(outcome, Err(forwarder::NoAnswer::Patience));
         if over && workers_share(&self.running) {
             self.running.flights.release(key, self.index);
         }

@@ -254,7 +254,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 self.refresh.get_or_insert_with(|| UpstreamQuery::for_next(query, zone, own));
             }
             Lookup::Ask(_) if self.patience.is_zero() => {
-                let failure = Failure::Forward(forwarder::Failure::Patience);
+                let failure = Failure::Forward(forwarder::NoAnswer::Patience);
                 return Ok(InnerAnswer::new(zone, query, Err(failure), Follow::No));
             }
             Lookup::Ask(_) if self.at_target && self.asked == MOST_ASKED => {

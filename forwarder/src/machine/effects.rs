@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use wire::{Answer, Proto, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, Failure, NotSent, StreamKind, Upstream};
+use crate::{Chain, ConnectionLimits, NoAnswer, NotSent, StreamKind, Upstream};
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +127,7 @@ pub struct Refused<W> {
     /// The asker's.
     pub waiter: W,
     /// Why.
-    pub failure: Failure,
+    pub failure: NoAnswer,
     /// Whether the same query is in flight all the same, and only this waiter found no room.
     pub flies: bool,
 }
@@ -137,7 +137,7 @@ pub struct Finished<'a, W> {
     /// Who waits. None where the answer came after all had timed out, or was asked for by the cache alone (a prefetch).
     pub waiters: Waiters<'a, W>,
     /// The answer, which the callee may change or take; or why there is none.
-    pub outcome: Result<&'a mut Answer, Failure>,
+    pub outcome: Result<&'a mut Answer, NoAnswer>,
     /// The query as the first waiter asked it.
     pub query: Query<'a>,
     /// As in [`Ask`].

@@ -12,7 +12,7 @@ use super::timers::{MachineTime, NEVER};
 use super::waiters::WaiterList;
 use super::{Ask, SocketId};
 use crate::policy::Order;
-use crate::{Chain, Failure, Stanza, StreamKind, Upstream, UpstreamPath};
+use crate::{Chain, NoAnswer, Stanza, StreamKind, Upstream, UpstreamPath};
 
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
@@ -75,7 +75,7 @@ pub(super) enum State {
 #[derive(Debug, Default)]
 pub(super) struct Aside {
     /// The last failure.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<NoAnswer>,
     /// A reply that is given when none better comes.
     pub(super) reply: Option<Spare>,
     /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
@@ -357,12 +357,12 @@ fn subnet<'q>(query: &Query<'q>) -> Option<&'q [u8]> {
 }
 
 /// The failure of an attempt that got no reply.
-pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> Failure {
+pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> NoAnswer {
     let stream = match attempt.way {
         Way::Udp => None,
         Way::Stream(kind) => Some(kind),
     };
-    Failure::Silent { stream, local: ports.local(attempt.socket), upstream }
+    NoAnswer::Silent { stream, local: ports.local(attempt.socket), upstream }
 }
 
 /// Attempts that a flight remembers at once.

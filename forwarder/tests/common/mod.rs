@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Ask, Chain, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder, Limits, NotSent,
+    Ask, Chain, Effects, Exchange, ExchangeError, ExchangeId, Finished, Forwarder, Limits, NoAnswer, NotSent,
     ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind, Upstream, UpstreamPath,
 };
 use wire::{Gate, Proto, Rcode};
@@ -322,7 +322,7 @@ impl World {
         self.ask_with(Question::new(name)).expect("taken")
     }
 
-    pub fn ask_with(&mut self, question: Question<'_>) -> Result<u32, Failure> {
+    pub fn ask_with(&mut self, question: Question<'_>) -> Result<u32, NoAnswer> {
         self.waiter += 1;
         let waiter = self.waiter;
         let packet = query(&question);
