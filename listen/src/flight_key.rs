@@ -14,7 +14,7 @@ impl FlightRegistry {
     pub fn key(&self, block: &Block, query: &Query<'_>, proto: Proto) -> u64 {
         let Some(forwarding) = block.pipeline.forwarding() else { return 0 };
         let chain = &forwarding.chain;
-        let ask = Ask { chain, query, proto, block: block.id, context: 0, patience: None, asker: 0 };
+        let ask = Ask { chain, query, proto, block: block.id, key: 0, patience: None, asker: 0 };
         ask.fingerprint(&self.hasher).unwrap_or_default()
     }
 

@@ -92,7 +92,7 @@ impl Outputs {
             query: &query,
             proto: waiter.client.proto(),
             block: zone.block.id,
-            context: key,
+            key,
             patience,
             asker: waiter.client.number(),
         };
@@ -387,7 +387,7 @@ impl Outputs {
 
     fn tell_all(&mut self, flight: Finished<'_, Waiter>) {
         let now = self.now;
-        let Finished { mut waiters, outcome, query, block, context: key, upstream, .. } = flight;
+        let Finished { mut waiters, outcome, query, block, key, upstream, .. } = flight;
         self.upstream = upstream.map(|upstream| upstream.address());
         let first = waiters.next();
         let over = !matches!(outcome, Err(forwarder::NoAnswer::Patience));

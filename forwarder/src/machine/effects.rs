@@ -113,8 +113,8 @@ pub struct Ask<'a> {
     pub proto: Proto,
     /// The block's number: equal questions in different blocks are different flights.
     pub block: u64,
-    /// Handed back in [`Finished`]; the first asker's.
-    pub context: u64,
+    /// The caller's name for the flight, handed back in [`Finished`]; the first asker's.
+    pub key: u64,
     /// How long this waiter waits, at most; `None`: until the flight ends.
     pub patience: Option<Duration>,
     /// Equal for all queries of one client: none takes all places, of whatever kind ([`crate::Fair`]).
@@ -143,7 +143,7 @@ pub struct Finished<'a, W> {
     /// As in [`Ask`].
     pub block: u64,
     /// As in [`Ask`].
-    pub context: u64,
+    pub key: u64,
     /// Who answered, or who failed last.
     pub upstream: Option<&'a Arc<Upstream>>,
     /// From the upstream's query to its reply; zero without one.

@@ -23,7 +23,7 @@ pub(super) struct Flight<W> {
     pub(super) aside: Option<Box<Aside>>,
     pub(super) waiters: WaiterList<W>,
     pub(super) block: u64,
-    pub(super) context: u64,
+    pub(super) key: u64,
     pub(super) hash: u64,
     pub(super) started: MachineTime,
     /// These three in microseconds after `started`.

@@ -189,7 +189,7 @@ impl<W> Forwarder<W> {
             aside: None,
             waiters: WaiterList::new(waiter, patience_at, who),
             block: ask.block,
-            context: ask.context,
+            key: ask.key,
             hash,
             started,
             deadline: DEADLINE.as_micros() as u32,

@@ -231,7 +231,7 @@ impl<W> Forwarder<W> {
                 outcome: Ok(&mut self.answer),
                 query: flight.held.0.query(),
                 block: flight.block,
-                context: flight.context,
+                key: flight.key,
                 upstream: Some(&flight.upstreams[usize::from(upstream)]),
                 rtt,
                 late: true,

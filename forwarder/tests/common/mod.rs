@@ -332,7 +332,7 @@ impl World {
             query: &query,
             proto: if question.tcp { Proto::Tcp } else { Proto::Udp },
             block: question.block,
-            context: 0,
+            key: 0,
             patience: question.patience,
             asker: question.asker,
         };
