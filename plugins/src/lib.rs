@@ -5,11 +5,11 @@
 
 mod admin_address;
 mod cluster_transfer;
+mod name_text;
 pub mod setup;
 pub mod table;
 #[cfg(test)]
 mod testing;
-mod text;
 pub mod zonetext;
 
 pub mod acl;

@@ -136,7 +136,7 @@ impl Scene {
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
         let zone = self.listener(at).served.route.find(&query).unwrap();
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
-        let mut made = plugins::zonetext::Records::new(query.question);
+        let mut made = plugins::zonetext::TextRecords::new(query.question);
         for record in records {
             made.push(wire::Section::Answer, record).unwrap();
         }

@@ -17,7 +17,7 @@ use crate::{Chain, NoAnswer, Stanza, StreamKind, Upstream, UpstreamPath};
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
 pub(super) struct Flight<W> {
-    pub(super) held: Held,
+    pub(super) held: KeptQuery,
     pub(super) chain: Arc<Chain>,
     pub(super) upstreams: Arc<Vec<Arc<Upstream>>>,
     pub(super) aside: Option<Box<Aside>>,
@@ -50,9 +50,9 @@ pub(super) struct Flight<W> {
 }
 
 /// A held query that prints its question only.
-pub(super) struct Held(pub(super) HeldQuery);
+pub(super) struct KeptQuery(pub(super) HeldQuery);
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for KeptQuery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let query = self.0.query();
         write!(f, "{} {} {}", query.name, query.class, query.rtype)

@@ -37,7 +37,7 @@ pub use waiters::Waiters;
 
 use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, Upstream, Who};
 use budget::Budget;
-use flight::{ATTEMPTS, Attempt, Flight, Held, SUBNET, State, key_bits, key_hash};
+use flight::{ATTEMPTS, Attempt, Flight, KeptQuery, SUBNET, State, key_bits, key_hash};
 use ports::{Owner, Ports};
 use subnets::Subnets;
 use table::Table;
@@ -182,7 +182,7 @@ impl<W> Forwarder<W> {
             return refuse(waiter, NoAnswer::TableFull);
         }
         let flight = Flight {
-            held: Held(ask.query.hold()),
+            held: KeptQuery(ask.query.hold()),
             chain: ask.chain.clone(),
             order: crate::policy::Order::in_sequence(0),
             upstreams,
