@@ -61,7 +61,7 @@ pub enum Lookup {
     Answer,
     /// The reply is written, and CNAMEs in its answer section are to be followed.
     Follow,
-    /// The same, and where one leads to no answer there is none at all.
+    /// As `Follow`, but where the target of one has no answer the query fails.
     FollowOrFail,
     /// The reply is written, and an upstream is to be asked for the next one.
     Refresh,

@@ -108,8 +108,8 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// Tells besides `told` why it came to nothing, or to what nobody wished for (RFC 8914): what a client is led to is
-    /// refused with the same reason as what it asks for.
+    /// Adds to the options of an answer the Extended DNS Errors of what was wished for (RFC 8914): a client that an alias leads
+    /// to a name is told why that name fails as if it had asked for it itself.
     pub fn tell_why(&self, told: &mut OptionBytes) {
         match self {
             Self::Answer(answer) => told.extend_ede(&answer.options),
@@ -131,7 +131,7 @@ pub struct Sought<'q> {
     pub server: &'q str,
     /// Whether it is a client's query, seen for the first time: what comes again, or is an answer's need, is not counted.
     pub counts: bool,
-    /// Whether it is what an alias leads to, a name that stands for itself: nobody completed it.
+    /// Whether an alias or a wish led to it. Such a name is whole: no client has made it by adding a search domain to another.
     pub is_target: bool,
     /// As [`Query::question`], where it is another than the client's.
     question: Option<Box<[u8]>>,
