@@ -9,7 +9,7 @@ use crate::StreamKind;
 
 /// Why a query was not answered. The text is what CoreDNS's errors plugin prints, where it has words for it.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Failure {
+pub enum NoAnswer {
     /// No stanza of the block forwards this name.
     #[error("no forwarder defined")]
     NoStanza,
@@ -80,7 +80,7 @@ pub enum Failure {
     Exchange(#[from] ExchangeError),
 }
 
-impl Failure {
+impl NoAnswer {
     /// Whether this machine itself could not send, as while its address or its route is renewed: another try a moment
     /// later may well succeed.
     pub(crate) fn is_passing(&self) -> bool {
@@ -305,26 +305,26 @@ mod tests {
         let upstream = "127.0.0.2:53".parse().unwrap();
         let tcp = Some(StreamKind::Tcp);
         let not_sent = |errno| NotSent::from(&io::Error::from_raw_os_error(errno));
-        let no_socket = |errno| Failure::NoSocket { upstream, error: not_sent(errno) };
-        let rows: [(Failure, &str); 13] = [
+        let no_socket = |errno| NoAnswer::NoSocket { upstream, error: not_sent(errno) };
+        let rows: [(NoAnswer, &str); 13] = [
             (no_socket(24), "dial udp 127.0.0.2:53: too many open files"),
             (no_socket(23), "dial udp 127.0.0.2:53: too many open files"),
             (no_socket(101), "dial udp 127.0.0.2:53: connect: network is unreachable"),
             (
-                Failure::NotSent { local, upstream, error: not_sent(1) },
+                NoAnswer::NotSent { local, upstream, error: not_sent(1) },
                 "write udp 127.0.0.1:1234->127.0.0.2:53: write: operation not permitted",
             ),
             (
-                Failure::NotSent { local: None, upstream, error: not_sent(105) },
+                NoAnswer::NotSent { local: None, upstream, error: not_sent(105) },
                 "write udp 127.0.0.2:53: write: no buffer space available",
             ),
             (
-                Failure::Silent { stream: None, local, upstream },
+                NoAnswer::Silent { stream: None, local, upstream },
                 "read udp 127.0.0.1:1234->127.0.0.2:53: i/o timeout",
             ),
-            (Failure::Silent { stream: tcp, local: None, upstream }, "read tcp 127.0.0.2:53: i/o timeout"),
+            (NoAnswer::Silent { stream: tcp, local: None, upstream }, "read tcp 127.0.0.2:53: i/o timeout"),
             (
-                Failure::Network { local, upstream, error: io::ErrorKind::ConnectionRefused },
+                NoAnswer::Network { local, upstream, error: io::ErrorKind::ConnectionRefused },
                 "read udp 127.0.0.1:1234->127.0.0.2:53: read: connection refused",
             ),
             (
@@ -339,8 +339,8 @@ mod tests {
                 ExchangeError::Read { local, upstream, error: io::ErrorKind::UnexpectedEof }.into(),
                 "read tcp 127.0.0.1:1234->127.0.0.2:53: EOF",
             ),
-            (Failure::NoHealthy, "no healthy proxies"),
-            (Failure::MaxConcurrent(1000), "concurrent queries exceeded maximum 1000"),
+            (NoAnswer::NoHealthy, "no healthy proxies"),
+            (NoAnswer::MaxConcurrent(1000), "concurrent queries exceeded maximum 1000"),
         ];
         for (failure, text) in rows {
             assert_eq!(failure.to_string(), text);

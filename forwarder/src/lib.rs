@@ -10,7 +10,7 @@
 //! [`Forwarder`] is a state machine: time and replies go in, sends and results come out; one per worker, single-threaded.
 //! Its files import one way: transport, error, pem, tls < upstream < policy, stanza < machine < streams < health.
 //! What workers share are atomics in [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the
-//! Corefile or a plugin: its caller stores what [`Finished`] carries and turns a [`Failure`] into an rcode.
+//! Corefile or a plugin: its caller stores what [`Finished`] carries and turns [`NoAnswer`] into an rcode.
 
 mod edns;
 mod error;
@@ -22,13 +22,13 @@ pub mod pem;
 mod policy;
 mod resolve;
 mod stanza;
+mod stream_kind;
 mod streams;
 mod tls;
-mod transport;
 pub mod trust;
 mod upstream;
 
-pub use error::{ExchangeError, Failure, NotSent, TlsError};
+pub use error::{ExchangeError, NoAnswer, NotSent, TlsError};
 pub use fair::{Fair, Who};
 pub use machine::{
     Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, SocketId, Waiters, slot_octets,
@@ -38,7 +38,7 @@ pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
 pub use policy::{MAX_UPSTREAMS, Policy};
 pub use resolve::{Addresses, ResolveError, resolve};
 pub use stanza::{Chain, ConnectionLimits, DEADLINE, Stanza, StanzaError, StanzaSpec};
+pub use stream_kind::StreamKind;
 pub use streams::{Deliver, Streams};
 pub use tls::{TlsSettings, TlsSpec};
-pub use transport::{ClientTransport, StreamKind};
 pub use upstream::{HealthCheck, ProbeRequest, ProbeRequests, Registry, Upstream, UpstreamPath};

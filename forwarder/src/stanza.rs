@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use wire::{Name, Rcode};
+use wire::{Name, Proto, Rcode};
 
 use crate::fair::{Fair, Who};
-use crate::{ClientTransport, HealthCheck, MAX_UPSTREAMS, Policy, StanzaMetrics, Upstream};
+use crate::{HealthCheck, MAX_UPSTREAMS, Policy, StanzaMetrics, Upstream};
 
 /// What a stanza's properties say, with CoreDNS's defaults.
 #[derive(Clone, Debug)]
@@ -168,9 +168,9 @@ impl Stanza {
             && (*name == self.spec.from || !self.spec.except.iter().any(|except| name.is_within(except)))
     }
 
-    /// Whether a plain upstream is asked over TCP for a client that came over `client`.
-    pub(crate) fn asks_over_tcp(&self, client: ClientTransport) -> bool {
-        self.spec.force_tcp || (!self.spec.prefer_udp && client == ClientTransport::Tcp)
+    /// Whether a plain upstream is asked over TCP for a query that came so.
+    pub(crate) fn asks_over_tcp(&self, proto: Proto) -> bool {
+        self.spec.force_tcp || (!self.spec.prefer_udp && proto == Proto::Tcp)
     }
 
     /// A client's place among `max_concurrent`; none, and counted, where there is none for it.
@@ -308,11 +308,11 @@ mod tests {
     #[test]
     fn the_client_decides_the_transport_unless_the_stanza_does() {
         for (force_tcp, prefer_udp, client, tcp) in [
-            (false, false, ClientTransport::Udp, false),
-            (false, false, ClientTransport::Tcp, true),
-            (true, false, ClientTransport::Udp, true),
-            (false, true, ClientTransport::Tcp, false),
-            (true, true, ClientTransport::Udp, true),
+            (false, false, Proto::Udp, false),
+            (false, false, Proto::Tcp, true),
+            (true, false, Proto::Udp, true),
+            (false, true, Proto::Tcp, false),
+            (true, true, Proto::Udp, true),
         ] {
             let spec = StanzaSpec { force_tcp, prefer_udp, ..StanzaSpec::default() };
             let stanza = Stanza::new(spec, Vec::new(), Arc::default()).unwrap();

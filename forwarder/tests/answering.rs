@@ -4,7 +4,7 @@ mod common;
 
 use common::message::{has_opt, question_of, says as reply_says, truncated};
 use common::{Does, Question, Via, World, address, answer, answers, ms, refuses, says, sequential, silent};
-use forwarder::{Failure, NotSent, Policy, StanzaSpec};
+use forwarder::{NoAnswer, NotSent, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -117,9 +117,9 @@ fn next_hands_over_to_the_next_stanza_that_matches() {
 fn a_name_that_no_stanza_forwards_is_given_back() {
     let spec = StanzaSpec { from: Name::from_text("example.org").unwrap(), ..sequential() };
     let mut world = World::new(spec, vec![answers(1)]);
-    assert!(matches!(world.ask_with(Question::new("example.com")), Err(Failure::NoStanza)));
+    assert!(matches!(world.ask_with(Question::new("example.com")), Err(NoAnswer::NoStanza)));
     let mut world = World::new(sequential(), vec![]);
-    assert!(matches!(world.ask_with(Question::new("example.com")), Err(Failure::NoUpstream)));
+    assert!(matches!(world.ask_with(Question::new("example.com")), Err(NoAnswer::NoUpstream)));
 }
 
 #[test]

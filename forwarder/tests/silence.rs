@@ -5,7 +5,7 @@ mod common;
 use std::io;
 
 use common::{Does, Question, Via, World, address, answer, answers, message, ms, says, sequential, silent};
-use forwarder::{Failure, Forwarder, Limits, Policy, StanzaSpec, UpstreamPath};
+use forwarder::{Forwarder, Limits, NoAnswer, Policy, StanzaSpec, UpstreamPath};
 use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -259,7 +259,7 @@ fn patience_ends_for_those_who_have_it_and_the_query_goes_on() {
     world.run_for(ms(5_000));
     for (waiter, at) in [(impatient, 1_800), (later, 2_000)] {
         let done = world.result(waiter);
-        assert_eq!(done.outcome, Err(Failure::Patience.to_string()));
+        assert_eq!(done.outcome, Err(NoAnswer::Patience.to_string()));
         assert!((ms(at)..ms(at + 10)).contains(&done.at), "{:?}", done.at);
     }
     assert_eq!(world.result(patient).outcome, NOERROR);
@@ -274,7 +274,7 @@ fn max_concurrent_counts_queries_at_upstreams() {
     }
     world.ask("n0.example.org");
     let refused = world.ask_with(Question::new("n3.example.org"));
-    assert!(matches!(refused, Err(Failure::MaxConcurrent(3))));
+    assert!(matches!(refused, Err(NoAnswer::MaxConcurrent(3))));
     assert!(!world.flies);
     assert_eq!(world.metrics.max_concurrent_rejects.get(), 1);
     world.run_for(ms(20));
@@ -325,7 +325,7 @@ fn when_all_are_down_anyone_is_asked_or_nobody() {
         let asked = world.ask_with(Question::new("example.org"));
         assert_eq!(world.metrics.healthcheck_broken.get(), 1);
         if failfast {
-            assert!(matches!(asked, Err(Failure::NoHealthy)));
+            assert!(matches!(asked, Err(NoAnswer::NoHealthy)));
             continue;
         }
         world.run_for(ms(20));
@@ -416,7 +416,7 @@ fn a_silent_upstream_cannot_fill_more_than_the_limits() {
         match world.ask_with(Question::new(&format!("n{at}.example.org"))) {
             Ok(_) => taken += 1,
             Err(failure) => {
-                assert!(matches!(failure, Failure::TableFull));
+                assert!(matches!(failure, NoAnswer::TableFull));
                 shed += 1;
             }
         }
@@ -437,7 +437,7 @@ fn waiters_are_bounded_too() {
     for _ in 0..11 {
         world.ask("example.org");
     }
-    assert!(matches!(world.ask_with(Question::new("example.org")), Err(Failure::TableFull)));
+    assert!(matches!(world.ask_with(Question::new("example.org")), Err(NoAnswer::TableFull)));
     assert!(world.flies, "others may join it");
     world.run_for(ms(10));
     assert_eq!(world.net.done[0].waiters.len(), 11);

@@ -58,13 +58,13 @@ pub(super) struct BoundEndpoint {
     /// How many of them an earlier process bound, and clients are given to until it is opened.
     pub(super) inherited: usize,
     pub(super) listener: std::net::TcpListener,
-    pub(super) added: Option<Added>,
+    pub(super) added: Option<AddedAddress>,
     /// What has its address where the kernel makes no dummy.
     pub(super) instead: Option<node::Instead>,
 }
 
 /// An address that this process added to the machine, and puts back where another process removes it.
-pub(super) struct Added {
+pub(super) struct AddedAddress {
     /// The interface that its sockets are bound to, where the address means nothing without it (link-local IPv6), else 0.
     pub(super) scope_id: u32,
     /// Whether it was told that it cannot be put back.
@@ -114,7 +114,7 @@ pub(super) fn bind_one(
     }
     .map_err(|(transport, error)| explain(address, transport, error))?;
     let scope_id = scope_id(node::with_link(address));
-    bound.added = ours.then_some(Added { scope_id, told: false });
+    bound.added = ours.then_some(AddedAddress { scope_id, told: false });
     bound.instead = instead;
     Ok(bound)
 }

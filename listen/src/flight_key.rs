@@ -2,19 +2,19 @@
 
 use std::hash::BuildHasher as _;
 
-use forwarder::{Ask, ClientTransport};
-use wire::{HeldQuery, Query};
+use forwarder::Ask;
+use wire::{Proto, Query};
 
 use super::flights::FlightRegistry;
-use super::inbox::Waiter;
+use super::waiter::Miss;
 use query::Block;
 
 impl FlightRegistry {
     /// The hash of a query of that block: equal where a forwarder would let it join the other's flight.
-    pub fn key(&self, block: &Block, query: &Query<'_>, client: ClientTransport) -> u64 {
+    pub fn key(&self, block: &Block, query: &Query<'_>, proto: Proto) -> u64 {
         let Some(forwarding) = block.pipeline.forwarding() else { return 0 };
         let chain = &forwarding.chain;
-        let ask = Ask { chain, query, client, block: block.id, context: 0, patience: None, asker: 0 };
+        let ask = Ask { chain, query, proto, block: block.id, key: 0, patience: None, asker: 0 };
         ask.fingerprint(&self.hasher).unwrap_or_default()
     }
 
@@ -23,13 +23,8 @@ impl FlightRegistry {
     ///
     /// A query with a client subnet has one worker for its name, whatever the subnet: how many of these are in flight is
     /// bounded there (RFC 7871, section 11.2). Nobody else looks for it, so it has no key.
-    pub(crate) fn worker_for(
-        &self,
-        query: &HeldQuery,
-        waiter: &Waiter,
-        own: Option<usize>,
-        workers: usize,
-    ) -> (usize, u64) {
+    pub(crate) fn worker_for(&self, miss: &Miss, own: Option<usize>, workers: usize) -> (usize, u64) {
+        let Miss { query, waiter, .. } = miss;
         let question = query.query();
         if workers == 1 {
             return (0, 0);
@@ -39,7 +34,7 @@ impl FlightRegistry {
             let hash = self.hasher.hash_one((question.name.as_wire(), number));
             return ((hash % workers as u64) as usize, 0);
         }
-        let key = self.key(&waiter.zone.block, &question, waiter.client.transport());
+        let key = self.key(&waiter.zone.block, &question, waiter.client.proto());
         let chosen = own.unwrap_or((key % workers as u64) as usize);
         (self.claim(key, chosen).unwrap_or(chosen), key)
     }

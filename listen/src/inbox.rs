@@ -1,24 +1,18 @@
-//! What other threads have for a worker, and whom a worker answers.
+//! What other threads have for a worker.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::{Duration, Instant};
 
-use forwarder::{ClientTransport, ExchangeError, ExchangeId, Fair, Who};
-use sockets::{ListenSocket, Local, Waker};
+use forwarder::{ExchangeError, ExchangeId, Fair, Who};
+use sockets::{ListenSocket, Waker};
 use tokio::sync::mpsc;
-use wire::{Asker, HeldQuery, Query};
 
 use super::mailbox::Mailbox;
-use super::pending::{Inner, Share};
-use super::stream_reply::StreamReply;
+use super::waiter::Miss;
 use configuration::Configuration;
-use plugin::failure::Failure;
-use query::ServedZone;
-use query::evaluation::{Follow, InnerAnswer, InnerLookups, UpstreamQuery};
 use query::held::Held;
 
 /// What becomes of queries in flight when a server ends.
@@ -39,12 +33,8 @@ pub enum InFlight {
 pub(crate) enum Task {
     /// A query that an upstream must answer, from a TCP client or from a worker that found it in flight here.
     Ask {
-        /// What is asked.
-        query: HeldQuery,
-        /// Who waits.
-        waiter: Waiter,
-        /// How long until a stale answer will do.
-        patience: Option<Duration>,
+        /// What is asked, and who waits.
+        miss: Miss,
         /// As in [`super::FlightRegistry`].
         key: u64,
         /// Its client's place in this mailbox.
@@ -105,19 +95,13 @@ impl Inbox {
     }
 
     /// A query that an upstream must answer. Gives back what finds no room, since so many of this client wait already.
-    pub(crate) fn ask(
-        &self,
-        query: HeldQuery,
-        waiter: Waiter,
-        patience: Option<Duration>,
-        key: u64,
-    ) -> Option<(HeldQuery, Waiter)> {
-        let who = Who::of(waiter.client.number());
+    pub(crate) fn ask(&self, miss: Miss, key: u64) -> Option<Miss> {
+        let who = Who::of(miss.waiter.client.number());
         if !self.asks.take(who) {
-            return Some((query, waiter));
+            return Some(miss);
         }
         let place = AskPlace { of: self.asks.clone(), who };
-        self.tasks.post(Task::Ask { query, waiter, patience, key, place });
+        self.tasks.post(Task::Ask { miss, key, place });
         None
     }
 
@@ -167,122 +151,6 @@ pub(crate) const ASKS: u32 = 4_096;
 const RESULT_OCTETS: usize = 2 << 20;
 /// Tasks that a worker reads in one turn: its own clients must not wait for more.
 pub(crate) const A_TURN: usize = 256;
-
-/// One client of a query in flight; the query itself is kept once for all of them.
-pub(crate) struct Waiter {
-    /// What the client's query has of its own.
-    pub asker: Asker,
-    /// The question as the client spelled it, where others asked first and spelled it another way.
-    pub spelled: Option<Box<[u8]>>,
-    /// The zone that asks; of the configuration that the query came in under.
-    pub zone: Arc<ServedZone>,
-    /// Who gets the reply.
-    pub client: Client,
-    /// When the query came in.
-    pub started: Instant,
-}
-
-impl Waiter {
-    /// A client of this query.
-    pub(crate) fn new(query: &Query<'_>, zone: &Arc<ServedZone>, client: Client, started: Instant) -> Self {
-        Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started }
-    }
-
-    /// Who waits for this: what to ask, and for how long.
-    pub(crate) fn one(
-        asked: UpstreamQuery<'_>,
-        client: Client,
-        started: Instant,
-    ) -> (HeldQuery, Self, Option<Duration>) {
-        let UpstreamQuery { query, zone, patience, .. } = asked;
-        let waiter = Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started };
-        (query, waiter, patience)
-    }
-
-    /// Who waits for inner lookups: what to ask, and for how long.
-    pub(crate) fn all(
-        lookups: InnerLookups<'_>,
-        client: Client,
-        started: Instant,
-    ) -> impl Iterator<Item = (HeldQuery, Self, Option<Duration>)> {
-        let InnerLookups { asked, outer } = lookups;
-        let mut clients = match outer {
-            Some(outer) => {
-                let (number, transport) = (client.number(), client.transport());
-                let shares = Share::all(Inner { outer, client }, number, transport, &asked);
-                shares.into_iter().map(Client::Inner).collect()
-            }
-            None => vec![client],
-        };
-        clients.reverse();
-        asked.into_iter().filter_map(move |asked| Some(Self::one(asked, clients.pop()?, started)))
-    }
-
-    /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of
-    /// which goes on.
-    pub(crate) fn without_room(self, query: HeldQuery) -> Option<(HeldQuery, Client)> {
-        match self.client {
-            Client::Inner(share) => {
-                let failed = InnerAnswer::new(&self.zone, &query.query(), Err(Failure::Overload), Follow::No);
-                share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
-            }
-            client => Some((query, client)),
-        }
-    }
-
-    /// The client's query; `same` is what is kept for all.
-    pub(crate) fn query<'q>(&'q self, same: &Query<'q>) -> Query<'q> {
-        self.asker.query(same, self.spelled.as_deref())
-    }
-}
-
-/// Who gets a reply.
-pub(crate) enum Client {
-    /// A UDP client.
-    Udp {
-        /// The listen socket's index and address.
-        socket: (u16, SocketAddr),
-        /// The client.
-        peer: SocketAddr,
-        /// The address it asked, where the socket is bound to all.
-        local: Option<Local>,
-    },
-    /// A TCP client.
-    Stream(StreamReply),
-    /// There is no client: a prefetch, or the refresh of a stale answer.
-    Nobody,
-    /// A query of a client that needs this answer for its own.
-    Inner(Share<Self>),
-}
-
-impl Client {
-    /// Its address as a number; 0 where there is no client.
-    pub(crate) fn number(&self) -> u128 {
-        let bits = |peer: &SocketAddr| match peer.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(ip) => ip.to_bits(),
-        };
-        match self {
-            Self::Udp { peer, .. } => bits(peer),
-            Self::Stream(stream) => bits(&stream.peer),
-            Self::Nobody => 0,
-            Self::Inner(share) => share.number(),
-        }
-    }
-
-    /// The transport by which the query came in.
-    pub(crate) fn transport(&self) -> ClientTransport {
-        match self {
-            Self::Stream(_) => ClientTransport::Tcp,
-            Self::Udp { .. } | Self::Nobody => ClientTransport::Udp,
-            Self::Inner(share) => share.transport(),
-        }
-    }
-}
-
-// The memory of a miss in flight, and of a query that joins one, as docs/limits.md states them.
-const _: () = assert!(forwarder::slot_octets::<Waiter>() <= 512);
-const _: () = assert!(forwarder::waiter_octets::<Waiter>() <= 170);
 
 #[cfg(test)]
 mod tests {

@@ -32,6 +32,7 @@ mod tls;
 mod token;
 mod transfers;
 mod upstreams;
+mod waiter;
 mod worker;
 
 pub use bind::BindError;

@@ -8,25 +8,24 @@ use std::io;
 use std::net::SocketAddr;
 use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cache::{BlockCache, Stored};
 use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
-use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
+use wire::{Answer, Flags, OptionBytes, Proto, Query, Rcode, Reply};
 
-use super::inbox::{Client, Waiter};
 use super::pending::Inner;
 use super::ready::Ready;
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
+use super::waiter::{Client, Miss, Waiter};
 use crate::running::Running;
 use inner::Came;
 use observe::LineRing;
-use observe::counters::Proto;
 use plugin::failure::Failure;
 use query::Block;
-use query::serve::{self, Observed, Outcome, SizeLimit};
+use query::serve::{self, Observed, Outcome};
 
 /// What a worker writes to.
 pub(crate) struct Outputs {
@@ -46,7 +45,7 @@ pub(crate) struct Outputs {
     /// The upstream whose answer, or failure, is told now.
     upstream: Option<SocketAddr>,
     /// Inner lookups to begin when the forwarder is free again.
-    inner: Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    inner: Vec<Miss>,
     /// Clients' queries for which all inner lookups have come, and when they came in.
     ready: Ready<(Inner<Client>, Instant)>,
 }
@@ -71,21 +70,14 @@ impl Outputs {
     }
 
     /// Single flight: hands a miss to the worker that has the same query in flight, which may be this one.
-    pub(crate) fn ask(
-        &mut self,
-        forwarder: &mut Forwarder<Waiter>,
-        now: Instant,
-        query: HeldQuery,
-        waiter: Waiter,
-        patience: Option<Duration>,
-    ) {
+    pub(crate) fn ask(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss) {
         let workers = self.running.inboxes.len();
-        let (worker, key) = self.running.flights.worker_for(&query, &waiter, Some(self.index), workers);
+        let (worker, key) = self.running.flights.worker_for(&miss, Some(self.index), workers);
         if worker == self.index {
-            self.ask_here(forwarder, now, &query, waiter, patience, key);
+            self.ask_here(forwarder, now, miss, key);
         } else {
-            let no_room = self.running.inboxes[worker].ask(query, waiter, patience, key);
-            if let Some((query, waiter)) = no_room {
+            let no_room = self.running.inboxes[worker].ask(miss, key);
+            if let Some(Miss { query, waiter, .. }) = no_room {
                 // The flight stays with the worker that has it, so its entry in the registry is left alone.
                 self.running.shed.add_shared(1);
                 self.fail(waiter, &query.query(), Failure::Overload, now);
@@ -94,24 +86,17 @@ impl Outputs {
     }
 
     /// Hands a miss to this worker's forwarder.
-    pub(crate) fn ask_here(
-        &mut self,
-        forwarder: &mut Forwarder<Waiter>,
-        now: Instant,
-        held: &HeldQuery,
-        waiter: Waiter,
-        patience: Option<Duration>,
-        key: u64,
-    ) {
+    pub(crate) fn ask_here(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss, key: u64) {
+        let Miss { query: held, waiter, patience } = miss;
         let zone = waiter.zone.clone();
         let Some(forwarding) = zone.block.pipeline.forwarding() else { return };
         let query = held.query();
         let ask = Ask {
             chain: &forwarding.chain,
             query: &query,
-            client: waiter.client.transport(),
+            proto: waiter.client.proto(),
             block: zone.block.id,
-            context: key,
+            key,
             patience,
             asker: waiter.client.number(),
         };
@@ -119,12 +104,13 @@ impl Outputs {
             if workers_share(&self.running) && !refused.flies {
                 self.running.flights.release(key, self.index);
             }
-            if matches!(refused.failure, forwarder::Failure::Subnets) {
+            if matches!(refused.failure, forwarder::NoAnswer::Subnets) {
                 // Answered as by a resolver that does not know the option: the reply lacks it, which tells the client.
-                self.ask(forwarder, now, held.clone().without_subnet(), refused.waiter, patience);
+                let query = held.without_subnet();
+                self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
                 return;
             }
-            if matches!(refused.failure, forwarder::Failure::TableFull) {
+            if matches!(refused.failure, forwarder::NoAnswer::TableFull) {
                 self.running.shed.add_shared(1);
             }
             self.fail(refused.waiter, &query, Failure::Forward(refused.failure), now);
@@ -135,8 +121,8 @@ impl Outputs {
     pub(crate) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
         loop {
             // Each client's query begins a bounded number of these.
-            while let Some((query, waiter, patience)) = self.inner.pop() {
-                self.ask(forwarder, now, query, waiter, patience);
+            while let Some(miss) = self.inner.pop() {
+                self.ask(forwarder, now, miss);
             }
             let refused = &mut self.refused;
             self.upstreams.flush(epoll, |socket, id, error| refused.push((socket, id, error)));
@@ -225,7 +211,7 @@ impl Outputs {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                serve::finish(zone, &query, &mut reply, SizeLimit::Datagram, failure, &mut outcome);
+                serve::finish(zone, &query, &mut reply, Proto::Udp, failure, &mut outcome);
                 open.replies.commit(&(*peer).into(), *local);
                 let local = local.map_or(*address, |local| (local.address, address.port()).into());
                 (Proto::Udp, *peer, local)
@@ -235,7 +221,7 @@ impl Outputs {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                serve::finish(zone, &query, &mut reply, SizeLimit::Stream, failure, &mut outcome);
+                serve::finish(zone, &query, &mut reply, Proto::Tcp, failure, &mut outcome);
                 stream.send(&self.scratch);
                 (Proto::Tcp, stream.peer, stream.local)
             }
@@ -285,7 +271,7 @@ impl Outputs {
     fn remember_failure(
         &mut self,
         waiter: &Waiter,
-        failure: &forwarder::Failure,
+        failure: &forwarder::NoAnswer,
         query: &Query<'_>,
         now: Instant,
     ) {
@@ -315,10 +301,10 @@ impl Outputs {
 
     fn tell_all(&mut self, flight: Finished<'_, Waiter>) {
         let now = self.now;
-        let Finished { mut waiters, outcome, query, block, context: key, upstream, .. } = flight;
+        let Finished { mut waiters, outcome, query, block, key, upstream, .. } = flight;
         self.upstream = upstream.map(|upstream| upstream.address());
         let first = waiters.next();
-        let over = !matches!(outcome, Err(forwarder::Failure::Patience));
+        let over = !matches!(outcome, Err(forwarder::NoAnswer::Patience));
         if over && workers_share(&self.running) {
             self.running.flights.release(key, self.index);
         }

@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forwarder::ClientTransport;
-
 use query::evaluation::{InnerAnswer, Outer, UpstreamQuery};
+use wire::Proto;
 
 /// A client's query that waits for what its answer needs.
 pub(crate) struct Inner<C> {
@@ -26,7 +25,7 @@ pub(crate) struct Share<C> {
 struct Pending<C> {
     /// The client's.
     number: u128,
-    transport: ClientTransport,
+    proto: Proto,
     state: Mutex<State<C>>,
 }
 
@@ -37,15 +36,10 @@ struct State<C> {
 }
 
 impl<C> Share<C> {
-    /// One for each of `asked`; all of them are `inner`, whose client has this number and transport.
-    pub(crate) fn all(
-        inner: Inner<C>,
-        number: u128,
-        transport: ClientTransport,
-        asked: &[UpstreamQuery<'_>],
-    ) -> Vec<Self> {
+    /// One for each of `asked`; all of them are `inner`, whose client has this number and `Proto`.
+    pub(crate) fn all(inner: Inner<C>, number: u128, proto: Proto, asked: &[UpstreamQuery<'_>]) -> Vec<Self> {
         let state = Mutex::new(State { waits: asked.len(), inner: Some(inner) });
-        let of = Arc::new(Pending { number, transport, state });
+        let of = Arc::new(Pending { number, proto, state });
         let share = |asked: &UpstreamQuery<'_>| Self { of: of.clone(), own: asked.own, came: false };
         asked.iter().map(share).collect()
     }
@@ -67,9 +61,9 @@ impl<C> Share<C> {
         self.of.number
     }
 
-    /// The transport by which the client's query came in.
-    pub(crate) fn transport(&self) -> ClientTransport {
-        self.of.transport
+    /// How the client's query came.
+    pub(crate) fn proto(&self) -> Proto {
+        self.of.proto
     }
 
     fn state(&self) -> MutexGuard<'_, State<C>> {
@@ -122,7 +116,7 @@ mod tests {
             let lookups = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
             let InnerLookups { asked, outer } = *lookups;
             let inner = Inner { outer: outer.unwrap(), client: () };
-            let shares = Share::all(inner, 0, ClientTransport::Udp, &asked);
+            let shares = Share::all(inner, 0, Proto::Udp, &asked);
             assert_eq!(shares.len(), 3);
             let mut ends = Vec::new();
             for ((share, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {

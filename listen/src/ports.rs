@@ -16,7 +16,8 @@ use tokio::task::JoinHandle;
 
 use super::accept;
 use super::bind::{
-    Added, BindError, BoundEndpoint, Wanted, add, bind_one, explain, has_udp, is_family_absent, scope_id,
+    AddedAddress, BindError, BoundEndpoint, Wanted, add, bind_one, explain, has_udp, is_family_absent,
+    scope_id,
 };
 use super::inbox::Task;
 use crate::running::Running;
@@ -31,7 +32,7 @@ pub struct Ports {
     /// Whether the listeners take their last connections.
     ends: watch::Sender<bool>,
     /// Those whose address we added to the machine, now or in an earlier process.
-    added: BTreeMap<Endpoint, Added>,
+    added: BTreeMap<Endpoint, AddedAddress>,
     /// Which are ours to add.
     ours: Ours,
     /// What an earlier process left; what no endpoint of the first configuration takes is closed then.
@@ -246,7 +247,7 @@ impl Ports {
             if !self.added.contains_key(endpoint) && !node::has_address(address.ip()) {
                 if self.ours.includes(address.ip()) {
                     let scope_id = scope_id(address);
-                    self.added.insert(*endpoint, Added { scope_id, told: false });
+                    self.added.insert(*endpoint, AddedAddress { scope_id, told: false });
                 } else {
                     let text = format!("no interface has {} any more: nobody is served there", address.ip());
                     running.logger.warning(None, &text);

@@ -33,11 +33,11 @@ enum Progress {
 
 /// The client broke the protocol, or is not let in; what it is told was written.
 #[derive(Debug)]
-pub(crate) struct Broken;
+pub(crate) struct TlsBroken;
 
 impl Tls {
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, Broken> {
-        let connection = UnbufferedServerConnection::new(config).map_err(|_| Broken)?;
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, TlsBroken> {
+        let connection = UnbufferedServerConnection::new(config).map_err(|_| TlsBroken)?;
         Ok(Self { connection, came: Vec::new(), progress: Progress::New, certificates: 0 })
     }
 
@@ -48,7 +48,7 @@ impl Tls {
         octets: &[u8],
         plain: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), TlsBroken> {
         if self.progress == Progress::New {
             self.progress = Progress::Handshake;
         }
@@ -59,7 +59,7 @@ impl Tls {
         opened
     }
 
-    fn take(&mut self, octets: &[u8], plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn take(&mut self, octets: &[u8], plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<(), TlsBroken> {
         let mut came = std::mem::take(&mut self.came);
         came.reserve_exact(octets.len());
         came.extend_from_slice(octets);
@@ -99,7 +99,7 @@ impl Tls {
                 }
                 Ok(_) => false,
                 Err(_) => {
-                    result = Err(Broken);
+                    result = Err(TlsBroken);
                     true
                 }
             };
@@ -125,12 +125,12 @@ impl Tls {
     }
 
     /// Encrypts what the client is told, to the end of `out`.
-    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsBroken> {
         self.write(out, |traffic, room| traffic.encrypt(plain, room))
     }
 
     /// Tells the client that nothing more comes.
-    pub(crate) fn close(&mut self, out: &mut Vec<u8>) -> Result<(), Broken> {
+    pub(crate) fn close(&mut self, out: &mut Vec<u8>) -> Result<(), TlsBroken> {
         self.write(out, |traffic, room| traffic.queue_close_notify(room))
     }
 
@@ -138,10 +138,10 @@ impl Tls {
         &mut self,
         out: &mut Vec<u8>,
         mut write: impl FnMut(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), TlsBroken> {
         loop {
             if self.progress == Progress::Broken {
-                return Err(Broken);
+                return Err(TlsBroken);
             }
             let UnbufferedStatus { discard, state, .. } = self.connection.process_tls_records(&mut self.came);
             let written = match state {
@@ -164,10 +164,10 @@ impl Tls {
                     true
                 }
                 // The handshake is not over, or the connection is.
-                Ok(_) => return Err(Broken),
+                Ok(_) => return Err(TlsBroken),
                 Err(_) => {
                     self.progress = Progress::Broken;
-                    return Err(Broken);
+                    return Err(TlsBroken);
                 }
             };
             self.came.drain(..discard);
@@ -209,7 +209,7 @@ type WriteTraffic<'c> = rustls::unbuffered::WriteTraffic<'c, rustls::server::Ser
 fn grow(
     out: &mut Vec<u8>,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, Option<InsufficientSizeError>>,
-) -> Result<(), Broken> {
+) -> Result<(), TlsBroken> {
     let (start, mut room) = (out.len(), 0);
     loop {
         out.resize(start + room, 0);
@@ -221,7 +221,7 @@ fn grow(
             Err(Some(more)) if more.required_size > room => room = more.required_size,
             Err(_) => {
                 out.truncate(start);
-                return Err(Broken);
+                return Err(TlsBroken);
             }
         }
     }

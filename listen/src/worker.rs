@@ -19,18 +19,18 @@ use std::time::{Duration, Instant};
 use forwarder::{Forwarder, Limits};
 use sockets::{BATCH, Epoll, Events, Received};
 use tokio::sync::mpsc;
-use wire::{HeldQuery, accept};
+use wire::{Proto, accept};
 
 use batch::Batch;
 use pause::Pause;
 
-use super::inbox::{A_TURN, InFlight, Task, Waiter};
+use super::inbox::{A_TURN, InFlight, Task};
 use super::outputs::Outputs;
 use super::socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
+use super::waiter::{Miss, Waiter};
 use crate::running::Running;
 use configuration::Configuration;
-use observe::counters::Proto;
 use plugin::endpoint::Endpoint;
 use query::serve::{self, Observed, Outcome};
 
@@ -96,7 +96,7 @@ struct Worker {
     /// How this batch's queries ended, by datagram.
     outcomes: Box<[Outcome]>,
     /// This batch's misses.
-    misses: Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    misses: Vec<Miss>,
     /// Who waits until every socket is closed that is to be.
     barriers: Vec<mpsc::Sender<()>>,
     /// When to end although something is still in flight.
@@ -294,11 +294,10 @@ impl Worker {
         self.observe(configuration, socket_index, begun, now);
         // Misses are forwarded in the order in which they came.
         let mut misses = std::mem::take(&mut self.misses);
-        for (query, waiter, patience) in misses.drain(..) {
+        for miss in misses.drain(..) {
             #[cfg(test)]
-            crate::failpoint::at("miss", &query.query().name);
-            let done =
-                self.running.guarded(|| self.outputs.ask(&mut self.forwarder, now, query, waiter, patience));
+            crate::failpoint::at("miss", &miss.query.query().name);
+            let done = self.running.guarded(|| self.outputs.ask(&mut self.forwarder, now, miss));
             self.went_well(done, now);
         }
         self.misses = misses;
@@ -361,13 +360,11 @@ impl Worker {
         self.running.inboxes[self.index].take(&mut self.tasks, room);
         while let Some(task) = self.tasks.pop_front() {
             match task {
-                Task::Ask { query, waiter, patience, key, place: _place } => {
+                Task::Ask { miss, key, place: _place } => {
                     #[cfg(test)]
-                    crate::failpoint::at("task", &query.query().name);
+                    crate::failpoint::at("task", &miss.query.query().name);
                     let (forwarder, outputs) = (&mut self.forwarder, &mut self.outputs);
-                    let done = self
-                        .running
-                        .guarded(|| outputs.ask_here(forwarder, now, &query, waiter, patience, key));
+                    let done = self.running.guarded(|| outputs.ask_here(forwarder, now, miss, key));
                     self.went_well(done, now);
                 }
                 Task::Exchanged { id, result, held: _held } => {

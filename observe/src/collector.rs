@@ -70,10 +70,10 @@ impl fmt::Debug for Collector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::{Counted, Proto, ZoneLabels};
+    use crate::counters::{Counted, ZoneLabels};
     use crate::families::{Distribution, Metric};
     use crate::{logger::Format, paper::Paper};
-    use wire::{RType, Rcode};
+    use wire::{Proto, RType, Rcode};
 
     const BUILD: Build = Build { version: "0.1.0", revision: "", compiler: "rustc 1.95" };
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 pub use histogram::{Counter, DURATIONS, Histogram};
 use histogram::{Native, NativeCounts};
-use wire::{RType, Rcode};
+use wire::{Proto, RType, Rcode};
 
 /// A number that each thread adds to on a cache line of its own; the last one is for those that share it.
 #[derive(Debug)]
@@ -34,25 +34,6 @@ impl PerThread {
     /// The sum.
     pub fn get(&self) -> u64 {
         self.0.iter().map(|line| line.0.get()).sum()
-    }
-}
-
-/// Transport and family of a client, as the labels `proto` and `family` tell them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Proto {
-    /// Over UDP.
-    Udp,
-    /// Over TCP.
-    Tcp,
-}
-
-impl Proto {
-    /// The label.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Tcp => "tcp",
-        }
     }
 }
 

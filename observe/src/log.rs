@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use wire::{Class, Flags, Name, Opcode, RType, Rcode};
+use wire::{Class, Flags, Name, Opcode, Proto, RType, Rcode};
 
-use super::counters::Proto;
 use super::json;
 use super::labels::Labels;
 use super::logger::{Format, LineRing, begin_json};

@@ -3,12 +3,12 @@
 use histogram::NativeCounts;
 
 use super::counters::{
-    Counter, DURATIONS, Histogram, NativeCounters, NativeSums, Proto, RCODES, SIZES, TYPES, ZoneCounters,
+    Counter, DURATIONS, Histogram, NativeCounters, NativeSums, RCODES, SIZES, TYPES, ZoneCounters,
     ZoneLabels, ZoneSet,
 };
 use super::families::{Distribution, Families, Metric};
 use super::names;
-use wire::Rcode;
+use wire::{Proto, Rcode};
 
 /// Adds the sum over all threads of each zone. Series that are still 0 are left out, as in Go.
 pub(super) fn collect(zones: &[(ZoneLabels, ZoneSet)], into: &mut Families) {
@@ -181,7 +181,7 @@ mod tests {
     use wire::RType;
 
     use super::*;
-    use crate::counters::{Counted, Proto};
+    use crate::counters::Counted;
 
     #[test]
     fn a_thread_that_counts_first_after_the_first_page_counts_finely_at_once() {

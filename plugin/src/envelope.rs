@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use observe::labels::Labels;
 use observe::{LineRing, LogEntry};
-use wire::{OptionBytes, Query};
+use wire::{OptionBytes, Proto, Query};
 
 use crate::failure::Failure;
 
 /// What every query and reply of one block passes.
 #[derive(Default)]
 pub struct Envelope {
-    /// How large replies over UDP may be.
+    /// How large replies may be.
     pub size: ReplySize,
     /// What writes into the OPT record of replies.
     pub options: Vec<Box<dyn WritesOptions>>,
@@ -56,7 +56,8 @@ pub trait HearsFailures: Send + Sync {
     fn catch_up(&self, _now: Instant) {}
 }
 
-/// How large a block's replies over UDP may be, in octets.
+/// How large a block's replies may be, in octets: over UDP as the client and the Corefile say, over a connection whatever its
+/// length has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplySize {
     most: usize,
@@ -75,10 +76,13 @@ impl ReplySize {
         Self { most: octets.into(), written: Some(octets) }
     }
 
-    /// Of a reply to this query.
+    /// Of a reply to this query, which came so.
     #[inline]
-    pub fn limit(self, query: &Query<'_>) -> usize {
-        query.udp_limit().min(self.most).max(512)
+    pub fn limit(self, query: &Query<'_>, proto: Proto) -> usize {
+        match proto {
+            Proto::Udp => query.udp_limit().min(self.most).max(512),
+            Proto::Tcp => usize::from(u16::MAX),
+        }
     }
 
     /// What those who ask for the size that a client takes are told where it takes `octets`: no more than the Corefile says,

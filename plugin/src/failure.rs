@@ -65,7 +65,7 @@ pub enum Failure {
     CutOff(u64),
     /// The upstreams.
     #[error(transparent)]
-    Forward(#[from] forwarder::Failure),
+    Forward(#[from] forwarder::NoAnswer),
     /// More queries in flight than there is room for.
     #[error("too many queries in flight")]
     Overload,
@@ -98,7 +98,7 @@ impl Failure {
             | Self::Overload
             | Self::Panic => Rcode::SERVFAIL,
             // The client asks somebody else at once; a full table is our own trouble.
-            Self::Forward(forwarder::Failure::MaxConcurrent(_)) => Rcode::REFUSED,
+            Self::Forward(forwarder::NoAnswer::MaxConcurrent(_)) => Rcode::REFUSED,
             Self::Forward(_) => Rcode::SERVFAIL,
         }
     }
@@ -155,8 +155,8 @@ pub fn beginning(mut text: String) -> String {
 /// Octets of a name's text: each of its own as a backslash and three digits, and dots.
 const LONGEST_NAME: usize = 1_016;
 
-fn forward_ede(failure: &forwarder::Failure) -> Ede {
-    use forwarder::Failure as F;
+fn forward_ede(failure: &forwarder::NoAnswer) -> Ede {
+    use forwarder::NoAnswer as F;
     match failure {
         F::Silent { .. } | F::NoHealthy | F::NoUpstream | F::NoStanza => Ede::NO_REACHABLE_AUTHORITY,
         F::Network { .. } | F::NoSocket { .. } | F::NotSent { .. } | F::Exchange(_) | F::Garbled(_) => {

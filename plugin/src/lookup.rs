@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use observe::counters::Proto;
 use sockets::{Local, Peer};
-use wire::Query;
+use wire::{Proto, Query};
 
 use crate::failure::Failure;
 
@@ -62,7 +61,7 @@ pub enum Lookup {
     Answer,
     /// The reply is written, and CNAMEs in its answer section are to be followed.
     Follow,
-    /// The same, and where one leads to no answer there is none at all.
+    /// As `Follow`, but where the target of one has no answer the query fails.
     FollowOrFail,
     /// The reply is written, and an upstream is to be asked for the next one.
     Refresh,

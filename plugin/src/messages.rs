@@ -48,9 +48,9 @@ pub trait Messages: Send + Sync {
 
 /// Records one after the other, as many to a message as there is room for. The function tells them until one finds no room,
 /// which comes first the next time, and what comes after them.
-pub struct Records<F>(pub F);
+pub struct RecordByRecord<F>(pub F);
 
-impl<F: FnMut(&mut Push<'_>) -> Next + Send + Sync> Messages for Records<F> {
+impl<F: FnMut(&mut Push<'_>) -> Next + Send + Sync> Messages for RecordByRecord<F> {
     fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next {
         (self.0)(&mut |owner, rtype, ttl, data| message.push(owner, rtype, ttl, data).is_ok())
     }

@@ -108,8 +108,8 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// Tells besides `told` why it came to nothing, or to what nobody wished for (RFC 8914): what a client is led to is
-    /// refused with the same reason as what it asks for.
+    /// Adds to the options of an answer the Extended DNS Errors of what was wished for (RFC 8914): a client that an alias leads
+    /// to a name is told why that name fails as if it had asked for it itself.
     pub fn tell_why(&self, told: &mut OptionBytes) {
         match self {
             Self::Answer(answer) => told.extend_ede(&answer.options),
@@ -131,7 +131,7 @@ pub struct Sought<'q> {
     pub server: &'q str,
     /// Whether it is a client's query, seen for the first time: what comes again, or is an answer's need, is not counted.
     pub counts: bool,
-    /// Whether it is what an alias leads to, a name that stands for itself: nobody completed it.
+    /// Whether an alias or a wish led to it. Such a name is whole: no client has made it by adding a search domain to another.
     pub is_target: bool,
     /// As [`Query::question`], where it is another than the client's.
     question: Option<Box<[u8]>>,
@@ -143,14 +143,14 @@ pub struct Sought<'q> {
     options: Vec<u8>,
     /// Codes of which `options` has what upstreams get; of others they get nothing.
     known: Vec<u16>,
-    subnet: Subnet,
+    subnet: UpstreamSubnet,
     /// All that is for upstreams alone, as [`Added`] has it.
     added: Vec<u8>,
 }
 
 /// Which client subnet upstreams get.
 #[derive(Debug, PartialEq, Eq)]
-enum Subnet {
+enum UpstreamSubnet {
     /// The client's own, if it sent one.
     Own,
     None,
@@ -173,7 +173,7 @@ impl<'q> Sought<'q> {
             flags: own_flags(asked),
             options: Vec::new(),
             known: Vec::new(),
-            subnet: Subnet::Own,
+            subnet: UpstreamSubnet::Own,
             added: Vec::new(),
         };
         if !added.is_nothing() {
@@ -188,7 +188,7 @@ impl<'q> Sought<'q> {
         self.added = added.octets().into();
         for (code, value) in added.options() {
             if code == OPTION_CLIENT_SUBNET {
-                self.subnet = Subnet::Written(value.into());
+                self.subnet = UpstreamSubnet::Written(value.into());
             } else {
                 self.known.push(code);
                 push_option(&mut self.options, code, value);
@@ -226,7 +226,7 @@ impl<'q> Sought<'q> {
         self.question.is_none()
             && self.flags == own_flags(self.asked)
             && self.added.is_empty()
-            && self.subnet == Subnet::Own
+            && self.subnet == UpstreamSubnet::Own
     }
 
     /// Seeks another name.
@@ -281,15 +281,15 @@ impl<'q> Sought<'q> {
     /// The client subnet that upstreams get.
     pub fn subnet(&self) -> Option<&[u8]> {
         match &self.subnet {
-            Subnet::Own => self.asked.edns.and_then(|edns| edns.client_subnet),
-            Subnet::None => None,
-            Subnet::Written(value) => Some(value),
+            UpstreamSubnet::Own => self.asked.edns.and_then(|edns| edns.client_subnet),
+            UpstreamSubnet::None => None,
+            UpstreamSubnet::Written(value) => Some(value),
         }
     }
 
     /// Gives upstreams another client subnet, or none.
     pub fn set_subnet(&mut self, value: Option<Vec<u8>>) {
-        self.subnet = value.map_or(Subnet::None, Subnet::Written);
+        self.subnet = value.map_or(UpstreamSubnet::None, UpstreamSubnet::Written);
         self.write();
     }
 
@@ -353,7 +353,7 @@ impl<'q> Sought<'q> {
         query.question = self.question.as_deref().unwrap_or(self.asked.question);
         (query.name, query.rtype, query.class, query.flags) = (self.name, self.rtype, self.class, self.flags);
         query.added = Added::new(&self.added);
-        if self.subnet != Subnet::Own {
+        if self.subnet != UpstreamSubnet::Own {
             // A client without EDNS may have a subnet written for it.
             let plain = || wire::Edns {
                 udp_size: 512,
@@ -370,7 +370,7 @@ impl<'q> Sought<'q> {
 
     fn write(&mut self) {
         let mut all = self.options.clone();
-        if let Subnet::Written(value) = &self.subnet {
+        if let UpstreamSubnet::Written(value) = &self.subnet {
             push_option(&mut all, OPTION_CLIENT_SUBNET, value);
         }
         self.added = Added::encode(self.flags.0, &all);

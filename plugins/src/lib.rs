@@ -4,12 +4,12 @@
 //! [`table`] has a row for each, in the order in which they act; [`setup`] reads a Corefile by it.
 
 mod admin_address;
+mod cluster_transfer;
+mod name_text;
 pub mod setup;
 pub mod table;
 #[cfg(test)]
 mod testing;
-mod text;
-mod told;
 pub mod zonetext;
 
 pub mod acl;

@@ -62,7 +62,7 @@ pub(crate) fn through(
     let Gate::Pass(query) = accept(packet) else { panic!("refused") };
     let client = std::net::SocketAddr::new(client.parse().unwrap(), 4321).into();
     let server = "127.0.0.1:53".parse().unwrap();
-    let proto = observe::counters::Proto::Udp;
+    let proto = wire::Proto::Udp;
     let context = QueryContext::new(clock::now(), &client, server, proto, 0);
     let mut sought = Sought::new(&query, "dns://:53", true);
     let mut inward = step.inward(&mut sought, &context);

@@ -35,13 +35,13 @@ impl ZoneTextError {
 }
 
 /// Records behind one question, in section order.
-pub struct Records {
+pub struct TextRecords {
     question: Vec<u8>,
     message: Vec<u8>,
     counts: [u16; 3],
 }
 
-impl Records {
+impl TextRecords {
     /// None yet.
     pub fn new(question: &[u8]) -> Self {
         let mut message = vec![0; wire::HEADER];
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn text_becomes_octets() {
         let question = b"\x03foo\x07example\x03org\0\0\x01\0\x01";
-        let mut records = Records::new(question);
+        let mut records = TextRecords::new(question);
         records.push(Section::Answer, "foo.example.org. 60 IN A 192.0.2.1").unwrap();
         records.push(Section::Answer, "foo.example.org IN TXT \"a b\" c").unwrap();
         records.push(Section::Authority, "example.org. 60 IN NS ns.example.org.").unwrap();
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_record_may_be_of_class_chaos() {
-        let mut records = Records::new(b"\0\0\x10\0\x03");
+        let mut records = TextRecords::new(b"\0\0\x10\0\x03");
         records.push(Section::Answer, "version.bind. 0 CH TXT a").unwrap();
         assert_eq!(records.finish().0[14..], *b"\0\x10\0\x03\0\0\0\0\0\x02\x01a");
     }
@@ -153,7 +153,7 @@ mod tests {
         for text in
             ["", "foo", "foo.example.org. 60 IN A 1.2.3", "a. A 192.0.2.1\nb. A 192.0.2.2", "$INCLUDE x"]
         {
-            assert!(Records::new(b"\0\0\x01\0\x01").push(Section::Answer, text).is_err(), "{text}");
+            assert!(TextRecords::new(b"\0\0\x01\0\x01").push(Section::Answer, text).is_err(), "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use observe::counters::{Proto, ThreadCounters};
+use observe::counters::ThreadCounters;
 use plugin::{Lookup, QueryContext, Tables};
 use plugins::hosts::HostsTable;
 use query::Block;
@@ -14,7 +14,7 @@ use scene::Scene;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use tempfile::TempDir;
-use wire::{Query, RType, Reply};
+use wire::{Proto, Query, RType, Reply};
 
 const AT: &str = "127.0.0.1:53";
 

@@ -15,8 +15,10 @@ mod outer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use observe::counters::{Counter, Proto};
-use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
+use observe::counters::Counter;
+use wire::{
+    Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Proto, Query, RType, Rcode, Reply, Section,
+};
 
 use crate::ServedZone;
 use crate::route::Route;
@@ -268,7 +270,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 self.refresh.get_or_insert_with(|| UpstreamQuery::for_next(query, zone, own));
             }
             Lookup::Ask(_) if self.patience.is_zero() => {
-                let failure = Failure::Forward(forwarder::Failure::Patience);
+                let failure = Failure::Forward(forwarder::NoAnswer::Patience);
                 return Ok(InnerAnswer::new(zone, query, Err(failure), Follow::No));
             }
             Lookup::Ask(_) if self.at_target && self.spent.asked == MOST_ASKED => {

@@ -54,7 +54,7 @@ impl Route {
             let mut left = query.name.label_count();
             for suffix in query.name.suffixes().take(left) {
                 if self.lengths & bit(left) != 0
-                    && let Some(found) = self.exact(suffix)
+                    && let Some(found) = self.exact(&query.name, suffix)
                 {
                     if query.rtype != RType::DS || suffix.len() < query.name.as_wire().len() {
                         return Ok(found);
@@ -69,7 +69,7 @@ impl Route {
 
     /// The longest zone that holds the name.
     pub fn longest(&self, name: &Name) -> Option<&Arc<ServedZone>> {
-        name.suffixes().find_map(|suffix| self.exact(suffix)).or(self.root.as_ref())
+        name.suffixes().find_map(|suffix| self.exact(name, suffix)).or(self.root.as_ref())
     }
 
     /// Every zone served here.
@@ -79,11 +79,15 @@ impl Route {
 
     /// The zone of exactly this name.
     pub fn zone(&self, name: &Name) -> Option<&Arc<ServedZone>> {
-        if *name == Name::ROOT { self.root.as_ref() } else { self.exact(name.as_wire()) }
+        if *name == Name::ROOT { self.root.as_ref() } else { self.exact(name, name.as_wire()) }
     }
 
-    fn exact(&self, wire: &[u8]) -> Option<&Arc<ServedZone>> {
-        self.zones.find(hash_of(wire), |zone| zone.zone.as_wire() == wire)
+    /// The zone of exactly this suffix of `name`.
+    #[inline]
+    fn exact(&self, name: &Name, suffix: &[u8]) -> Option<&Arc<ServedZone>> {
+        // The whole name was hashed when it was read from the packet.
+        let hash = if suffix.len() == name.as_wire().len() { name.hash_code() } else { hash_of(suffix) };
+        self.zones.find(hash, |zone| zone.zone.as_wire() == suffix)
     }
 }
 

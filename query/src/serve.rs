@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Ede, Flags, Gate, Name, Owner, Proto, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
 use crate::evaluation::{
     self, End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, Spent, UpstreamQuery,
 };
 use crate::route::Route;
-use observe::counters::{Counted, Proto, ThreadCounters, ZoneSet};
+use observe::counters::{Counted, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
+use plugin::envelope::ReplySize;
 use plugin::failure::Failure;
 use plugin::step::{Inward, Sought};
 use plugin::{Lookup, QueryContext, Tables};
@@ -123,26 +124,6 @@ impl Outcome {
     };
 }
 
-/// How large a reply may be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SizeLimit {
-    /// One datagram, as the client and the block allow.
-    Datagram,
-    /// One message of a stream: 65,535 octets.
-    Stream,
-}
-
-impl SizeLimit {
-    /// In octets, for this query and zone.
-    #[inline]
-    pub fn limit(self, zone: &ServedZone, query: &Query<'_>) -> usize {
-        match self {
-            Self::Datagram => zone.block.envelope.size.limit(query),
-            Self::Stream => usize::from(u16::MAX),
-        }
-    }
-}
-
 /// Takes a packet through gate, route and pipeline, and writes its reply to `out`, and how it ended to `outcome`, if memory
 /// has an answer.
 #[inline]
@@ -151,13 +132,12 @@ pub fn serve<'h>(
     gate: &Gate<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    size: SizeLimit,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
     let query = match gate {
         Gate::Pass(query) => query,
-        Gate::Zone(request) => return of_zone::serve(endpoint, request, context, tables, size, out, outcome),
+        Gate::Zone(request) => return of_zone::serve(endpoint, request, context, tables, out, outcome),
         Gate::Drop => return Served::Nothing,
         Gate::Refuse(refusal) => {
             refusal.write(out);
@@ -178,12 +158,12 @@ pub fn serve<'h>(
     let zone = match endpoint.route.find(query) {
         Ok(zone) => zone,
         Err(failure) => {
-            *outcome = no_zone(query, failure, size, out);
+            *outcome = no_zone(query, failure, context.proto, out);
             return Served::Reply;
         }
     };
     if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, context) {
-        return evaluate(endpoint, zone, query, context, tables, size, Vec::new(), out, outcome);
+        return evaluate(endpoint, zone, query, context, tables, Vec::new(), out, outcome);
     }
     let mut reply = Reply::start(out, query);
     let pipeline = &zone.block.pipeline;
@@ -200,12 +180,12 @@ pub fn serve<'h>(
             follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
                 let follow = if matches!(follow, Lookup::Follow) { Follow::Yes } else { Follow::OrFail };
                 let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
-                return evaluate(endpoint, zone, query, context, tables, size, found, out, outcome);
+                return evaluate(endpoint, zone, query, context, tables, found, out, outcome);
             }
             Lookup::Pass => (Some(refuse(&mut reply, pipeline.nobody())), false),
             Lookup::Fail(failure) => (Some(refuse(&mut reply, failure)), false),
         };
-    finish(zone, query, &mut reply, size, failure, outcome);
+    finish(zone, query, &mut reply, context.proto, failure, outcome);
     if refreshes {
         return Served::Ask { replied: true, asked: UpstreamQuery::for_next(query, zone, true) };
     }
@@ -247,7 +227,6 @@ fn evaluate<'h>(
     query: &Query<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    size: SizeLimit,
     found: Vec<Arc<InnerAnswer>>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
@@ -257,7 +236,7 @@ fn evaluate<'h>(
         Ok(End::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);
             evaluation::write(&message, query, &mut reply);
-            finish(zone, query, &mut reply, size, failure, outcome);
+            finish(zone, query, &mut reply, context.proto, failure, outcome);
             match evaluation.refresh() {
                 Some(lookups) => Served::Follow { replied: true, lookups },
                 None => Served::Reply,
@@ -269,7 +248,7 @@ fn evaluate<'h>(
             Err(failure) => {
                 let mut reply = Reply::start(out, query);
                 fail(&mut reply, &failure);
-                finish(zone, query, &mut reply, size, Some(failure), outcome);
+                finish(zone, query, &mut reply, context.proto, Some(failure), outcome);
                 Served::Reply
             }
         },
@@ -294,7 +273,7 @@ pub fn finish(
     zone: &ServedZone,
     query: &Query<'_>,
     reply: &mut Reply<'_>,
-    size: SizeLimit,
+    proto: Proto,
     failure: Option<Failure>,
     outcome: &mut Outcome,
 ) {
@@ -306,7 +285,7 @@ pub fn finish(
     let soa = zone.block.envelope.hears_ends()
         && answers == 0
         && reply.records().any(|record| record.rtype == RType::SOA);
-    let (flags, response_size) = zone.finish(query, reply, size.limit(zone, query));
+    let (flags, response_size) = zone.finish(query, reply, zone.block.envelope.size.limit(query, proto));
     *outcome = Outcome {
         zone: Some(zone.index as u32),
         counted: true,
@@ -332,16 +311,12 @@ fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
 }
 
 #[cold]
-fn no_zone(query: &Query<'_>, failure: Failure, size: SizeLimit, out: &mut Vec<u8>) -> Outcome {
+fn no_zone(query: &Query<'_>, failure: Failure, proto: Proto, out: &mut Vec<u8>) -> Outcome {
     let mut reply = Reply::start(out, query);
     reply.rcode = failure.rcode();
     reply.options.push_ede(failure.ede().unwrap_or(Ede::NOT_AUTHORITATIVE));
     let rcode = reply.rcode;
-    let limit = match size {
-        SizeLimit::Datagram => query.udp_limit().min(usize::from(wire::UDP_SIZE)),
-        SizeLimit::Stream => usize::from(u16::MAX),
-    };
-    let (flags, response_size) = reply.finish(query, limit);
+    let (flags, response_size) = reply.finish(query, ReplySize::default().limit(query, proto));
     Outcome {
         counted: true,
         rtype: query.rtype,

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
 use configuration::{Configuration, Shared};
-use observe::counters::Proto;
 use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
 use plugin::{QueryContext, Tables};
-use query::serve::{self, Observed, Outcome, Served, SizeLimit};
-use wire::{Answer, Flags, Gate, Query, accept};
+use query::serve::{self, Observed, Outcome, Served};
+use wire::{Answer, Flags, Gate, Proto, Query, accept};
 
 /// Every plugin that answers from memory, with metrics and log.
 const COREFILE: &str = r#"
@@ -148,7 +147,7 @@ impl Scene {
         let gate = accept(packet);
         let mut outcome = Outcome::OPEN;
         let out = &mut self.out;
-        match serve::serve(listener, &gate, &context, &mut tables, SizeLimit::Datagram, out, &mut outcome) {
+        match serve::serve(listener, &gate, &context, &mut tables, out, &mut outcome) {
             Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {}
             Served::Nothing
             | Served::Silence

@@ -2,10 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use observe::counters::Proto;
-use query::serve::{Observed, Outcome, SizeLimit, count, log};
+use query::serve::{Observed, Outcome, count, log};
 use std::time::Duration;
-use wire::{Gate, RType, Rcode};
+use wire::{Gate, Proto, RType, Rcode};
 
 use scene::{Scene, Sent, packet};
 
@@ -54,9 +53,9 @@ fn what_concerns_a_zone_is_refused_by_its_server_block_and_asked_of_nobody() {
     };
     let of = |rtype| packet("a.example.org", rtype, Some(&[]));
     let elsewhere = packet("example.net", RType::AXFR, None);
-    for size in [SizeLimit::Datagram, SizeLimit::Stream] {
+    for proto in [Proto::Udp, Proto::Tcp] {
         let mut scene = Scene::new(COREFILE);
-        scene.size = size;
+        scene.proto = proto;
         for (what, sent, rcode, zone, ede) in [
             ("AXFR", of(RType::AXFR), Rcode::REFUSED, Some(0), Some(21)),
             ("IXFR", of(RType::IXFR), Rcode::REFUSED, Some(0), Some(21)),
@@ -128,24 +127,24 @@ fn the_reply_fits_what_client_and_block_allow() {
     };
     let plain = packet("many.example.org", RType::A, None);
     let full = 12 + 22 + 90 * 16;
-    for (bufsize, size, packet, limit) in [
-        ("", SizeLimit::Datagram, plain.clone(), 512),
-        ("", SizeLimit::Datagram, with_size(0), 512),
-        ("", SizeLimit::Datagram, with_size(700), 700),
-        ("", SizeLimit::Datagram, with_size(4096), 1232),
-        ("bufsize 4096", SizeLimit::Datagram, with_size(4096), 4096),
-        ("bufsize 4096", SizeLimit::Datagram, with_size(1232), 1232),
-        ("bufsize 512", SizeLimit::Datagram, with_size(4096), 512),
-        ("bufsize 4096", SizeLimit::Datagram, plain.clone(), 512),
-        ("", SizeLimit::Stream, plain.clone(), 65_535),
-        ("bufsize 512", SizeLimit::Stream, with_size(512), 65_535),
+    for (bufsize, proto, packet, limit) in [
+        ("", Proto::Udp, plain.clone(), 512),
+        ("", Proto::Udp, with_size(0), 512),
+        ("", Proto::Udp, with_size(700), 700),
+        ("", Proto::Udp, with_size(4096), 1232),
+        ("bufsize 4096", Proto::Udp, with_size(4096), 4096),
+        ("bufsize 4096", Proto::Udp, with_size(1232), 1232),
+        ("bufsize 512", Proto::Udp, with_size(4096), 512),
+        ("bufsize 4096", Proto::Udp, plain.clone(), 512),
+        ("", Proto::Tcp, plain.clone(), 65_535),
+        ("bufsize 512", Proto::Tcp, with_size(512), 65_535),
     ] {
         let mut scene = Scene::new(&corefile(bufsize));
-        scene.size = size;
+        scene.proto = proto;
         let opt = if packet.len() > plain.len() { 11 } else { 0 };
         let sent = scene.send(AT, &packet);
         let Sent::Reply(reply) = &sent else { panic!("no reply") };
-        let what = format!("{bufsize:?} {size:?} {limit}");
+        let what = format!("{bufsize:?} {proto:?} {limit}");
         assert_eq!(usize::from(reply.2.response_size), reply.1.len(), "{what}");
         if limit >= full + opt {
             assert_eq!((reply.1.len(), reply.0.answers.len()), (full + opt, 90), "{what}");

@@ -10,16 +10,15 @@ use std::time::{Duration, Instant};
 use configuration::{Configuration, Listener, Shared};
 use hickory_proto::op::Message;
 use observe::Format;
-use observe::counters::Proto;
 use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
 use plugin::spec::{Role, StepSpec};
 use plugin::{QueryContext, Spec, Tables};
 use query::evaluation::UpstreamQuery;
-use query::serve::{self, Served, SizeLimit};
+use query::serve::{self, Served};
 use sockets::Peer;
 use tokio::runtime::{Builder, Runtime};
-use wire::{Answer, Gate, RType, Rcode, accept};
+use wire::{Answer, Gate, Proto, RType, Rcode, accept};
 
 /// A configuration built from a Corefile, asked without a socket, at a time that only the test moves.
 pub struct Scene {
@@ -32,7 +31,7 @@ pub struct Scene {
     /// What the test says the time is.
     pub now: Instant,
     /// How clients ask.
-    pub size: SizeLimit,
+    pub proto: Proto,
     _runtime: Runtime,
 }
 
@@ -67,7 +66,7 @@ impl Scene {
         shared.resolve_names = false;
         let configuration = Self::read(corefile, &shared)?;
         configuration.look_at_files(&shared, now, &shared.logger);
-        Ok(Self { configuration, shared, paper, now, size: SizeLimit::Datagram, _runtime: runtime })
+        Ok(Self { configuration, shared, paper, now, proto: Proto::Udp, _runtime: runtime })
     }
 
     fn read(corefile: &str, shared: &Shared) -> Result<Configuration, String> {
@@ -100,7 +99,7 @@ impl Scene {
 
     /// What a plugin knows of a client's query to a listen address.
     pub fn context<'b>(&self, at: &str, client: &'b Peer) -> QueryContext<'b> {
-        QueryContext::new(self.now, client, at.parse().unwrap(), Proto::Udp, 0)
+        QueryContext::new(self.now, client, at.parse().unwrap(), self.proto, 0)
     }
 
     /// Sends a packet to a listen address.
@@ -112,8 +111,7 @@ impl Scene {
         let gate = accept(packet);
         let mut outcome = serve::Outcome::OPEN;
         let listener = self.listener(at);
-        match serve::serve(&listener.served, &gate, &context, &mut tables, self.size, &mut out, &mut outcome)
-        {
+        match serve::serve(&listener.served, &gate, &context, &mut tables, &mut out, &mut outcome) {
             Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
             Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
             Served::Follow { replied: false, lookups } => Sent::Ask(lookups.asked[0].patience),
@@ -138,7 +136,7 @@ impl Scene {
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
         let zone = self.listener(at).served.route.find(&query).unwrap();
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
-        let mut made = plugins::zonetext::Records::new(query.question);
+        let mut made = plugins::zonetext::TextRecords::new(query.question);
         for record in records {
             made.push(wire::Section::Answer, record).unwrap();
         }

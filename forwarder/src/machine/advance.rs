@@ -9,7 +9,7 @@ use super::flight::{ATTEMPTS, Attempt, Form, Open, Pick, State, TCP, Try, Way, s
 use super::ports::Owner;
 use super::timers::{MachineTime, NEVER};
 use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP};
-use crate::{Failure, StreamKind, UpstreamPath};
+use crate::{NoAnswer, StreamKind, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
@@ -72,7 +72,7 @@ impl<W> Forwarder<W> {
                 Pick::AllDown => {
                     flight.stanza().metrics().healthcheck_broken.add_shared(1);
                     if failfast && flight.aside().failure.is_none() {
-                        flight.aside().failure = Some(Failure::NoHealthy);
+                        flight.aside().failure = Some(NoAnswer::NoHealthy);
                     }
                     may = !failfast;
                     // CoreDNS: health checking itself may be broken, so ask anyone.
@@ -142,7 +142,7 @@ impl<W> Forwarder<W> {
                         if error.blames_upstream() {
                             upstream.failed(UpstreamPath::Udp, spec.max_fails, &spec.health);
                         }
-                        let failure = Failure::NoSocket { upstream: upstream.address(), error };
+                        let failure = NoAnswer::NoSocket { upstream: upstream.address(), error };
                         flight.aside().failure = Some(failure);
                         return false;
                     }
@@ -286,7 +286,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         slot: u32,
         nth: usize,
-        failure: Failure,
+        failure: NoAnswer,
         blames: bool,
         effects: &mut impl Effects<W>,
     ) {
@@ -331,7 +331,7 @@ impl<W> Forwarder<W> {
             Some(silent(last?, upstream, &self.ports))
         });
         let upstream = last.map(|attempt| attempt.upstream);
-        self.conclude(now, slot, Err((failure.unwrap_or(Failure::NoHealthy), upstream)), effects);
+        self.conclude(now, slot, Err((failure.unwrap_or(NoAnswer::NoHealthy), upstream)), effects);
     }
 
     /// Tells everybody who waits, with the answer in `self.answer` or the failure, and lets the flight linger or go.
@@ -339,7 +339,7 @@ impl<W> Forwarder<W> {
         &mut self,
         now: Instant,
         slot: u32,
-        outcome: Result<(u8, Duration), (Failure, Option<u8>)>,
+        outcome: Result<(u8, Duration), (NoAnswer, Option<u8>)>,
         effects: &mut impl Effects<W>,
     ) {
         self.table.seal(slot);
@@ -358,7 +358,7 @@ impl<W> Forwarder<W> {
             outcome,
             query: flight.held.0.query(),
             block: flight.block,
-            context: flight.context,
+            key: flight.key,
             upstream: upstream.map(|at| &flight.upstreams[usize::from(at)]),
             rtt,
             late: false,
@@ -389,10 +389,10 @@ impl<W> Forwarder<W> {
         if !waiters.is_empty() {
             effects.finished(Finished {
                 waiters,
-                outcome: Err(Failure::Patience),
+                outcome: Err(NoAnswer::Patience),
                 query: flight.held.0.query(),
                 block: flight.block,
-                context: flight.context,
+                key: flight.key,
                 upstream: None,
                 rtt: Duration::ZERO,
                 late: false,

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::{Answer, Query};
+use wire::{Answer, Proto, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ClientTransport, ConnectionLimits, Failure, NotSent, StreamKind, Upstream};
+use crate::{Chain, ConnectionLimits, NoAnswer, NotSent, StreamKind, Upstream};
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,11 +110,11 @@ pub struct Ask<'a> {
     /// The query.
     pub query: &'a Query<'a>,
     /// How it came: upstreams are asked the same way unless the stanza says otherwise.
-    pub client: ClientTransport,
+    pub proto: Proto,
     /// The block's number: equal questions in different blocks are different flights.
     pub block: u64,
-    /// Handed back in [`Finished`]; the first asker's.
-    pub context: u64,
+    /// The caller's name for the flight, handed back in [`Finished`]; the first asker's.
+    pub key: u64,
     /// How long this waiter waits, at most; `None`: until the flight ends.
     pub patience: Option<Duration>,
     /// Equal for all queries of one client: none takes all places, of whatever kind ([`crate::Fair`]).
@@ -127,7 +127,7 @@ pub struct Refused<W> {
     /// The asker's.
     pub waiter: W,
     /// Why.
-    pub failure: Failure,
+    pub failure: NoAnswer,
     /// Whether the same query is in flight all the same, and only this waiter found no room.
     pub flies: bool,
 }
@@ -137,13 +137,13 @@ pub struct Finished<'a, W> {
     /// Who waits. None where the answer came after all had timed out, or was asked for by the cache alone (a prefetch).
     pub waiters: Waiters<'a, W>,
     /// The answer, which the callee may change or take; or why there is none.
-    pub outcome: Result<&'a mut Answer, Failure>,
+    pub outcome: Result<&'a mut Answer, NoAnswer>,
     /// The query as the first waiter asked it.
     pub query: Query<'a>,
     /// As in [`Ask`].
     pub block: u64,
     /// As in [`Ask`].
-    pub context: u64,
+    pub key: u64,
     /// Who answered, or who failed last.
     pub upstream: Option<&'a Arc<Upstream>>,
     /// From the upstream's query to its reply; zero without one.

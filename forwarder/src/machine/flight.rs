@@ -12,18 +12,18 @@ use super::timers::{MachineTime, NEVER};
 use super::waiters::WaiterList;
 use super::{Ask, SocketId};
 use crate::policy::Order;
-use crate::{Chain, Failure, Stanza, StreamKind, Upstream, UpstreamPath};
+use crate::{Chain, NoAnswer, Stanza, StreamKind, Upstream, UpstreamPath};
 
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
 pub(super) struct Flight<W> {
-    pub(super) held: Held,
+    pub(super) held: KeptQuery,
     pub(super) chain: Arc<Chain>,
     pub(super) upstreams: Arc<Vec<Arc<Upstream>>>,
     pub(super) aside: Option<Box<Aside>>,
     pub(super) waiters: WaiterList<W>,
     pub(super) block: u64,
-    pub(super) context: u64,
+    pub(super) key: u64,
     pub(super) hash: u64,
     pub(super) started: MachineTime,
     /// These three in microseconds after `started`.
@@ -50,9 +50,9 @@ pub(super) struct Flight<W> {
 }
 
 /// A held query that prints its question only.
-pub(super) struct Held(pub(super) HeldQuery);
+pub(super) struct KeptQuery(pub(super) HeldQuery);
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for KeptQuery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let query = self.0.query();
         write!(f, "{} {} {}", query.name, query.class, query.rtype)
@@ -75,7 +75,7 @@ pub(super) enum State {
 #[derive(Debug, Default)]
 pub(super) struct Aside {
     /// The last failure.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<NoAnswer>,
     /// A reply that is given when none better comes.
     pub(super) reply: Option<Spare>,
     /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
@@ -314,7 +314,7 @@ impl Ask<'_> {
     /// of them asks, so that equal misses of different workers share one too. `None` where no stanza forwards the name.
     pub fn fingerprint(&self, hasher: &impl BuildHasher) -> Option<u64> {
         let at = self.chain.matching(0, &self.query.name)?;
-        let bits = key_bits(self.query, self.chain.stanzas()[at].asks_over_tcp(self.client));
+        let bits = key_bits(self.query, self.chain.stanzas()[at].asks_over_tcp(self.proto));
         Some(key_hash(self.block, self.query, bits, hasher))
     }
 }
@@ -357,12 +357,12 @@ fn subnet<'q>(query: &Query<'q>) -> Option<&'q [u8]> {
 }
 
 /// The failure of an attempt that got no reply.
-pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> Failure {
+pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> NoAnswer {
     let stream = match attempt.way {
         Way::Udp => None,
         Way::Stream(kind) => Some(kind),
     };
-    Failure::Silent { stream, local: ports.local(attempt.socket), upstream }
+    NoAnswer::Silent { stream, local: ports.local(attempt.socket), upstream }
 }
 
 /// Attempts that a flight remembers at once.

@@ -35,9 +35,9 @@ use wire::{Answer, Query};
 pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId};
 pub use waiters::Waiters;
 
-use crate::{DEADLINE, ExchangeError, Failure, Fair, Upstream, Who};
+use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, Upstream, Who};
 use budget::Budget;
-use flight::{ATTEMPTS, Attempt, Flight, Held, SUBNET, State, key_bits, key_hash};
+use flight::{ATTEMPTS, Attempt, Flight, KeptQuery, SUBNET, State, key_bits, key_hash};
 use ports::{Owner, Ports};
 use subnets::Subnets;
 use table::Table;
@@ -130,8 +130,8 @@ impl<W> Forwarder<W> {
     /// Asks the upstreams of the first stanza that forwards the name, or joins who asks the same already.
     ///
     /// # Errors
-    /// The waiter and why: [`Failure::NoStanza`], [`Failure::NoUpstream`], [`Failure::NoHealthy`] (with failfast),
-    /// [`Failure::MaxConcurrent`], [`Failure::TableFull`], [`Failure::Subnets`] (ask again without the client's subnet).
+    /// The waiter and why: [`NoAnswer::NoStanza`], [`NoAnswer::NoUpstream`], [`NoAnswer::NoHealthy`] (with failfast),
+    /// [`NoAnswer::MaxConcurrent`], [`NoAnswer::TableFull`], [`NoAnswer::Subnets`] (ask again without the client's subnet).
     /// After `Ok` the waiter comes back through [`Effects::finished`], once.
     pub fn ask(
         &mut self,
@@ -142,10 +142,10 @@ impl<W> Forwarder<W> {
     ) -> Result<(), Refused<W>> {
         let refuse = |waiter, failure| Err(Refused { waiter, failure, flies: false });
         let Some(at) = ask.chain.matching(0, &ask.query.name) else {
-            return refuse(waiter, Failure::NoStanza);
+            return refuse(waiter, NoAnswer::NoStanza);
         };
         let stanza = &ask.chain.stanzas()[at];
-        let bits = key_bits(ask.query, stanza.asks_over_tcp(ask.client));
+        let bits = key_bits(ask.query, stanza.asks_over_tcp(ask.proto));
         let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
         let who = Who::of(ask.asker);
         let started = self.machine_time(now);
@@ -156,40 +156,40 @@ impl<W> Forwarder<W> {
             return self.join(slot, &ask, waiter, until, effects);
         }
         if bits & SUBNET != 0 && self.subnets.is_full(ask.query, &self.hasher) {
-            return refuse(waiter, Failure::Subnets);
+            return refuse(waiter, NoAnswer::Subnets);
         }
         let upstreams = stanza.upstreams();
         if upstreams.is_empty() {
-            return refuse(waiter, Failure::NoUpstream);
+            return refuse(waiter, NoAnswer::NoUpstream);
         }
         let spec = stanza.spec();
-        let tcp = stanza.asks_over_tcp(ask.client);
+        let tcp = stanza.asks_over_tcp(ask.proto);
         let is_down = |upstream: &Arc<Upstream>| upstream.is_down(upstream.path(tcp), spec.max_fails);
         if spec.failfast && upstreams.iter().all(is_down) {
             stanza.metrics().healthcheck_broken.add_shared(1);
-            return refuse(waiter, Failure::NoHealthy);
+            return refuse(waiter, NoAnswer::NoHealthy);
         }
         let Some(admitted) = stanza.admit(who) else {
-            return refuse(waiter, Failure::MaxConcurrent(spec.max_concurrent));
+            return refuse(waiter, NoAnswer::MaxConcurrent(spec.max_concurrent));
         };
         if !self.places.take(who) {
-            return refuse(waiter, Failure::TableFull);
+            return refuse(waiter, NoAnswer::TableFull);
         }
         // The table has a slot for each of `places`: where it is full, one is held by a flight without waiters, which is
         // evicted.
         if self.table.is_full() && !self.evict(effects) {
             self.places.give_back(who);
-            return refuse(waiter, Failure::TableFull);
+            return refuse(waiter, NoAnswer::TableFull);
         }
         let flight = Flight {
-            held: Held(ask.query.hold()),
+            held: KeptQuery(ask.query.hold()),
             chain: ask.chain.clone(),
             order: crate::policy::Order::in_sequence(0),
             upstreams,
             aside: None,
             waiters: WaiterList::new(waiter, patience_at, who),
             block: ask.block,
-            context: ask.context,
+            key: ask.key,
             hash,
             started,
             deadline: DEADLINE.as_micros() as u32,
@@ -233,7 +233,7 @@ impl<W> Forwarder<W> {
             effects.joined(&mut waiter, ask.query);
         }
         if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until, Who::of(ask.asker)) {
-            return Err(Refused { waiter, failure: Failure::TableFull, flies: true });
+            return Err(Refused { waiter, failure: NoAnswer::TableFull, flies: true });
         }
         flight.patience_at = flight.patience_at.min(until);
         self.rearm(slot);
@@ -270,7 +270,7 @@ impl<W> Forwarder<W> {
     ) {
         let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
-        let failure = Failure::Network { local, upstream, error };
+        let failure = NoAnswer::Network { local, upstream, error };
         let mut owners = std::mem::take(&mut self.owners);
         self.ports.owners(socket, &mut owners);
         for &owner in &owners {
@@ -333,12 +333,12 @@ impl<W> Forwarder<W> {
         self.table.len()
     }
 
-    /// Hands every waiter back with [`Failure::Shutdown`] and closes every socket. To drain instead, ask no more and go on
+    /// Hands every waiter back with [`NoAnswer::Shutdown`] and closes every socket. To drain instead, ask no more and go on
     /// until [`Forwarder::in_flight`] is 0.
     pub fn shutdown(&mut self, now: Instant, effects: &mut impl Effects<W>) {
         for slot in self.table.taken() {
             if self.table[slot].state == State::Flying {
-                self.conclude(now, slot, Err((Failure::Shutdown, None)), effects);
+                self.conclude(now, slot, Err((NoAnswer::Shutdown, None)), effects);
             }
         }
         for slot in self.table.taken() {

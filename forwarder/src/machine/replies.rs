@@ -8,7 +8,7 @@ use super::effects::Finished;
 use super::flight::{ATTEMPTS, Attempt, Flight, Form, Open, Spare, State, Try, Way};
 use super::timers::NEVER;
 use super::{Effects, Forwarder};
-use crate::{Failure, UpstreamPath};
+use crate::{NoAnswer, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Takes a reply to the `nth` attempt, which stands in `self.answer`; `bytes` is the same on the wire.
@@ -86,7 +86,7 @@ impl<W> Forwarder<W> {
             self.table[slot].without_edns |= 1 << attempt.upstream;
         }
         let flight = &self.table[slot];
-        let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
+        let failure = NoAnswer::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         self.failed(now, slot, nth, failure, true, effects);
     }
 
@@ -94,7 +94,7 @@ impl<W> Forwarder<W> {
     pub(super) fn strayed(&mut self, now: Instant, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
-        let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
+        let failure = NoAnswer::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         let this = Try { form: Form::Bare, tcp: true, ..Try::new(attempt.upstream) };
         if flight.state == State::Flying && flight.has_free_attempt() && self.send(now, slot, this, effects) {
             self.close(slot, nth, effects);
@@ -178,9 +178,9 @@ impl<W> Forwarder<W> {
         let who = self.table[slot].waiters.asker;
         // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
         let admitted = if upstreams.is_empty() {
-            Err(Failure::NoUpstream)
+            Err(NoAnswer::NoUpstream)
         } else {
-            stanza.admit(who).ok_or(Failure::MaxConcurrent(stanza.spec().max_concurrent))
+            stanza.admit(who).ok_or(NoAnswer::MaxConcurrent(stanza.spec().max_concurrent))
         };
         match admitted {
             Ok(admitted) => admitted.keep(),
@@ -231,7 +231,7 @@ impl<W> Forwarder<W> {
                 outcome: Ok(&mut self.answer),
                 query: flight.held.0.query(),
                 block: flight.block,
-                context: flight.context,
+                key: flight.key,
                 upstream: Some(&flight.upstreams[usize::from(upstream)]),
                 rtt,
                 late: true,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Effects, Forwarder, SocketId};
-use crate::{Failure, NotSent};
+use crate::{NoAnswer, NotSent};
 
 impl<W> Forwarder<W> {
     /// A datagram with this id, handed to [`Effects::send`], did not leave. Its query goes elsewhere at once, or the same
@@ -23,7 +23,7 @@ impl<W> Forwarder<W> {
             self.ports.spoiled(socket, effects);
         }
         let Some((slot, nth)) = owner.and_then(|owner| self.resolve(owner)) else { return };
-        let failure = Failure::NotSent { local, upstream, error };
+        let failure = NoAnswer::NotSent { local, upstream, error };
         self.failed(now, slot, nth, failure, error.blames_upstream(), effects);
     }
 
@@ -32,7 +32,7 @@ impl<W> Forwarder<W> {
     pub(super) fn count_failure(&mut self, slot: u32, upstream: u8) {
         let flight = &mut self.table[slot];
         let aside = flight.aside();
-        let passing = aside.failure.as_ref().is_some_and(Failure::is_passing);
+        let passing = aside.failure.as_ref().is_some_and(NoAnswer::is_passing);
         if passing {
             aside.unsent |= 1 << upstream;
         }

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Ask, Chain, ClientTransport, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder,
-    Limits, NotSent, ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind,
-    Upstream, UpstreamPath,
+    Ask, Chain, Effects, Exchange, ExchangeError, ExchangeId, Finished, Forwarder, Limits, NoAnswer, NotSent,
+    ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind, Upstream, UpstreamPath,
 };
-use wire::{Gate, Rcode};
+use wire::{Gate, Proto, Rcode};
 
 pub use message::{Question, answer, query};
 
@@ -323,7 +322,7 @@ impl World {
         self.ask_with(Question::new(name)).expect("taken")
     }
 
-    pub fn ask_with(&mut self, question: Question<'_>) -> Result<u32, Failure> {
+    pub fn ask_with(&mut self, question: Question<'_>) -> Result<u32, NoAnswer> {
         self.waiter += 1;
         let waiter = self.waiter;
         let packet = query(&question);
@@ -331,9 +330,9 @@ impl World {
         let ask = Ask {
             chain: &self.chain.clone(),
             query: &query,
-            client: if question.tcp { ClientTransport::Tcp } else { ClientTransport::Udp },
+            proto: if question.tcp { Proto::Tcp } else { Proto::Udp },
             block: question.block,
-            context: 0,
+            key: 0,
             patience: question.patience,
             asker: question.asker,
         };

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::{Answer, Query, Reply};
+use wire::{Answer, Proto, Query, Reply};
 
 use super::{Outputs, block_cache, push_answer};
-use crate::inbox::{Client, Waiter};
 use crate::pending::{Inner, Share};
-use observe::counters::Proto;
+use crate::waiter::{Client, Miss, Waiter};
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
@@ -136,7 +135,7 @@ impl Outputs {
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);
         if let Some(refresh) = evaluation.refresh() {
-            self.inner.extend(Waiter::all(*refresh, Client::Nobody, now));
+            self.inner.extend(Miss::all(*refresh, Client::Nobody, now));
         }
         match end {
             Ok(End::Told(message, failure)) => {
@@ -149,7 +148,7 @@ impl Outputs {
             Err(Missing) => match evaluation.wait(&zone) {
                 Ok(mut lookups) => {
                     lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
-                    self.inner.extend(Waiter::all(*lookups, client, started));
+                    self.inner.extend(Miss::all(*lookups, client, started));
                 }
                 Err(failure) => {
                     self.refuse_query(&query, Waiter::new(&query, &zone, client, started), failure, now)

@@ -1,20 +1,19 @@
 //! One message of a client's connection: served at once, handed to a worker, or the beginning of a transfer.
 
 use std::slice;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
+use wire::{Gate, Proto, accept as gate, accept_truncated};
 
-use super::super::inbox::{Client, Waiter};
 use super::super::stream_reply::StreamReply;
+use super::super::waiter::{Client, Miss};
 use super::Connection;
 use super::transfer::Transfer;
 use configuration::Configuration;
-use observe::counters::Proto;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::ServedEndpoint;
-use query::serve::{self, Observed, Outcome, Served, SizeLimit};
+use query::serve::{self, Observed, Outcome, Served};
 
 impl Connection {
     /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards.
@@ -59,15 +58,7 @@ impl Connection {
         let gate = if whole { gate(message) } else { accept_truncated(message) };
         #[cfg(test)]
         crate::failpoint::packet(&gate);
-        match serve::serve(
-            &listener.served,
-            &gate,
-            &context,
-            &mut tables,
-            SizeLimit::Stream,
-            out,
-            &mut outcome,
-        ) {
+        match serve::serve(&listener.served, &gate, &context, &mut tables, out, &mut outcome) {
             // Responses and messages without a whole header are not a client's: the connection is closed.
             Served::Nothing => return false,
             Served::Silence => {
@@ -76,19 +67,15 @@ impl Connection {
             }
             Served::Ask { replied: false, asked } => {
                 out.clear();
-                let (query, waiter, patience) = Waiter::one(asked, Client::Stream(self.way_back()), now);
-                self.post(query, waiter, patience);
+                self.post(Miss::new(asked, Client::Stream(self.way_back()), now));
                 return true;
             }
             Served::Ask { replied: true, asked } => {
-                let (query, waiter, patience) = Waiter::one(asked, Client::Nobody, now);
-                self.post(query, waiter, patience);
+                self.post(Miss::new(asked, Client::Nobody, now));
             }
             Served::Follow { replied, lookups } => {
                 let client = if replied { Client::Nobody } else { Client::Stream(self.way_back()) };
-                for (query, waiter, patience) in Waiter::all(*lookups, client, now) {
-                    self.post(query, waiter, patience);
-                }
+                Miss::all(*lookups, client, now).for_each(|miss| self.post(miss));
                 if !replied {
                     out.clear();
                     return true;
@@ -152,16 +139,16 @@ impl Connection {
     }
 
     /// Hands a miss to the worker that has the same query in flight, else to the one that its key chooses.
-    fn post(&self, query: HeldQuery, waiter: Waiter, patience: Option<Duration>) {
+    fn post(&self, miss: Miss) {
         let inboxes = &self.running.inboxes;
-        let (worker, key) = self.running.flights.worker_for(&query, &waiter, None, inboxes.len());
-        if let Some((query, waiter)) = inboxes[worker].ask(query, waiter, patience, key) {
+        let (worker, key) = self.running.flights.worker_for(&miss, None, inboxes.len());
+        if let Some(miss) = inboxes[worker].ask(miss, key) {
             // Where that worker has the flight already, later queries no longer join it (single flight); nothing else is
             // lost.
             self.running.flights.release(key, worker);
             self.running.shed.add_shared(1);
             let mut reply = Vec::new();
-            let Some((query, client)) = waiter.without_room(query) else { return };
+            let Some((query, client)) = miss.without_room() else { return };
             if let Client::Stream(stream) = client {
                 serve::bare_reply(&query.query(), &Failure::Overload, &mut reply);
                 stream.send(&reply);

@@ -1,17 +1,16 @@
 //! One batch of datagrams, from packets to replies.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use configuration::Listener;
-use observe::counters::Proto;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
-use query::serve::{self, Outcome, Served, SizeLimit};
+use query::serve::{self, Outcome, Served};
 use sockets::{Datagram, Outgoing, Peer, Received};
-use wire::{Gate, HeldQuery, accept_truncated};
+use wire::{Gate, Proto, accept_truncated};
 
-use crate::inbox::{Client, Waiter};
+use crate::waiter::{Client, Miss};
 
 /// The datagrams that one call took from a listen socket, on their way to replies.
 pub(super) struct Batch<'b, 'h> {
@@ -19,7 +18,7 @@ pub(super) struct Batch<'b, 'h> {
     pub(super) received: &'b Received,
     pub(super) replies: &'b mut Outgoing,
     pub(super) outcomes: &'b mut [Outcome],
-    pub(super) misses: &'b mut Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    pub(super) misses: &'b mut Vec<Miss>,
     pub(super) socket_index: u16,
     pub(super) address: SocketAddr,
     pub(super) now: Instant,
@@ -57,27 +56,19 @@ impl Batch<'_, '_> {
             look_over(&mut gate, &datagram);
             #[cfg(test)]
             crate::failpoint::packet(&gate);
-            match serve::serve(
-                &listener.served,
-                &gate,
-                &context,
-                &mut tables,
-                SizeLimit::Datagram,
-                out,
-                outcome,
-            ) {
+            match serve::serve(&listener.served, &gate, &context, &mut tables, out, outcome) {
                 Served::Nothing | Served::Silence => {}
                 // Over UDP there is no transfer.
                 Served::Stream(streaming) => drop(streaming),
                 Served::Reply => self.replies.commit(datagram.peer, datagram.local),
                 Served::Ask { replied, asked } => {
-                    self.misses.push(Waiter::one(asked, client(&datagram, replied), now));
+                    self.misses.push(Miss::new(asked, client(&datagram, replied), now));
                     if replied {
                         self.replies.commit(datagram.peer, datagram.local);
                     }
                 }
                 Served::Follow { replied, lookups } => {
-                    self.misses.extend(Waiter::all(*lookups, client(&datagram, replied), now));
+                    self.misses.extend(Miss::all(*lookups, client(&datagram, replied), now));
                     if replied {
                         self.replies.commit(datagram.peer, datagram.local);
                     }

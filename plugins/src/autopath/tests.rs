@@ -267,7 +267,7 @@ fn requests_for_zones_pass() {
             };
             let client = std::net::SocketAddr::from(([192, 0, 2, 9], 4321)).into();
             let server = "127.0.0.1:53".parse().unwrap();
-            let context = QueryContext::new(clock::now(), &client, server, observe::counters::Proto::Udp, 0);
+            let context = QueryContext::new(clock::now(), &client, server, wire::Proto::Udp, 0);
             let mut sought = Sought::new(&query, "dns://:53", true);
             matches!(step.inward(&mut sought, &context), Inward::Pass)
         };

@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::told;
+use crate::cluster_transfer;
 use ::kubernetes::{Answered, External, ExternalRules, Lent};
 use corefile::Directive;
-use observe::counters::{Proto, ThreadCounters};
+use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
 use plugin::failure::Failure;
-use plugin::messages::{OfZone, Push, Records};
+use plugin::messages::OfZone;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use plugin::{Fallthrough, Lookup, QueryContext, Tables};
-use wire::{Class, Query, Reply, ZoneRequest};
+use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
 /// What one `k8s_external` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,13 +124,8 @@ impl Source for Services {
         // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
         let soa_alone = context.proto == Proto::Udp;
         let (name, serial) = (&request.query.name, request.serial());
-        match external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone) {
-            Ok(mut transfer) => {
-                OfZone::Stream(Box::new(Records(move |push: &mut Push<'_>| told::after(transfer.next(push)))))
-            }
-            Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),
-            Err(_) => OfZone::Pass,
-        }
+        let transfer = external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone);
+        cluster_transfer::of_zone(transfer)
     }
 
     fn explain(&self, query: &Query<'_>) -> Explained {

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules};
-use wire::{Class, Query, Reply, ZoneRequest};
+use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
 pub(crate) use self::setup::read;
@@ -22,15 +22,15 @@ pub use self::setup::{KubernetesSpec, keep_snapshots_apart, odd, unreachable};
 pub use self::snapshot::SnapshotSpec;
 pub use self::status::{ClusterStatus, KindStatus};
 pub use self::wrong::Wrong;
-use crate::told;
+use crate::cluster_transfer;
 use cluster::Cluster;
 use labels::Published;
-use observe::counters::{Proto, ThreadCounters};
+use observe::counters::ThreadCounters;
 use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::endpoint::Endpoint;
 use plugin::failure::Failure;
-use plugin::messages::{OfZone, Push, Records};
+use plugin::messages::OfZone;
 use plugin::search::SearchPaths;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Tables};
@@ -105,13 +105,8 @@ impl Source for Kubernetes {
         // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
         let soa_alone = context.proto == Proto::Udp;
         let name = &request.query.name;
-        match self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone) {
-            Ok(mut transfer) => {
-                OfZone::Stream(Box::new(Records(move |push: &mut Push<'_>| told::after(transfer.next(push)))))
-            }
-            Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),
-            Err(_) => OfZone::Pass,
-        }
+        let transfer = self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone);
+        cluster_transfer::of_zone(transfer)
     }
 
     fn explain(&self, query: &Query<'_>) -> Explained {

@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 
-use observe::counters::Proto;
 use observe::labels::Labels;
-use wire::Query;
+use wire::{Proto, Query};
 
 use super::Facts;
 use plugin::QueryContext;

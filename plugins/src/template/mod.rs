@@ -13,7 +13,7 @@ use gotemplate::{Fields, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
-use crate::{text::NameText, zonetext};
+use crate::{name_text::NameText, zonetext};
 pub use expression::{Expression, ExpressionError, Facts, is_free};
 use facts::facts;
 use groups::Groups;
@@ -266,7 +266,7 @@ impl One {
             (&spec.authority, Section::Authority),
             (&spec.additional, Section::Additional),
         ];
-        let mut records = zonetext::Records::new(query.question);
+        let mut records = zonetext::TextRecords::new(query.question);
         let mut text = String::new();
         for (templates, section) in sections {
             for record in templates {

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use corefile::Directive;
-use wire::{Class, Flags, Query, RType, Reply};
+use wire::{Class, Flags, Proto, Query, RType, Reply};
 
-use observe::counters::{Proto, ThreadCounters};
+use observe::counters::ThreadCounters;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use plugin::{Lookup, QueryContext, Tables};

@@ -33,7 +33,7 @@ pub enum Follow {
     No,
     /// What is answered for their targets comes behind them, if anything is.
     Yes,
-    /// The same, and where a target has no answer there is none at all.
+    /// As `Yes`, but where a target has no answer the query fails.
     OrFail,
 }
 

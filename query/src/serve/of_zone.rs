@@ -1,10 +1,9 @@
 //! A request for a zone as a whole (AXFR, IXFR, NOTIFY, UPDATE): to the sources of its block that take it, else refused.
 
-use wire::{Class, Flags, Opcode, Query, RType, Rcode, Refusal, Reply, ZoneRequest};
+use wire::{Class, Flags, Opcode, Proto, Query, RType, Rcode, Refusal, Reply, ZoneRequest};
 
 use super::{
-    Follow, InnerAnswer, Outcome, Served, ServedEndpoint, SizeLimit, Streaming, evaluate, finish, no_zone,
-    refuse,
+    Follow, InnerAnswer, Outcome, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse,
 };
 use crate::ServedZone;
 use plugin::failure::Failure;
@@ -20,7 +19,6 @@ pub(super) fn serve<'h>(
     request: &ZoneRequest<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    size: SizeLimit,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
@@ -32,7 +30,7 @@ pub(super) fn serve<'h>(
             return Served::Reply;
         }
         Err(failure) => {
-            *outcome = no_zone(query, failure, size, out);
+            *outcome = no_zone(query, failure, context.proto, out);
             return Served::Reply;
         }
     };
@@ -41,10 +39,10 @@ pub(super) fn serve<'h>(
         // A step ends this query, so no source is asked: the second run of the steps gets this failure in place of a source's
         // answer.
         let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), Follow::No)];
-        return evaluate(endpoint, zone, query, context, tables, size, found, out, outcome);
+        return evaluate(endpoint, zone, query, context, tables, found, out, outcome);
     }
     // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."
-    let is_lost = query.rtype == RType::AXFR && size == SizeLimit::Datagram && request.is_transfer();
+    let is_lost = query.rtype == RType::AXFR && context.proto == Proto::Udp && request.is_transfer();
     let mut reply = Reply::start(out, query);
     let taken = if at_steps == AtSteps::Passes && !is_lost && query.class == Class::IN {
         zone.block.pipeline.of_zone(request, context, &mut reply)
@@ -53,7 +51,7 @@ pub(super) fn serve<'h>(
     };
     let failure = match taken {
         OfZone::Answer => None,
-        OfZone::Stream(messages) if size == SizeLimit::Stream => {
+        OfZone::Stream(messages) if context.proto == Proto::Tcp => {
             return Served::Stream(Box::new(Streaming::new(zone, query, messages)));
         }
         OfZone::Stream(mut messages) => {
@@ -67,7 +65,7 @@ pub(super) fn serve<'h>(
         }
         OfZone::Pass => Some(refuse(&mut reply, Failure::NotTaken)),
     };
-    finish(zone, query, &mut reply, size, failure, outcome);
+    finish(zone, query, &mut reply, context.proto, failure, outcome);
     Served::Reply
 }
 

@@ -3,9 +3,9 @@
 use std::iter;
 use std::sync::Arc;
 
-use wire::{Flags, HeldQuery, Query, Rcode, Reply};
+use wire::{Flags, HeldQuery, Proto, Query, Rcode, Reply};
 
-use super::{Counted, LogEntry, Observed, Outcome, SizeLimit, entry, fail, finish};
+use super::{Counted, LogEntry, Observed, Outcome, entry, fail, finish};
 use crate::ServedZone;
 use observe::LineRing;
 use plugin::failure::Failure;
@@ -51,7 +51,7 @@ impl Streaming {
         if answers == 0 {
             return Err(Broken);
         }
-        let limit = SizeLimit::Stream.limit(&self.zone, &query);
+        let limit = self.zone.block.envelope.size.limit(&query, Proto::Tcp);
         let (flags, octets) = self.zone.finish(&query, &mut reply, limit);
         self.octets += octets as u64;
         (self.flags, self.answers) = (flags, self.answers.saturating_add(answers));
@@ -69,7 +69,7 @@ impl Streaming {
         let query = self.query.query();
         let mut reply = Reply::start(out, &query);
         fail(&mut reply, &failure);
-        finish(&self.zone, &query, &mut reply, SizeLimit::Stream, Some(failure), outcome);
+        finish(&self.zone, &query, &mut reply, Proto::Tcp, Some(failure), outcome);
     }
 
     /// Counts the transfer as one reply, by thread `writer`.

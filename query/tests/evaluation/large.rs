@@ -1,10 +1,10 @@
 //! Answers as large as messages can be, each of which leads to another one.
 
 use allocation_counter::measure;
-use observe::counters::Proto;
 use plugin::{QueryContext, Tables};
 use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, Spent};
 use scene::Scene;
+use wire::Proto;
 use wire::{Class, Message, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::AT;

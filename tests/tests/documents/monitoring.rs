@@ -36,7 +36,7 @@ fn every_alert_has_a_case_in_which_it_fires() {
 
 #[test]
 fn what_dashboard_and_alerts_look_at_is_exposed() {
-    let names = read("observe/src/names.rs") + &plugins();
+    let names = read("observe/src/names.rs") + &text_of("plugins/src");
     let dashboard = dashboard();
     let looked_at: BTreeSet<String> = expressions(&dashboard)
         .chain(read("deploy/monitoring/alerts.yaml").lines().map(str::to_owned))
@@ -52,7 +52,7 @@ fn what_dashboard_and_alerts_look_at_is_exposed() {
 
 #[test]
 fn metrics_of_plugins_are_named_as_prometheus_wants() {
-    let plugins = plugins();
+    let plugins = text_of("plugins/src");
     let families: Vec<(&str, &str)> = plugins
         .split("Metric {")
         .skip(1)
@@ -74,9 +74,31 @@ fn metrics_of_plugins_are_named_as_prometheus_wants() {
     }
 }
 
-/// The text of all that is in the plugins' folders, each run of spaces as one.
-fn plugins() -> String {
-    let (mut folders, mut text) = (vec![root().join("plugins/src")], String::new());
+#[test]
+fn metrics_of_plugins_stand_on_their_pages_and_in_the_list() {
+    let list = read("docs/metrics.md");
+    let families: Vec<&str> = list.split('`').filter_map(|word| word.strip_suffix('*')).collect();
+    let mut count = 0;
+    for entry in std::fs::read_dir(root().join("plugins/src")).expect("plugins have a folder").flatten() {
+        if !entry.path().is_dir() {
+            continue;
+        }
+        let folder = format!("plugins/src/{}", entry.file_name().to_string_lossy());
+        let (text, page) = (text_of(&folder), read(&format!("{folder}/README.md")));
+        for metric in text.split("Metric { name: \"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            assert!(page.contains(metric), "the page in {folder} lacks {metric}");
+            let listed = list.contains(&format!("`{metric}`"))
+                || families.iter().any(|family| metric.starts_with(family));
+            assert!(listed, "docs/metrics.md has neither {metric} nor its family");
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count} metrics of plugins");
+}
+
+/// The text of all that is in a folder and below, each run of spaces as one.
+fn text_of(folder: &str) -> String {
+    let (mut folders, mut text) = (vec![root().join(folder)], String::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("it is there").flatten() {
             match entry.path() {

@@ -122,6 +122,15 @@ fn the_index_has_every_plugin_in_the_order_of_the_table() {
 }
 
 #[test]
+fn the_changelog_names_every_plugin() {
+    let changelog = read("CHANGELOG.md");
+    let list = changelog.split("\n- ").find(|entry| entry.starts_with("Serves ")).expect("it has a list");
+    for name in served() {
+        assert_contains!(list, format!("`{name}`"));
+    }
+}
+
+#[test]
 fn every_example_of_a_page_starts_and_answers() {
     for (name, page) in pages() {
         let mut started = 0;
