@@ -328,7 +328,7 @@ pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
         (DNSSEC_OK, query.dnssec_ok()),
         (TCP, tcp),
         (SUBNET, subnet(query).is_some()),
-        (ADDED, !query.added.is_nothing()),
+        (ADDED, query.added.is_for_upstreams()),
     ] {
         if set {
             bits |= bit;
