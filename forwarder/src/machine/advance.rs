@@ -70,7 +70,9 @@ impl<W> Forwarder<W> {
                 // A reply is kept that can be given in the end, so no upstream that is down is asked.
                 Pick::AllDown if has_spare => None,
                 Pick::AllDown => {
-                    flight.stanza().metrics().healthcheck_broken.add_shared(1);
+                    if !std::mem::replace(&mut flight.aside().down, true) {
+                        flight.stanza().metrics().healthcheck_broken.add_shared(1);
+                    }
                     if failfast && flight.aside().failure.is_none() {
                         flight.aside().failure = Some(Failure::NoHealthy);
                     }

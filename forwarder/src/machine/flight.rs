@@ -81,6 +81,8 @@ pub(super) struct Aside {
     /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
     pub(super) unsent: u16,
     pub(super) pauses: u8,
+    /// Whether it is counted that all upstreams were down.
+    pub(super) down: bool,
 }
 
 /// A reply kept back.
