@@ -83,6 +83,8 @@ pub(super) struct Aside {
     pub(super) pauses: u8,
     /// Whether it is counted that all upstreams were down.
     pub(super) down: bool,
+    /// Serial and upstream of the last attempt that failed for sure, whose place is free again.
+    pub(super) failed: Option<(u8, u8)>,
 }
 
 /// A reply kept back.
