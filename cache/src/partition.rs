@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use wire::{Answer, Flags, Name, Query, Reply};
+use wire::{Answer, Name, Query, Reply};
 
 use crate::dump::{Dump, data};
 use crate::entry::{Carried, Entry, State, Ttls};
-use crate::rules::{Storability, judge};
+use crate::rules::{Storability, fills, judge};
 use crate::shard::PartitionCounts;
 use crate::shared::Shared;
 use crate::{Kind, Mode, Policy, STALE_TTL, VERIFY_WAIT};
@@ -76,7 +76,8 @@ impl Partition {
     /// upstream sent them, AD only for a client that set DO or AD (RFC 6840, section 5.8). Nothing is allocated but what
     /// the reply's buffer may need, and one short lock is taken.
     ///
-    /// A query without RD is answered from what is fresh only: what an upstream says to it is never kept.
+    /// A query that came without RD is answered from what is fresh only: what an upstream says to it is never kept. One
+    /// from which a rule of ours took RD is as any other, with a key of its own.
     pub fn lookup(
         &self,
         policy: &Policy,
@@ -95,7 +96,7 @@ impl Partition {
         if !policy.keeps(kind, &query.name) {
             return CacheResult::Miss;
         }
-        let refreshable = query.flags.has(Flags::RD);
+        let refreshable = fills(query);
         match entry.state(now, window(policy)) {
             State::Fresh => {
                 entry.visit();
@@ -208,7 +209,7 @@ impl Partition {
                 entry.write(query, fresh_ttls(policy, entry, now), reply);
                 true
             }
-            (State::Stale, Some(stale)) if query.flags.has(Flags::RD) => {
+            (State::Stale, Some(stale)) if fills(query) => {
                 entry.note_failure(now, Some(stale));
                 write_stale(policy, query, entry, reply);
                 true

@@ -66,7 +66,13 @@ fn may_be_kept(query: &Query<'_>) -> bool {
     // RFC 6895, section 3.1: 128 to 255 are queries and meta-types.
     let meta_type = matches!(query.rtype, RType(0) | RType::OPT | RType(128..=255));
     let meta_class = matches!(query.class, Class(0) | Class::NONE | Class::ANY);
-    query.flags.has(Flags::RD) && query.flags.opcode() == Opcode::QUERY && !meta_type && !meta_class
+    fills(query) && query.flags.opcode() == Opcode::QUERY && !meta_type && !meta_class
+}
+
+/// Whether what an upstream says to such a query is for others, too: to one that asks for recursion, or does not because
+/// of a rule here. A client that sends no RD wants to know what a server has at this moment.
+pub(crate) fn fills(query: &Query<'_>) -> bool {
+    query.flags.has(Flags::RD) || query.added.clears_rd()
 }
 
 enum Shape {
@@ -256,6 +262,15 @@ mod tests {
             let mut answer = ask.addresses(&[60]);
             assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{what}");
         }
+    }
+
+    #[test]
+    fn what_is_asked_without_rd_because_of_a_rule_is_kept_apart() {
+        let octets = wire::Added::encode(wire::Added::NO_RD, &[]);
+        let ask = Ask::with("www.example.org.", RType::A, 0, false);
+        let query = Query { added: wire::Added::new(&octets), ..ask.query() };
+        let mut answer = ask.addresses(&[60]);
+        assert_eq!(judge(&Policy::default(), &query, &mut answer), keep(Kind::Success, 60));
     }
 
     #[test]

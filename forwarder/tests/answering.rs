@@ -198,6 +198,31 @@ fn a_truncated_reply_is_asked_again_over_tcp() {
 }
 
 #[test]
+fn that_all_are_down_counts_once_for_a_query() {
+    let mut world = World::new(sequential(), vec![refuses(), refuses()]);
+    for at in [1, 2] {
+        world.take_down(at);
+    }
+    let asked = world.ask("example.org");
+    world.run_for(ms(5_000));
+    assert!(world.result(asked).outcome.is_err());
+    assert!(world.net.got.len() > 1, "more than one was tried");
+    assert_eq!(world.metrics.healthcheck_broken.get(), 1);
+}
+
+#[test]
+fn a_failure_names_whom_it_asked_last() {
+    for upstreams in [vec![refuses(), refuses()], vec![silent(), refuses()], vec![refuses(), silent()]] {
+        let mut world = World::new(sequential(), upstreams);
+        let asked = world.ask("example.org");
+        world.run_for(ms(5_000));
+        assert!(world.result(asked).outcome.is_err());
+        let last = world.net.got.last().unwrap().upstream;
+        assert_eq!(world.result(asked).upstream, Some(last), "{:?}", world.net.got);
+    }
+}
+
+#[test]
 fn where_tcp_fails_the_client_gets_the_truncated_reply_soon() {
     for (refuses, at_most) in [(false, 1_100), (true, 20)] {
         let mut world = World::new(

@@ -139,6 +139,8 @@ pub struct Sought<'q> {
     rtype: RType,
     class: Class,
     flags: Flags,
+    /// Whether RD was cleared here.
+    clears_rd: bool,
     /// EDNS options for upstreams besides client subnets, as in an OPT record.
     options: Vec<u8>,
     /// Codes of which `options` has what upstreams get; of others they get nothing.
@@ -171,6 +173,7 @@ impl<'q> Sought<'q> {
             rtype,
             class,
             flags: own_flags(asked),
+            clears_rd: false,
             options: Vec::new(),
             known: Vec::new(),
             subnet: UpstreamSubnet::Own,
@@ -185,6 +188,7 @@ impl<'q> Sought<'q> {
     #[cold]
     fn take_over(&mut self, added: Added<'_>) {
         self.flags.0 |= added.flags();
+        self.clears_rd = added.clears_rd();
         self.added = added.octets().into();
         for (code, value) in added.options() {
             if code == OPTION_CLIENT_SUBNET {
@@ -247,9 +251,10 @@ impl<'q> Sought<'q> {
         self.spell();
     }
 
-    /// Gives the upstream other header flags.
-    pub fn set_flags(&mut self, flags: Flags) {
-        self.flags = flags;
+    /// Gives the upstream other header flags: some of RD, AA and RA set, others cleared.
+    pub fn change_flags(&mut self, set: u16, clear: u16) {
+        self.flags.0 = (self.flags.0 | set) & !clear;
+        self.clears_rd = (self.clears_rd || clear & Flags::RD != 0) && set & Flags::RD == 0;
         self.write();
     }
 
@@ -373,7 +378,8 @@ impl<'q> Sought<'q> {
         if let UpstreamSubnet::Written(value) = &self.subnet {
             push_option(&mut all, OPTION_CLIENT_SUBNET, value);
         }
-        self.added = Added::encode(self.flags.0, &all);
+        let no_rd = if self.clears_rd { Added::NO_RD } else { 0 };
+        self.added = Added::encode(self.flags.0 | no_rd, &all);
     }
 
     fn spell(&mut self) {

@@ -175,8 +175,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             match inward {
                 Inward::Pass | Inward::Needs(_) => {}
                 Inward::Back(back) => backs.push((index, back)),
-                Inward::Answer(mut message) => {
-                    message.flags |= query.flags.0 & Flags::RD;
+                Inward::Answer(message) => {
                     ended = Some((message, None));
                     break;
                 }
@@ -191,6 +190,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Some(ended) => ended,
             None => self.below(zone, &sought.query())?,
         };
+        // What was sought without RD, or with it, is told to a client that may have asked otherwise.
+        message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
         for (index, back) in backs.iter().rev() {
             if failure.is_some() && !back.sees_failures() {
                 continue;

@@ -29,7 +29,8 @@ use crate::succession::HandoverEvents;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
 use listen::{BindError, Ports, Running};
-use plugin::SetupError;
+use plugin::{SetupError, Spec};
+use plugins::bind::BindSpec;
 use plugins::r#loop::{self, Watch};
 use refresher::StatusSocket;
 
@@ -44,7 +45,10 @@ pub enum StartError {
     Corefile(#[from] Box<Located<SetupError>>),
     /// An address of the Corefile.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(BindError),
+    /// An address that a `bind` names and no interface has.
+    #[error("{0}")]
+    Absent(Box<Located<BindError>>),
     /// The address of `health`.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -60,11 +64,21 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// With its place in the Corefile, where that names an address which nobody has.
+    fn of_bind(error: BindError, spec: &Spec) -> Self {
+        let BindError::Absent { address, .. } = &error else { return Self::Bind(error) };
+        match spec.said().find_map(|bind: &BindSpec| bind.word_of(address.ip())) {
+            Some(word) => Self::Absent(Box::new(Located { at: word.at.clone(), error })),
+            None => Self::Bind(error),
+        }
+    }
+
     /// The exit code of a `node run` that could not start, as production's script has them.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Corefile(_) => 217,
             Self::Bind(_)
+            | Self::Absent(_)
             | Self::Admin(_)
             | Self::NoUpstreams(_)
             | Self::Predecessor(_)
@@ -208,7 +222,8 @@ impl Server {
     fn serve_next(&mut self, Next { draft, configuration }: Next) -> Result<(), StartError> {
         let running = self.running.clone();
         let endpoints = configuration.listeners.keys().copied();
-        let bound = self.ports.bind(endpoints, configuration.sockets, self.workers.len(), &self.handle)?;
+        let bound = self.ports.bind(endpoints, configuration.sockets, self.workers.len(), &self.handle);
+        let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         let prepared = self.admin.prepare(plan(&configuration.admin, self.more_pages))?;
         for warning in &draft.warnings {
             running.logger.warning(None, warning);

@@ -3,7 +3,7 @@
 use crate::edns::options;
 use crate::{Flags, OPTION_CLIENT_SUBNET};
 
-/// AA and RA, and EDNS options, for upstreams. Queries that differ in it are different queries: to the cache, to those in
+/// AA and RA, that RD was cleared, and EDNS options, for upstreams. Queries that differ in it are different queries: to the cache, to those in
 /// flight, to an upstream.
 ///
 /// A client subnet among the options is also that of the query's EDNS.
@@ -14,6 +14,9 @@ impl<'p> Added<'p> {
     /// Nothing.
     pub const NOTHING: Self = Self(&[]);
 
+    /// Among the flags, in the place of QR, which no query has: RD was cleared here, whatever the client sent.
+    pub const NO_RD: u16 = Flags::QR;
+
     /// As [`Added::encode`] made it.
     pub fn new(octets: &'p [u8]) -> Self {
         Self(octets)
@@ -21,7 +24,7 @@ impl<'p> Added<'p> {
 
     /// Flags, then options as they stand in an OPT record, as octets; none at all for nothing.
     pub fn encode(flags: u16, options: &[u8]) -> Vec<u8> {
-        let flags = flags & (Flags::AA | Flags::RA);
+        let flags = flags & (Flags::AA | Flags::RA | Self::NO_RD);
         if flags == 0 && options.is_empty() {
             return Vec::new();
         }
@@ -42,6 +45,20 @@ impl<'p> Added<'p> {
 
     /// AA and RA.
     pub fn flags(self) -> u16 {
+        self.word() & !Self::NO_RD
+    }
+
+    /// Whether RD was cleared here: what upstreams say then is for all who ask by the same rule.
+    pub fn clears_rd(self) -> bool {
+        self.word() & Self::NO_RD != 0
+    }
+
+    /// Whether there is something that a query's own header and question do not say.
+    pub fn is_for_upstreams(self) -> bool {
+        self.flags() != 0 || self.0.len() > FLAGS
+    }
+
+    fn word(self) -> u16 {
         self.0.first_chunk::<FLAGS>().map_or(0, |flags| u16::from_be_bytes(*flags))
     }
 
@@ -61,7 +78,7 @@ impl<'p> Added<'p> {
         for (code, value) in self.options().filter(|(code, _)| *code != OPTION_CLIENT_SUBNET) {
             push_option(&mut rest, code, value);
         }
-        let mut octets = self.flags().to_be_bytes().to_vec();
+        let mut octets = self.word().to_be_bytes().to_vec();
         octets.append(&mut rest);
         octets
     }
@@ -133,5 +150,22 @@ mod tests {
         let Gate::Pass(query) = accept(PACKET) else { panic!("refused") };
         assert!(query.added.is_nothing() && query.hold().query().added.is_nothing());
         assert_eq!(Added::NOTHING.flags(), 0);
+    }
+
+    #[test]
+    fn a_cleared_rd_makes_another_query_and_is_sent_as_no_flag() {
+        let Gate::Pass(query) = accept(PACKET) else { panic!("refused") };
+        let mut options = Vec::new();
+        push_option(&mut options, 8, SUBNET);
+        for options in [&[][..], &options] {
+            let octets = Added::encode(Flags::RD | Added::NO_RD, options);
+            let with = Query { added: Added::new(&octets), flags: Flags(0), ..query };
+            assert!(with.added.clears_rd() && with.added.flags() == 0 && with.added != query.added);
+            assert_eq!(sent(&with).0, Flags::AD);
+            assert_eq!(with.added.is_for_upstreams(), !options.is_empty());
+            let held = with.hold().without_subnet();
+            assert!(held.query().added.clears_rd() && !held.query().added.has_subnet());
+        }
+        assert!(!query.added.clears_rd() && !query.added.is_for_upstreams());
     }
 }

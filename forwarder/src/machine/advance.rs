@@ -70,7 +70,9 @@ impl<W> Forwarder<W> {
                 // A reply is kept that can be given in the end, so no upstream that is down is asked.
                 Pick::AllDown if has_spare => None,
                 Pick::AllDown => {
-                    flight.stanza().metrics().healthcheck_broken.add_shared(1);
+                    if !std::mem::replace(&mut flight.aside().down, true) {
+                        flight.stanza().metrics().healthcheck_broken.add_shared(1);
+                    }
                     if failfast && flight.aside().failure.is_none() {
                         flight.aside().failure = Some(NoAnswer::NoHealthy);
                     }
@@ -143,7 +145,9 @@ impl<W> Forwarder<W> {
                             upstream.failed(UpstreamPath::Udp, spec.max_fails, &spec.health);
                         }
                         let failure = NoAnswer::NoSocket { upstream: upstream.address(), error };
-                        flight.aside().failure = Some(failure);
+                        let failed = (attempt.serial, attempt.upstream);
+                        let aside = flight.aside();
+                        (aside.failure, aside.failed) = (Some(failure), Some(failed));
                         return false;
                     }
                 };
@@ -303,7 +307,8 @@ impl<W> Forwarder<W> {
             State::Flying => {
                 if !counted {
                     flight.mark_failed_over(attempt.upstream);
-                    flight.aside().failure = Some(failure);
+                    let aside = flight.aside();
+                    (aside.failure, aside.failed) = (Some(failure), Some((attempt.serial, attempt.upstream)));
                     self.count_failure(slot, attempt.upstream);
                     self.try_next(now, slot, effects);
                 }
@@ -330,7 +335,10 @@ impl<W> Forwarder<W> {
             let upstream = flight.upstreams[usize::from(last?.upstream)].address();
             Some(silent(last?, upstream, &self.ports))
         });
-        let upstream = last.map(|attempt| attempt.upstream);
+        // Of those that are there, and the last that is there no more, the one sent last.
+        let open = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free);
+        let tried = open.map(|attempt| (attempt.serial, attempt.upstream)).chain(aside.failed);
+        let upstream = tried.min_by_key(|(serial, _)| flight.serial.wrapping_sub(*serial)).map(|(_, at)| at);
         self.conclude(now, slot, Err((failure.unwrap_or(NoAnswer::NoHealthy), upstream)), effects);
     }
 

@@ -81,6 +81,10 @@ pub(super) struct Aside {
     /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
     pub(super) unsent: u16,
     pub(super) pauses: u8,
+    /// Whether it is counted that all upstreams were down.
+    pub(super) down: bool,
+    /// Serial and upstream of the last attempt that failed for sure, whose place is free again.
+    pub(super) failed: Option<(u8, u8)>,
 }
 
 /// A reply kept back.
@@ -328,7 +332,7 @@ pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
         (DNSSEC_OK, query.dnssec_ok()),
         (TCP, tcp),
         (SUBNET, subnet(query).is_some()),
-        (ADDED, !query.added.is_nothing()),
+        (ADDED, query.added.is_for_upstreams()),
     ] {
         if set {
             bits |= bit;

@@ -81,6 +81,13 @@ impl BindSpec {
     }
 }
 
+impl BindSpec {
+    /// The word that names this address.
+    pub fn word_of(&self, ip: IpAddr) -> Option<&Word> {
+        self.targets.iter().find(|word| address(&word.text).is_some_and(|address| address.ip() == ip))
+    }
+}
+
 /// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine.
 fn address(text: &str) -> Option<SocketAddr> {
     let link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());

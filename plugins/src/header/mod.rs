@@ -102,12 +102,12 @@ impl Changes {
 
 impl Step for Header {
     fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        sought.set_flags(Flags(self.query.apply(sought.flags().0)));
+        sought.change_flags(self.query.set, self.query.clear);
         if self.response == Changes::default() { Inward::Pass } else { Inward::Back(Box::new(self.response)) }
     }
 
     fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
-        sought.set_flags(Flags(self.query.apply(sought.flags().0)));
+        sought.change_flags(self.query.set, self.query.clear);
         let mut text = String::new();
         self.query.explain("query", &mut text);
         self.response.explain("reply", &mut text);

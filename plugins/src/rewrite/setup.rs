@@ -12,7 +12,7 @@ use super::edns0::{Action, Data, Edns0};
 use super::pattern::{Pattern, Replacement};
 use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
 use plugin::SetupError;
-use plugin::args::{Result, bad, no_block};
+use plugin::args::{Result, bad};
 use plugin::label::is_label;
 use plugin::spec::{StepSpec, Written};
 
@@ -58,9 +58,12 @@ impl<'d> Words<'d> {
     }
 
     fn missing(&self, expected: &'static str) -> Located<SetupError> {
-        let word = self.directive.name.text.clone();
-        let error = SetupError::MissingArgument { plugin: PLUGIN, word, expected };
-        Located::new(&self.directive.name.at, error)
+        Self::wants(&self.directive.name, expected)
+    }
+
+    fn wants(name: &Word, expected: &'static str) -> Located<SetupError> {
+        let error = SetupError::MissingArgument { plugin: PLUGIN, word: name.text.clone(), expected };
+        Located::new(&name.at, error)
     }
 
     fn end(&self, expected: &'static str) -> Result<()> {
@@ -88,8 +91,10 @@ enum Kind {
 }
 
 fn rule(directive: &Directive) -> Result<Rule> {
-    if directive.args.len() >= 2 {
-        no_block(PLUGIN, directive)?;
+    if let (Some(first), true) =
+        (directive.args.first(), directive.args.len() >= 2 && directive.body.is_some())
+    {
+        return Err(Located::new(&first.at, SetupError::Order { plugin: PLUGIN, rule: IN_BRACES }));
     }
     let mut words = Words::new(directive);
     let text = words.words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
@@ -183,10 +188,10 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
         if word.text == "answer" {
             words.take(ANSWER)?;
             last_answer = Some(word);
-        } else if last_answer.is_none() {
-            return Err(bad(PLUGIN, word, "`answer`"));
         }
-        let what = words.take(ANSWER)?;
+        let Some(answer) = last_answer else { return Err(bad(PLUGIN, word, "`answer`")) };
+        let mut next = || words.take(ANSWER).map_err(|_| Words::wants(answer, ANSWER));
+        let what = next()?;
         let (owners, values) = match what.text.as_str() {
             "auto" => {
                 auto = true;
@@ -196,8 +201,8 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
             "value" => (false, true),
             _ => return Err(bad(PLUGIN, what, "`auto`, `name FROM TO` or `value FROM TO`")),
         };
-        let from = regex(words.take(ANSWER)?)?;
-        let to = groups(words.take(ANSWER)?, &from, full)?;
+        let from = regex(next()?)?;
+        let to = groups(next()?, &from, full)?;
         named = named.or_else(|| owners.then_some(what));
         rule.answers.push(AnswerRule { owners, values, map: text_map(from, to) });
     }
@@ -383,14 +388,16 @@ fn rcode(word: &Word) -> Result<Rcode> {
 impl Ttls {
     /// `N`, `MIN-MAX`, `MIN-` or `-MAX`.
     fn read(text: &str) -> Option<Self> {
+        // Rust's numbers may have a sign.
+        let seconds = |text: &str| text.parse().ok().filter(|_| !text.starts_with('+'));
         let Some((least, most)) = text.split_once('-') else {
-            let ttl = text.parse().ok()?;
+            let ttl = seconds(text)?;
             return Some(Self { least: ttl, most: ttl });
         };
         if least.is_empty() && most.is_empty() {
             return None;
         }
-        let bound = |text: &str, none| if text.is_empty() { Some(none) } else { text.parse().ok() };
+        let bound = |text: &str, none| if text.is_empty() { Some(none) } else { seconds(text) };
         let ttls = Self { least: bound(least, 0)?, most: bound(most, i32::MAX as u32)? };
         (ttls.least <= ttls.most).then_some(ttls)
     }
@@ -406,7 +413,9 @@ const KINDS: [(&str, Kind); 5] = [
 ];
 const RULE: &str = "[continue|stop] and a rule: name, type, class, edns0, ttl, rcode or cname";
 const NAME: &str = "name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer ...]";
-const ANSWER: &str = "answer auto, answer name FROM TO or answer value FROM TO";
+const ANSWER: &str = "auto, name FROM TO or value FROM TO";
+const IN_BRACES: &str =
+    "`rewrite` wants all words of a rule in the braces, or none; move these into them, or the others out";
 const TYPES: &str = "type FROM TO";
 const CLASSES: &str = "class FROM TO";
 /// What is asked for over a stream of its own, or is no question at all: no cache keeps it, and no upstream answers it to who

@@ -68,8 +68,9 @@ impl Server {
         }
         let workers = running.workers();
         let mut ports = Ports::new(ours, inherited);
-        let bound =
-            ports.bind(configuration.listeners.keys().copied(), configuration.sockets, workers, handle)?;
+        let endpoints = configuration.listeners.keys().copied();
+        let bound = ports.bind(endpoints, configuration.sockets, workers, handle);
+        let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         let reloads = Arc::new(Reloads::default());
         reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;

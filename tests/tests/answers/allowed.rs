@@ -145,6 +145,15 @@ const ALLOWED: &[Allowed] = &[
         },
     },
     Allowed {
+        name: "RD of the client",
+        stands: "Rules for `query` leave the client its own RD",
+        counted_alike: true,
+        matches: |case, difference| {
+            let own = ours(case).flags & 0x0100 == case.flags() & 0x0100;
+            difference.what == "flag rd" && has_rd_rule(case) && own
+        },
+    },
+    Allowed {
         name: "client subnets that are not repeated",
         stands: "answers to a query with a client subnet that do not",
         counted_alike: false,
@@ -266,9 +275,7 @@ const ALLOWED: &[Allowed] = &[
         matches: |case, difference| {
             (case.class() != 1 || case.text().contains("rewrite class IN CH"))
                 && case.text().contains("hosts ")
-                && (is_about_block(difference)
-                    || difference.what.ends_with(" ttl")
-                    || difference.what == "flag rd" && case.text().contains("clear rd"))
+                && (is_about_block(difference) || difference.what.ends_with(" ttl"))
         },
     },
     Allowed {
@@ -427,19 +434,20 @@ fn is_not_kept(case: &Case<'_>) -> bool {
     let has = |records: &[tests::Record], rtype: u16| records.iter().any(|record| record.rtype == rtype);
     let ours = ours(case);
     let leads_nowhere = !has(&ours.answers, case.rtype()) && !has(&ours.authorities, 6);
-    !seeks_recursion(case)
+    !fills(case)
         || matches!(case.rtype(), 0 | 128..=255)
         || matches!(case.class(), 0 | 254 | 255)
         || leads_nowhere
 }
 
-/// Whether RD is set where the cache is: the last rule of `header` for queries decides, else the client.
-fn seeks_recursion(case: &Case<'_>) -> bool {
-    let last = |rule: &str| case.text().rfind(rule);
-    match (last("query set rd"), last("query clear rd")) {
-        (None, None) => case.flags() & 0x0100 != 0,
-        (set, clear) => set > clear,
-    }
+/// Whether our cache keeps what is sought, as far as RD goes: the client sends it, or `header` sets or clears it for all.
+fn fills(case: &Case<'_>) -> bool {
+    case.flags() & 0x0100 != 0 || has_rd_rule(case)
+}
+
+/// Whether `header` sets or clears RD in queries.
+fn has_rd_rule(case: &Case<'_>) -> bool {
+    ["query set rd", "query clear rd"].iter().any(|rule| case.text().contains(rule))
 }
 
 fn is_minimal(case: &Case<'_>) -> bool {

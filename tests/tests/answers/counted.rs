@@ -156,8 +156,7 @@ pub(crate) fn is_steady(case: &Case<'_>) -> bool {
     }
     let name = case.name();
     let kind = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    // `header` stands below CoreDNS's cache, so that it keeps what we seek without RD.
-    let recursive = case.flags() & 0x0100 != 0 && !case.text().contains("query clear rd");
+    let recursive = case.flags() & 0x0100 != 0;
     let kept = !matches!(case.rtype(), 0 | 128..=255) && case.class() == 1 && recursive;
     let failed = theirs(case).rcode() == 2;
     // Counted by us alone, and told alike: the row UPDATE of docs/differences.md.

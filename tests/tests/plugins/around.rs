@@ -277,6 +277,37 @@ fn flags_are_set_and_cleared_on_both_ways() {
 }
 
 #[test]
+fn what_rules_seek_without_rd_is_kept_and_the_client_gets_its_own_rd_back() {
+    let (dns, upstream) = dns("header {\nquery clear rd\n}");
+    for (rd, flags) in [(true, "qr rd ra"), (false, "qr ra"), (true, "qr rd ra")] {
+        let reply = Ask::new("x.example", "A").rd(rd).of(dns.at);
+        assert_eq!((reply.answers.len(), reply.flag_names().as_str()), (1, flags));
+    }
+    assert_eq!(asked(&upstream), ["x.example. 1"], "one answer for all: all are sought without RD");
+}
+
+#[test]
+fn rd_is_the_clients_whoever_answers() {
+    let upstream = Upstream::start(fresh_ip(), upstream);
+    let dns = Dns::start(&format!(
+        "header {{\nquery set rd\n}}\nacl acl.example {{\nblock\n}}\n\
+         template IN A template.example {{\nanswer \"{{{{ .Name }}}} 60 IN A 192.0.2.7\"\n}}\n\
+         hosts {{\n192.0.2.8 hosts.example\nfallthrough\n}}\nforward servfail.example 127.0.0.1:1\nforward example {}",
+        upstream.word()
+    ));
+    for name in
+        ["template.example", "hosts.example", "x.example", "servfail.example", "acl.example", "nobody"]
+    {
+        for rd in [true, false] {
+            let reply = Ask::new(name, "A").rd(rd).of(dns.at);
+            assert_eq!(reply.flags & 0x0100 != 0, rd, "{name} {}", reply.status());
+        }
+    }
+    assert!(upstream.asked().iter().all(|asked| asked.bytes[2] & 1 == 1), "upstreams get RD");
+    assert_eq!(asked(&upstream).len(), 2);
+}
+
+#[test]
 fn any_is_answered_whatever_is_said_below_it() {
     let (dns, upstream) = dns("any\nacl {\nblock type ANY\n}\nrewrite type ANY A");
     for name in ["x.example", "X.other.Example"] {

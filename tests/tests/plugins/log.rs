@@ -39,6 +39,20 @@ fn the_size_that_is_logged_is_no_more_than_bufsize_says() {
 }
 
 #[test]
+fn an_upstream_that_refuses_is_named() {
+    let to = format!("{}:1", fresh_ip());
+    let log = "metadata\nlog . \"{name} {rcode} by {/forward/upstream} {not/a/label}\"";
+    let dns = Dns::start(&format!("{log}\nforward . {to}"));
+    for (name, query) in
+        [("udp.example", Ask::new("udp.example", "A")), ("tcp.example", Ask::new("tcp.example", "A").tcp())]
+    {
+        assert_eq!(query.of(dns.at).status(), "SERVFAIL");
+        let line = dns.server.wait_for_log(&format!("{name}. "), Duration::from_secs(5));
+        assert_eq!(line, format!("[INFO] {name}. SERVFAIL by {to} {{not/a/label}}"));
+    }
+}
+
+#[test]
 fn log_classes_names_and_formats_choose_what_is_shown() {
     let hosts = "hosts {\n192.0.2.1 x.example x.other\n}";
     let dns = Dns::start(&format!("log . {{\nclass error denial\n}}\n{hosts}"));

@@ -22,6 +22,8 @@ fn every_rule_is_read_in_every_form() {
         "ttl a 30",
         "ttl exact a 30-60",
         "ttl suffix a -60",
+        "ttl a 4294967295",
+        "ttl a 0-4294967295",
         "ttl regex .* 30-",
         "rcode a SERVFAIL NXDOMAIN",
         "rcode regex .* 2 3",
@@ -63,7 +65,11 @@ fn bad_words_are_told_at_their_place() {
         ),
         (
             "continue name a b {\nanswer auto\n}",
-            "1: plugin/rewrite: `rewrite` has no sub-block; remove the braces",
+            "9: plugin/rewrite: `rewrite` wants all words of a rule in the braces, or none; move these into them, or the others out",
+        ),
+        (
+            "name exact a b {\nanswer auto\n}",
+            "9: plugin/rewrite: `rewrite` wants all words of a rule in the braces, or none; move these into them, or the others out",
         ),
         (
             "name a",
@@ -104,9 +110,10 @@ fn bad_words_are_told_at_their_place() {
             "27: plugin/rewrite: \"{client}\" is not a variable: {qname}, {qtype}, {client_ip}, {client_port}, {protocol}, {server_ip}, {server_port} or {plugin/label}",
         ),
         ("name exact a b c d", "24: plugin/rewrite: \"c\" is not `answer`"),
+        ("name exact a b answer", "24: plugin/rewrite: `answer` wants auto, name FROM TO or value FROM TO"),
         (
-            "name exact a b answer",
-            "1: plugin/rewrite: `rewrite` wants answer auto, answer name FROM TO or answer value FROM TO",
+            "name suffix a b answer auto answer value x",
+            "37: plugin/rewrite: `answer` wants auto, name FROM TO or value FROM TO",
         ),
         (
             "name suffix a b answer auto answer name a b",
@@ -123,6 +130,8 @@ fn bad_words_are_told_at_their_place() {
             "17: plugin/rewrite: \"TYPE41\" is not a type that can be sought in place of another; write one that records have, such as AAAA, or ANY",
         ),
         ("ttl a never", "15: plugin/rewrite: \"never\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
+        ("ttl a +5", "15: plugin/rewrite: \"+5\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
+        ("ttl a 4294967296", "15: plugin/rewrite: \"4294967296\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
         ("ttl a 60-30", "15: plugin/rewrite: \"60-30\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
         ("rcode a SERVFAIL NONE", "26: plugin/rewrite: \"NONE\" is not an rcode, such as NXDOMAIN or 3"),
         (
