@@ -237,14 +237,15 @@ fn pipeline(
     let (mut specs, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
     for (name, role) in &spec.plugins {
         match role {
-            Role::Step(step) => specs.push(step),
+            Role::Step(step) => specs.push((*name, step)),
             Role::Source(source) => sources.push(Named { name, source: source.build(context) }),
             Role::Tail(source) => tail.push(Named { name, source: source.build(context) }),
             Role::Forwarding(_) | Role::Envelope(_) | Role::Setting(_) => {}
         }
     }
     // Steps may want what sources lend.
-    let steps = specs.iter().map(|step| step.build(context)).collect::<Result<Vec<_>>>()?;
+    let built = specs.iter().map(|(name, step)| Ok((*name, step.build(context)?)));
+    let steps = built.collect::<Result<Vec<_>>>()?;
     let forwarding = forwarding(spec, shared, endpoints, ours, context)?;
     // A block without handlers refuses everything.
     let last = table::handlers(&spec.directives()).next_back();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use wire::{Class, Flags, Name, Query, RType};
 
@@ -16,11 +16,13 @@ pub struct Explain {
     pub name: Name,
     /// The type asked for; default A.
     pub rtype: RType,
-    /// The listen address asked; every one where none is named.
+    /// The address asked; every one where none is named.
     pub address: Option<IpAddr>,
+    /// Its port; every one where none is named.
+    pub port: Option<u16>,
 }
 
-/// One line for each listen address, or for the one asked.
+/// One line for each listen address, or for each at which the one asked is served.
 ///
 /// # Errors
 /// Nothing listens there.
@@ -38,22 +40,41 @@ pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, 
         added: wire::Added::NOTHING,
     };
     let mut text = String::new();
+    let bound: BTreeSet<_> = configuration.listeners.keys().map(|endpoint| endpoint.address).collect();
     for (endpoint, listener) in &configuration.listeners {
-        if wish.address.is_some_and(|wanted| wanted != endpoint.address.ip()) {
+        if !wish.address.is_none_or(|wanted| reaches(wanted, endpoint.address, &bound))
+            || wish.port.is_some_and(|port| port != endpoint.address.port())
+        {
             continue;
         }
         let _ = writeln!(text, "{} {} @{endpoint}: {}", wish.name, wish.rtype, one(listener, &query));
     }
-    match (text.is_empty(), wish.address) {
-        (false, _) => Ok(text),
-        (true, Some(address)) => {
-            let served: BTreeSet<_> = configuration.listeners.keys().map(|one| one.address.ip()).collect();
-            let shown: Vec<_> = served.iter().take(MOST_SHOWN).map(ToString::to_string).collect();
-            let more = if served.len() > MOST_SHOWN { " and others" } else { "" };
-            Err(format!("nothing listens on {address}, but on {}{more}", shown.join(", ")))
+    match (text.is_empty(), wish.address, wish.port) {
+        (false, ..) => Ok(text),
+        (true, Some(address), None) => {
+            let served: BTreeSet<_> = bound.iter().map(SocketAddr::ip).collect();
+            Err(nothing_listens(&address.to_string(), served.iter().map(ToString::to_string).collect()))
         }
-        (true, None) => Err("nothing listens".to_owned()),
+        (true, Some(address), Some(port)) => {
+            let wanted = SocketAddr::new(address, port).to_string();
+            Err(nothing_listens(&wanted, bound.iter().map(ToString::to_string).collect()))
+        }
+        (true, None, _) => Err("nothing listens".to_owned()),
     }
+}
+
+/// Whether who asks `wanted` is heard at that address: it is that one, or the wildcard of its family and no listener has
+/// it alone.
+fn reaches(wanted: IpAddr, address: SocketAddr, bound: &BTreeSet<SocketAddr>) -> bool {
+    let has_own = || bound.iter().any(|own| own.ip() == wanted && own.port() == address.port());
+    wanted == address.ip()
+        || address.ip().is_unspecified() && address.is_ipv4() == wanted.is_ipv4() && !has_own()
+}
+
+fn nothing_listens(wanted: &str, mut served: Vec<String>) -> String {
+    let more = if served.len() > MOST_SHOWN { " and others" } else { "" };
+    served.truncate(MOST_SHOWN);
+    format!("nothing listens on {wanted}, but on {}{more}", served.join(", "))
 }
 
 fn one(listener: &Listener, query: &Query<'_>) -> String {
@@ -62,11 +83,8 @@ fn one(listener: &Listener, query: &Query<'_>) -> String {
         Err(failure) => return format!("{}: {failure}", failure.rcode()),
     };
     let mut sought = Sought::new(query, &zone.server, false);
-    let steps = zone.block.pipeline.steps().iter();
-    let around: String =
-        steps.filter_map(|step| step.explain(&mut sought, None)).map(|text| text + "; ").collect();
-    let (who, why) = zone.block.pipeline.explain(&sought.query(), &zone.zone);
-    format!("block {} ({}), {who}: {around}{why}", zone.zone, zone.block.at)
+    let (who, why) = zone.block.pipeline.explain(&mut sought, &zone.zone);
+    format!("block {} ({}), {who}: {why}", zone.zone, zone.block.at)
 }
 
 /// Addresses that are told.

@@ -31,8 +31,12 @@ whoami
 "#;
 
 fn told(name: &str, rtype: RType, address: &str) -> String {
-    let wish =
-        Explain { name: Name::from_text(name).unwrap(), rtype, address: Some(address.parse().unwrap()) };
+    let wish = Explain {
+        name: Name::from_text(name).unwrap(),
+        rtype,
+        address: Some(address.parse().unwrap()),
+        port: None,
+    };
     explain(&Scene::new(COREFILE).configuration, &wish).unwrap_or_else(|error| error)
 }
 
@@ -112,7 +116,8 @@ fn nobody_is_an_answer_too() {
         ),
         ("example.net", "REFUSED: no server block serves this name"),
     ] {
-        let wish = Explain { name: Name::from_text(name).unwrap(), rtype: RType::A, address: None };
+        let wish =
+            Explain { name: Name::from_text(name).unwrap(), rtype: RType::A, address: None, port: None };
         let told = explain(&scene.configuration, &wish).unwrap();
         assert_eq!(told, format!("{name}. A @127.0.0.1:53: {expected}\n"));
     }
@@ -121,8 +126,12 @@ fn nobody_is_an_answer_too() {
 #[test]
 fn every_address_is_told_unless_one_is_named() {
     let scene = Scene::new(COREFILE);
-    let mut wish =
-        Explain { name: Name::from_text("x.sub.example.org").unwrap(), rtype: RType::A, address: None };
+    let mut wish = Explain {
+        name: Name::from_text("x.sub.example.org").unwrap(),
+        rtype: RType::A,
+        address: None,
+        port: None,
+    };
     let all = explain(&scene.configuration, &wish).unwrap();
     let starts: Vec<&str> = all.lines().filter_map(|line| line.split(", ").next()).collect();
     assert_eq!(
@@ -137,6 +146,116 @@ fn every_address_is_told_unless_one_is_named() {
         explain(&scene.configuration, &wish),
         Err("nothing listens on 127.0.0.9, but on 127.0.0.1, 127.0.0.2".to_owned())
     );
+    wish.address = Some("127.0.0.1".parse().unwrap());
+    wish.port = Some(54);
+    assert_eq!(
+        explain(&scene.configuration, &wish),
+        Err("nothing listens on 127.0.0.1:54, but on 127.0.0.1:53, 127.0.0.2:53".to_owned())
+    );
+    wish.port = Some(53);
+    assert_eq!(explain(&scene.configuration, &wish).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn an_address_is_heard_at_the_wildcard_of_its_family_unless_a_listener_has_it_alone() {
+    let wildcard = Scene::new(
+        ".:53 {\nwhoami\n}\nexample.org:54 {\nbind 127.0.0.1\nwhoami\n}\n.:54 {\nbind 0.0.0.0\nwhoami\n}\n",
+    );
+    for (address, heard) in [
+        ("127.0.0.1", &["0.0.0.0:53", "127.0.0.1:54"][..]),
+        ("127.0.0.9", &["0.0.0.0:53", "0.0.0.0:54"]),
+        ("2001:db8::1", &["[::]:53"]),
+    ] {
+        let name = Name::from_text("a.example.org").unwrap();
+        let wish = Explain { name, rtype: RType::A, address: Some(address.parse().unwrap()), port: None };
+        let told = explain(&wildcard.configuration, &wish).unwrap();
+        let at: Vec<_> = told.lines().filter_map(|line| line.split_once('@')?.1.split_once(": ")).collect();
+        assert_eq!(at.iter().map(|(at, _)| *at).collect::<Vec<_>>(), heard, "{address}");
+    }
+}
+
+/// A step may end a query: nobody behind it is asked.
+#[test]
+fn a_step_that_answers_is_told_and_nobody_behind_it() {
+    let rules = "any\nrewrite stop name regex ^(.*)\\.z\\.b\\.test\\.$ {1}..\nrewrite stop name a.b.test c.b.test\nrewrite ttl c.b.test 5\n\
+                 rewrite cname exact www.example.org. w.example.net.";
+    let of_all = "`rewrite cname exact www.example.org. w.example.net.` is for the answer";
+    let asks = "`forward .` asks 192.0.2.53:53";
+    for (lines, name, rtype, expected) in [
+        ("any", "a.test", RType::ANY, "any: ANY is answered with HINFO (RFC 8482)".to_owned()),
+        ("any", "a.test", RType::A, format!("forward: {asks}")),
+        ("acl {\nblock\n}", "a.test", RType::A, "acl: REFUSED: `block` of `acl .` fits every client".to_owned()),
+        (
+            "acl {\ndrop type HINFO\n}",
+            "a.test",
+            RType::HINFO,
+            "acl: no reply: `drop type HINFO` of `acl .` fits every client".to_owned(),
+        ),
+        ("acl {\ndrop type HINFO\n}", "a.test", RType::A, format!("forward: {asks}")),
+        (
+            "acl {\nblock net 192.0.2.1\nblock\n}",
+            "a.test",
+            RType::A,
+            "acl: REFUSED: `block` of `acl .` fits every client".to_owned(),
+        ),
+        (
+            "acl test {\nfilter\n}\nacl {\nblock net 192.0.2.1\n}",
+            "a.test",
+            RType::A,
+            "acl: NODATA: `filter` of `acl test.` fits every client".to_owned(),
+        ),
+        (
+            "acl {\nallow net 192.0.2.0/24\nblock\n}",
+            "a.test",
+            RType::A,
+            format!("forward: what `acl` says depends on the client; {asks}"),
+        ),
+        (
+            "acl {\nblock net 192.0.2.0/24\n}",
+            "a.test",
+            RType::A,
+            format!("forward: what `acl` says depends on the client; {asks}"),
+        ),
+        ("acl {\nallow net 192.0.2.0/24\n}", "a.test", RType::A, format!("forward: {asks}")),
+        (
+            rules,
+            "x.z.b.test",
+            RType::A,
+            "rewrite: SERVFAIL: plugin/rewrite: the rules make \"x..\" of it, which is not a name: a label is empty"
+                .to_owned(),
+        ),
+        (
+            rules,
+            "a.b.test",
+            RType::A,
+            format!("forward: `rewrite stop name a.b.test c.b.test`: c.b.test. A is sought; {asks}"),
+        ),
+        (rules, "other.test", RType::A, format!("forward: {of_all}; {asks}")),
+        (
+            "",
+            "a.test",
+            RType::AXFR,
+            "nobody: REFUSED: the block transfers no such zone, and no upstream is asked for one".to_owned(),
+        ),
+        (
+            "acl {\nblock\n}",
+            "a.test",
+            RType::IXFR,
+            "acl: REFUSED: `block` of `acl .` fits every client".to_owned(),
+        ),
+        (
+            "transfer test {\nto 192.0.2.1 192.0.2.2\n}",
+            "a.test",
+            RType::AXFR,
+            "transfer: the zone, if it is one of the block's, is sent to 192.0.2.1, 192.0.2.2".to_owned(),
+        ),
+    ] {
+        let text = format!(". {{\nbind 127.0.0.1\n{lines}\nforward . 192.0.2.53\n}}\n");
+        let wish = Explain { name: Name::from_text(name).unwrap(), rtype, address: None, port: None };
+        let told = explain(&Scene::new(&text).configuration, &wish).unwrap();
+        let expected = format!("{name}. {rtype} @127.0.0.1:53: block . (stdin:1:1), {expected}\n");
+        assert_eq!(told, expected, "{lines}");
+    }
 }
 
 /// Explain and the pipeline must not drift apart.

@@ -216,6 +216,11 @@ pub trait Source: Send + Sync {
         OfZone::Pass
     }
 
+    /// To whom this plugin permits that the zone is sent, for `explain`; `None` where it says nothing of it.
+    fn sends(&self, _query: &Query<'_>) -> Option<String> {
+        None
+    }
+
     /// What becomes of such a query here, for `explain`.
     fn explain(&self, query: &Query<'_>) -> Explained;
 }

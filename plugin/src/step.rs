@@ -17,15 +17,16 @@ use wire::{
 
 use crate::QueryContext;
 use crate::failure::Failure;
+use crate::spec::Explained;
 
 /// A plugin that acts around the sources.
 pub trait Step: std::fmt::Debug + Send + Sync {
     /// On the way in: changes what is sought, ends the query, or lets it pass.
     fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s>;
 
-    /// What the step does with such a query, for `explain`: `None` where it does nothing. It changes what is sought as it
-    /// would for a client.
-    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Option<String>;
+    /// What the step does with such a query, for `explain`: it ends only where it does so whoever the `client` is that is not
+    /// known. It changes what is sought as it would for a client.
+    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Explained;
 }
 
 /// What became of a query on its way in.

@@ -12,18 +12,20 @@ use std::sync::Arc;
 
 use cache::BlockCache;
 use forwarder::Chain;
-use wire::{Name, Query, Reply, ZoneRequest};
+use wire::{Name, Query, RType, Reply, ZoneRequest};
 
 use observe::counters::ThreadCounters;
 use plugin::failure::Failure;
 use plugin::messages::OfZone;
 use plugin::spec::{Explained, Source};
-use plugin::step::Step;
+use plugin::step::{Sought, Step};
 use plugin::{Lookup, QueryContext, Tables};
 
 /// What answers in one server block.
 pub struct Pipeline {
     steps: Box<[Arc<dyn Step>]>,
+    /// What they are called, for `explain`.
+    step_names: Box<[&'static str]>,
     /// What answers from memory, before the cache.
     sources: Box<[Named]>,
     forwarding: Option<Forwarding>,
@@ -56,13 +58,21 @@ pub struct Forwarding {
 impl Pipeline {
     /// What acts and answers in one block. `last` is the last of its plugins that sees queries.
     pub fn new(
-        steps: Vec<Arc<dyn Step>>,
+        steps: Vec<(&'static str, Arc<dyn Step>)>,
         sources: Vec<Named>,
         forwarding: Option<Forwarding>,
         tail: Vec<Named>,
         last: Option<&'static str>,
     ) -> Self {
-        Self { steps: steps.into(), sources: sources.into(), forwarding, tail: tail.into(), last }
+        let (step_names, steps): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
+        Self {
+            steps: steps.into(),
+            step_names: step_names.into(),
+            sources: sources.into(),
+            forwarding,
+            tail: tail.into(),
+            last,
+        }
     }
 
     /// Answers from memory, or says what is to be done; [`Lookup::Pass`] where nobody in the block has an answer. Allocates
@@ -142,8 +152,17 @@ impl Pipeline {
     }
 
     /// Which plugin would end such a query, and why: in the order in which they are asked.
-    pub fn explain(&self, query: &Query<'_>, zone: &Name) -> (Cow<'static, str>, String) {
+    pub fn explain(&self, sought: &mut Sought<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();
+        for (step, name) in self.steps.iter().zip(&self.step_names) {
+            if let Some(end) = end(name, step.explain(sought, None), &mut passed) {
+                return end;
+            }
+        }
+        let query = &sought.query();
+        if matches!(sought.asked().rtype, RType::AXFR | RType::IXFR) {
+            return self.explain_transfer(sought, passed);
+        }
         if let Some(end) = ends(&self.sources, query, &mut passed) {
             return end;
         }
@@ -165,16 +184,41 @@ impl Pipeline {
             format!("{passed}{}: no plugin of the block answers {names}", self.nobody().rcode()),
         )
     }
+
+    /// The same of a transfer: see [`of_zone`](Self::of_zone).
+    fn explain_transfer(&self, sought: &Sought<'_>, passed: String) -> (Cow<'static, str>, String) {
+        let (query, asked) = (sought.query(), sought.asked());
+        let is_as_asked = (query.name, query.rtype, query.class) == (asked.name, asked.rtype, asked.class);
+        let found =
+            self.sources.iter().find_map(|Named { name, source }| Some((*name, source.sends(&query)?)));
+        match found.filter(|_| is_as_asked) {
+            Some((name, to)) => {
+                (name.into(), format!("{passed}the zone, if it is one of the block's, is sent to {to}"))
+            }
+            None => {
+                let rcode = Failure::NotTaken.rcode();
+                (
+                    "nobody".into(),
+                    format!(
+                        "{passed}{rcode}: the block transfers no such zone, and no upstream is asked for one"
+                    ),
+                )
+            }
+        }
+    }
 }
 
 /// The first of these at which a query ends; what the others before it say is added.
 fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
-    for Named { name, source } in sources {
-        match source.explain(query) {
-            Explained::Ends(why) => return Some(((*name).into(), format!("{passed}{why}"))),
-            Explained::Passes(Some(why)) => *passed += &(why + "; "),
-            Explained::Passes(None) => {}
-        }
+    sources.iter().find_map(|Named { name, source }| end(name, source.explain(query), passed))
+}
+
+/// The plugin at which a query ends, and why, if it does; else what the plugin says is added.
+fn end(name: &'static str, said: Explained, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
+    match said {
+        Explained::Ends(why) => return Some((name.into(), format!("{passed}{why}"))),
+        Explained::Passes(Some(why)) => *passed += &(why + "; "),
+        Explained::Passes(None) => {}
     }
     None
 }

@@ -348,12 +348,17 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
 fn explain(matches: &ArgMatches) -> Result<Explain, String> {
     let text = matches.get_one::<String>("name").map_or("", String::as_str);
     let name = Name::from_text(text).map_err(|error| format!("{text:?} is not a domain name: {error}"))?;
-    let mut explain = Explain { name, rtype: RType::A, address: None };
+    let mut explain = Explain { name, rtype: RType::A, address: None, port: None };
     for word in matches.get_many::<String>("rest").into_iter().flatten() {
         match word.strip_prefix('@') {
             Some(address) => {
-                explain.address =
-                    Some(address.parse().map_err(|_| format!("{address:?} behind @ is not an IP address"))?);
+                // As it is told: `tls://` in front, the interface of a link-local address by its number.
+                let bare = address.strip_prefix("tls://").unwrap_or(address);
+                let ip = |host: &str| host.split('%').next()?.parse().ok();
+                let read = ::node::host_and_port(bare, 0).and_then(|(host, port)| Some((ip(host)?, port)));
+                let (ip, port) =
+                    read.ok_or_else(|| format!("{address:?} behind @ is no IP address, and no IP:PORT"))?;
+                (explain.address, explain.port) = (Some(ip), (port > 0).then_some(port));
             }
             None => {
                 explain.rtype =

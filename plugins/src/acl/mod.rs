@@ -18,7 +18,7 @@ use observe::{Families, Metric};
 use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
 use plugin::lasting::Keeps;
-use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::spec::{BuildContext, Explained, StepSpec, Written};
 use plugin::step::{Inward, Sought, Step};
 
 /// What every `acl` of a server block says, in file order.
@@ -62,17 +62,37 @@ impl AclSpec {
         directives.iter().map(list).collect::<Result<_>>().map(Self)
     }
 
-    /// The list and the rule that decide, with the zone of the list that holds the name.
+    /// The rule that decides, with the zone of its list that holds the name.
     fn find(&self, name: &Name, rtype: RType, client: IpAddr) -> Option<(&Name, &Rule)> {
-        self.0.iter().find_map(|list| {
+        self.rules(name, rtype).find(|(_, rule)| rule.is_for(client))
+    }
+
+    /// The rules for such a query from whomever, in the order in which they are asked.
+    fn rules<'l>(&'l self, name: &Name, rtype: RType) -> impl Iterator<Item = (&'l Name, &'l Rule)> {
+        self.0.iter().flat_map(move |list| {
             // The longest zone that matches, which is the metrics' `zone` label.
-            let zone = list
-                .zones
-                .iter()
-                .filter(|zone| name.is_within(zone))
-                .max_by_key(|zone| zone.label_count())?;
-            list.rules.iter().find(|rule| rule.fits(rtype, client)).map(|rule| (zone, rule))
+            let zones = list.zones.iter().filter(|zone| name.is_within(zone));
+            let zone = zones.max_by_key(|zone| zone.label_count());
+            let rules = list.rules.iter().filter(move |rule| rule.is_about(rtype));
+            zone.into_iter().flat_map(move |zone| rules.clone().map(move |rule| (zone, rule)))
         })
+    }
+
+    /// What becomes of such a query, whoever asks; `None` where that depends on the client.
+    fn for_everybody(&self, name: &Name, rtype: RType) -> Option<Option<(&Name, &Rule)>> {
+        let mut rules = self.rules(name, rtype);
+        let first = rules.next();
+        let action = first.map_or(Action::Allow, |(_, rule)| rule.action);
+        for (zone, rule) in first.into_iter().chain(rules) {
+            if rule.action != action {
+                return None;
+            }
+            if rule.sources.is_empty() {
+                return Some(Some((zone, rule)));
+            }
+        }
+        // Whom no rule names is allowed.
+        (action == Action::Allow).then_some(None)
     }
 }
 
@@ -126,9 +146,12 @@ impl Rule {
         Ok(rule)
     }
 
-    fn fits(&self, rtype: RType, client: IpAddr) -> bool {
-        (self.types.is_empty() || self.types.contains(&rtype))
-            && (self.sources.is_empty() || self.sources.iter().any(|source| source.contains(&client)))
+    fn is_about(&self, rtype: RType) -> bool {
+        self.types.is_empty() || self.types.contains(&rtype)
+    }
+
+    fn is_for(&self, client: IpAddr) -> bool {
+        self.sources.is_empty() || self.sources.iter().any(|source| source.contains(&client))
     }
 }
 
@@ -237,12 +260,23 @@ impl Step for Acl {
         Inward::Answer(Box::new(told))
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Option<String> {
-        let Some(client) = client else {
-            return Some("what `acl` says depends on the client".to_owned());
+    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Explained {
+        let (name, rtype) = (sought.name(), sought.rtype());
+        let (found, fits) = match client {
+            Some(client) => (self.spec.find(name, rtype, client), client.to_string()),
+            None => match self.spec.for_everybody(name, rtype) {
+                Some(found) => (found, "every client".to_owned()),
+                None => return Explained::Passes(Some("what `acl` says depends on the client".to_owned())),
+            },
         };
-        let (zone, rule) = self.spec.find(sought.name(), sought.rtype(), client)?;
-        Some(format!("`{rule}` of `acl {zone}` fits {client}"))
+        let Some((zone, rule)) = found else { return Explained::Passes(None) };
+        let told = format!("`{rule}` of `acl {zone}` fits {fits}");
+        match rule.action {
+            Action::Allow => Explained::Passes(Some(told)),
+            Action::Block => Explained::Ends(format!("REFUSED: {told}")),
+            Action::Filter => Explained::Ends(format!("NODATA: {told}")),
+            Action::Drop => Explained::Ends(format!("no reply: {told}")),
+        }
     }
 }
 

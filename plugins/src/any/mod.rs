@@ -8,7 +8,7 @@ use wire::{Message, RType, Rcode, Rr, Section};
 
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
-use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::spec::{BuildContext, Explained, StepSpec, Written};
 use plugin::step::{Inward, Sought, Step};
 
 /// The step; it has nothing to set.
@@ -41,8 +41,11 @@ impl Step for Any {
         Inward::Answer(Box::new(told))
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
-        (sought.rtype() == RType::ANY).then(|| "ANY is answered with HINFO (RFC 8482)".to_owned())
+    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        match sought.rtype() {
+            RType::ANY => Explained::Ends("ANY is answered with HINFO (RFC 8482)".to_owned()),
+            _ => Explained::Passes(None),
+        }
     }
 }
 

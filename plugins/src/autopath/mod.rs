@@ -23,7 +23,7 @@ use plugin::args::Result;
 use plugin::failure::Failure;
 use plugin::lasting::Keeps;
 use plugin::search::SearchPaths;
-use plugin::spec::{BuildContext, StepSpec};
+use plugin::spec::{BuildContext, Explained, StepSpec};
 use plugin::step::{Back, Inward, Needs, Sought, Step, Told, Wish, Wishes};
 use plugin::{QueryContext, SetupError};
 
@@ -162,19 +162,23 @@ impl Step for Autopath {
         }
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Option<String> {
+    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Explained {
         if let (Paths::OfEach(_), None) = (&self.paths, client) {
             let is_ours = self.spec.zones.iter().any(|zone| sought.name().is_within(zone));
-            return is_ours.then(|| "what `autopath` tries depends on the client".to_owned());
-        }
-        let searched = self.search(sought, client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)))?;
-        let Searched::For(search) = searched else {
-            return Some(
-                "`autopath` tells no NXDOMAIN of the first domain, below which it has names".to_owned(),
+            return Explained::Passes(
+                is_ours.then(|| "what `autopath` tries depends on the client".to_owned()),
             );
-        };
-        let names: Vec<_> = search.candidates().map(|(name, _)| name.to_string()).collect();
-        Some(format!("`autopath` answers with the first of {} that is there", names.join(", ")))
+        }
+        let client = client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+        Explained::Passes(self.search(sought, client).map(|searched| match searched {
+            Searched::For(search) => {
+                let names: Vec<_> = search.candidates().map(|(name, _)| name.to_string()).collect();
+                format!("`autopath` answers with the first of {} that is there", names.join(", "))
+            }
+            Searched::Domain => {
+                "`autopath` tells no NXDOMAIN of the first domain, below which it has names".to_owned()
+            }
+        }))
     }
 }
 

@@ -8,7 +8,7 @@ use corefile::{Directive, Located};
 use wire::{Flags, Message};
 
 use plugin::args::{Args, Result, bad, once, unknown_property};
-use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::spec::{BuildContext, Explained, StepSpec, Written};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
 use plugin::{QueryContext, SetupError};
 
@@ -106,12 +106,12 @@ impl Step for Header {
         if self.response == Changes::default() { Inward::Pass } else { Inward::Back(Box::new(self.response)) }
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
         sought.change_flags(self.query.set, self.query.clear);
         let mut text = String::new();
         self.query.explain("query", &mut text);
         self.response.explain("reply", &mut text);
-        Some(text)
+        Explained::Passes(Some(text))
     }
 }
 

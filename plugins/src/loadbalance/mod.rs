@@ -14,7 +14,7 @@ use wire::{Message, RType, Rcode, Rr, Section};
 
 use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, once, path, unknown_property};
-use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::spec::{BuildContext, Explained, StepSpec, Written};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
 use weighted::{WeightFiles, Weights};
 
@@ -106,16 +106,16 @@ impl Step for Loadbalance {
         Inward::Back(Box::new(self))
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
         if !matches!(sought.query().rtype, RType::A | RType::AAAA | RType::MX) {
-            return None;
+            return Explained::Passes(None);
         }
-        Some(match &self.spec.policy {
+        Explained::Passes(Some(match &self.spec.policy {
             Policy::RoundRobin => "of several addresses any may be told first".to_owned(),
             Policy::Weighted { file, .. } => {
                 format!("the first address is drawn by the weights in {}", file.display())
             }
-        })
+        }))
     }
 }
 

@@ -8,7 +8,7 @@ use wire::{Message, RType, Rcode, Section};
 
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
-use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::spec::{BuildContext, Explained, StepSpec, Written};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
 
 /// The step; it has nothing to set.
@@ -36,8 +36,8 @@ impl Step for Minimal {
         Inward::Back(Box::new(Self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
-        Some("positive answers lose their authority and additional section".to_owned())
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        Explained::Passes(Some("positive answers lose their authority and additional section".to_owned()))
     }
 }
 

@@ -23,7 +23,7 @@ use observe::labels::Labels;
 use pattern::{Pattern, Replacement};
 use plugin::QueryContext;
 use plugin::failure::{Failure, beginning};
-use plugin::spec::{BuildContext, StepSpec};
+use plugin::spec::{BuildContext, Explained, StepSpec};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
 
 /// Every rule of a server block, in file order.
@@ -110,24 +110,37 @@ impl Step for Rewrite {
         if reversals.all.is_empty() && !tells { Inward::Pass } else { Inward::Back(Box::new(reversals)) }
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
-        let mut told = Vec::new();
+    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        // The rules that fitted: of what is sought, and of the answer.
+        let (mut asking, mut telling) = (Vec::new(), Vec::new());
         for rule in &self.rules {
             match rule.apply(self.labels.as_deref(), sought, None, &mut Reversals::default()) {
-                Ok(true) => told.push(format!("`rewrite {}`", rule.text)),
+                Ok(true) if rule.is_of_answers() => telling.push(format!("`rewrite {}`", rule.text)),
+                Ok(true) => asking.push(format!("`rewrite {}`", rule.text)),
                 Ok(false) => continue,
-                Err(failure) => told.push(failure.to_string()),
+                Err(failure) => return Explained::Ends(format!("{}: {failure}", failure.rcode())),
             }
             if rule.stop {
                 break;
             }
         }
-        (!told.is_empty())
-            .then(|| format!("{}: {} {} is sought", told.join(", "), sought.name(), sought.rtype()))
+        let mut told = Vec::new();
+        if !asking.is_empty() {
+            told.push(format!("{}: {} {} is sought", asking.join(", "), sought.name(), sought.rtype()));
+        }
+        if !telling.is_empty() {
+            told.push(format!("{} is for the answer", telling.join(", ")));
+        }
+        Explained::Passes((!told.is_empty()).then(|| told.join("; ")))
     }
 }
 
 impl Rule {
+    /// Whether it changes what is told, and nothing of what is sought.
+    fn is_of_answers(&self) -> bool {
+        matches!(self.field, Field::Ttl(..) | Field::Rcode(..) | Field::Cname(_))
+    }
+
     /// Whether it fitted. Without a `context` the rules of EDNS options are not applied.
     fn apply<'s>(
         &'s self,

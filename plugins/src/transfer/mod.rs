@@ -79,15 +79,25 @@ impl SourceSpec for TransferSpec {
 /// Who may be sent which zones.
 struct Permission(Vec<Rule>);
 
-impl Source for Permission {
+impl Permission {
     /// The directive decides whose zone is the longest.
-    fn permits(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>) -> Option<bool> {
-        let name = &request.query.name;
+    fn rule(&self, name: &Name) -> Option<&Rule> {
         let zones = self.0.iter().flat_map(|rule| rule.zones.iter().map(move |zone| (rule, zone)));
-        let longest =
-            zones.filter(|(_, zone)| name.is_within(zone)).max_by_key(|(_, zone)| zone.as_wire().len());
-        let (rule, _) = longest?;
+        let longest = zones.filter(|(_, zone)| name.is_within(zone));
+        longest.max_by_key(|(_, zone)| zone.as_wire().len()).map(|(rule, _)| rule)
+    }
+}
+
+impl Source for Permission {
+    fn permits(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>) -> Option<bool> {
+        let rule = self.rule(&request.query.name)?;
         Some(rule.to_all || rule.to.contains(&context.client().ip().to_canonical()))
+    }
+
+    fn sends(&self, query: &Query<'_>) -> Option<String> {
+        let rule = self.rule(&query.name)?;
+        let to: Vec<_> = rule.to.iter().map(ToString::to_string).collect();
+        Some(if rule.to_all { "every client".to_owned() } else { to.join(", ") })
     }
 
     fn explain(&self, _: &Query<'_>) -> Explained {

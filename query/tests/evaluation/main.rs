@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use plugin::failure::Failure;
-use plugin::spec::{BuildContext, StepSpec};
+use plugin::spec::{BuildContext, Explained, StepSpec};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wish, Wishes};
 use plugin::{QueryContext, Tables};
 use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent};
@@ -46,8 +46,8 @@ impl Step for Wants {
         Inward::Back(Box::new(self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
-        None
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        Explained::Passes(None)
     }
 }
 
@@ -453,8 +453,8 @@ impl Step for Seeks {
         Inward::Needs(Box::new(self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
-        None
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        Explained::Passes(None)
     }
 }
 

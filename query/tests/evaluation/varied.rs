@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use plugin::QueryContext;
-use plugin::spec::{BuildContext, StepSpec};
+use plugin::spec::{BuildContext, Explained, StepSpec};
 use plugin::step::{Inward, Sought, Step, Wish, Wishes};
 use scene::Scene;
 use wire::{Class, Message, Name, RType, Rcode, Section};
@@ -29,8 +29,8 @@ impl Step for Varies {
         Inward::Needs(Box::new(self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
-        None
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        Explained::Passes(None)
     }
 }
 

@@ -181,17 +181,23 @@ fn the_help_and_the_page_of_node_name_each_variable() {
 
 #[test]
 fn explain_takes_type_and_address_in_any_order() {
-    for (args, rtype, address) in [
-        (&["explain", "a"][..], RType::A, None),
-        (&["explain", "a", "txt"], RType::TXT, None),
-        (&["explain", "a", "@::1", "TYPE65"], RType::HTTPS, Some("::1")),
+    for (args, rtype, address, port) in [
+        (&["explain", "a"][..], RType::A, None, None),
+        (&["explain", "a", "txt"], RType::TXT, None, None),
+        (&["explain", "a", "@::1", "TYPE65"], RType::HTTPS, Some("::1"), None),
+        (&["explain", "a", "@127.0.0.1:5401"], RType::A, Some("127.0.0.1"), Some(5401)),
+        (&["explain", "a", "@[::1]:53"], RType::A, Some("::1"), Some(53)),
+        (&["explain", "a", "@[fe80::1%2]:53"], RType::A, Some("fe80::1"), Some(53)),
+        (&["explain", "a", "@tls://127.0.0.1:853"], RType::A, Some("127.0.0.1"), Some(853)),
     ] {
         let Ok(Invocation::Explain(_, explain)) = invocation(args) else { panic!("{args:?}") };
-        assert_eq!((explain.rtype, explain.address), (rtype, address.map(|a| a.parse().unwrap())));
+        let found = (explain.rtype, explain.address, explain.port);
+        assert_eq!(found, (rtype, address.map(|a| a.parse().unwrap()), port));
     }
     for (args, error) in [
         (&["explain", "a..b"][..], "\"a..b\" is not a domain name: "),
-        (&["explain", "a", "@host"], "\"host\" behind @ is not an IP address"),
+        (&["explain", "a", "@host"], "\"host\" behind @ is no IP address, and no IP:PORT"),
+        (&["explain", "a", "@127.0.0.1:0"], "\"127.0.0.1:0\" behind @ is no IP address, and no IP:PORT"),
         (&["explain", "a", "AAAAA"], "\"AAAAA\" is not a record type such as AAAA"),
     ] {
         let told = invocation(args).unwrap_err();
