@@ -14,16 +14,15 @@ use crate::shared::Shared;
 /// What each block's `tls` says, with what stands in its files.
 pub(crate) fn certificates(spec: &Spec, shared: &Shared) -> Result<HashMap<usize, Arc<ServerTls>>> {
     let all = shared.lasting.get::<Certificates>();
-    let read = |(index, block): (usize, &BlockSpec)| {
-        let tls = block.get::<TlsSpec>()?;
-        let (now, serves) = (clock::now(), shared.resolve_names);
-        let loaded = all.load(&tls.settings, serves, now, &shared.logger);
-        Some(
-            loaded
-                .map(|loaded| (index, loaded))
-                .map_err(|error| Located::new(&tls.at, SetupError::Tls { plugin: "tls", error })),
-        )
-    };
+    let read =
+        |(index, block): (usize, &BlockSpec)| {
+            let tls = block.get::<TlsSpec>()?;
+            let (now, serves) = (clock::now(), shared.resolve_names);
+            let loaded = all.load(&tls.settings, serves, now, &shared.logger);
+            Some(loaded.map(|loaded| (index, loaded)).map_err(|error| {
+                Located::new(tls.place_of(&error), SetupError::Tls { plugin: "tls", error })
+            }))
+        };
     spec.blocks.iter().enumerate().filter_map(read).collect()
 }
 

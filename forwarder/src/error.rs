@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::StreamKind;
 
@@ -155,7 +155,7 @@ pub enum ExchangeError {
         error: io::ErrorKind,
     },
     /// TLS failed: the certificate (theirs or ours), the name, the protocol.
-    #[error("tls {upstream}: {error}")]
+    #[error("tls {upstream}: {}", Judged(error))]
     Tls {
         /// The upstream.
         upstream: SocketAddr,
@@ -215,11 +215,19 @@ pub enum TlsError {
         /// Why.
         error: io::Error,
     },
+    /// A file cannot be written.
+    #[error("{}: cannot be written: {error}", path.display())]
+    Unwritable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
     /// A file has no certificate in it, or not a valid one.
     #[error("{}: no valid certificate", .0.display())]
     Certificate(PathBuf),
     /// A chain of certificates that no peer takes.
-    #[error("{}: {octets} octets of certificates, more than peers take (at most 60 KiB); name the server's own and those between it and its authority alone", path.display())]
+    #[error("{}: {octets} octets of certificates, more than peers take (at most 60 KiB)", path.display())]
     LongChain {
         /// Its file.
         path: PathBuf,
@@ -232,10 +240,81 @@ pub enum TlsError {
     /// `tls_servername` is neither a name nor an address.
     #[error("{0:?} is no server name")]
     ServerName(String),
-    /// rustls does not take the certificate and key together.
+    /// A key that is not the certificate's.
+    #[error("{}: not the key of the certificate in {}", key.display(), certificate.display())]
+    Pair {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// The key's.
+        key: PathBuf,
+    },
+    /// What else rustls does not take.
     #[error(transparent)]
     Settings(#[from] rustls::Error),
 }
+
+impl TlsError {
+    /// What rustls says of a certificate and its key, with the file that it speaks of.
+    pub fn of_pair(certificate: &Path, key: &Path, error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::InconsistentKeys(_) => {
+                Self::Pair { certificate: certificate.to_owned(), key: key.to_owned() }
+            }
+            rustls::Error::InvalidCertificate(_) => Self::Certificate(certificate.to_owned()),
+            rustls::Error::General(_) => Self::Key(key.to_owned()),
+            error => Self::Settings(error),
+        }
+    }
+
+    /// The file that is to be mended.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File { path, .. }
+            | Self::Unwritable { path, .. }
+            | Self::Certificate(path)
+            | Self::LongChain { path, .. }
+            | Self::Key(path)
+            | Self::Pair { key: path, .. } => Some(path),
+            Self::ServerName(_) | Self::Settings(_) => None,
+        }
+    }
+
+    /// What mends it.
+    pub fn mend(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "name a file in PEM form that this user can read",
+            Self::Unwritable { .. } => "name a file that this user can write, in a directory that is there",
+            Self::Certificate(_) => "name a file with certificates in PEM form",
+            Self::LongChain { .. } => "name the server's own and those between it and its authority alone",
+            Self::Key(_) => "name a file with one private key in PEM form",
+            Self::Pair { .. } => "name the key and the certificate that were made for each other",
+            Self::ServerName(_) => "expected a name such as dns.example.org, or an IP address",
+            Self::Settings(_) => "make certificate and key anew",
+        }
+    }
+}
+
+/// What rustls says, in words where it says the name of a value alone.
+struct Judged<'e>(&'e rustls::Error);
+
+impl fmt::Display for Judged<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use rustls::CertificateError as C;
+        let rustls::Error::InvalidCertificate(why) = self.0 else { return self.0.fmt(f) };
+        let words = match why {
+            C::UnknownIssuer => "its issuer is none of the authorities",
+            C::BadSignature => "its signature is not that of the authority of this name",
+            C::Other(other) if other.0.to_string() == CA_AS_OWN => {
+                "it is an authority's, not a server's own; name it itself as the authority, if it is meant"
+            }
+            _ => return self.0.fmt(f),
+        };
+        write!(f, "invalid peer certificate: {words}")
+    }
+}
+
+/// webpki's word for an authority that is shown as somebody's own certificate.
+pub(crate) const CA_AS_OWN: &str = "CaUsedAsEndEntity";
 
 /// Go's name of a network, as it stands in error lines.
 fn proto(stream: Option<StreamKind>) -> &'static str {

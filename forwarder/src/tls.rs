@@ -59,7 +59,9 @@ impl TlsSettings {
                 files[0] = pem::read(certificate)?;
                 files[1] = pem::read(key)?;
                 let chain = pem::chain(certificate, &files[0])?;
-                builder.with_client_auth_cert(chain, pem::private_key(key, &files[1])?)?
+                let private = pem::private_key(key, &files[1])?;
+                let built = builder.with_client_auth_cert(chain, private);
+                built.map_err(|error| TlsError::of_pair(certificate, key, error))?
             }
         };
         let settings = Self { config: Arc::new(config), server_name: None, files: Arc::new(files) };

@@ -17,6 +17,8 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
 };
 
+use crate::error::CA_AS_OWN;
+
 /// Judges servers.
 #[derive(Debug)]
 pub(crate) struct Servers {
@@ -154,7 +156,7 @@ impl Named {
     fn has(&self, end_entity: &CertificateDer<'_>, error: &Error, purpose: &[u8]) -> bool {
         let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
         let says = |octets: &[u8]| end_entity.windows(octets.len()).any(|at| at == octets);
-        other.0.to_string() == "CaUsedAsEndEntity"
+        other.0.to_string() == CA_AS_OWN
             && self.0.iter().any(|named| named == end_entity)
             && (!says(EXTENDED_KEY_USAGE) || says(purpose))
     }

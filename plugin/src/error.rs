@@ -245,7 +245,7 @@ pub enum SetupError {
         error: std::io::Error,
     },
     /// Certificates or keys.
-    #[error("plugin/{plugin}: {error}; `tls` wants files in PEM form that this user can read")]
+    #[error("plugin/{plugin}: {error}; {}", error.mend())]
     Tls {
         /// The directive.
         plugin: &'static str,

@@ -45,7 +45,7 @@ fn what_the_machine_does_not_have_is_told_at_its_word() {
         (path("none"), format!("stdin:3:11: plugin/forward: no nameserver in {}", path("none"))),
         (
             format!("192.0.2.1 tls://192.0.2.1 {{\ntls {}\n}}", path("bad.pem")),
-            "stdin:3:21: plugin/forward: ".to_owned(),
+            format!("stdin:4:5: plugin/forward: {}: no valid certificate; ", path("bad.pem")),
         ),
     ] {
         let found = Scene::build(&corefile(&upstreams)).err().unwrap_or_default();

@@ -154,6 +154,33 @@ async fn an_upstream_that_shows_the_authority_itself_is_asked() {
     asker.ask(1).await;
 }
 
+/// What rustls has a name for is told in words.
+#[tokio::test]
+async fn why_a_certificate_is_not_accepted_is_told_in_words() {
+    let (files, other) = (certificates(), certificates());
+    let issuer = "invalid peer certificate: its issuer is none of the authorities";
+    let signature = "invalid peer certificate: its signature is not that of the authority of this name";
+    let mut params = rcgen::CertificateParams::new(vec!["dns.example.org".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "unlike all others");
+    let own = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+    let unlike = files.directory.path().join("unlike.pem");
+    std::fs::write(&unlike, own.pem()).unwrap();
+    for (authority, told) in [(other.directory.path().join("ca.pem"), signature), (unlike, issuer)] {
+        let (address, _seen) = tls_server(files.server.clone()).await;
+        let spec = TlsSpec {
+            authority: Some(authority),
+            server_name: Some("dns.example.org".to_owned()),
+            ..TlsSpec::default()
+        };
+        let mut asker = Asker::new(address, Some(TlsSettings::load(&spec).unwrap()));
+        asker.send(1);
+        let error = asker.next().await.1.unwrap_err().to_string();
+        assert_eq!(error, format!("tls {address}: {told}"));
+    }
+}
+
 #[tokio::test]
 async fn an_upstream_that_never_shakes_hands_costs_no_more_than_the_deadline() {
     let (address, _) = server(|_, stream| swallow(stream)).await;
@@ -178,6 +205,15 @@ fn tls_settings_that_cannot_work_are_refused_with_their_file() {
     assert!(matches!(TlsSettings::load(&authority("empty.pem")), Err(TlsError::Certificate(_))));
     assert!(matches!(TlsSettings::load(&authority("key.pem")), Err(TlsError::Certificate(_))));
     assert!(matches!(TlsSettings::load(&client("cert.pem", "cert.pem")), Err(TlsError::Key(_))));
+    let another = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(path("another.pem"), another.serialize_pem()).unwrap();
+    let error = TlsSettings::load(&client("cert.pem", "another.pem")).unwrap_err();
+    let told = format!(
+        "{}: not the key of the certificate in {}",
+        path("another.pem").display(),
+        path("cert.pem").display()
+    );
+    assert_eq!((error.to_string(), error.file()), (told, Some(path("another.pem").as_path())));
     assert!(matches!(TlsSettings::load(&named("not a name")), Err(TlsError::ServerName(_))));
     let (first, second) = (named("a.example.org"), named("a.example.org"));
     assert_eq!(TlsSettings::load(&first).unwrap(), TlsSettings::load(&second).unwrap());

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
-use forwarder::{Chain, ResolveError, Stanza, TlsSettings, TlsSpec, Upstream};
+use forwarder::{Chain, ResolveError, Stanza, TlsError, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
@@ -164,11 +164,18 @@ impl Resolver<'_> {
 
     fn tls(&self, server_name: Option<&str>, at: &Location) -> Result<Arc<TlsSettings>> {
         let files = self.spec.tls.clone().unwrap_or_default();
-        let name = self.spec.tls_servername.as_deref().or(server_name);
+        let own_name = self.spec.tls_servername.as_ref();
+        let name = own_name.map(|(name, _)| name.as_str()).or(server_name);
         let spec =
             TlsSpec { client: files.client, authority: files.ca, server_name: name.map(str::to_owned) };
-        let settings = TlsSettings::load(&spec)
-            .map_err(|error| Located::new(at, SetupError::Tls { plugin: "forward", error }))?;
+        let settings = TlsSettings::load(&spec).map_err(|error| {
+            let file = self.spec.tls_at.iter().find(|(path, _)| Some(path.as_path()) == error.file());
+            let word = match error {
+                TlsError::ServerName(_) => own_name.map(|(_, at)| at),
+                _ => file.map(|(_, at)| at),
+            };
+            Located::new(word.unwrap_or(at), SetupError::Tls { plugin: "forward", error })
+        })?;
         Ok(Arc::new(settings))
     }
 }

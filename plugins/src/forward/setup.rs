@@ -56,8 +56,10 @@ pub struct ForwardSpec {
     pub targets: Vec<(Target, Location)>,
     /// `tls [CERT KEY] [CA]`: files, in the meaning that their number gives them.
     pub tls: Option<TlsFiles>,
-    /// `tls_servername`.
-    pub tls_servername: Option<String>,
+    /// Where they stand.
+    pub tls_at: Vec<(PathBuf, Location)>,
+    /// `tls_servername`, and where it stands.
+    pub tls_servername: Option<(String, Location)>,
     /// `source_address`: where all queries come from; the kernel's choice where it is absent.
     pub source: Option<IpAddr>,
     /// `resolver`: who is asked for host names among the targets; the system's where empty.
@@ -116,6 +118,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
         stanza: StanzaSpec { from: from.first().copied().unwrap_or(Name::ROOT), ..StanzaSpec::default() },
         targets: Vec::new(),
         tls: None,
+        tls_at: Vec::new(),
         tls_servername: None,
         source: None,
         resolvers: Vec::new(),
@@ -140,7 +143,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
         .iter()
         .find(|(target, _)| matches!(target, Target::Address { server_name: Some(_), .. }));
     if let (Some((_, at)), Some(_)) = (named, &spec.tls_servername) {
-        let (first, second) = ("tls_servername", "a server name behind %");
+        let (first, second) = ("tls_servername", "%NAME");
         return Err(Located::new(at, SetupError::Exclusive { plugin: PLUGIN, first, second }));
     }
     Ok(spec)
@@ -171,6 +174,7 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
         "tls" => {
             let file = |word: &Word| path(root, &word.text);
             let words = args.rest();
+            spec.tls_at = words.iter().map(|word| (file(word), word.at.clone())).collect();
             spec.tls = Some(match words {
                 [] => TlsFiles::default(),
                 [ca] => TlsFiles { client: None, ca: Some(file(ca)) },
@@ -181,7 +185,10 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
                 }
             });
         }
-        "tls_servername" => spec.tls_servername = Some(args.required()?.text.clone()),
+        "tls_servername" => {
+            let word = args.required()?;
+            spec.tls_servername = Some((word.text.clone(), word.at.clone()));
+        }
         "expire" => stanza.connections.expire = args.duration("a duration such as 10s")?,
         "max_age" => stanza.connections.max_age = args.duration("a duration such as 1m, 0 for no limit")?,
         "max_idle_conns" => {

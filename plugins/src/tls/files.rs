@@ -1,7 +1,7 @@
 //! The files of `tls`, read when a configuration is built and again when they change: connections that stand keep what they
 //! began with, new ones get what is new.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use readfile::{Look, ReadError};
 use rustls::server::NoServerSessionStorage;
 use rustls::{RootCertStore, ServerConfig};
 
-use super::keylog::KeyLogFile;
+use super::keylog::{self, KeyLogFile};
 use super::{PLUGIN, Settings};
 use observe::Logger;
 use plugin::lasting::Keeps;
@@ -21,6 +21,16 @@ pub struct ServerTls {
     settings: Settings,
     keylog: Option<Arc<KeyLogFile>>,
     current: ArcSwap<Loaded>,
+}
+
+/// What becomes of the file that `keylog` names.
+enum Secrets {
+    /// It is opened, to be written.
+    Written,
+    /// It is looked at alone, and not made.
+    Checked,
+    /// It is open already.
+    Kept,
 }
 
 struct Loaded {
@@ -33,7 +43,7 @@ struct Loaded {
 type Files = [Vec<u8>; 3];
 
 impl ServerTls {
-    fn load(settings: &Settings, write_keylog: bool) -> Result<Self, TlsError> {
+    fn load(settings: &Settings, secrets: Secrets) -> Result<Self, TlsError> {
         let mut files = [pem::read(&settings.certificate)?, pem::read(&settings.key)?, Vec::new()];
         let mut roots = None;
         if let Some(path) = &settings.authority {
@@ -42,10 +52,15 @@ impl ServerTls {
             let (system, digest) = pem::system_roots()?;
             (files[2], roots) = (digest, Some(Arc::new(system)));
         }
-        let keylog = match &settings.keylog {
-            Some(path) if write_keylog => {
-                let open = || KeyLogFile::open(path);
-                Some(Arc::new(open().map_err(|error| TlsError::File { path: path.clone(), error })?))
+        let unwritable = |path: &PathBuf, error| TlsError::Unwritable { path: path.clone(), error };
+        let keylog = match (&settings.keylog, secrets) {
+            (Some(path), Secrets::Written) => {
+                let opened = KeyLogFile::open(path).map_err(|error| unwritable(path, error))?;
+                Some(Arc::new(opened))
+            }
+            (Some(path), Secrets::Checked) => {
+                keylog::check(path).map_err(|error| unwritable(path, error))?;
+                None
             }
             _ => None,
         };
@@ -95,7 +110,9 @@ impl Loaded {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
-        let mut config = builder.with_single_cert(chain, key)?;
+        let built = builder.with_single_cert(chain, key);
+        let mut config =
+            built.map_err(|error| TlsError::of_pair(&settings.certificate, &settings.key, error))?;
         config.alpn_protocols = vec![b"dot".to_vec()];
         // Sessions are the clients' to keep (RFC 5077), under a key that ends with these files.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -125,7 +142,7 @@ pub struct Certificates(Mutex<Vec<Followed>>);
 
 struct Followed {
     tls: Weak<ServerTls>,
-    look: Look<Result<Vec<Vec<u8>>, ReadError>>,
+    look: Look<Result<Vec<Vec<u8>>, TlsError>>,
     next: Instant,
     /// Looks in a row that found what cannot be used.
     failed: u32,
@@ -147,7 +164,12 @@ impl Certificates {
         let same = |known: &Arc<ServerTls>| known.settings == *settings;
         let known = self.lock().iter().filter_map(|followed| followed.tls.upgrade()).find(same);
         // Where the same files are in use already, those connections' secrets are written already.
-        let found = ServerTls::load(settings, serves && known.is_none())?;
+        let secrets = match (serves, &known) {
+            (_, Some(_)) => Secrets::Kept,
+            (true, None) => Secrets::Written,
+            (false, None) => Secrets::Checked,
+        };
+        let found = ServerTls::load(settings, secrets)?;
         if let Some(known) = known {
             let found = found.current.load_full();
             if known.current.load().files != found.files {
@@ -189,10 +211,19 @@ impl Keeps for Certificates {
             let settings = &tls.settings;
             let mut paths = vec![settings.certificate.clone(), settings.key.clone()];
             paths.extend(settings.authority.clone());
-            let read = move || paths.iter().map(|path| readfile::read(path, pem::MOST_BYTES)).collect();
+            let read = |path: PathBuf| {
+                let read = readfile::read(&path, pem::MOST_BYTES);
+                read.map_err(|error| TlsError::File { path, error: error.into() })
+            };
+            let read = move || paths.into_iter().map(read).collect();
             followed.look.begin(&settings.certificate, now, read);
             if let Some(came) = followed.look.take(now, Duration::ZERO) {
-                followed.apply(came.and_then(|read| read), &tls, logger);
+                // That they do not come in time is told of the first.
+                let late = |error: ReadError| TlsError::File {
+                    path: settings.certificate.clone(),
+                    error: error.into(),
+                };
+                followed.apply(came.map_err(late).and_then(|read| read), &tls, logger);
             }
             followed.next = match followed.look.goes_on() {
                 true => followed.look.again(now),
@@ -204,8 +235,8 @@ impl Keeps for Certificates {
 }
 
 impl Followed {
-    fn apply(&mut self, read: Result<Vec<Vec<u8>>, ReadError>, tls: &ServerTls, logger: &Logger) {
-        let changed = read.map_err(|error| error.to_string()).and_then(|read| {
+    fn apply(&mut self, read: Result<Vec<Vec<u8>>, TlsError>, tls: &ServerTls, logger: &Logger) {
+        let changed = read.and_then(|read| {
             let current = tls.current.load_full();
             if current.files.iter().zip(&read).all(|(known, read)| known == read) {
                 return Ok(false);
@@ -214,7 +245,7 @@ impl Followed {
             files.iter_mut().zip(read).for_each(|(file, read)| *file = read);
             // Those of the system are read with each configuration.
             let system = current.roots.clone();
-            tls.replace(files, system).map(|()| true).map_err(|error| error.to_string())
+            tls.replace(files, system).map(|()| true)
         });
         match changed {
             Ok(changed) => {
@@ -226,10 +257,10 @@ impl Followed {
             Err(error) => {
                 self.failed += 1;
                 if self.failed == TOLD_AT {
-                    let file = tls.settings.certificate.display();
+                    let mend = error.mend();
                     logger.error(
                         Some(PLUGIN),
-                        &format!("cannot use the files of {file}: {error}; what they held serves on"),
+                        &format!("cannot use the files of `tls`: {error}; what they held serves on; {mend}"),
                     );
                 }
             }

@@ -1,14 +1,14 @@
 //! `keylog FILE`: the secrets of connections, for who decrypts a recording of them.
 
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags};
 
 /// The file, written by a thread of its own: a disk that hangs costs lines, and no client waits for it.
 #[derive(Debug)]
@@ -32,6 +32,19 @@ impl KeyLogFile {
         let (lines, receiver) = sync_channel::<String>(LINES);
         thread::Builder::new().name("keylog".to_owned()).spawn(move || write(file, &receiver))?;
         Ok(Self { lines })
+    }
+}
+
+/// Whether the file could be written, without making it.
+pub(super) fn check(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let rights = Access::WRITE_OK | Access::EXEC_OK;
+            Ok(rustix::fs::access(directory.unwrap_or(Path::new(".")), rights)?)
+        }
+        found => found.and_then(|_| Ok(rustix::fs::access(path, Access::WRITE_OK)?)),
     }
 }
 

@@ -7,7 +7,8 @@ mod keylog;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use corefile::{Directive, Located, Location};
+use corefile::{Directive, Located, Location, Word};
+use forwarder::TlsError;
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property};
@@ -25,6 +26,16 @@ pub struct TlsSpec {
     pub at: Location,
     /// What it says.
     pub settings: Settings,
+    /// The words that name files, and where each stands.
+    pub files: Vec<(PathBuf, Location)>,
+}
+
+impl TlsSpec {
+    /// Where the word stands that is to be mended.
+    pub fn place_of(&self, error: &TlsError) -> &Location {
+        let file = self.files.iter().find(|(path, _)| Some(path.as_path()) == error.file());
+        file.map_or(&self.at, |(_, at)| at)
+    }
 }
 
 /// What `tls` says.
@@ -52,9 +63,15 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
         return Err(Located::new(&property.name.at, error));
     }
     let mut args = Args::new(PLUGIN, directive, "CERT KEY [CA]");
-    let certificate = path(root, &args.required()?.text);
-    let key = path(root, &args.required()?.text);
-    let authority = args.optional().map(|word| path(root, &word.text));
+    let mut files = Vec::new();
+    let mut file = |word: &Word| {
+        let path = path(root, &word.text);
+        files.push((path.clone(), word.at.clone()));
+        path
+    };
+    let certificate = file(args.required()?);
+    let key = file(args.required()?);
+    let authority = args.optional().map(&mut file);
     args.end()?;
     let mut settings =
         Settings { certificate, key, authority, client_auth: ClientAuth::NoCert, keylog: None };
@@ -70,13 +87,13 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
             }
             "keylog" => {
                 let mut args = Args::new(PLUGIN, property, "a file");
-                settings.keylog = Some(path(root, &args.required()?.text));
+                settings.keylog = Some(file(args.required()?));
                 args.end()?;
             }
             _ => return Err(unknown_property(PLUGIN, property, &["client_auth", "keylog"])),
         }
     }
-    Ok(Arc::new(TlsSpec { at: directive.name.at.clone(), settings }))
+    Ok(Arc::new(TlsSpec { at: directive.name.at.clone(), settings, files }))
 }
 
 #[cfg(test)]

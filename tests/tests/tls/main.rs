@@ -6,12 +6,14 @@ mod limits;
 mod sessions;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use tempfile::TempDir;
 use tests::{
-    Ask, Authority, Connection, Metrics, Options, Server, TlsClient, ask, assert_contains, eventually,
-    fresh_ip, port, tempdir,
+    Ask, Authority, Connection, Metrics, Options, Server, TlsClient, ask, assert_contains, binary,
+    eventually, fresh_ip, port, tempdir,
 };
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,6 +50,11 @@ impl Dot {
     fn open(&self, client: &TlsClient) -> anyhow::Result<Connection> {
         Connection::open_tls(self.at, client, PATIENCE)
     }
+}
+
+fn check(corefile: &Path) -> Output {
+    let mut command = Command::new(binary());
+    command.args(["check", "-conf"]).arg(corefile).output().unwrap()
 }
 
 /// One query and its rcode.
@@ -168,6 +175,25 @@ fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
 }
 
 #[test]
+fn a_new_key_of_another_certificate_and_one_that_is_gone_are_told_by_their_files() {
+    let [wrong, gone] = [(), ()].map(|()| Dot::start("", "", "whoami"));
+    let key = |dot: &Dot| dot.files.path().join("key.pem");
+    let other = tempdir();
+    Authority::new().certify(other.path(), HOST);
+    std::fs::rename(other.path().join("key.pem"), key(&wrong)).unwrap();
+    std::fs::remove_file(key(&gone)).unwrap();
+    for (dot, cause) in [
+        (&wrong, "key.pem: not the key of the certificate in "),
+        (&gone, "key.pem: No such file or directory (os error 2); "),
+    ] {
+        let line = dot.server.wait_for_log("cannot use the files of `tls`: ", Duration::from_secs(20));
+        assert_contains!(line, cause);
+        assert_contains!(line, "; what they held serves on; name ");
+        assert_eq!(rcode(&mut dot.open(&dot.client()).unwrap()).unwrap(), 0);
+    }
+}
+
+#[test]
 fn a_reload_keeps_connections_and_sockets_and_may_change_the_transport() {
     let dot = Dot::start("", "", "whoami");
     let mut old = dot.open(&dot.client()).unwrap();
@@ -210,6 +236,9 @@ fn what_cannot_be_served_is_told_at_its_word() {
     let certificate = std::fs::read_to_string(one.path().join("cert.pem")).unwrap();
     std::fs::write(&long, certificate.repeat(400)).unwrap();
     let here = |files: &TempDir, name: &str| files.path().join(name).display().to_string();
+    // Columns of the words.
+    let second = "tls ".len() + here(&one, "cert.pem").len() + 2;
+    let third = second + here(&one, "key.pem").len() + 1;
     for (text, error) in [
         (
             block("tls://.", ""),
@@ -217,21 +246,29 @@ fn what_cannot_be_served_is_told_at_its_word() {
         ),
         (
             block("tls://.", &format!("tls {absent} {absent}")),
-            format!("Corefile:3:1: plugin/tls: {absent}: No such file or directory"),
+            format!("Corefile:3:5: plugin/tls: {absent}: No such file or directory"),
         ),
         (
             block("tls://.", &format!("tls {} {}", here(&one, "key.pem"), here(&one, "key.pem"))),
-            format!("Corefile:3:1: plugin/tls: {}: no valid certificate", here(&one, "key.pem")),
+            format!("Corefile:3:5: plugin/tls: {}: no valid certificate; name a", here(&one, "key.pem")),
+        ),
+        (
+            block("tls://.", &format!("tls {} {absent}", here(&one, "cert.pem"))),
+            format!("Corefile:3:{second}: plugin/tls: {absent}: No such file or directory"),
         ),
         (
             block("tls://.", &format!("tls {long} {}", here(&one, "key.pem"))),
             format!(
-                "Corefile:3:1: plugin/tls: {long}: @ octets of certificates, more than peers take (at most 60 KiB); "
+                "Corefile:3:5: plugin/tls: {long}: @ octets of certificates, more than peers take (at most 60 KiB); name "
             ),
         ),
         (
             block("tls://.", &format!("tls {} {}", here(&one, "cert.pem"), here(&two, "key.pem"))),
-            "Corefile:3:1: plugin/tls: keys may not be consistent".to_owned(),
+            format!(
+                "Corefile:3:{second}: plugin/tls: {}: not the key of the certificate in {}; name ",
+                here(&two, "key.pem"),
+                here(&one, "cert.pem")
+            ),
         ),
         (
             block("tls://a.example", &tls(&one)) + &block("tls://b.example", &tls(&two)),
@@ -266,11 +303,18 @@ fn what_cannot_be_served_is_told_at_its_word() {
         ),
         (
             block("tls://.", &format!("{} {}", tls(&one), here(&one, "no.pem"))),
-            format!("Corefile:3:1: plugin/tls: {}: No such file or directory", here(&one, "no.pem")),
+            format!("Corefile:3:{third}: plugin/tls: {}: No such file or directory", here(&one, "no.pem")),
         ),
         (
             block("tls://.", &format!("{} {{\nkeylog {}\n}}", tls(&one), one.path().display())),
-            format!("Corefile:3:1: plugin/tls: {}: Is a directory", one.path().display()),
+            format!("Corefile:4:8: plugin/tls: {}: cannot be written: ", one.path().display()),
+        ),
+        (
+            block("tls://.", &format!("{} {{\nkeylog {}\n}}", tls(&one), here(&one, "no/where"))),
+            format!(
+                "Corefile:4:8: plugin/tls: {}: cannot be written: No such file or directory",
+                here(&one, "no/where")
+            ),
         ),
         (
             block(".", "") + &block("tls://.", &tls(&one)),
@@ -279,14 +323,26 @@ fn what_cannot_be_served_is_told_at_its_word() {
             ),
         ),
     ] {
-        let said = Server::expect_failure(&text, Options::default());
-        let said =
-            String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
-        // Between the two stands the directory.
-        for part in error.split('@') {
-            assert_contains!(said, part);
+        let served = Server::expect_failure(&text, Options::default());
+        let corefile = one.path().join("Corefile");
+        std::fs::write(&corefile, &text).unwrap();
+        let checked = check(&corefile);
+        assert!(!checked.status.success(), "{text}");
+        for said in [served, checked] {
+            let said =
+                String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+            // Between the two stands the directory.
+            for part in error.split('@') {
+                assert_contains!(said, part);
+            }
         }
     }
+    // Nobody's secrets are written by a look at the Corefile.
+    let corefile = one.path().join("Corefile");
+    let text = block("tls://.", &format!("{} {{\nkeylog {}\n}}", tls(&one), here(&one, "secrets")));
+    std::fs::write(&corefile, text).unwrap();
+    assert!(check(&corefile).status.success());
+    assert!(!one.path().join("secrets").exists());
     // The same twice is no conflict.
     let both = block("tls://a.example", &tls(&one)) + &block("tls://b.example", &tls(&one));
     drop(Server::start(&both));

@@ -22,7 +22,13 @@ fn stanzas(lines: &str) -> Vec<ForwardSpec> {
 /// Everything that a directive says but where it stands.
 fn shown(spec: &ForwardSpec) -> String {
     let targets: Vec<&Target> = spec.targets.iter().map(|(target, _)| target).collect();
-    format!("{:?} {targets:?} {:?} {:?} {:?}", spec.stanza, spec.tls, spec.tls_servername, spec.resolvers)
+    format!(
+        "{:?} {targets:?} {:?} {:?} {:?}",
+        spec.stanza,
+        spec.tls,
+        spec.tls_servername.as_ref().map(|(name, _)| name),
+        spec.resolvers
+    )
 }
 
 #[test]
@@ -108,7 +114,9 @@ fn properties_change_what_they_name_and_nothing_else() {
             let client = Some(("c.pem".into(), "k.pem".into()));
             s.tls = Some(TlsFiles { client, ca: Some("ca.pem".into()) });
         }),
-        ("tls_servername dns.example.org", |s| s.tls_servername = Some("dns.example.org".into())),
+        ("tls_servername dns.example.org", |s| {
+            s.tls_servername = Some(("dns.example.org".into(), Location::file_only("Corefile")));
+        }),
         ("expire 1m", |s| s.stanza.connections.expire = Duration::from_secs(60)),
         ("max_age 10s", |s| s.stanza.connections.max_age = Duration::from_secs(10)),
         ("max_age 0s", |_| {}),
@@ -181,7 +189,7 @@ fn what_is_wrong_is_told_at_its_word() {
         ),
         (
             "forward . tls://192.0.2.1%a {\ntls_servername b\n}",
-            "2:11: plugin/forward: `tls_servername` and `a server name behind %` exclude each other; keep one"
+            "2:11: plugin/forward: `tls_servername` and `%NAME` exclude each other; keep one"
                 .to_owned(),
         ),
         (
