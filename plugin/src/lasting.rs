@@ -22,6 +22,9 @@ pub trait Keeps: Any + Send + Sync {
         None
     }
 
+    /// Says what is wrong with files that were not looked at yet, for who checks a configuration and does not serve it.
+    fn check(&self, _logger: &Logger) {}
+
     /// Looks at files whose time has come, and says when the next one's does.
     fn look(&self, _now: Instant, _logger: &Logger) -> Option<Instant> {
         None

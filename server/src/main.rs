@@ -485,6 +485,7 @@ fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configurat
     let configuration = Configuration::build(&draft.spec, &shared, &server::control::addresses_of)
         .map_err(|error| error.to_string())?;
     configuration.look_at_files(&shared, clock::now(), &logger);
+    shared.lasting.all().iter().for_each(|kept| kept.check(&logger));
     // What is wrong with the files is told before the answer, and before the end of the process.
     logger.flush(Duration::from_secs(5));
     Ok((draft, configuration, runtime))

@@ -65,6 +65,18 @@ impl Weights {
     }
 }
 
+impl Weights {
+    /// Tells why the file cannot be used, and what holds instead.
+    fn tell(&self, error: &str, logger: &Logger) {
+        let instead = match self.current.load().is_empty() {
+            true => "every address weighs 1",
+            false => "the weights stay",
+        };
+        let file = self.file.display();
+        logger.error(Some("loadbalance"), &format!("cannot use the weight file {file}: {error}; {instead}"));
+    }
+}
+
 impl WeightFiles {
     /// The weights of `file`, read at the next look.
     pub(super) fn follow(&self, file: &Path, reload: Duration) -> Arc<Weights> {
@@ -86,6 +98,16 @@ impl WeightFiles {
 }
 
 impl Keeps for WeightFiles {
+    fn check(&self, logger: &Logger) {
+        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for weights in files.iter().filter_map(|followed| followed.weights.upgrade()) {
+            let read = readfile::read_in_time(&weights.file, LARGEST).map_err(|error| error.to_string());
+            if let Err(error) = read.and_then(|text| parse(&String::from_utf8_lossy(&text))) {
+                weights.tell(&error, logger);
+            }
+        }
+    }
+
     /// A file that cannot be read, or has a bad line, changes nothing, and each cause is said once.
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,10 +155,7 @@ impl Followed {
                 logger.info(Some("loadbalance"), &format!("Successfully reloaded weight file {file}"));
             }
             Err(error) if self.failed.as_ref() != Some(&error) => {
-                logger.error(
-                    Some("loadbalance"),
-                    &format!("cannot use the weight file {file}: {error}; the weights stay"),
-                );
+                weights.tell(&error, logger);
                 self.failed = Some(error);
             }
             Err(_) => {}

@@ -209,6 +209,35 @@ fn check_without_a_corefile_says_what_is_checked() {
 }
 
 #[test]
+fn check_tells_of_weights_that_cannot_be_used() {
+    let directory = tempdir();
+    let [path, weights] = ["Corefile", "weights"].map(|name| directory.path().join(name));
+    let line = format!("loadbalance weighted {}", weights.display());
+    fs::write(&path, format!(". {{\nbind 127.0.0.1\n{line}\nwhoami\n}}\n")).unwrap();
+    for (content, told) in [
+        (None, "weights: No such file or directory (os error 2); every address weighs 1"),
+        (
+            Some("www.example.org\n10.1.0.0\n"),
+            "line 2: 10.1.0.0 has no weight; expected ADDRESS WEIGHT; every",
+        ),
+        (Some("www.example.org\n10.1.0.0 2\n"), ""),
+    ] {
+        if let Some(content) = content {
+            fs::write(&weights, content).unwrap();
+        }
+        let output = localdns(&["check", "-conf", &path.to_string_lossy()]);
+        assert!(output.status.success());
+        let said = text(&output.stderr) + &text(&output.stdout);
+        assert_eq!(
+            said.matches("cannot use the weight file").count(),
+            usize::from(!told.is_empty()),
+            "{said}"
+        );
+        assert_contains!(said, told);
+    }
+}
+
+#[test]
 fn explain_names_block_and_plugin() {
     let directory = tempdir();
     let path = directory.path().join("Corefile");
