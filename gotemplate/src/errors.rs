@@ -131,6 +131,9 @@ pub enum Problem {
     /// An action prints a structure.
     #[error("a structure cannot be printed")]
     PrintsStructure,
+    /// A structure where only values can stand.
+    #[error("{0} of a structure; name one of its fields")]
+    OfStructure(&'static str),
     /// More nesting than [`MAX_DEPTH`](crate::MAX_DEPTH).
     #[error("nested too deep")]
     TooDeep,

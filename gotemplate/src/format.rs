@@ -144,6 +144,16 @@ fn by_verb(
             }
             out.push(']')
         }
+        Value::Fields(fields) if depth > 0 && !fields.printed().is_empty() => {
+            out.push('{')?;
+            for (index, name) in fields.printed().iter().enumerate() {
+                if index > 0 {
+                    out.push(' ')?;
+                }
+                by_verb(out, &fields.field(name).unwrap_or(Value::Nil), verb, spec, depth + 1)?;
+            }
+            out.push('}')
+        }
         Value::Fields(_) => Err(RenderError::Unfit { function: "print", of: value.kind() }),
     }
 }

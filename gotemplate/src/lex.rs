@@ -68,7 +68,17 @@ impl<'t> Lexer<'t> {
             if self.rest().is_empty() {
                 return Err(ParseError { offset: open, problem: Problem::UnclosedAction });
             }
-            let kind = self.token()?;
+            // Behind a single brace stands what was meant as text: nothing that is wrong there is the cause.
+            let closed = |lexer: &Self| {
+                let mut action = lexer.tokens.iter().rev().take_while(|token| token.kind != Kind::Open);
+                action.any(|token| token.kind == Kind::Other('}'))
+            };
+            let unclosed = ParseError { offset: open, problem: Problem::UnclosedAction };
+            let kind = match self.token() {
+                Err(_) if closed(self) => return Err(unclosed),
+                Err(ParseError { problem: Problem::BadCharacter('}'), .. }) => return Err(unclosed),
+                token => token?,
+            };
             match kind {
                 Kind::OpenParenthesis => parentheses.push(at),
                 Kind::CloseParenthesis if parentheses.pop().is_none() => {

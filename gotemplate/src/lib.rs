@@ -25,7 +25,8 @@
 //! - Refused by name: `define`, `block`, `template`, `call`, `html`, `js`, `urlquery`, numbers that are not
 //!   integers, a variable declared inside parentheses.
 //! - Text is UTF-8: a literal that is not, and a `slice` that cuts a character, are errors.
-//! - A structure cannot be printed or compared; nor can the Go type of a list or map be printed (`%T`, `%#v`).
+//! - A structure cannot be printed or compared, but is printed as an element of a list; nor can the Go type of a list or
+//!   map be printed (`%T`, `%#v`).
 //! - `%q` escapes combining marks and unassigned characters alike; Go leaves combining marks.
 //! - Rendering is bounded, see [`MAX_OUTPUT_BYTES`] and [`MAX_STEPS`].
 

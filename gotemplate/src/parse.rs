@@ -166,6 +166,9 @@ impl<'t> Parser<'t> {
     /// A loop after its keyword, up to and with `{{end}}`.
     fn range(&mut self, open: usize) -> Result<Range, ParseError> {
         let (pipe, shape) = self.pipeline("range", &Kind::Close)?;
+        if matches!(shape, Schema::Fields(_)) {
+            return Err(ParseError { offset: open, problem: Problem::OfStructure("range") });
+        }
         let outside = self.dot;
         self.dot = shape.element();
         self.loops += 1;

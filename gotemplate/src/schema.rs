@@ -12,8 +12,8 @@ pub enum Schema {
     List(Box<Self>),
     /// A map from text, with the keys that may be named as fields. `index` may look up any key.
     Map {
-        /// The keys that may be written as fields.
-        keys: Vec<String>,
+        /// The keys that may be written as fields; `None`: any.
+        keys: Option<Vec<String>>,
         /// The shape of the values.
         values: Box<Self>,
     },
@@ -36,7 +36,12 @@ impl Schema {
 
     /// A map with these keys and values of one shape.
     pub fn map<N: Into<String>>(keys: impl IntoIterator<Item = N>, values: Self) -> Self {
-        Self::Map { keys: keys.into_iter().map(Into::into).collect(), values: Box::new(values) }
+        Self::Map { keys: Some(keys.into_iter().map(Into::into).collect()), values: Box::new(values) }
+    }
+
+    /// A map of whatever keys, with values of one shape.
+    pub fn open_map(values: Self) -> Self {
+        Self::Map { keys: None, values: Box::new(values) }
     }
 
     /// The shape of the elements that `range` walks over and `index` gives.

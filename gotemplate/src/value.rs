@@ -9,6 +9,11 @@ pub trait Fields {
     /// The value of the field `name`; nothing where there is no such field.
     fn field(&self, name: &str) -> Option<Value<'_>>;
 
+    /// The fields of which Go prints the values where the structure is an element of a list that is printed, in their order.
+    fn printed(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// What the method `name` gives for `argument`; nothing where there is no such method.
     fn call(&self, name: &str, argument: &str) -> Option<Value<'_>> {
         let _ = (name, argument);

@@ -39,6 +39,20 @@ fn every_field_is_what_the_query_says() {
         ("{{ .Question.Qtype }}", "16"),
         ("{{ .Question.Qclass }}", "1"),
         ("{{ .Message.Id }}", "4660"),
+        ("{{ (index .Message.Question 0).Name }}", "web-7.example.org."),
+        ("{{ len .Message.Question }}", "1"),
+        ("{{ range .Message.Question }}{{ .Qtype }}/{{ .Qclass }}{{ end }}", "16/1"),
+        ("{{ eq (print .Message.Question) `[{web-7.example.org. 16 1}]` }}", "true"),
+        // The groups by their numbers, too.
+        ("{{ len .Group }}", "6"),
+        ("{{ eq (print .Group) `map[0:web-7. 1:web 2:7 3: host:web none:]` }}", "true"),
+        (
+            "{{ range $key, $value := .Group }}{{ $key }}={{ $value }},{{ end }}",
+            "0=web-7.,1=web,2=7,3=,host=web,none=,",
+        ),
+        // A group that no pattern has.
+        ("{{ if .Group.zzz }}yes{{ else }}no{{ end }}", "no"),
+        ("{{ index .Group `zzz` }}", ""),
         ("{{ .Message.RecursionDesired }}", "true"),
         ("{{ .Meta `kubernetes/namespace` }}", ""),
         ("{{ if eq .Type `TXT` }}yes{{ else }}no{{ end }}", "yes"),

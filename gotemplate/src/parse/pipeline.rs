@@ -228,7 +228,9 @@ fn chain<'t>(base: Expression, shape: &'t Schema, names: &[&'t str]) -> Result<O
                 &found.ok_or_else(unknown)?.1
             }
             Schema::Map { keys, values } => {
-                if !keys.iter().any(|key| key == name) {
+                if let Some(keys) = keys
+                    && !keys.iter().any(|key| key == name)
+                {
                     let nearest = nearest(name, keys.iter().map(String::as_str));
                     return Err(Problem::UnknownField { path: path(), nearest });
                 }
@@ -298,6 +300,10 @@ fn call<'t>(
             let (least, most, wanted) = function.arguments();
             if count < least || count > most {
                 return Err(Problem::Arguments { function: function.name(), wanted, got: count });
+            }
+            let is_structure = shapes.iter().any(|shape| matches!(shape, Schema::Fields(_)));
+            if is_structure && !matches!(function, Function::And | Function::Or | Function::Not) {
+                return Err(Problem::OfStructure(function.name()));
             }
             let shape = match (function, shapes) {
                 (Function::Index, [of, steps @ ..]) if piped.is_none() => {

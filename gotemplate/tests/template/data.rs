@@ -177,4 +177,8 @@ impl Fields for Question {
             _ => return None,
         })
     }
+
+    fn printed(&self) -> &'static [&'static str] {
+        &["Name", "Qtype", "Qclass"]
+    }
 }

@@ -102,6 +102,14 @@ fn a_wrong_template_is_refused_where_it_goes_wrong() {
         ("{{ range $x, $y }}{{ end }}", 16, "unexpected \"}}\" in range"),
         ("{{ .Question }}", 0, "a structure cannot be printed"),
         ("{{ . }}", 0, "a structure cannot be printed"),
+        ("{{ print .Question }}", 3, "print of a structure; name one of its fields"),
+        ("{{ eq . . }}", 3, "eq of a structure; name one of its fields"),
+        ("{{ len (index .Message.Question 0) }}", 3, "len of a structure; name one of its fields"),
+        ("x{{ range .Message }}{{ end }}", 1, "range of a structure; name one of its fields"),
+        ("{{ .Name } 60 IN A 1.2.3.4", 0, "unclosed action; `}}` is missing"),
+        ("x {{ .Name} 60 IN A 1.2.3.4", 2, "unclosed action; `}}` is missing"),
+        ("{{ .Name } 60 IN TXT 'a", 0, "unclosed action; `}}` is missing"),
+        ("{{ 1.5 }", 3, "number \"1.5\" is not supported: only integers are"),
     ] {
         match render(template) {
             Err(Failure::Parse(error)) => {
@@ -172,11 +180,11 @@ fn what_fails_to_render_in_go_fails_here() {
 fn what_cannot_be_rendered_here_has_its_own_error() {
     for (template, expected) in [
         ("{{ slice .Var.uni 0 2 }}", RenderError::CutsCharacter),
-        ("{{ print .Question }}", RenderError::Unfit { function: "print", of: "structure" }),
+        ("{{ .Question | print }}", RenderError::Unfit { function: "print", of: "structure" }),
         ("{{ printf \"%T\" .Match }}", RenderError::Unfit { function: "printf %T", of: "list" }),
         ("{{ printf \"%#v\" .Group }}", RenderError::Unfit { function: "printf %#v", of: "map" }),
         ("{{ printf \"\" .Match }}", RenderError::Unfit { function: "printf %!(EXTRA)", of: "list" }),
-        ("{{ eq . . }}", RenderError::Incomparable { left: "structure", right: "structure" }),
+        ("{{ $x := . }}{{ eq $x $x }}", RenderError::Incomparable { left: "structure", right: "structure" }),
     ] {
         match render(template) {
             Err(Failure::Render(error)) => assert_eq!(error, expected, "{template}"),

@@ -1,12 +1,22 @@
 //! What the groups of a pattern have found, by number and by name.
 
+use std::cell::OnceCell;
+
 use gotemplate::{List, Map, Value};
 use regex::{Captures, Regex};
 
 /// Those of one match.
 pub(super) struct Groups<'a> {
-    pub(super) regex: &'a Regex,
-    pub(super) captures: Captures<'a>,
+    regex: &'a Regex,
+    captures: Captures<'a>,
+    /// As text: made where all keys are asked for.
+    numbers: OnceCell<Vec<String>>,
+}
+
+impl<'a> Groups<'a> {
+    pub(super) fn new(regex: &'a Regex, captures: Captures<'a>) -> Self {
+        Self { regex, captures, numbers: OnceCell::new() }
+    }
 }
 
 impl List for Groups<'_> {
@@ -31,8 +41,11 @@ impl Map for Groups<'_> {
         Some(Value::Text(group.map_or("", |m| m.as_str()).into()))
     }
 
+    /// Every number, and the names.
     fn keys(&self) -> Vec<&str> {
-        self.regex.capture_names().flatten().collect()
+        let count = self.captures.len();
+        let numbers = self.numbers.get_or_init(|| (0..count).map(|number| number.to_string()).collect());
+        numbers.iter().map(String::as_str).chain(self.regex.capture_names().flatten()).collect()
     }
 
     fn absent(&self) -> Value<'_> {

@@ -9,7 +9,7 @@ mod var;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use gotemplate::{Fields, Schema, Value};
+use gotemplate::{Fields, List, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
@@ -258,9 +258,10 @@ impl One {
         let Some(captures) = regex.captures(name) else { return Lookup::Fail(Failure::NoPattern) };
         let class = if query.class == Class::ANY { spec.class } else { query.class };
         let rtype = if query.rtype == RType::ANY { spec.rtype } else { query.rtype };
-        let (zone, groups) = (zone.to_string(), Groups { regex, captures });
+        let (zone, groups) = (zone.to_string(), Groups::new(regex, captures));
         let labels = self.labels.as_deref();
-        let data = Data { context, labels, query, zone, regex, name, class, rtype, groups, vars };
+        let asked = Asked { query, name };
+        let data = Data { context, labels, asked, zone, regex, class, rtype, groups, vars };
         let sections = [
             (&spec.answer, Section::Answer),
             (&spec.authority, Section::Authority),
@@ -273,7 +274,8 @@ impl One {
                 text.clear();
                 if let Err(error) = record.template.render(&data, &mut text) {
                     self.counters.template_failures.add_shared(1);
-                    return Lookup::Fail(Failure::Template(beginning(error.to_string())));
+                    let error = format!("{error} in {:?}", record.text);
+                    return Lookup::Fail(Failure::Template(beginning(error)));
                 }
                 if let Err(error) = records.push(section, &text) {
                     self.counters.rr_failures.add_shared(1);
@@ -292,13 +294,9 @@ impl One {
     }
 }
 
-/// The fields that a record of `template` may name; `groups` are the names of its patterns' groups, `vars` those of its
-/// variables.
-pub(crate) fn schema(groups: &[&str], vars: &[String]) -> Schema {
-    let numbered = (0..=99).map(|number| number.to_string());
-    let question =
-        Schema::fields([("Name", Schema::Scalar), ("Qtype", Schema::Scalar), ("Qclass", Schema::Scalar)]);
-    let groups = groups.iter().map(|group| (*group).to_owned()).chain(numbered);
+/// The fields that a record of `template` may name; `vars` are the names of its variables.
+pub(crate) fn schema(vars: &[String]) -> Schema {
+    let question = Schema::fields(QUESTION.iter().map(|name| (*name, Schema::Scalar)));
     let message = Schema::fields([
         ("Id", Schema::Scalar),
         ("RecursionDesired", Schema::Scalar),
@@ -311,7 +309,7 @@ pub(crate) fn schema(groups: &[&str], vars: &[String]) -> Schema {
         ("Name", Schema::Scalar),
         ("Regex", Schema::Scalar),
         ("Match", Schema::list(Schema::Scalar)),
-        ("Group", Schema::map(groups, Schema::Scalar)),
+        ("Group", Schema::open_map(Schema::Scalar)),
         ("Var", Schema::map(vars, Schema::Any)),
         ("Class", Schema::Scalar),
         ("Type", Schema::Scalar),
@@ -326,22 +324,27 @@ pub(crate) fn schema(groups: &[&str], vars: &[String]) -> Schema {
 struct Data<'a> {
     context: &'a QueryContext<'a>,
     labels: Option<&'a dyn Labels>,
-    query: &'a Query<'a>,
+    asked: Asked<'a>,
     /// The query's, or the template's where the query is for any; likewise the type.
     class: Class,
     rtype: RType,
     zone: String,
     regex: &'a Regex,
-    name: &'a str,
     groups: Groups<'a>,
     vars: Entries,
+}
+
+/// A query as Go's DNS library has it: a message, its list of questions, and the one in it.
+struct Asked<'a> {
+    query: &'a Query<'a>,
+    name: &'a str,
 }
 
 impl Fields for Data<'_> {
     fn field(&self, name: &str) -> Option<Value<'_>> {
         Some(match name {
             "Zone" => Value::Text(self.zone.as_str().into()),
-            "Name" => Value::Text(self.name.into()),
+            "Name" => Value::Text(self.asked.name.into()),
             "Regex" => Value::Text(self.regex.as_str().into()),
             "Match" => Value::list(&self.groups),
             "Group" => Value::Map(&self.groups),
@@ -349,25 +352,52 @@ impl Fields for Data<'_> {
             "Class" => Value::Text(self.class.to_string().into()),
             "Type" => Value::Text(self.rtype.to_string().into()),
             "Remote" => Value::Text(self.context.client().ip().to_string().into()),
-            "Question" => Value::Fields(self),
-            "Message" => Value::Fields(self),
-            // The fields of Go's Question and Message, which are read from this query.
-            "Qtype" => Value::Uint16(self.query.rtype.0),
-            "Qclass" => Value::Uint16(self.query.class.0),
-            "Id" => Value::Uint16(self.query.id),
-            "RecursionDesired" => Value::Bool(self.query.flags.has(Flags::RD)),
-            "CheckingDisabled" => Value::Bool(self.query.flags.has(Flags::CD)),
-            "AuthenticatedData" => Value::Bool(self.query.flags.has(Flags::AD)),
+            "Question" | "Message" => Value::Fields(&self.asked),
             _ => return None,
         })
     }
 
     /// A label that is not known is empty, as each is in CoreDNS without its `metadata` directive.
     fn call(&self, name: &str, label: &str) -> Option<Value<'_>> {
-        let known = || facts::label(self.context, self.labels?, self.query, label);
+        let known = || facts::label(self.context, self.labels?, self.asked.query, label);
         (name == "Meta").then(|| Value::Text(known().unwrap_or_default().into()))
     }
 }
+
+/// The fields of message and question: which of them a template may name of which one the schema says.
+impl Fields for Asked<'_> {
+    fn field(&self, name: &str) -> Option<Value<'_>> {
+        let Query { id, flags, rtype, class, .. } = self.query;
+        Some(match name {
+            "Id" => Value::Uint16(*id),
+            "RecursionDesired" => Value::Bool(flags.has(Flags::RD)),
+            "CheckingDisabled" => Value::Bool(flags.has(Flags::CD)),
+            "AuthenticatedData" => Value::Bool(flags.has(Flags::AD)),
+            "Question" => Value::list(self),
+            "Name" => Value::Text(self.name.into()),
+            "Qtype" => Value::Uint16(rtype.0),
+            "Qclass" => Value::Uint16(class.0),
+            _ => return None,
+        })
+    }
+
+    fn printed(&self) -> &'static [&'static str] {
+        QUESTION
+    }
+}
+
+impl List for Asked<'_> {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn get(&self, index: usize) -> Option<Value<'_>> {
+        (index == 0).then_some(Value::Fields(self))
+    }
+}
+
+/// The fields of a question, in Go's order.
+const QUESTION: &[&str] = &["Name", "Qtype", "Qclass"];
 
 impl std::fmt::Display for TemplateSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

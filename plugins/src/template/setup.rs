@@ -91,7 +91,7 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
         ede: None,
         fallthrough: Fallthrough::default(),
     };
-    // Named groups and variables are fields of the templates: they come first, wherever they stand.
+    // Variables are fields of the templates: they come first, wherever they stand.
     let mut names = Vec::new();
     for property in directive.body.iter().flatten() {
         match property.name.text.as_str() {
@@ -127,8 +127,7 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
     if spec.patterns.is_empty() {
         spec.patterns.extend(EVERY_NAME.clone());
     }
-    let groups: Vec<&str> = spec.patterns.iter().flat_map(|regex| regex.capture_names().flatten()).collect();
-    let schema = super::schema(&groups, &names);
+    let schema = super::schema(&names);
     for property in directive.body.iter().flatten() {
         match property.name.text.as_str() {
             "match" | "var" | "expr" => {}

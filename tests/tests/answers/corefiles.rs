@@ -220,6 +220,7 @@ const ROWS: &[&str] = &[
     "template IN A tpl.test {\nmatch \"^ip-(?P<a>[0-9]+)-(?P<b>[0-9]+)-(?P<c>[0-9]+)-(?P<d>[0-9]+)[.]tpl[.]test[.]$\"\nanswer \"{{ .Name }} 60 IN A {{ .Group.a }}.{{ .Group.b }}.{{ .Group.c }}.{{ .Group.d }}\"\nfallthrough\n}\nforward . @UP@",
     "template IN A tpl.test {\nmatch \"^ip-\"\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\nforward . @UP@",
     "template IN ANY tpl.test {\nanswer \"{{ .Name }} 60 IN TXT \\\"{{ .Type }} {{ .Class }} {{ .Zone }} {{ .Question.Name }} {{ .Remote }}\\\"\"\n}\ntemplate ANY ANY . {\nrcode REFUSED\n}",
+    "template IN ANY tpl.test {\nmatch \"^(?P<a>[a-z0-9-]+)[.]\" \"^(?P<zzz>[.])\"\nanswer \"{{ .Name }} 60 IN TXT \\\"{{ len .Message.Question }} {{ range .Message.Question }}{{ .Qtype }}{{ end }} {{ len .Group }} {{ .Group }} {{ .Group.zzz }} {{ if .Group.zzz }}y{{ end }}\\\"\"\nfallthrough\n}\nforward . @UP@",
     "template ANY ANY tpl.test {\nrcode NXDOMAIN\nauthority \"{{ .Zone }} 60 IN SOA ns.tpl.test. host.tpl.test. 1 60 60 60 60\"\nadditional \"ns.tpl.test. 60 IN A 192.0.2.3\"\n}\ncache\nforward . @UP@",
     "template IN AAAA . {\nrcode NOERROR\n}\nforward . @UP@",
     "template IN A tpl.test tpl2.test {\nrcode SERVFAIL\nederror 21 \"not here\"\n}\nnsid node\nforward . @UP@",

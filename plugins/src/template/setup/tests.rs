@@ -81,6 +81,15 @@ fn what_is_wrong_is_told_at_its_word() {
             ("answer", "1: plugin/template: `answer` wants a record as a template"),
             ("answer \"{{ .Nam }}\"", "8: plugin/template: unknown field \".Nam\"; did you mean `Name`?"),
             ("answer a \"{{ .Name \"", "10: plugin/template: unclosed action; `}}` is missing"),
+            (
+                "answer a \"{{ .Name } 60 IN A 1.2.3.4\"",
+                "10: plugin/template: unclosed action; `}}` is missing",
+            ),
+            (
+                "answer \"{{ print .Question }}\"",
+                "8: plugin/template: print of a structure; name one of its fields",
+            ),
+            ("answer \"{{ .Message.Answer }}\"", "8: plugin/template: unknown field \".Message.Answer\""),
             ("authority {\nx\n}", "1: plugin/template: `authority` has no sub-block; remove the braces"),
             ("additional \"{{ define }}\"", "12: plugin/template: {{define}} is not supported"),
             ("rcode", "1: plugin/template: `rcode` wants an rcode such as NXDOMAIN"),
