@@ -18,10 +18,11 @@ fn what_a_name_lacks_is_named_in_the_order_in_which_it_is_looked_for() {
     }
 }
 
-type Rows = &'static [(&'static str, (bool, &'static str))];
+type Row = (&'static str, (bool, &'static str));
+type Properties = fn(&mut Rules);
 
 /// Whether it is NXDOMAIN, and why.
-const ROWS: &[(fn(&mut Rules), Rows)] = &[
+const ROWS: &[(Properties, &[Row])] = &[
     (
         |_| {},
         &[

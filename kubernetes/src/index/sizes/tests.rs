@@ -14,8 +14,10 @@ fn addresses(of: usize, count: usize, behind: &str) -> String {
     (1..=count).map(address).collect::<Vec<_>>().join(" ")
 }
 
+type Make = fn(usize) -> Vec<Object>;
+
 /// The nth of each kind of object, or of several that belong together.
-fn rows() -> Vec<(&'static str, fn(usize) -> Vec<Object>)> {
+fn rows() -> Vec<(&'static str, Make)> {
     vec![
         ("namespace", |n| vec![namespace(&format!("n-{n}"))]),
         ("service", |n| vec![service(&format!("t1/web-{n}"), &addresses(n, 1, ""), "http:80/tcp")]),
