@@ -30,6 +30,7 @@ mod tcp;
 mod tls;
 mod token;
 mod transfers;
+mod turns;
 mod upstreams;
 mod worker;
 
