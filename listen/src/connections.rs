@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::place::{BUDGET_BYTES, Budget, ConnectionState, OWN, Place};
+use super::place::{BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress, Place};
 use super::transfers::Transfers;
 use observe::counters::Counter;
 
@@ -65,8 +65,7 @@ struct Group {
     /// Since when each waits, and its key, as far as was looked: one that was served meanwhile waits since later, and goes
     /// to where it belongs when its turn comes. So nobody takes a lock to say what it waits for.
     waiting: BTreeSet<(u64, u64)>,
-    /// Octets that they make us hold, those that end included.
-    held: Arc<AtomicUsize>,
+    shared: Arc<OfAddress>,
 }
 
 impl Open {
@@ -89,7 +88,7 @@ impl Open {
         self.by_number.remove(&(group.waiting.len(), peer));
         group.waiting.insert((now, key));
         self.by_number.insert((group.waiting.len(), peer));
-        let place = Arc::new(Place::new(key, peer, now, budget.clone(), group.held.clone()));
+        let place = Arc::new(Place::new(key, peer, now, budget.clone(), group.shared.clone()));
         self.places.insert(key, Registered { place: place.clone(), since: now });
         place
     }
@@ -113,7 +112,7 @@ impl Open {
 
     /// Who gives way when octets run out: of the address that holds most of them, the one waiting for longest.
     fn holds_longest(&mut self) -> Option<(ConnectionState, u64)> {
-        let held = |(&address, group): (&IpAddr, &Group)| (group.held.load(Relaxed), address);
+        let held = |(&address, group): (&IpAddr, &Group)| (group.shared.held.load(Relaxed), address);
         let mut holders: Vec<_> = self.from.iter().map(held).filter(|&(held, _)| held > 0).collect();
         holders.sort_unstable_by(|a, b| b.cmp(a));
         holders.into_iter().find_map(|(_, address)| {

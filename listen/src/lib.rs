@@ -31,6 +31,7 @@ mod tcp;
 mod tls;
 mod token;
 mod transfers;
+mod turns;
 mod upstreams;
 mod waiter;
 mod worker;

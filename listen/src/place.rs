@@ -4,8 +4,11 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SemaphorePermit};
+
+use super::turns::Turns;
 
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,8 +43,7 @@ pub(crate) struct Place {
     /// The client's.
     pub(crate) address: IpAddr,
     budget: Arc<Budget>,
-    /// What all connections of the address hold.
-    of_address: Arc<AtomicUsize>,
+    of_address: Arc<OfAddress>,
     /// Octets that its task holds, and those of the outbox, as the budget has them; changed under the outbox's lock.
     of_task: AtomicUsize,
     of_outbox: AtomicUsize,
@@ -54,6 +56,14 @@ pub(crate) struct Place {
     end: AtomicU8,
     /// For its task: a reply, a query less in flight, or the end.
     wake: Notify,
+}
+
+/// What the connections of one address have together.
+#[derive(Default)]
+pub(crate) struct OfAddress {
+    /// Octets that they make us hold, those that end included.
+    pub(crate) held: AtomicUsize,
+    pub(crate) turns: Turns,
 }
 
 #[derive(Default)]
@@ -72,7 +82,7 @@ impl Place {
         address: IpAddr,
         now: u64,
         budget: Arc<Budget>,
-        of_address: Arc<AtomicUsize>,
+        of_address: Arc<OfAddress>,
     ) -> Self {
         let place = Self {
             key,
@@ -220,6 +230,29 @@ impl Place {
         self.wake.notified().await;
     }
 
+    /// Waits until it is the turn of its address's connections, and of this one among them; not where it is to end at once.
+    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        let turns = &self.of_address.turns;
+        if let Some(turn) = turns.try_next() {
+            return Some(turn);
+        }
+        let next = turns.next();
+        tokio::pin!(next);
+        while !self.is_cut() {
+            // A reply that wakes it is taken in its turn.
+            tokio::select! {
+                turn = &mut next => return turn,
+                () = self.woken() => {}
+            }
+        }
+        None
+    }
+
+    /// Counts what its turn took; true where it is others' turn.
+    pub(crate) fn spend(&self, work: Duration) -> bool {
+        self.of_address.turns.spend(work)
+    }
+
     /// Puts a reply in, its length in front; false where there is no room for it within so many of all connections. A
     /// connection that is gone loses it.
     pub(crate) fn push(&self, reply: &[u8], length: u16, limit: usize) -> bool {
@@ -245,14 +278,14 @@ impl Place {
     fn reserve(&self, octets: usize, limit: usize) -> bool {
         let fits = self.budget.take(octets, limit);
         if fits {
-            self.of_address.fetch_add(octets, Relaxed);
+            self.of_address.held.fetch_add(octets, Relaxed);
         }
         fits
     }
 
     fn release(&self, octets: usize) {
         self.budget.release(octets);
-        self.of_address.fetch_sub(octets, Relaxed);
+        self.of_address.held.fetch_sub(octets, Relaxed);
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {

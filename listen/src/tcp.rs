@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use super::place::{ConnectionState, Place};
 use super::scratch::{SCRATCH, Scratch, TOGETHER};
 use super::tls::Tls;
+use super::turns::MOMENT;
 use crate::running::Running;
 use crate::taken::Takes;
 use plugin::endpoint::Endpoint;
@@ -131,12 +132,21 @@ impl Connection {
             None => return,
         };
         self.left = limits.queries.unwrap_or(u32::MAX);
-        let running = self.running.clone();
+        let (running, place) = (self.running.clone(), self.place.clone());
         loop {
+            let of_address = place.turn().await;
+            let began = clock::now();
             // A message has a guard of its own. A panic elsewhere costs the connection.
-            let turn = running.guarded(|| SCRATCH.with_borrow_mut(|scratch| self.turn(&limits, scratch)));
+            let turn =
+                running.guarded(|| SCRATCH.with_borrow_mut(|scratch| self.turn(&limits, scratch, began)));
+            let is_over = place.spend(clock::now().saturating_duration_since(began));
+            if is_over || matches!(turn, Some(Turn::Again)) {
+                // Behind all who are ready, and whom the runtime only now hears of. The address's turn is kept meanwhile.
+                tokio::task::yield_now().await;
+            }
+            drop(of_address);
             match turn {
-                Some(Turn::Again) => tokio::task::yield_now().await,
+                Some(Turn::Again) => {}
                 Some(Turn::Wait(pause)) => self.pause(pause).await,
                 Some(Turn::End) => {
                     running.guarded(|| self.close());
@@ -179,12 +189,15 @@ impl Connection {
         }
     }
 
-    /// Does what can be done without waiting, a few times at most.
-    fn turn(&mut self, limits: &TimeoutsSpec, scratch: &mut Scratch) -> Turn {
-        let now = clock::now();
-        for _ in 0..ROUNDS {
+    /// Does what can be done without waiting, a few times and for a moment at most.
+    fn turn(&mut self, limits: &TimeoutsSpec, scratch: &mut Scratch, now: Instant) -> Turn {
+        let until = now + MOMENT;
+        for round in 0..ROUNDS {
             if self.place.is_cut() {
                 return Turn::Abort;
+            }
+            if round > 0 && clock::now() >= until {
+                break;
             }
             if !self.unsent.is_empty() {
                 let limit = self.write_limit(limits.write);
@@ -198,14 +211,17 @@ impl Connection {
             scratch.replies.clear();
             self.place.take(&mut scratch.replies);
             if scratch.replies.is_empty() && self.transfer.is_none() {
-                self.serve_what_came(scratch, now);
+                let is_over = self.serve_what_came(scratch, now, until);
+                if is_over && scratch.replies.is_empty() {
+                    break;
+                }
             }
             // Replies to queries that came before the transfer are written first.
             if scratch.replies.is_empty() && self.transfer.is_some() && self.go_on(scratch, now).is_err() {
                 return Turn::Abort;
             }
             if scratch.replies.is_empty() && self.transfer.is_some() {
-                return Turn::Again;
+                break;
             }
             if !scratch.replies.is_empty() {
                 if self.write(scratch, now).is_err() {
@@ -259,7 +275,10 @@ impl Connection {
                 Err(_) => return Turn::End,
             }
         }
-        Turn::Again
+        match self.hold(ConnectionState::Busy, now) {
+            true => Turn::Again,
+            false => Turn::Abort,
+        }
     }
 
     fn served_once(&self, limits: &TimeoutsSpec) -> bool {
@@ -268,6 +287,16 @@ impl Connection {
 
     /// Tells what is waited for, and counts what is held meanwhile.
     fn rest(&mut self, state: ConnectionState, since: Instant, limit: Option<Duration>) -> Turn {
+        if !self.hold(state, since) {
+            return Turn::Abort;
+        }
+        let write = state == ConnectionState::Unread;
+        let read = !write && !self.ending && self.place.in_flight() < IN_FLIGHT;
+        Turn::Wait(Pause { read, write, until: limit.map(|limit| since + limit) })
+    }
+
+    /// Counts what is held until the next turn; false where there is no room for it.
+    fn hold(&mut self, state: ConnectionState, since: Instant) -> bool {
         self.place.set_state(state, self.running.since_start_ms(since));
         let held =
             self.came.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
@@ -275,15 +304,13 @@ impl Connection {
         if held != self.place.held_by_task() {
             let connections = &self.running.connections;
             if !connections.find_room(&self.place, |limit| self.place.hold(held, limit)) {
-                return Turn::Abort;
+                return false;
             }
             if self.place.is_short() {
                 connections.relieve();
             }
         }
-        let write = state == ConnectionState::Unread;
-        let read = !write && !self.ending && self.place.in_flight() < IN_FLIGHT;
-        Turn::Wait(Pause { read, write, until: limit.map(|limit| since + limit) })
+        true
     }
 
     /// Offers the kernel what it did not take before; true where it has all of it now.
@@ -378,11 +405,12 @@ impl Connection {
         self.came.extend_from_slice(came);
     }
 
-    /// Serves messages that have come whole, until enough replies are together or too many queries in flight.
-    fn serve_what_came(&mut self, scratch: &mut Scratch, now: Instant) {
+    /// Serves messages that have come whole, one at least, until enough replies are together, too many queries in flight or it
+    /// is others' turn: true where that is why others of them are left.
+    fn serve_what_came(&mut self, scratch: &mut Scratch, now: Instant, until: Instant) -> bool {
         let came = std::mem::take(&mut self.came);
         let mut at = 0;
-        let mut transfer = None;
+        let (mut transfer, mut is_over) = (None, false);
         while !self.ending
             && transfer.is_none()
             && scratch.replies.len() < TOGETHER
@@ -391,6 +419,11 @@ impl Connection {
             let Some((length, rest)) = came[at..].split_first_chunk::<2>() else { break };
             let length = usize::from(u16::from_be_bytes(*length));
             let Some(message) = rest.get(..length.min(MESSAGE_BYTES)) else { break };
+            let read = clock::now();
+            is_over = at > 0 && read >= until;
+            if is_over {
+                break;
+            }
             let whole = message.len() == length;
             self.rest = length - message.len();
             // The end of a message that is longer than what is kept may have been read already.
@@ -398,7 +431,8 @@ impl Connection {
             self.rest -= thrown;
             at += 2 + message.len() + thrown;
             self.left -= 1;
-            self.ending = !self.query(message, whole, &mut scratch.reply, &mut transfer) || self.left == 0;
+            self.ending =
+                !self.query(message, whole, read, &mut scratch.reply, &mut transfer) || self.left == 0;
             scratch.send_reply();
         }
         self.transfer = transfer;
@@ -417,6 +451,7 @@ impl Connection {
         if at > 0 && self.rest > 0 {
             self.came_at = now;
         }
+        is_over
     }
 }
 

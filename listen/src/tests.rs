@@ -9,12 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use sockets::BATCH;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 use wire::{Flags, Name, RType};
 
 mod restarts;
 mod transfers;
+mod turns;
 
 use super::inbox::{ASKS, Task};
 use super::{BindError, Delivery, InFlight, Ports, Running};
@@ -290,6 +291,10 @@ impl Scene {
     }
 
     fn with(workers: usize, properties: &str, directives: &str) -> Self {
+        Self::on(&RUNTIME, workers, properties, directives)
+    }
+
+    fn on(streams: &'static Runtime, workers: usize, properties: &str, directives: &str) -> Self {
         let asked = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = upstream.local_addr().unwrap();
@@ -307,7 +312,8 @@ impl Scene {
                     at.ip()
                 );
                 let logger = Logger::start(Format::Text, paper.clone()).unwrap();
-                let server = Server::start(&format!("{first}{directives}\n}}\n"), logger, fatal.clone()).ok()?;
+                let corefile = format!("{first}{directives}\n}}\n");
+                let server = Server::start(&corefile, streams.handle(), logger, fatal.clone()).ok()?;
                 Some((at, first, server))
             })
             .unwrap();
@@ -382,15 +388,17 @@ struct Server {
     running: Arc<Running>,
     ports: Ports,
     workers: Vec<thread::JoinHandle<()>>,
+    handle: &'static Handle,
 }
 
 impl Server {
     fn start(
         corefile: &str,
+        handle: &'static Handle,
         logger: Logger,
         fatal: mpsc::UnboundedSender<String>,
     ) -> Result<Self, BindError> {
-        let (handle, start) = (RUNTIME.handle(), clock::now());
+        let start = clock::now();
         let spec = scene::spec(corefile).unwrap();
         let workers = plugins::multisocket::sockets(&spec);
         let (shared, _) = Shared::new(1 << 20, workers + 1, handle, logger.clone(), start);
@@ -407,11 +415,11 @@ impl Server {
         let workers = (0..workers).map(|index| crate::spawn(running.clone(), index).unwrap()).collect();
         ports.open(bound, &running, handle);
         running.settle(handle);
-        Ok(Self { running, ports, workers })
+        Ok(Self { running, ports, workers, handle })
     }
 
     fn reload(&mut self, corefile: &str) {
-        let (handle, running) = (RUNTIME.handle(), &self.running);
+        let (handle, running) = (self.handle, &self.running);
         let spec = scene::spec(corefile).unwrap();
         let configuration = Configuration::build(&spec, &running.shared, &|_| Ok(Vec::new())).unwrap();
         let endpoints = configuration.listeners.keys().copied();
@@ -421,8 +429,8 @@ impl Server {
     }
 
     fn stop(mut self) {
-        self.ports.close_listeners(RUNTIME.handle());
-        self.running.end(self.workers.drain(..), InFlight::Answered, RUNTIME.handle());
+        self.ports.close_listeners(self.handle);
+        self.running.end(self.workers.drain(..), InFlight::Answered, self.handle);
     }
 }
 

@@ -26,6 +26,7 @@ use crate::pages::plan;
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
 use crate::succession::HandoverEvents;
+use crate::watchdog::Watchdog;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
 use listen::{BindError, Ports, Running};
@@ -108,7 +109,7 @@ pub struct Server {
     reloads: Arc<Reloads>,
     notifier: Arc<Notifier>,
     /// Who probes us, and pings; ended with the listeners that it asks.
-    watchdog: Option<tokio::task::AbortHandle>,
+    watchdog: Option<Watchdog>,
     /// Where metrics are besides the configuration's, and those of the exporter.
     more_pages: (Option<AdminAddress>, Option<AdminAddress>),
     status_path: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! Tells systemd that we serve, by asking ourselves: over UDP until every worker has answered, and over TCP, on every
-//! endpoint; one of TLS must begin the handshake, whomever it lets in then. A server that does not answer does not ping, whatever its timers do.
+//! endpoint; one of TLS must begin the handshake, whomever it lets in then. A server that does not answer does not ping, whatever its timers do;
+//! one that has much to do does, for who asks is on a thread of its own.
 //!
 //! A flood leaves our own queries no room in a socket, and must not get a server killed that serves: where one is lost,
 //! whoever took anything off that socket, or messages of clients off connections to that endpoint, since the round began has
@@ -32,8 +33,39 @@ pub(crate) const DNS_PORT: u16 = 53;
 /// by then.
 pub(crate) type InPlace = Option<Vec<IpAddr>>;
 
+/// The thread that watches; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    _end: oneshot::Sender<()>,
+}
+
+impl Watchdog {
+    /// Starts it: a thread and a runtime of its own, which nobody whom it judges holds up.
+    ///
+    /// # Errors
+    /// What the kernel says to a thread or to epoll.
+    pub(crate) fn start(
+        running: Weak<Running>,
+        notifier: Arc<Notifier>,
+        in_place: watch::Receiver<InPlace>,
+        handover: HandoverEvents,
+    ) -> std::io::Result<Self> {
+        let (end, ended) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let watch = async move {
+            tokio::select! {
+                () = run(running, notifier, in_place, handover) => {}
+                _ = ended => {}
+            }
+        };
+        let thread = std::thread::Builder::new().name("watchdog".to_owned()).stack_size(STACK);
+        thread.spawn(move || runtime.block_on(watch))?;
+        Ok(Self { _end: end })
+    }
+}
+
 /// Says READY once every address answers and what else is to be there is in place, then pings as long as all of them do; returns only with the server.
-pub(crate) async fn run(
+async fn run(
     running: Weak<Running>,
     notifier: Arc<Notifier>,
     mut in_place: watch::Receiver<InPlace>,
@@ -304,6 +336,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// What its probes need, of which a hello of TLS needs most.
+const STACK: usize = 256 * 1024;
 /// How the reason ends where somebody else answers.
 pub(crate) const SOMEBODY_ELSE: &str = ": somebody else does";
 /// Where a header counts them.

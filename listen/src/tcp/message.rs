@@ -22,12 +22,13 @@ impl Connection {
         &self,
         message: &[u8],
         whole: bool,
+        now: Instant,
         out: &mut Vec<u8>,
         transfer: &mut Option<Box<Transfer>>,
     ) -> bool {
         out.clear();
         let running = &*self.running;
-        if let Some(goes_on) = running.guarded(|| self.try_query(message, whole, out, transfer)) {
+        if let Some(goes_on) = running.guarded(|| self.try_query(message, whole, now, out, transfer)) {
             return goes_on;
         }
         out.clear();
@@ -45,10 +46,10 @@ impl Connection {
         &self,
         message: &[u8],
         whole: bool,
+        now: Instant,
         out: &mut Vec<u8>,
         transfer: &mut Option<Box<Transfer>>,
     ) -> bool {
-        let now = clock::now();
         let configuration = self.running.configuration.load();
         let Some(listener) = configuration.listeners.get(&self.endpoint) else { return false };
         let (client, writer) = (self.peer.into(), self.running.inboxes.len());

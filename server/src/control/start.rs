@@ -19,7 +19,7 @@ use crate::reloads::Reloads;
 use crate::report::ServerMetrics;
 use crate::status::Status;
 use crate::warm;
-use crate::watchdog::{self, InPlace};
+use crate::watchdog::{InPlace, Watchdog};
 use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::{Delivery, Ports, Running};
@@ -127,8 +127,8 @@ impl Server {
             server.keep_leases(settings, discovery, in_place, &leased).map_err(StartError::Machine)?;
         }
         let running = Arc::downgrade(&server.running);
-        let watchdog = watchdog::run(running, server.notifier.clone(), ready, senders.handover);
-        server.watchdog = Some(handle.spawn(watchdog).abort_handle());
+        let watchdog = Watchdog::start(running, server.notifier.clone(), ready, senders.handover);
+        server.watchdog = Some(watchdog.map_err(StartError::Machine)?);
         Ok(server)
     }
 

@@ -29,9 +29,7 @@ impl Server {
             // The timer has to be made inside the runtime that drives it.
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.abort();
-        }
+        self.watchdog = None;
         self.ports.close_listeners(&self.handle);
         let in_flight = if self.ports.are_left() {
             self.ports.leave(warm::leave(&self.running));

@@ -178,9 +178,7 @@ impl Server {
     fn leave(&mut self, giver: Giver) -> After {
         let logger = self.running.logger.clone();
         // The next process serves and pings systemd itself; pings of this one count no more.
-        if let Some(watchdog) = &self.watchdog {
-            watchdog.abort();
-        }
+        self.watchdog = None;
         if let Some(child) = self.succession.started.id()
             && let Err(error) = handover::succeed(&self.notifier, child)
         {

@@ -179,6 +179,29 @@ fn pings_cease(test: &str, at: SocketAddr) {
 }
 
 #[test]
+fn pings_cease_while_the_threads_of_streams_stand_still() {
+    let test = "pings_cease_while_the_threads_of_streams_stand_still";
+    let notify = Notify::new();
+    let corefile = format!(".:{} {{\nbind {}\nwhoami\n}}", port(), fresh_ip());
+    let server = Server::start_with(&corefile, notify.options(900_000));
+    notify.wait_for("READY=1");
+    notify.wait_for("WATCHDOG=1");
+    let held: Result<Vec<Held>, _> = server.threads("streams").into_iter().map(Held::stop).collect();
+    let held = match held {
+        Ok(held) => held,
+        Err(why) => return skip(test, &why.to_string()),
+    };
+    assert!(held.len() >= 2, "{held:?}");
+    // Who says so is none of them.
+    let line = server.wait_for_log("watchdog: no ping", Duration::from_secs(10));
+    assert!(line.ends_with("does not answer over TCP"), "{line}");
+    notify.drain();
+    assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although nobody serves streams");
+    drop(held);
+    notify.wait_for("WATCHDOG=1");
+}
+
+#[test]
 fn a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse() {
     let test = "a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse";
     isolated(|| {
