@@ -42,7 +42,7 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             let rights = Access::WRITE_OK | Access::EXEC_OK;
-            Ok(rustix::fs::access(directory.unwrap_or(Path::new(".")), rights)?)
+            Ok(rustix::fs::access(directory.unwrap_or_else(|| Path::new(".")), rights)?)
         }
         found => found.and_then(|_| Ok(rustix::fs::access(path, Access::WRITE_OK)?)),
     }

@@ -54,7 +54,7 @@ impl Dot {
 
 fn check(corefile: &Path) -> Output {
     let mut command = Command::new(binary());
-    command.args(["check", "-conf"]).arg(corefile).output().unwrap()
+    command.args(["check", "-conf"]).arg(corefile).output().expect("it can be started")
 }
 
 /// One query and its rcode.
