@@ -10,6 +10,7 @@ mod block;
 pub mod endpoint;
 pub mod envelope;
 mod error;
+mod explained;
 pub mod failure;
 pub mod label;
 pub mod lasting;

@@ -14,6 +14,7 @@ use wire::{Name, Query, Reply, ZoneRequest};
 use crate::args::{Result, Root};
 use crate::endpoint::Endpoint;
 use crate::envelope::Envelope;
+pub use crate::explained::Explained;
 use crate::lasting::Lasting;
 use crate::lent::Lent;
 use crate::messages::OfZone;
@@ -223,13 +224,4 @@ pub trait Source: Send + Sync {
 
     /// What becomes of such a query here, for `explain`.
     fn explain(&self, query: &Query<'_>) -> Explained;
-}
-
-/// What `explain` says of a query at one plugin.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Explained {
-    /// It ends here, and how.
-    Ends(String),
-    /// It goes on; why, where there is something to say.
-    Passes(Option<String>),
 }

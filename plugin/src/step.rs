@@ -16,8 +16,8 @@ use wire::{
 };
 
 use crate::QueryContext;
+use crate::explained::Explained;
 use crate::failure::Failure;
-use crate::spec::Explained;
 
 /// A plugin that acts around the sources.
 pub trait Step: std::fmt::Debug + Send + Sync {

@@ -40,9 +40,11 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a file")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let rights = Access::WRITE_OK | Access::EXEC_OK;
-            Ok(rustix::fs::access(directory.unwrap_or_else(|| Path::new(".")), rights)?)
+            let directory = match path.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => parent,
+                _ => Path::new("."),
+            };
+            Ok(rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
         }
         found => found.and_then(|_| Ok(rustix::fs::access(path, Access::WRITE_OK)?)),
     }
