@@ -1,5 +1,6 @@
 //! `template`: answers made from patterns and Go templates.
 
+mod asked;
 mod expression;
 mod facts;
 mod groups;
@@ -9,11 +10,12 @@ mod var;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use gotemplate::{Fields, List, Schema, Value};
+use gotemplate::{Fields, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use crate::{name_text::NameText, zonetext};
+use asked::{Asked, QUESTION};
 pub use expression::{Expression, ExpressionError, Facts, is_free};
 use facts::facts;
 use groups::Groups;
@@ -334,12 +336,6 @@ struct Data<'a> {
     vars: Entries,
 }
 
-/// A query as Go's DNS library has it: a message, its list of questions, and the one in it.
-struct Asked<'a> {
-    query: &'a Query<'a>,
-    name: &'a str,
-}
-
 impl Fields for Data<'_> {
     fn field(&self, name: &str) -> Option<Value<'_>> {
         Some(match name {
@@ -363,41 +359,6 @@ impl Fields for Data<'_> {
         (name == "Meta").then(|| Value::Text(known().unwrap_or_default().into()))
     }
 }
-
-/// The fields of message and question: which of them a template may name of which one the schema says.
-impl Fields for Asked<'_> {
-    fn field(&self, name: &str) -> Option<Value<'_>> {
-        let Query { id, flags, rtype, class, .. } = self.query;
-        Some(match name {
-            "Id" => Value::Uint16(*id),
-            "RecursionDesired" => Value::Bool(flags.has(Flags::RD)),
-            "CheckingDisabled" => Value::Bool(flags.has(Flags::CD)),
-            "AuthenticatedData" => Value::Bool(flags.has(Flags::AD)),
-            "Question" => Value::list(self),
-            "Name" => Value::Text(self.name.into()),
-            "Qtype" => Value::Uint16(rtype.0),
-            "Qclass" => Value::Uint16(class.0),
-            _ => return None,
-        })
-    }
-
-    fn printed(&self) -> &'static [&'static str] {
-        QUESTION
-    }
-}
-
-impl List for Asked<'_> {
-    fn count(&self) -> usize {
-        1
-    }
-
-    fn get(&self, index: usize) -> Option<Value<'_>> {
-        (index == 0).then_some(Value::Fields(self))
-    }
-}
-
-/// The fields of a question, in Go's order.
-const QUESTION: &[&str] = &["Name", "Qtype", "Qclass"];
 
 impl std::fmt::Display for TemplateSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,0 +1,45 @@
+//! A query's message and its questions, as templates see them.
+
+use gotemplate::{Fields, List, Value};
+use wire::{Flags, Query};
+
+/// A query as Go's DNS library has it: a message, its list of questions, and the one in it.
+pub(super) struct Asked<'a> {
+    pub(super) query: &'a Query<'a>,
+    pub(super) name: &'a str,
+}
+
+/// The fields of message and question: which of them a template may name of which one the schema says.
+impl Fields for Asked<'_> {
+    fn field(&self, name: &str) -> Option<Value<'_>> {
+        let Query { id, flags, rtype, class, .. } = self.query;
+        Some(match name {
+            "Id" => Value::Uint16(*id),
+            "RecursionDesired" => Value::Bool(flags.has(Flags::RD)),
+            "CheckingDisabled" => Value::Bool(flags.has(Flags::CD)),
+            "AuthenticatedData" => Value::Bool(flags.has(Flags::AD)),
+            "Question" => Value::list(self),
+            "Name" => Value::Text(self.name.into()),
+            "Qtype" => Value::Uint16(rtype.0),
+            "Qclass" => Value::Uint16(class.0),
+            _ => return None,
+        })
+    }
+
+    fn printed(&self) -> &'static [&'static str] {
+        QUESTION
+    }
+}
+
+impl List for Asked<'_> {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn get(&self, index: usize) -> Option<Value<'_>> {
+        (index == 0).then_some(Value::Fields(self))
+    }
+}
+
+/// The fields of a question, in Go's order.
+pub(super) const QUESTION: &[&str] = &["Name", "Qtype", "Qclass"];
