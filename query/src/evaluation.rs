@@ -26,8 +26,9 @@ use plugin::failure::Failure;
 use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
+pub use crate::held::MOST_HELD;
 pub use found::{Follow, InnerAnswer};
-pub use outer::{InnerLookups, MOST_HELD, Outer, Spent, UpstreamQuery};
+pub use outer::{InnerLookups, Outer, Spent, UpstreamQuery};
 
 /// How an evaluation ends.
 pub enum End {

@@ -20,3 +20,6 @@ impl Drop for Held {
         self.0.fetch_sub(self.1, Relaxed);
     }
 }
+
+/// Octets that all evaluations which wait may hold together.
+pub const MOST_HELD: usize = 8 << 20;

@@ -472,9 +472,7 @@ fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configurat
     if node.is_some() {
         node_run::check(&draft.spec).map_err(|error| error.to_string())?;
     }
-    for warning in &draft.warnings {
-        warn(warning);
-    }
+    draft.warnings.iter().for_each(|warning| warn(warning));
     let runtime = runtime().map_err(|error| error.to_string())?;
     let logger = Logger::start(Format::Text, Unrepeated::default()).map_err(|error| error.to_string())?;
     let (mut shared, _probes) =

@@ -5,9 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
 
-use super::outer::MOST_HELD;
 use crate::ServedZone;
-use crate::held::Held;
+use crate::held::{Held, MOST_HELD};
 use plugin::failure::Failure;
 
 /// What one lookup below the steps came to.

@@ -9,7 +9,7 @@ use wire::{Flags, HeldQuery, Query};
 
 use super::InnerAnswer;
 use crate::ServedZone;
-use crate::held::Held;
+use crate::held::{Held, MOST_HELD};
 use crate::route::Route;
 use plugin::failure::Failure;
 
@@ -116,6 +116,3 @@ impl<'h> UpstreamQuery<'h> {
             && ours.added == query.added
     }
 }
-
-/// Octets that all evaluations which wait may hold together.
-pub const MOST_HELD: usize = 8 << 20;
