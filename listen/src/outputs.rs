@@ -46,8 +46,8 @@ pub(crate) struct Outputs {
     upstream: Option<SocketAddr>,
     /// Inner lookups to begin when the forwarder is free again.
     inner: Vec<Miss>,
-    /// Clients' queries for which all inner lookups have come, and when they came in.
-    ready: Ready<(Inner<Client>, Instant)>,
+    /// Clients' queries for which all inner lookups have come: when they came in, and since when they are ready.
+    ready: Ready<(Inner<Client>, Instant, Instant)>,
 }
 
 impl Outputs {

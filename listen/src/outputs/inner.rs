@@ -46,7 +46,8 @@ impl Outputs {
         let found = self.found(&waiter, &share, same, came, now);
         if let Some(inner) = share.came(found, self.upstream) {
             let short = inner.outer.is_short_of_memory();
-            if let Err((inner, started)) = self.ready.push(inner.client.number(), (inner, started), short) {
+            let ready = (inner, started, now);
+            if let Err((inner, started, _)) = self.ready.push(ready.0.client.number(), ready, short) {
                 self.running.shed.add_shared(1);
                 self.refuse(inner, started, Failure::Overload, now);
             }
@@ -96,9 +97,9 @@ impl Outputs {
     /// Goes on with queries that are ready, for a moment; whether some are left.
     pub(crate) fn resume_ready(&mut self) -> bool {
         let mut since = None;
-        while let Some((inner, started)) = self.ready.pop() {
+        while let Some((inner, started, ready)) = self.ready.pop() {
             let now = clock::now();
-            if now.saturating_duration_since(started) < forwarder::DEADLINE {
+            if now.saturating_duration_since(ready) < LONGEST {
                 self.resume(inner, started, now);
             } else {
                 // Nobody waits for it any more.
@@ -171,5 +172,7 @@ impl Outputs {
     }
 }
 
+/// How long a query may wait for its turn: with what its upstreams took, its client has given up by then.
+const LONGEST: Duration = Duration::from_secs(2);
 /// How long a worker goes on with queries that are ready before it looks at its sockets again.
 const A_MOMENT: Duration = Duration::from_millis(1);
