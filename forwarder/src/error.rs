@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::StreamKind;
+use crate::trust::TooManyCertificates;
 
 /// Why a query was not answered. The text is what CoreDNS's errors plugin prints, where it has words for it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -306,6 +307,9 @@ impl fmt::Display for Judged<'_> {
             C::BadSignature => "its signature is not that of the authority of this name",
             C::Other(other) if other.0.to_string() == CA_AS_OWN => {
                 "it is an authority's, not a server's own; name it itself as the authority, if it is meant"
+            }
+            C::Other(other) if other.0.is::<TooManyCertificates>() => {
+                return write!(f, "invalid peer certificate: {}", other.0);
             }
             _ => return self.0.fmt(f),
         };

@@ -4,38 +4,74 @@
 //! server. rustls refuses an authority as anybody's own certificate; Go's TLS, and with it CoreDNS, takes it. Here it is taken
 //! where it is, octet for octet, one of the certificates that the configuration names, is valid now, is for the name asked for
 //! and is meant for what it is used for.
+//!
+//! Whoever has not shown a key yet may send certificates without end, and webpki tries every way through them that names leave
+//! open, up to 200,000 steps each of which reads all of them: seconds. So many as [`MOST_INTERMEDIATES`] take a millisecond.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{self, CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
+    SignatureScheme,
 };
 
 use crate::error::CA_AS_OWN;
 
+/// Certificates between somebody's own and its authority, at most: several times what is usual.
+const MOST_INTERMEDIATES: usize = 5;
+
+/// Refuses what would take long to judge.
+fn refuse_many(intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
+    match intermediates.len() {
+        ..=MOST_INTERMEDIATES => Ok(()),
+        _ => Err(CertificateError::Other(OtherError(Arc::new(TooManyCertificates))).into()),
+    }
+}
+
+/// There are more than [`MOST_INTERMEDIATES`].
+#[derive(Debug)]
+pub(crate) struct TooManyCertificates;
+
+impl fmt::Display for TooManyCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it comes with more than {MOST_INTERMEDIATES} others")
+    }
+}
+
+impl std::error::Error for TooManyCertificates {}
+
 /// Judges servers.
 #[derive(Debug)]
 pub(crate) struct Servers {
-    signed: Arc<WebPkiServerVerifier>,
+    /// `None` without an authority: nobody is believed.
+    signed: Option<Arc<WebPkiServerVerifier>>,
     named: Named,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Servers {
-    /// By the authorities that a file names, at least one; `roots` holds the same.
+    /// By these authorities; `named` are those of them that a file names.
     pub(crate) fn new(
         named: Vec<CertificateDer<'static>>,
         roots: RootCertStore,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Self>, Error> {
-        let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        let signed = signed.map_err(|error| Error::General(error.to_string()))?;
-        Ok(Arc::new(Self { signed, named: Named(named) }))
+        let algorithms = provider.signature_verification_algorithms;
+        let signed = match roots.is_empty() {
+            true => None,
+            false => {
+                let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+                Some(signed.map_err(|error| Error::General(error.to_string()))?)
+            }
+        };
+        Ok(Arc::new(Self { signed, named: Named(named), algorithms }))
     }
 }
 
@@ -48,9 +84,9 @@ impl ServerCertVerifier for Servers {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let signed =
-            self.signed.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match signed {
+        refuse_many(intermediates)?;
+        let signed = self.signed.as_ref().ok_or(CertificateError::UnknownIssuer)?;
+        match signed.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             Err(error) if self.named.has(end_entity, &error, SERVER_AUTH) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
@@ -65,7 +101,7 @@ impl ServerCertVerifier for Servers {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls12_signature(message, cert, dss)
+        crypto::verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -74,11 +110,11 @@ impl ServerCertVerifier for Servers {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls13_signature(message, cert, dss)
+        crypto::verify_tls13_signature(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signed.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 
@@ -115,6 +151,7 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        refuse_many(intermediates)?;
         match self.signed.verify_client_cert(end_entity, intermediates, now) {
             Err(error) if self.named.has(end_entity, &error, CLIENT_AUTH) => {
                 Ok(ClientCertVerified::assertion())
@@ -188,7 +225,7 @@ mod tests {
 
     /// What is said of `shown` where `named` is the authority: as a server's of this name, and as a client's.
     fn judged(named: &CertificateDer<'static>, shown: &CertificateDer<'_>, name: &str) -> [String; 2] {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add(named.clone()).unwrap();
         let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider.clone());
@@ -230,6 +267,35 @@ mod tests {
         check(&over, &over, NAME, ["Expired", "Expired"]);
         let to_come = made(|params| params.not_before = date_time_ymd(2100, 1, 1));
         check(&to_come, &to_come, NAME, ["NotValidYet", "NotValidYet"]);
+    }
+
+    /// Without a key and without a signature that is right: names alone lead from one to the next.
+    #[test]
+    fn more_certificates_than_a_chain_has_are_refused_unread() {
+        let own = made(|_| {});
+        let provider = Arc::new(crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(own.clone()).unwrap();
+        let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider.clone());
+        let clients = Clients::new(signed.build().unwrap(), vec![own.clone()]);
+        let name = ServerName::try_from(NAME).unwrap();
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
+        for roots in [roots, RootCertStore::empty()] {
+            let servers = Servers::new(vec![own.clone()], roots, provider.clone()).unwrap();
+            for (count, is_refused_unread) in [(0, false), (5, false), (6, true), (400, true)] {
+                let others = vec![CertificateDer::from(&b"none"[..]); count];
+                let stranger = made(|params| params.is_ca = IsCa::NoCa);
+                let judged = [
+                    servers.verify_server_cert(&stranger, &others, &name, &[], now).err(),
+                    clients.verify_client_cert(&stranger, &others, now).err(),
+                ];
+                for error in judged {
+                    let said = format!("{error:?}");
+                    assert_eq!(said.contains("TooManyCertificates"), is_refused_unread, "{count}: {said}");
+                    assert!(error.is_some(), "{count} are believed");
+                }
+            }
+        }
     }
 
     #[test]

@@ -43,6 +43,15 @@ impl<'b> QueryContext<'b> {
         }
     }
 
+    /// The most octets of a reply to `query` that are worth composing: whatever a client says that it takes, no block sends
+    /// more in a datagram.
+    pub fn room(&self, query: &Query<'_>) -> usize {
+        match self.proto {
+            Proto::Udp => query.udp_limit().min(usize::from(wire::MOST_UDP_SIZE)),
+            Proto::Tcp => self.most_octets(query),
+        }
+    }
+
     /// The client.
     pub fn client(&self) -> SocketAddr {
         self.client.address()
@@ -71,4 +80,31 @@ pub enum Lookup {
     Ask(Option<Duration>),
     /// Mine, but there is no answer.
     Fail(Failure),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{Gate, accept};
+
+    #[test]
+    fn no_more_is_composed_for_a_datagram_than_may_be_sent() {
+        let client = Peer::from(SocketAddr::from(([127, 0, 0, 1], 4321)));
+        let server = SocketAddr::from(([127, 0, 0, 1], 53));
+        for (size, proto, expected) in [
+            (512_u16, Proto::Udp, 512),
+            (1232, Proto::Udp, 1232),
+            (4096, Proto::Udp, 4096),
+            (4097, Proto::Udp, 4096),
+            (65535, Proto::Udp, 4096),
+            (512, Proto::Tcp, 65535),
+        ] {
+            let mut packet = b"\0\x07\x01\0\0\x01\0\0\0\0\0\x01\x01a\0\0\x01\0\x01\0\0\x29".to_vec();
+            packet.extend_from_slice(&size.to_be_bytes());
+            packet.extend_from_slice(&[0; 6]);
+            let Gate::Pass(query) = accept(&packet) else { panic!("{size} is refused") };
+            let context = QueryContext::new(clock::now(), &client, server, proto, 0);
+            assert_eq!(context.room(&query), expected, "{size} over {proto:?}");
+        }
+    }
 }

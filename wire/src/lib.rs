@@ -30,8 +30,8 @@ pub use added::{Added, push_option};
 pub use answer::Answer;
 pub use compress::Merge;
 pub use edns::{
-    Ede, Edns, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE, client_subnet_holds,
-    options, write_opt,
+    Ede, Edns, MOST_UDP_SIZE, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE,
+    client_subnet_holds, options, write_opt,
 };
 pub use gate::{Gate, Refusal, accept, accept_truncated};
 pub use hash::{hash_of, hash_with};

@@ -105,7 +105,7 @@ impl Source for Services {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let room = context.most_octets(query);
+        let room = context.room(query);
         match self.answer(query, room, reply) {
             Answered::NotMine | Answered::NoName(_) => Lookup::Pass,
             Answered::Written => Lookup::Answer,

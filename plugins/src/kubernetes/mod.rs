@@ -81,7 +81,7 @@ impl Source for Kubernetes {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let room = context.most_octets(query);
+        let room = context.room(query);
         let index = self.cluster.index();
         match self.responder.answer(index, query, room, reply) {
             Answered::NotMine => Lookup::Pass,
