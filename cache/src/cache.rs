@@ -7,7 +7,7 @@ use wire::Name;
 
 use crate::dump::Writer;
 use crate::shared::{AT_ONCE, Shared};
-use crate::{Partition, Policy};
+use crate::{CacheSpec, Partition};
 
 /// A block's part of the cache.
 #[derive(Clone)]
@@ -15,7 +15,7 @@ pub struct BlockCache {
     /// Where its answers are.
     pub partition: Arc<Partition>,
     /// How long they live; without zones where every name that can come is within one of them.
-    pub policy: Policy,
+    pub spec: CacheSpec,
     /// The zones that the directive names.
     pub zones: Box<[Name]>,
 }
@@ -24,7 +24,7 @@ impl BlockCache {
     /// The cache, if it keeps answers to `name`.
     #[inline]
     pub fn covering(&self, name: &Name) -> Option<&Self> {
-        self.policy.covers(name).then_some(self)
+        self.spec.covers(name).then_some(self)
     }
 }
 

@@ -252,12 +252,12 @@ impl Outputs {
     fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
         let Some(cache) = block_cache(&waiter.zone.block, same) else { return false };
         if matches!(waiter.client, Client::Nobody) {
-            cache.partition.failed(&cache.policy, same, now);
+            cache.partition.failed(&cache.spec, same, now);
             return true;
         }
         let mut found = false;
         let tried = self.deliver_if(waiter, same, None, now, |reply, query| {
-            found = cache.partition.serve_stale(&cache.policy, query, now, reply);
+            found = cache.partition.serve_stale(&cache.spec, query, now, reply);
             found
         });
         if found {
@@ -284,7 +284,7 @@ impl Outputs {
             failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
             let ede = options.as_bytes().to_vec();
             let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, ..Answer::default() };
-            cache.partition.store(&cache.policy, query, &mut answer, now);
+            cache.partition.store(&cache.spec, query, &mut answer, now);
         }
     }
 
@@ -320,7 +320,7 @@ impl Outputs {
                 let stored = self.running.guarded(|| {
                     #[cfg(test)]
                     crate::failpoint::at("reply", &query.name);
-                    cache.map(|cache| cache.partition.store(&cache.policy, &query, answer, now))
+                    cache.map(|cache| cache.partition.store(&cache.spec, &query, answer, now))
                 });
                 let Some(stored) = stored else {
                     for waiter in first.into_iter().chain(waiters) {

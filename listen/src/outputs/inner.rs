@@ -77,7 +77,7 @@ impl Outputs {
         let mut reply = Reply::start(&mut message, &query);
         let earlier = came.earlier_is_better
             && block_cache(&waiter.zone.block, &query)
-                .is_some_and(|cache| cache.partition.serve_stale(&cache.policy, &query, now, &mut reply));
+                .is_some_and(|cache| cache.partition.serve_stale(&cache.spec, &query, now, &mut reply));
         match (earlier, came.told) {
             (true, _) => waiter.zone.counters(self.index).add(|zone| &zone.cache_stale),
             (false, Ok(answer)) => push_answer(&mut reply, &query, answer),
