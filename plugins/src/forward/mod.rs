@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
-use forwarder::{Chain, ResolveError, Stanza, TlsError, TlsSettings, TlsSpec, Upstream};
+use forwarder::{Chain, ResolveError, Stanza, TlsError, TlsSettings, Upstream, UpstreamTlsSpec};
 use readfile::Look;
 use wire::Name;
 
@@ -166,8 +166,11 @@ impl Resolver<'_> {
         let files = self.spec.tls.clone().unwrap_or_default();
         let own_name = self.spec.tls_servername.as_ref();
         let name = own_name.map(|(name, _)| name.as_str()).or(server_name);
-        let spec =
-            TlsSpec { client: files.client, authority: files.ca, server_name: name.map(str::to_owned) };
+        let spec = UpstreamTlsSpec {
+            client: files.client,
+            authority: files.ca,
+            server_name: name.map(str::to_owned),
+        };
         let settings = TlsSettings::load(&spec).map_err(|error| {
             let file = self.spec.tls_at.iter().find(|(path, _)| Some(path.as_path()) == error.file());
             let word = match error {
