@@ -22,7 +22,7 @@ use plugin::args::Result;
 use plugin::endpoint::Endpoint;
 use plugin::{SetupError, Spec};
 pub(crate) use setup::read;
-pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, Target, TlsFiles};
+pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, ForwardTarget, TlsFiles};
 
 /// The directive.
 pub const PLUGIN: &str = "forward";
@@ -67,7 +67,8 @@ fn stanza(spec: &ForwardSpec, shared: Shared<'_>, ours: &[SocketAddr]) -> Result
         Located::new(&spec.at, SetupError::Order { plugin: "forward", rule })
     })?;
     let stanza = Arc::new(stanza);
-    let may_change = |target: &Target| matches!(target, Target::File(_) | Target::Host { .. });
+    let may_change =
+        |target: &ForwardTarget| matches!(target, ForwardTarget::File(_) | ForwardTarget::Host { .. });
     if changes.is_some() || spec.targets.iter().any(|(target, _)| may_change(target)) {
         shared.followed.follow(spec.clone(), ours.to_vec(), &stanza, changes);
     }
@@ -111,7 +112,7 @@ impl Resolver<'_> {
 
     fn addresses(
         &self,
-        target: &Target,
+        target: &ForwardTarget,
         at: &Location,
     ) -> Result<Vec<(SocketAddr, Option<Arc<TlsSettings>>)>> {
         if let (Some(port), Some(upstreams)) = (target.port_of_node(), self.shared.node_upstreams)
@@ -121,11 +122,11 @@ impl Resolver<'_> {
             return Ok(list.iter().map(|server| (with_port(*server, port), None)).collect());
         }
         match target {
-            Target::Address { address, tls, server_name } => {
+            ForwardTarget::Address { address, tls, server_name } => {
                 let settings = tls.then(|| self.tls(server_name.as_deref(), at)).transpose()?;
                 Ok(vec![(*address, settings)])
             }
-            Target::File(path) => {
+            ForwardTarget::File(path) => {
                 let text = match self.lists.iter().find(|list| list.path == *path) {
                     Some(list) => Ok(list.text.clone()),
                     None => read_list(path),
@@ -138,8 +139,8 @@ impl Resolver<'_> {
                 }
                 Ok(addresses.into_iter().map(|address| (address, None)).collect())
             }
-            Target::Host { .. } if !self.shared.resolve_names => Ok(Vec::new()),
-            Target::Host { name, port, tls } => {
+            ForwardTarget::Host { .. } if !self.shared.resolve_names => Ok(Vec::new()),
+            ForwardTarget::Host { name, port, tls } => {
                 let found = self.resolve(name).map_err(|error| {
                     Located::new(at, SetupError::Unresolved { name: name.to_string(), error })
                 })?;
@@ -320,7 +321,7 @@ impl FollowedForward {
     }
 }
 
-impl Target {
+impl ForwardTarget {
     /// The port at which it stands for the servers of the node's network, where those are known.
     pub fn port_of_node(&self) -> Option<u16> {
         match self {
@@ -341,7 +342,7 @@ fn with_port(mut server: SocketAddr, port: u16) -> SocketAddr {
 impl ForwardSpec {
     fn files(&self) -> impl Iterator<Item = &Path> {
         self.targets.iter().filter_map(|(target, _)| match target {
-            Target::File(path) => Some(path.as_path()),
+            ForwardTarget::File(path) => Some(path.as_path()),
             _ => None,
         })
     }

@@ -53,7 +53,7 @@ pub struct ForwardSpec {
     /// What the upstreams' state machine needs to know.
     pub stanza: StanzaSpec,
     /// Whom to ask, in file order; at most 15.
-    pub targets: Vec<(Target, Location)>,
+    pub targets: Vec<(ForwardTarget, Location)>,
     /// `tls [CERT KEY] [CA]`: files, in the meaning that their number gives them.
     pub tls: Option<TlsFiles>,
     /// Where they stand.
@@ -66,10 +66,10 @@ pub struct ForwardSpec {
     pub resolvers: Vec<SocketAddr>,
 }
 
-/// One target.
+/// What one word behind the zone of `forward` names.
 #[allow(clippy::large_enum_variant, reason = "a configuration has a handful of them")]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum ForwardTarget {
     /// An address.
     Address {
         /// Where.
@@ -141,7 +141,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     let named = spec
         .targets
         .iter()
-        .find(|(target, _)| matches!(target, Target::Address { server_name: Some(_), .. }));
+        .find(|(target, _)| matches!(target, ForwardTarget::Address { server_name: Some(_), .. }));
     if let (Some((_, at)), Some(_)) = (named, &spec.tls_servername) {
         let (first, second) = ("tls_servername", "%NAME");
         return Err(Located::new(at, SetupError::Exclusive { plugin: PLUGIN, first, second }));
@@ -252,7 +252,7 @@ fn rcodes(words: &[Word]) -> Result<Vec<Rcode>> {
 }
 
 /// `IP[:PORT]`, a file, `tls://IP[%NAME][:PORT]`, or a host name.
-fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
+fn target(word: &Word, root: Option<&Path>) -> Result<ForwardTarget> {
     let text = word.text.as_str();
     let (scheme, rest) = text.split_once("://").unwrap_or(("dns", text));
     let tls = match scheme {
@@ -269,17 +269,17 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
         let (name, port) = node::host_and_port(name, port).ok_or_else(wrong)?;
         let host: IpAddr = host.parse().map_err(|_| wrong())?;
         let address = SocketAddr::new(host, port);
-        return Ok(Target::Address { address, tls, server_name: Some(name.to_owned()) });
+        return Ok(ForwardTarget::Address { address, tls, server_name: Some(name.to_owned()) });
     }
     if let Some(address) = node::socket_address(rest, port) {
-        return Ok(Target::Address { address, tls, server_name: None });
+        return Ok(ForwardTarget::Address { address, tls, server_name: None });
     }
     if rest.contains('%') {
         return Err(bad(PLUGIN, word, "an address on an interface of this machine"));
     }
     let file = path(root, rest);
     if scheme == "dns" && !text.contains("://") && (rest.contains('/') || file.is_file()) {
-        return Ok(Target::File(file));
+        return Ok(ForwardTarget::File(file));
     }
     if rest.ends_with([',', ';']) {
         return Err(bad(PLUGIN, word, "an upstream: between upstreams stand blanks and nothing else"));
@@ -291,7 +291,7 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
     if !is_host_name(host) {
         return Err(bad(PLUGIN, word, UPSTREAM));
     }
-    Ok(Target::Host { name, port, tls })
+    Ok(ForwardTarget::Host { name, port, tls })
 }
 
 /// Somebody's typing error in an address or a file is no host name: that has letters, digits, `-` and `_` alone, and its
