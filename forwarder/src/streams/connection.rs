@@ -15,12 +15,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Destination, Link, PIPELINE, Request, Shared};
+use super::{ConnectionPools, Destination, Link, PIPELINE, Request};
 use crate::{ExchangeError, StreamKind, TlsSettings, Upstream};
 
 /// Lives as long as the connection; whatever it was given is answered or given to another connection.
 pub(super) async fn run(
-    shared: Arc<Shared>,
+    pools: Arc<ConnectionPools>,
     destination: Destination,
     link: Arc<Link>,
     requests: mpsc::Receiver<Request>,
@@ -35,7 +35,7 @@ pub(super) async fn run(
         last_read: Instant::now(),
         born: Instant::now(),
         idle_since: Instant::now(),
-        shared,
+        pools,
         destination,
         link,
         requests,
@@ -96,7 +96,7 @@ fn broken(error: &io::Error, local: Option<SocketAddr>, upstream: SocketAddr) ->
 }
 
 struct Connection {
-    shared: Arc<Shared>,
+    pools: Arc<ConnectionPools>,
     destination: Destination,
     link: Arc<Link>,
     requests: mpsc::Receiver<Request>,
@@ -257,7 +257,7 @@ impl Connection {
 
     fn answer(&self, request: Request, result: Result<Vec<u8>, ExchangeError>) {
         self.link.load.fetch_sub(1, Ordering::Relaxed);
-        self.shared.deliver(&request, result);
+        self.pools.deliver(&request, result);
     }
 
     fn is_idle(&self) -> bool {
@@ -267,7 +267,7 @@ impl Connection {
     fn note_idle(&mut self) {
         if self.is_idle() {
             self.idle_since = Instant::now();
-            if self.shared.too_many_idle(&self.destination) {
+            if self.pools.too_many_idle(&self.destination) {
                 self.link.retired.store(true, Ordering::Relaxed);
             }
         }
@@ -324,7 +324,7 @@ impl Connection {
 
     /// Leaves the pool and sees to what is left.
     fn clear(mut self, end: End) {
-        self.shared.remove(&self.destination, &self.link);
+        self.pools.remove(&self.destination, &self.link);
         self.requests.close();
         let mut left: Vec<_> = self.pending.drain().map(|(_, request)| request).collect();
         while let Ok(request) = self.requests.try_recv() {
@@ -332,13 +332,13 @@ impl Connection {
         }
         for mut request in left {
             match &end {
-                End::Unused => self.shared.submit(&self.destination, request),
+                End::Unused => self.pools.submit(&self.destination, request),
                 // RFC 7766, section 6.2.4: an upstream may close at any time; what it left unanswered is asked again.
                 End::Failed(ExchangeError::Read { .. }) if self.replies > 0 && request.moved < MOVES => {
                     request.moved += 1;
-                    self.shared.submit(&self.destination, request);
+                    self.pools.submit(&self.destination, request);
                 }
-                End::Failed(error) => self.shared.deliver(&request, Err(error.clone())),
+                End::Failed(error) => self.pools.deliver(&request, Err(error.clone())),
             }
         }
     }

@@ -28,11 +28,11 @@ pub trait Deliver: Send + Sync + 'static {
 /// All connections of the process. Cheap to clone; every worker has one.
 #[derive(Clone)]
 pub struct Streams {
-    shared: Arc<Shared>,
+    pools: Arc<ConnectionPools>,
 }
 
-/// What the connections share.
-pub(crate) struct Shared {
+/// All connections, by upstream and kind, and what they share.
+pub(crate) struct ConnectionPools {
     runtime: Handle,
     deliver: Arc<dyn Deliver>,
     pools: Mutex<HashMap<Key, Vec<Arc<Link>>>>,
@@ -74,7 +74,7 @@ pub(crate) struct Destination {
 impl Streams {
     /// No connections yet; they will live on `runtime`.
     pub fn new(runtime: Handle, deliver: Arc<dyn Deliver>) -> Self {
-        Self { shared: Arc::new(Shared { runtime, deliver, pools: Mutex::default() }) }
+        Self { pools: Arc::new(ConnectionPools { runtime, deliver, pools: Mutex::default() }) }
     }
 
     /// Sends a query over a connection that is there, or a new one. Returns at once; the result is delivered to `worker`,
@@ -90,12 +90,12 @@ impl Streams {
             deadline: Instant::from_std(exchange.deadline),
             moved: 0,
         };
-        self.shared.submit(&destination, request);
+        self.pools.submit(&destination, request);
     }
 
     /// How many connections there are.
     pub fn connections(&self) -> usize {
-        self.shared.pools().values().map(Vec::len).sum()
+        self.pools.lock().values().map(Vec::len).sum()
     }
 }
 
@@ -105,14 +105,14 @@ impl fmt::Debug for Streams {
     }
 }
 
-impl Shared {
+impl ConnectionPools {
     /// Gives a query to the connection that is likely to answer it first.
     pub(crate) fn submit(self: &Arc<Self>, destination: &Destination, request: Request) {
         let proto = match destination.kind {
             StreamKind::Tcp => UpstreamProto::Tcp,
             StreamKind::Tls => UpstreamProto::Tls,
         };
-        let mut pools = self.pools();
+        let mut pools = self.lock();
         let links = pools.entry((destination.upstream.id(), destination.kind)).or_default();
         let best = links
             .iter()
@@ -171,7 +171,7 @@ impl Shared {
 
     /// Takes a connection out of its pool: it gets no more queries.
     pub(crate) fn remove(&self, destination: &Destination, link: &Arc<Link>) {
-        let (mut pools, key) = (self.pools(), (destination.upstream.id(), destination.kind));
+        let (mut pools, key) = (self.lock(), (destination.upstream.id(), destination.kind));
         if let Some(links) = pools.get_mut(&key) {
             links.retain(|other| !Arc::ptr_eq(other, link));
             if links.is_empty() {
@@ -186,7 +186,7 @@ impl Shared {
         if max == 0 {
             return false;
         }
-        let pools = self.pools();
+        let pools = self.lock();
         let links = pools.get(&(destination.upstream.id(), destination.kind)).map_or(&[][..], Vec::as_slice);
         let left = |link: &&Arc<Link>| {
             link.load.load(Ordering::Relaxed) == 0 && !link.retired.load(Ordering::Relaxed)
@@ -194,7 +194,7 @@ impl Shared {
         links.iter().filter(left).count() > max
     }
 
-    fn pools(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<Arc<Link>>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<Arc<Link>>>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
