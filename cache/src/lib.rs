@@ -22,7 +22,7 @@ mod index;
 mod partition;
 mod rules;
 mod shard;
-mod shared;
+mod shards;
 mod slab;
 mod spec;
 #[cfg(test)]

@@ -10,12 +10,12 @@ use crate::dump::{Dump, data};
 use crate::entry::{Carried, Entry, State, Ttls};
 use crate::rules::{Storability, fills, judge};
 use crate::shard::PartitionCounts;
-use crate::shared::Shared;
+use crate::shards::Shards;
 use crate::{CacheSpec, Kind, Mode, STALE_TTL, VERIFY_WAIT};
 
 /// One server block's answers, apart from those of all other blocks. It is freed with its last `Arc`.
 pub struct Partition {
-    shared: Arc<Shared>,
+    shards: Arc<Shards>,
     number: u32,
     counts: Arc<PartitionCounts>,
     /// The shard that a place is taken from next, where a query's own has none.
@@ -65,8 +65,8 @@ pub enum Stored {
 }
 
 impl Partition {
-    pub(crate) fn new(shared: Arc<Shared>, number: u32) -> Self {
-        Self { shared, number, counts: Arc::default(), hand: AtomicUsize::new(0) }
+    pub(crate) fn new(shards: Arc<Shards>, number: u32) -> Self {
+        Self { shards, number, counts: Arc::default(), hand: AtomicUsize::new(0) }
     }
 
     /// Looks for an answer to `query` and writes it into `reply`, which must hold the question of `query` and no
@@ -88,9 +88,9 @@ impl Partition {
         if !spec.covers(&query.name) {
             return CacheResult::Miss;
         }
-        let now = self.shared.milliseconds(now);
-        let (key, shard) = self.shared.key(self.number, query);
-        let mut shard = self.shared.lock(shard);
+        let now = self.shards.milliseconds(now);
+        let (key, shard) = self.shards.key(self.number, query);
+        let mut shard = self.shards.lock(shard);
         let Some((at, entry)) = shard.find(&key) else { return CacheResult::Miss };
         let kind = entry.kind();
         if !spec.keeps(kind, &query.name) {
@@ -135,15 +135,15 @@ impl Partition {
         if verdict == Storability::Aside {
             return Stored::Passed;
         }
-        let now = self.shared.milliseconds(now);
+        let now = self.shards.milliseconds(now);
         self.counts.set_window(window(spec));
-        let (key, at) = self.shared.key(self.number, query);
+        let (key, at) = self.shards.key(self.number, query);
         // Allocated before the lock is taken.
         let entry = match verdict {
             Storability::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
             _ => None,
         };
-        let mut shard = self.shared.lock(at);
+        let mut shard = self.shards.lock(at);
         let mut earlier = None;
         if let Some((at, known)) = shard.find(&key) {
             if outlasts(spec, known, verdict, now) {
@@ -166,7 +166,7 @@ impl Partition {
             if !self.take_place_elsewhere(at, kind, now) {
                 return Stored::Passed;
             }
-            shard = self.shared.lock(at);
+            shard = self.shards.lock(at);
             // Another thread may have stored the same key since the lookup.
             if let Some((at, _)) = shard.find(&key) {
                 drop(shard.remove(at));
@@ -195,9 +195,9 @@ impl Partition {
         if !spec.covers(&query.name) {
             return false;
         }
-        let now = self.shared.milliseconds(now);
-        let (key, shard) = self.shared.key(self.number, query);
-        let mut shard = self.shared.lock(shard);
+        let now = self.shards.milliseconds(now);
+        let (key, shard) = self.shards.key(self.number, query);
+        let mut shard = self.shards.lock(shard);
         let Some((_, entry)) = shard.find(&key) else { return false };
         // A stored failure (SERVFAIL) is no stale answer: the lookup that has just failed gives the newer reason.
         if entry.is_failure() || !spec.keeps(entry.kind(), &query.name) {
@@ -222,9 +222,9 @@ impl Partition {
     ///
     /// [`Partition::store`] and [`Partition::serve_stale`] note failures by themselves.
     pub fn failed(&self, spec: &CacheSpec, query: &Query<'_>, now: Instant) {
-        let now = self.shared.milliseconds(now);
-        let (key, shard) = self.shared.key(self.number, query);
-        let mut shard = self.shared.lock(shard);
+        let now = self.shards.milliseconds(now);
+        let (key, shard) = self.shards.key(self.number, query);
+        let mut shard = self.shards.lock(shard);
         if let Some((_, entry)) = shard.find(&key) {
             entry.note_failure(now, spec.stale.as_ref());
         }
@@ -233,9 +233,9 @@ impl Partition {
     /// Takes over the answers that another process had for the same block, `since` after they were copied; returns how many.
     /// What is known here already is newer, and what the block would not keep stays out.
     pub fn warm(&self, spec: &CacheSpec, dump: &Dump<'_>, since: Duration, now: Instant) -> usize {
-        let now = self.shared.milliseconds(now);
+        let now = self.shards.milliseconds(now);
         self.counts.set_window(window(spec));
-        let Some(identity) = self.shared.identity(self.number) else { return 0 };
+        let Some(identity) = self.shards.identity(self.number) else { return 0 };
         let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let mut taken = 0;
         for (mut carried, name, octets) in dump.of(&identity) {
@@ -248,7 +248,7 @@ impl Partition {
     fn take_over(&self, spec: &CacheSpec, carried: &Carried, name: &Name, octets: &[u8], now: u64) -> bool {
         let Some(added) = carried.added(octets) else { return false };
         let kinds = (carried.rtype, carried.class);
-        let (key, at) = self.shared.key_of(self.number, name, kinds, carried.key_bits(), added);
+        let (key, at) = self.shards.key_of(self.number, name, kinds, carried.key_bits(), added);
         let entry = Entry::carried(carried, self.number, key.hash, data(octets), now);
         let kind = entry.kind();
         if !spec.covers(name)
@@ -258,7 +258,7 @@ impl Partition {
         {
             return false;
         }
-        let mut shard = self.shared.lock(at);
+        let mut shard = self.shards.lock(at);
         shard.find(&key).is_none()
             && self.counts.reserve(kind, spec.store(kind).capacity)
             && shard.insert(&self.counts, entry, now)
@@ -299,12 +299,12 @@ impl Partition {
 
     /// Takes the place of an entry in any shard but `own`; no lock may be held.
     fn take_place_elsewhere(&self, own: usize, kind: Kind, now: u64) -> bool {
-        let count = self.shared.count();
+        let count = self.shards.count();
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
         (0..count)
             .map(|step| (first.wrapping_add(step)) % count)
             .filter(|&at| at != own)
-            .any(|at| self.shared.lock(at).take_place(self.number, kind, now))
+            .any(|at| self.shards.lock(at).take_place(self.number, kind, now))
     }
 
     /// After a reload with a smaller capacity each store takes a few entries more away than it adds.
@@ -314,7 +314,7 @@ impl Partition {
                 return;
             }
             let taken = self.take_place_elsewhere(own, kind, now)
-                || self.shared.lock(own).take_place(self.number, kind, now);
+                || self.shards.lock(own).take_place(self.number, kind, now);
             if !taken {
                 return;
             }
@@ -325,7 +325,7 @@ impl Partition {
 
 impl Drop for Partition {
     fn drop(&mut self) {
-        self.shared.forget(self.number);
+        self.shards.forget(self.number);
     }
 }
 
