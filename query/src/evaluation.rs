@@ -23,7 +23,7 @@ use wire::{
 use crate::ServedZone;
 use crate::route::Route;
 use plugin::failure::Failure;
-use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
+use plugin::step::{Inward, Outward, Sought, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
 pub use crate::held::MOST_HELD;
@@ -198,7 +198,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             self.at = Some((zone, *index));
-            if back.back(&sought, self.context, &mut message, self) == Told::Waits && !self.missing.is_empty()
+            if back.back(&sought, self.context, &mut message, self) == Outward::Waits
+                && !self.missing.is_empty()
             {
                 return Err(Missing);
             }

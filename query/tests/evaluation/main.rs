@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Back, Inward, Sought, Step, Told, Wish, Wishes};
+use plugin::step::{Back, Inward, Outward, Sought, Step, Wish, Wishes};
 use plugin::{QueryContext, Tables};
 use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent};
 use scene::Scene;
@@ -62,7 +62,7 @@ impl Back for &Wants {
         _: &QueryContext<'_>,
         told: &mut Message,
         wishes: &mut dyn Wishes,
-    ) -> Told {
+    ) -> Outward {
         let mut waits = false;
         for name in &self.names {
             let name = Name::from_text(name).unwrap();
@@ -85,7 +85,7 @@ impl Back for &Wants {
                 }
             }
         }
-        if waits { Told::Waits } else { Told::Done }
+        if waits { Outward::Waits } else { Outward::Done }
     }
 }
 
