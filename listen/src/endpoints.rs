@@ -25,7 +25,7 @@ use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
 /// The bound endpoints of a running server.
-pub struct Ports {
+pub struct Endpoints {
     /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
     sockets: usize,
     listeners: BTreeMap<Endpoint, JoinHandle<()>>,
@@ -50,7 +50,7 @@ pub struct Bound {
     more: Vec<(SocketAddr, usize, ListenSocket)>,
 }
 
-impl Ports {
+impl Endpoints {
     /// Nothing is bound yet, but what an earlier process left.
     pub fn new(ours: Ours, inherited: Inherited) -> Self {
         Self {
