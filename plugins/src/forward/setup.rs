@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word};
-use forwarder::{MAX_UPSTREAMS, Policy, StanzaSpec};
+use forwarder::{HealthCheck, MAX_UPSTREAMS, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
 use plugin::SetupError;
@@ -159,32 +159,10 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
             stanza.max_connect_attempts =
                 Some(args.number(0..=u32::MAX, "a number of attempts, 0 for no limit")?);
         }
-        "health_check" => {
-            stanza.health.interval = args.duration("a duration such as 500ms")?;
-            while let Some(word) = args.optional() {
-                match word.text.as_str() {
-                    "no_rec" => stanza.health.recursion = false,
-                    "domain" => stanza.health.domain = plugin::args::zone(args.required()?)?,
-                    _ => return Err(bad(PLUGIN, word, "`no_rec` or `domain FQDN`")),
-                }
-            }
-        }
+        "health_check" => read_health_check(&mut args, &mut stanza.health)?,
         "force_tcp" => stanza.force_tcp = flag(PLUGIN, property)?,
         "prefer_udp" => stanza.prefer_udp = flag(PLUGIN, property)?,
-        "tls" => {
-            let file = |word: &Word| path(root, &word.text);
-            let words = args.rest();
-            spec.tls_at = words.iter().map(|word| (file(word), word.at.clone())).collect();
-            spec.tls = Some(match words {
-                [] => TlsFiles::default(),
-                [ca] => TlsFiles { client: None, ca: Some(file(ca)) },
-                [cert, key] => TlsFiles { client: Some((file(cert), file(key))), ca: None },
-                [cert, key, ca] => TlsFiles { client: Some((file(cert), file(key))), ca: Some(file(ca)) },
-                [_, _, _, extra, ..] => {
-                    return Err(bad(PLUGIN, extra, "expected here: `tls [CERT KEY] [CA]`"));
-                }
-            });
-        }
+        "tls" => read_tls(args.rest(), root, spec)?,
         "tls_servername" => {
             let word = args.required()?;
             spec.tls_servername = Some((word.text.clone(), word.at.clone()));
@@ -202,15 +180,7 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
                 return Err(bad(PLUGIN, word, "a duration above 0"));
             }
         }
-        "policy" => {
-            let word = args.required()?;
-            stanza.policy = match word.text.as_str() {
-                "random" => Policy::Random,
-                "round_robin" => Policy::RoundRobin,
-                "sequential" => Policy::Sequential,
-                _ => return Err(bad(PLUGIN, word, "a policy: random, round_robin or sequential")),
-            };
-        }
+        "policy" => stanza.policy = policy(args.required()?)?,
         "max_concurrent" => {
             stanza.max_concurrent = args.number(0..=u32::MAX, "a number of queries, 0 for no limit")?
         }
@@ -242,6 +212,40 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
         _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
     }
     args.end()
+}
+
+fn read_health_check(args: &mut Args<'_>, health: &mut HealthCheck) -> Result<()> {
+    health.interval = args.duration("a duration such as 500ms")?;
+    while let Some(word) = args.optional() {
+        match word.text.as_str() {
+            "no_rec" => health.recursion = false,
+            "domain" => health.domain = plugin::args::zone(args.required()?)?,
+            _ => return Err(bad(PLUGIN, word, "`no_rec` or `domain FQDN`")),
+        }
+    }
+    Ok(())
+}
+
+fn read_tls(words: &[Word], root: Option<&Path>, spec: &mut ForwardSpec) -> Result<()> {
+    let file = |word: &Word| path(root, &word.text);
+    spec.tls_at = words.iter().map(|word| (file(word), word.at.clone())).collect();
+    spec.tls = Some(match words {
+        [] => TlsFiles::default(),
+        [ca] => TlsFiles { client: None, ca: Some(file(ca)) },
+        [cert, key] => TlsFiles { client: Some((file(cert), file(key))), ca: None },
+        [cert, key, ca] => TlsFiles { client: Some((file(cert), file(key))), ca: Some(file(ca)) },
+        [_, _, _, extra, ..] => return Err(bad(PLUGIN, extra, "expected here: `tls [CERT KEY] [CA]`")),
+    });
+    Ok(())
+}
+
+fn policy(word: &Word) -> Result<Policy> {
+    match word.text.as_str() {
+        "random" => Ok(Policy::Random),
+        "round_robin" => Ok(Policy::RoundRobin),
+        "sequential" => Ok(Policy::Sequential),
+        _ => Err(bad(PLUGIN, word, "a policy: random, round_robin or sequential")),
+    }
 }
 
 fn rcodes(words: &[Word]) -> Result<Vec<Rcode>> {
