@@ -60,7 +60,12 @@ impl Source for CacheSource {
             CacheResult::Stale { kind, refresh } => {
                 hit(kind);
                 counters.add(|zone| &zone.cache_stale);
-                if refresh { Lookup::Refresh } else { Lookup::Answer }
+                if !refresh {
+                    return Lookup::Answer;
+                }
+                // As in CoreDNS, which calls it a prefetch, too.
+                counters.add(|zone| &zone.cache_prefetches);
+                Lookup::Refresh
             }
             CacheResult::Verify { wait } => {
                 counters.add(|zone| &zone.cache_misses);
