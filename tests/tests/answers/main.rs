@@ -184,6 +184,14 @@ fn plugins_stand_in_the_order_of_coredns() {
     assert_eq!(both, theirs);
 }
 
+#[test]
+fn every_plugin_has_rows_of_what_is_taken() {
+    let (table, rows) = (table(), taken::directives());
+    let served = table.lines().filter(|row| !row.contains("absent(")).filter_map(directive);
+    let without: Vec<&str> = served.filter(|name| !rows.contains(*name)).collect();
+    assert!(without.is_empty(), "taken.txt has no row of {without:?}");
+}
+
 /// The rows of the table of plugins.
 fn table() -> String {
     let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/src/table.rs");
