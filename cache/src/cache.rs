@@ -6,8 +6,8 @@ use std::time::Instant;
 use wire::Name;
 
 use crate::dump::Writer;
-use crate::shared::{AT_ONCE, Shared};
-use crate::{Partition, Policy};
+use crate::shards::{AT_ONCE, Shards};
+use crate::{CacheSpec, Partition};
 
 /// A block's part of the cache.
 #[derive(Clone)]
@@ -15,7 +15,7 @@ pub struct BlockCache {
     /// Where its answers are.
     pub partition: Arc<Partition>,
     /// How long they live; without zones where every name that can come is within one of them.
-    pub policy: Policy,
+    pub spec: CacheSpec,
     /// The zones that the directive names.
     pub zones: Box<[Name]>,
 }
@@ -24,14 +24,14 @@ impl BlockCache {
     /// The cache, if it keeps answers to `name`.
     #[inline]
     pub fn covering(&self, name: &Name) -> Option<&Self> {
-        self.policy.covers(name).then_some(self)
+        self.spec.covers(name).then_some(self)
     }
 }
 
 /// All server blocks' answers; a handle, cheap to clone.
 #[derive(Clone)]
 pub struct Cache {
-    shared: Arc<Shared>,
+    shards: Arc<Shards>,
     holders: Arc<Mutex<Vec<Holder>>>,
 }
 
@@ -52,8 +52,8 @@ impl Cache {
     ///
     /// `start` is the process's first reading of its clock; a time before it counts as it.
     pub fn new(bytes: usize, start: Instant) -> Self {
-        let shared = Shared::new(bytes.clamp(Self::MIN_BYTES, Self::MAX_BYTES), start);
-        Self { shared: Arc::new(shared), holders: Arc::default() }
+        let shards = Shards::new(bytes.clamp(Self::MIN_BYTES, Self::MAX_BYTES), start);
+        Self { shards: Arc::new(shards), holders: Arc::default() }
     }
 
     /// The partition of the server block that `identity` (its zones and addresses) names: the same answers as before
@@ -66,8 +66,8 @@ impl Cache {
                 return partition;
             }
         }
-        let number = self.shared.number(identity);
-        let partition = Arc::new(Partition::new(Arc::clone(&self.shared), number));
+        let number = self.shards.number(identity);
+        let partition = Arc::new(Partition::new(Arc::clone(&self.shards), number));
         holders.retain(|holder| holder.partition.strong_count() > 0);
         holders.push(Holder { identity: identity.into(), partition: Arc::downgrade(&partition) });
         partition
@@ -76,16 +76,16 @@ impl Cache {
     /// Copies answers for another process's cache, those first that were used of late: `most_bytes` at the most. It reads
     /// them with [`crate::Dump::read`].
     pub fn dump(&self, now: Instant, most_bytes: usize) -> Vec<u8> {
-        let now = self.shared.milliseconds(now);
+        let now = self.shards.milliseconds(now);
         let mut writer = {
-            let identities = self.shared.identities();
+            let identities = self.shards.identities();
             Writer::new(identities.iter().map(|identity| identity.as_deref().unwrap_or("")), most_bytes)
         };
         for used in [true, false] {
-            for at in 0..self.shared.count() {
+            for at in 0..self.shards.count() {
                 let mut from = 0;
                 // A few entries for each time the lock is held: queries wait for it meanwhile.
-                while let Some(next) = self.shared.lock(at).copy(from, AT_ONCE, used, now, &mut writer) {
+                while let Some(next) = self.shards.lock(at).copy(from, AT_ONCE, used, now, &mut writer) {
                     from = next;
                 }
             }
@@ -96,30 +96,30 @@ impl Cache {
     /// Bytes of heap in use, the allocator's rounding included; never over the bound but for the moment in which one of
     /// the shards' tables grows or shrinks.
     pub fn bytes(&self) -> usize {
-        (0..self.shared.count()).map(|at| self.shared.lock(at).bytes()).sum()
+        (0..self.shards.count()).map(|at| self.shards.lock(at).bytes()).sum()
     }
 
     /// Frees what nobody can be served any more among the next `budget` entries, and returns how many that were.
     ///
     /// Meant for a timer; nothing breaks without it, for dead entries also go when touched and first when room is needed.
     pub fn sweep(&self, now: Instant, budget: usize) -> usize {
-        let now = self.shared.milliseconds(now);
+        let now = self.shards.milliseconds(now);
         let mut left = budget;
         let mut freed = 0;
-        for _ in 0..self.shared.count() {
-            let at = self.shared.next_shard();
+        for _ in 0..self.shards.count() {
+            let at = self.shards.next_shard();
             loop {
                 if left == 0 {
                     return freed;
                 }
-                let swept = self.shared.lock(at).sweep(now, left.min(AT_ONCE));
+                let swept = self.shards.lock(at).sweep(now, left.min(AT_ONCE));
                 left -= swept.looked_at;
                 freed += swept.freed;
                 if swept.done {
                     break;
                 }
             }
-            self.shared.went_past(at);
+            self.shards.went_past(at);
         }
         freed
     }

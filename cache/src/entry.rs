@@ -31,9 +31,9 @@ pub(crate) struct Entry {
     life: u32,
     /// Before this time the upstream is not asked for this entry again: a refresh is in flight or has just failed.
     retry: u32,
-    /// When it was looked up last, where the policy prefetches.
+    /// When it was looked up last, where the block prefetches.
     last_seen: u32,
-    /// How often it was looked up without a long pause, where the policy prefetches.
+    /// How often it was looked up without a long pause, where the block prefetches.
     seen: u16,
     pub(crate) partition: u32,
     pub(crate) hash: u32,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One [`Cache`] holds the answers of all server blocks under one bound in bytes; a block has a [`Partition`] of it and
-//! a [`Policy`], which is handed in with each call: a [`BlockCache`]. Nothing here does I/O, starts a thread or reads a clock: the time is
+//! a [`CacheSpec`], which is handed in with each call: a [`BlockCache`]. Nothing here does I/O, starts a thread or reads a clock: the time is
 //! an argument. It knows nothing of upstreams, Corefiles or metrics; it says what it did and the caller counts.
 //!
 //! Memory: an answer of one A record to a name of 21 octets takes about 155 bytes of heap, tables and rounding included.
@@ -20,11 +20,11 @@ mod entry;
 mod heap;
 mod index;
 mod partition;
-mod policy;
 mod rules;
 mod shard;
-mod shared;
+mod shards;
 mod slab;
+mod spec;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
@@ -33,4 +33,4 @@ mod tests;
 pub use cache::{BlockCache, Cache};
 pub use dump::Dump;
 pub use partition::{CacheResult, Partition, Stored};
-pub use policy::{DEFAULT_CAPACITY, Kind, Mode, Policy, Prefetch, STALE_TTL, Stale, Store, VERIFY_WAIT};
+pub use spec::{CacheSpec, DEFAULT_CAPACITY, Kind, Mode, Prefetch, STALE_TTL, Stale, Store, VERIFY_WAIT};

@@ -10,12 +10,12 @@ use crate::dump::{Dump, data};
 use crate::entry::{Carried, Entry, State, Ttls};
 use crate::rules::{Storability, fills, judge};
 use crate::shard::PartitionCounts;
-use crate::shared::Shared;
-use crate::{Kind, Mode, Policy, STALE_TTL, VERIFY_WAIT};
+use crate::shards::Shards;
+use crate::{CacheSpec, Kind, Mode, STALE_TTL, VERIFY_WAIT};
 
 /// One server block's answers, apart from those of all other blocks. It is freed with its last `Arc`.
 pub struct Partition {
-    shared: Arc<Shared>,
+    shards: Arc<Shards>,
     number: u32,
     counts: Arc<PartitionCounts>,
     /// The shard that a place is taken from next, where a query's own has none.
@@ -65,8 +65,8 @@ pub enum Stored {
 }
 
 impl Partition {
-    pub(crate) fn new(shared: Arc<Shared>, number: u32) -> Self {
-        Self { shared, number, counts: Arc::default(), hand: AtomicUsize::new(0) }
+    pub(crate) fn new(shards: Arc<Shards>, number: u32) -> Self {
+        Self { shards, number, counts: Arc::default(), hand: AtomicUsize::new(0) }
     }
 
     /// Looks for an answer to `query` and writes it into `reply`, which must hold the question of `query` and no
@@ -80,29 +80,29 @@ impl Partition {
     /// from which a rule of ours took RD is as any other, with a key of its own.
     pub fn lookup(
         &self,
-        policy: &Policy,
+        spec: &CacheSpec,
         query: &Query<'_>,
         now: Instant,
         reply: &mut Reply<'_>,
     ) -> CacheResult {
-        if !policy.covers(&query.name) {
+        if !spec.covers(&query.name) {
             return CacheResult::Miss;
         }
-        let now = self.shared.milliseconds(now);
-        let (key, shard) = self.shared.key(self.number, query);
-        let mut shard = self.shared.lock(shard);
+        let now = self.shards.milliseconds(now);
+        let (key, shard) = self.shards.key(self.number, query);
+        let mut shard = self.shards.lock(shard);
         let Some((at, entry)) = shard.find(&key) else { return CacheResult::Miss };
         let kind = entry.kind();
-        if !policy.keeps(kind, &query.name) {
+        if !spec.keeps(kind, &query.name) {
             return CacheResult::Miss;
         }
         let refreshable = fills(query);
-        match entry.state(now, window(policy)) {
+        match entry.state(now, window(spec)) {
             State::Fresh => {
                 entry.visit();
-                let ttls = fresh_ttls(policy, entry, now);
+                let ttls = fresh_ttls(spec, entry, now);
                 entry.write(query, ttls, reply);
-                match policy.prefetch {
+                match spec.prefetch {
                     Some(prefetch)
                         if prefetch.amount > 0
                             && refreshable
@@ -116,7 +116,7 @@ impl Partition {
                     _ => CacheResult::Hit { kind },
                 }
             }
-            State::Stale if refreshable => self.lookup_stale(policy, query, now, entry, reply),
+            State::Stale if refreshable => self.lookup_stale(spec, query, now, entry, reply),
             State::Stale => CacheResult::Miss,
             State::Dead => {
                 let dead = shard.remove(at);
@@ -130,24 +130,24 @@ impl Partition {
     /// Takes an upstream's `answer` to `query` and keeps it where it may be kept.
     ///
     /// Failures that we make ourselves, such as the SERVFAIL for an upstream that did not answer, may be stored too.
-    pub fn store(&self, policy: &Policy, query: &Query<'_>, answer: &mut Answer, now: Instant) -> Stored {
-        let verdict = judge(policy, query, answer);
+    pub fn store(&self, spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer, now: Instant) -> Stored {
+        let verdict = judge(spec, query, answer);
         if verdict == Storability::Aside {
             return Stored::Passed;
         }
-        let now = self.shared.milliseconds(now);
-        self.counts.set_window(window(policy));
-        let (key, at) = self.shared.key(self.number, query);
+        let now = self.shards.milliseconds(now);
+        self.counts.set_window(window(spec));
+        let (key, at) = self.shards.key(self.number, query);
         // Allocated before the lock is taken.
         let entry = match verdict {
             Storability::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
             _ => None,
         };
-        let mut shard = self.shared.lock(at);
+        let mut shard = self.shards.lock(at);
         let mut earlier = None;
         if let Some((at, known)) = shard.find(&key) {
-            if outlasts(policy, known, verdict, now) {
-                known.note_failure(now, policy.stale.as_ref());
+            if outlasts(spec, known, verdict, now) {
+                known.note_failure(now, spec.stale.as_ref());
                 return Stored::EarlierIsBetter;
             }
             if verdict == Storability::Failure {
@@ -160,13 +160,13 @@ impl Partition {
             entry.inherit(earlier);
         }
         let kind = entry.kind();
-        let capacity = policy.store(kind).capacity;
+        let capacity = spec.store(kind).capacity;
         if !self.counts.reserve(kind, capacity) && !shard.take_place(self.number, kind, now) {
             drop(shard);
             if !self.take_place_elsewhere(at, kind, now) {
                 return Stored::Passed;
             }
-            shard = self.shared.lock(at);
+            shard = self.shards.lock(at);
             // Another thread may have stored the same key since the lookup.
             if let Some((at, _)) = shard.find(&key) {
                 drop(shard.remove(at));
@@ -183,35 +183,35 @@ impl Partition {
     /// Answers from an earlier answer after the upstream failed or was too slow; false where there is none to be served,
     /// and an earlier failure is none.
     ///
-    /// The expired answer's TTLs are [`STALE_TTL`] or what the policy says, and Extended DNS Error 3 (19 for NXDOMAIN)
+    /// The expired answer's TTLs are [`STALE_TTL`] or what the block says, and Extended DNS Error 3 (19 for NXDOMAIN)
     /// says that it is stale (RFC 8914, section 4). The failure is noted as by [`Partition::failed`].
     pub fn serve_stale(
         &self,
-        policy: &Policy,
+        spec: &CacheSpec,
         query: &Query<'_>,
         now: Instant,
         reply: &mut Reply<'_>,
     ) -> bool {
-        if !policy.covers(&query.name) {
+        if !spec.covers(&query.name) {
             return false;
         }
-        let now = self.shared.milliseconds(now);
-        let (key, shard) = self.shared.key(self.number, query);
-        let mut shard = self.shared.lock(shard);
+        let now = self.shards.milliseconds(now);
+        let (key, shard) = self.shards.key(self.number, query);
+        let mut shard = self.shards.lock(shard);
         let Some((_, entry)) = shard.find(&key) else { return false };
         // A stored failure (SERVFAIL) is no stale answer: the lookup that has just failed gives the newer reason.
-        if entry.is_failure() || !policy.keeps(entry.kind(), &query.name) {
+        if entry.is_failure() || !spec.keeps(entry.kind(), &query.name) {
             return false;
         }
-        match (entry.state(now, window(policy)), &policy.stale) {
+        match (entry.state(now, window(spec)), &spec.stale) {
             (State::Fresh, _) => {
                 entry.visit();
-                entry.write(query, fresh_ttls(policy, entry, now), reply);
+                entry.write(query, fresh_ttls(spec, entry, now), reply);
                 true
             }
             (State::Stale, Some(stale)) if fills(query) => {
                 entry.note_failure(now, Some(stale));
-                write_stale(policy, query, entry, reply);
+                write_stale(spec, query, entry, reply);
                 true
             }
             _ => false,
@@ -221,46 +221,46 @@ impl Partition {
     /// Notes that a refresh in the background failed, so that the upstream is left alone for a while.
     ///
     /// [`Partition::store`] and [`Partition::serve_stale`] note failures by themselves.
-    pub fn failed(&self, policy: &Policy, query: &Query<'_>, now: Instant) {
-        let now = self.shared.milliseconds(now);
-        let (key, shard) = self.shared.key(self.number, query);
-        let mut shard = self.shared.lock(shard);
+    pub fn failed(&self, spec: &CacheSpec, query: &Query<'_>, now: Instant) {
+        let now = self.shards.milliseconds(now);
+        let (key, shard) = self.shards.key(self.number, query);
+        let mut shard = self.shards.lock(shard);
         if let Some((_, entry)) = shard.find(&key) {
-            entry.note_failure(now, policy.stale.as_ref());
+            entry.note_failure(now, spec.stale.as_ref());
         }
     }
 
     /// Takes over the answers that another process had for the same block, `since` after they were copied; returns how many.
-    /// What is known here already is newer, and what the policy would not keep stays out.
-    pub fn warm(&self, policy: &Policy, dump: &Dump<'_>, since: Duration, now: Instant) -> usize {
-        let now = self.shared.milliseconds(now);
-        self.counts.set_window(window(policy));
-        let Some(identity) = self.shared.identity(self.number) else { return 0 };
+    /// What is known here already is newer, and what the block would not keep stays out.
+    pub fn warm(&self, spec: &CacheSpec, dump: &Dump<'_>, since: Duration, now: Instant) -> usize {
+        let now = self.shards.milliseconds(now);
+        self.counts.set_window(window(spec));
+        let Some(identity) = self.shards.identity(self.number) else { return 0 };
         let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let mut taken = 0;
         for (mut carried, name, octets) in dump.of(&identity) {
             carried.age = carried.age.saturating_add(since);
-            taken += usize::from(self.take_over(policy, &carried, &name, octets, now));
+            taken += usize::from(self.take_over(spec, &carried, &name, octets, now));
         }
         taken
     }
 
-    fn take_over(&self, policy: &Policy, carried: &Carried, name: &Name, octets: &[u8], now: u64) -> bool {
+    fn take_over(&self, spec: &CacheSpec, carried: &Carried, name: &Name, octets: &[u8], now: u64) -> bool {
         let Some(added) = carried.added(octets) else { return false };
         let kinds = (carried.rtype, carried.class);
-        let (key, at) = self.shared.key_of(self.number, name, kinds, carried.key_bits(), added);
+        let (key, at) = self.shards.key_of(self.number, name, kinds, carried.key_bits(), added);
         let entry = Entry::carried(carried, self.number, key.hash, data(octets), now);
         let kind = entry.kind();
-        if !policy.covers(name)
-            || !policy.keeps(kind, name)
-            || entry.state(now, window(policy)) == State::Dead
+        if !spec.covers(name)
+            || !spec.keeps(kind, name)
+            || entry.state(now, window(spec)) == State::Dead
             || !entry.is(&key)
         {
             return false;
         }
-        let mut shard = self.shared.lock(at);
+        let mut shard = self.shards.lock(at);
         shard.find(&key).is_none()
-            && self.counts.reserve(kind, policy.store(kind).capacity)
+            && self.counts.reserve(kind, spec.store(kind).capacity)
             && shard.insert(&self.counts, entry, now)
     }
 
@@ -276,13 +276,13 @@ impl Partition {
 
     fn lookup_stale(
         &self,
-        policy: &Policy,
+        spec: &CacheSpec,
         query: &Query<'_>,
         now: u64,
         entry: &mut Entry,
         reply: &mut Reply<'_>,
     ) -> CacheResult {
-        let Some(stale) = &policy.stale else { return CacheResult::Miss };
+        let Some(stale) = &spec.stale else { return CacheResult::Miss };
         entry.visit();
         let refresh = match stale.mode {
             Mode::Immediate => entry.claim(now),
@@ -293,18 +293,18 @@ impl Partition {
             }
             Mode::Verify { .. } => false,
         };
-        write_stale(policy, query, entry, reply);
+        write_stale(spec, query, entry, reply);
         CacheResult::Stale { kind: entry.kind(), refresh }
     }
 
     /// Takes the place of an entry in any shard but `own`; no lock may be held.
     fn take_place_elsewhere(&self, own: usize, kind: Kind, now: u64) -> bool {
-        let count = self.shared.count();
+        let count = self.shards.count();
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
         (0..count)
             .map(|step| (first.wrapping_add(step)) % count)
             .filter(|&at| at != own)
-            .any(|at| self.shared.lock(at).take_place(self.number, kind, now))
+            .any(|at| self.shards.lock(at).take_place(self.number, kind, now))
     }
 
     /// After a reload with a smaller capacity each store takes a few entries more away than it adds.
@@ -314,7 +314,7 @@ impl Partition {
                 return;
             }
             let taken = self.take_place_elsewhere(own, kind, now)
-                || self.shared.lock(own).take_place(self.number, kind, now);
+                || self.shards.lock(own).take_place(self.number, kind, now);
             if !taken {
                 return;
             }
@@ -325,14 +325,14 @@ impl Partition {
 
 impl Drop for Partition {
     fn drop(&mut self) {
-        self.shared.forget(self.number);
+        self.shards.forget(self.number);
     }
 }
 
 /// Whether `known` must not give way to an answer of that verdict.
-fn outlasts(policy: &Policy, known: &Entry, verdict: Storability, now: u64) -> bool {
-    let usable = !known.is_failure() && known.state(now, window(policy)) != State::Dead;
-    let prefers_positive = policy.stale.is_some_and(|stale| stale.prefer_positive);
+fn outlasts(spec: &CacheSpec, known: &Entry, verdict: Storability, now: u64) -> bool {
+    let usable = !known.is_failure() && known.state(now, window(spec)) != State::Dead;
+    let prefers_positive = spec.stale.is_some_and(|stale| stale.prefer_positive);
     usable
         && match verdict {
             Storability::Failure | Storability::Keep { failure: true, .. } => true,
@@ -343,20 +343,20 @@ fn outlasts(policy: &Policy, known: &Entry, verdict: Storability, now: u64) -> b
         }
 }
 
-fn fresh_ttls(policy: &Policy, entry: &Entry, now: u64) -> Ttls {
-    if policy.keep_ttl { Ttls::AsKept } else { Ttls::LessSeconds(entry.age(now) / 1000) }
+fn fresh_ttls(spec: &CacheSpec, entry: &Entry, now: u64) -> Ttls {
+    if spec.keep_ttl { Ttls::AsKept } else { Ttls::LessSeconds(entry.age(now) / 1000) }
 }
 
-fn write_stale(policy: &Policy, query: &Query<'_>, entry: &Entry, reply: &mut Reply<'_>) {
-    let ttl = policy.stale.and_then(|stale| stale.ttl);
+fn write_stale(spec: &CacheSpec, query: &Query<'_>, entry: &Entry, reply: &mut Reply<'_>) {
+    let ttl = spec.stale.and_then(|stale| stale.ttl);
     let ttl = ttl.unwrap_or_else(|| if entry.has_failed() { STALE_TTL } else { 0 });
     entry.write(query, Ttls::All(ttl), reply);
     reply.options.push_ede(entry.stale_reason());
 }
 
 /// In milliseconds.
-fn window(policy: &Policy) -> u64 {
-    policy.stale.map_or(0, |stale| u64::try_from(stale.window.as_millis()).unwrap_or(u64::MAX))
+fn window(spec: &CacheSpec) -> u64 {
+    spec.stale.map_or(0, |stale| u64::try_from(stale.window.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// How many entries over the capacity one store takes away.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wire::{Answer, Class, Flags, Opcode, Query, RType, Rcode, Section};
 
-use crate::{Kind, Policy, Store};
+use crate::{CacheSpec, Kind, Store};
 
 /// What an upstream's answer means for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,15 +21,15 @@ pub(crate) enum Storability {
 
 /// Judges `answer` to `query`. TTLs of what could be kept are clamped in place, each record by itself, be keeping it
 /// disabled or not; those of all else are left alone.
-pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> Storability {
-    if !may_be_kept(query) || !policy.covers(&query.name) {
+pub(crate) fn judge(spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer) -> Storability {
+    if !may_be_kept(query) || !spec.covers(&query.name) {
         return Storability::Aside;
     }
-    let wanted = |kind| policy.store(kind).capacity > 0 && policy.keeps(kind, &query.name);
+    let wanted = |kind| spec.store(kind).capacity > 0 && spec.keeps(kind, &query.name);
     match answer.rcode {
         Rcode::NOERROR | Rcode::NXDOMAIN => {}
         Rcode::SERVFAIL | Rcode::NOTIMP => {
-            let life = policy.servfail.min(Policy::MAX_SERVFAIL);
+            let life = spec.servfail.min(CacheSpec::MAX_SERVFAIL);
             return if life.is_zero() || answer.for_one || !wanted(Kind::Denial) {
                 Storability::Failure
             } else {
@@ -50,7 +50,7 @@ pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> 
     if kind == Kind::Denial {
         lower_soa(answer);
     }
-    let Store { max_ttl, min_ttl, .. } = *policy.store(kind);
+    let Store { max_ttl, min_ttl, .. } = *spec.store(kind);
     answer.clamp_ttls(min_ttl.min(max_ttl), max_ttl);
     if !wanted(kind) {
         return Storability::Fleeting(kind);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn store(min_ttl: u32, max_ttl: u32) -> Store {
-        Store { min_ttl, max_ttl, ..Policy::default().success }
+        Store { min_ttl, max_ttl, ..CacheSpec::default().success }
     }
 
     fn ttls(answer: &Answer) -> Vec<u32> {
@@ -154,9 +154,9 @@ mod tests {
             (5, 3, &[1, 100], &[3, 3], keep(Kind::Success, 3)),
             (10, 10, &[1, 100], &[10, 10], keep(Kind::Success, 10)),
         ] {
-            let policy = Policy { success: store(min, max), ..Policy::default() };
+            let spec = CacheSpec { success: store(min, max), ..CacheSpec::default() };
             let mut answer = ask.addresses(sent);
-            assert_eq!(judge(&policy, &ask.query(), &mut answer), verdict, "{min} {max} {sent:?}");
+            assert_eq!(judge(&spec, &ask.query(), &mut answer), verdict, "{min} {max} {sent:?}");
             assert_eq!(ttls(&answer), handed_out, "{min} {max} {sent:?}");
         }
     }
@@ -172,17 +172,17 @@ mod tests {
             (5, 1800, 3600, 0, 5),
             (5, 1800, 3600, 0xffff_ffff, 5),
         ] {
-            let policy = Policy { denial: store(min, max), ..Policy::default() };
+            let spec = CacheSpec { denial: store(min, max), ..CacheSpec::default() };
             for rcode in [Rcode::NXDOMAIN, Rcode::NOERROR] {
                 let mut answer = ask.answer(rcode, 0, &[soa(ttl, &soa_data(minimum))]);
-                let verdict = judge(&policy, &ask.query(), &mut answer);
+                let verdict = judge(&spec, &ask.query(), &mut answer);
                 assert_eq!(verdict, keep(Kind::Denial, life), "{rcode} {ttl} {minimum}");
                 assert_eq!(ttls(&answer), [life as u32], "{rcode} {ttl} {minimum}");
             }
         }
-        let policy = Policy { denial: store(0, 1800), ..Policy::default() };
+        let spec = CacheSpec { denial: store(0, 1800), ..CacheSpec::default() };
         let mut answer = ask.nxdomain(0, 60);
-        assert_eq!(judge(&policy, &ask.query(), &mut answer), Storability::Fleeting(Kind::Denial));
+        assert_eq!(judge(&spec, &ask.query(), &mut answer), Storability::Fleeting(Kind::Denial));
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
             ("yxdomain", Rcode::YXDOMAIN, 0, &[], Storability::Failure),
         ] {
             let mut answer = ask.answer(rcode, flags, records);
-            assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{what}");
+            assert_eq!(judge(&CacheSpec::default(), &ask.query(), &mut answer), verdict, "{what}");
         }
     }
 
@@ -260,7 +260,7 @@ mod tests {
             ("mailb", Ask::new(name, RType::MAILB), Storability::Aside),
         ] {
             let mut answer = ask.addresses(&[60]);
-            assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{what}");
+            assert_eq!(judge(&CacheSpec::default(), &ask.query(), &mut answer), verdict, "{what}");
         }
     }
 
@@ -270,7 +270,7 @@ mod tests {
         let ask = Ask::with("www.example.org.", RType::A, 0, false);
         let query = Query { added: wire::Added::new(&octets), ..ask.query() };
         let mut answer = ask.addresses(&[60]);
-        assert_eq!(judge(&Policy::default(), &query, &mut answer), keep(Kind::Success, 60));
+        assert_eq!(judge(&CacheSpec::default(), &query, &mut answer), keep(Kind::Success, 60));
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
             (ask.servfail(), Storability::Failure),
         ] {
             answer.for_one = true;
-            assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict);
+            assert_eq!(judge(&CacheSpec::default(), &ask.query(), &mut answer), verdict);
         }
     }
 
@@ -291,21 +291,25 @@ mod tests {
         let ask = Ask::new("www.example.org.", RType::A);
         let zone = |text| vec![Name::from_text(text).unwrap()];
         let clamped = [5, 60];
-        for (policy, verdict, handed_out) in [
-            (Policy { zones: zone("example.com."), ..Policy::default() }, Storability::Aside, [1, 86400]),
+        for (spec, verdict, handed_out) in [
             (
-                Policy { disabled_success: zone("org."), success: store(5, 60), ..Policy::default() },
+                CacheSpec { zones: zone("example.com."), ..CacheSpec::default() },
+                Storability::Aside,
+                [1, 86400],
+            ),
+            (
+                CacheSpec { disabled_success: zone("org."), success: store(5, 60), ..CacheSpec::default() },
                 Storability::Fleeting(Kind::Success),
                 clamped,
             ),
             (
-                Policy { success: Store { capacity: 0, ..store(5, 60) }, ..Policy::default() },
+                CacheSpec { success: Store { capacity: 0, ..store(5, 60) }, ..CacheSpec::default() },
                 Storability::Fleeting(Kind::Success),
                 clamped,
             ),
         ] {
             let mut answer = ask.addresses(&[1, 86400]);
-            assert_eq!(judge(&policy, &ask.query(), &mut answer), verdict);
+            assert_eq!(judge(&spec, &ask.query(), &mut answer), verdict);
             assert_eq!(ttls(&answer), handed_out);
         }
     }
@@ -321,8 +325,8 @@ mod tests {
             // RFC 2308, section 7.1.
             (LIFE(3600), vec![], Storability::Keep { kind: Kind::Denial, failure: true, life: LIFE(300) }),
         ] {
-            let policy = Policy { servfail, disabled_denial: disabled, ..Policy::default() };
-            assert_eq!(judge(&policy, &ask.query(), &mut ask.servfail()), verdict, "{servfail:?}");
+            let spec = CacheSpec { servfail, disabled_denial: disabled, ..CacheSpec::default() };
+            assert_eq!(judge(&spec, &ask.query(), &mut ask.servfail()), verdict, "{servfail:?}");
         }
     }
 }

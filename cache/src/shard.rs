@@ -16,7 +16,7 @@ pub(crate) struct PartitionCounts {
     /// Entries of each kind, those about to be inserted included.
     entries: [AtomicUsize; 2],
     evictions: [AtomicU64; 2],
-    /// How many milliseconds after its life an answer may be served: the policy's, noted at each store.
+    /// How many milliseconds after its life an answer may be served: the block's, noted at each store.
     window: AtomicU64,
 }
 

@@ -5,25 +5,25 @@ use std::time::{Duration, Instant};
 
 use wire::{Answer, Class, Flags, Gate, Name, OPTION_EDE, Query, RType, Rcode, Reply, accept};
 
-use crate::{Cache, CacheResult, Partition, Policy, Stored};
+use crate::{Cache, CacheResult, CacheSpec, Partition, Stored};
 
 /// A server block with a cache of its own and a clock that moves when told.
 pub(crate) struct Block {
     pub(crate) cache: Cache,
     pub(crate) partition: Arc<Partition>,
-    pub(crate) policy: Policy,
+    pub(crate) spec: CacheSpec,
     pub(crate) now: Instant,
 }
 
 impl Block {
-    pub(crate) fn new(policy: Policy) -> Self {
-        Self::sized(policy, Cache::MIN_BYTES)
+    pub(crate) fn new(spec: CacheSpec) -> Self {
+        Self::sized(spec, Cache::MIN_BYTES)
     }
 
-    pub(crate) fn sized(policy: Policy, bytes: usize) -> Self {
+    pub(crate) fn sized(spec: CacheSpec, bytes: usize) -> Self {
         let now = start();
         let cache = Cache::new(bytes, now);
-        Self { partition: cache.partition("."), cache, policy, now }
+        Self { partition: cache.partition("."), cache, spec, now }
     }
 
     pub(crate) fn wait(&mut self, seconds: f64) {
@@ -31,24 +31,24 @@ impl Block {
     }
 
     pub(crate) fn lookup(&self, ask: &Ask) -> Seen {
-        ask.see(|query, reply| self.partition.lookup(&self.policy, query, self.now, reply))
+        ask.see(|query, reply| self.partition.lookup(&self.spec, query, self.now, reply))
     }
 
     pub(crate) fn store(&self, ask: &Ask, answer: &mut Answer) -> Stored {
-        self.partition.store(&self.policy, &ask.query(), answer, self.now)
+        self.partition.store(&self.spec, &ask.query(), answer, self.now)
     }
 
     pub(crate) fn serve_stale(&self, ask: &Ask) -> Option<Seen> {
         let mut served = false;
         let seen = ask.see(|query, reply| {
-            served = self.partition.serve_stale(&self.policy, query, self.now, reply);
+            served = self.partition.serve_stale(&self.spec, query, self.now, reply);
             CacheResult::Miss
         });
         served.then_some(seen)
     }
 
     pub(crate) fn failed(&self, ask: &Ask) {
-        self.partition.failed(&self.policy, &ask.query(), self.now);
+        self.partition.failed(&self.spec, &ask.query(), self.now);
     }
 }
 

@@ -82,7 +82,7 @@ impl Configuration {
                 let plugin = table::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
                     .get()
-                    .map(|policy: &CacheSpec| zones_label(&policy.zones))
+                    .map(|cache: &CacheSpec| zones_label(&cache.zones))
                     .unwrap_or_default();
                 let labels = ZoneLabels {
                     server: server.clone(),

@@ -18,7 +18,7 @@ use crate::{Configuration, Listener};
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport};
 use plugin::{SetupError, Spec};
-use plugins::forward::{ForwardSpec, ForwardSpecs, Target};
+use plugins::forward::{ForwardSpec, ForwardSpecs, ForwardTarget};
 use query::{Block, ServedZone};
 
 /// Refuses the first upstream of `spec` that leads back.
@@ -162,9 +162,10 @@ fn deeper<'n>(one: &'n Name, other: &'n Name) -> Option<&'n Name> {
 /// The word that the upstream came from.
 fn place(forward: &ForwardSpec, upstream: Endpoint) -> &Location {
     let written = forward.targets.iter().find(
-        |(target, _)| matches!(target, Target::Address { address, .. } if *address == upstream.address),
+        |(target, _)| matches!(target, ForwardTarget::Address { address, .. } if *address == upstream.address),
     );
-    let found = || forward.targets.iter().find(|(target, _)| !matches!(target, Target::Address { .. }));
+    let found =
+        || forward.targets.iter().find(|(target, _)| !matches!(target, ForwardTarget::Address { .. }));
     written.or_else(found).map_or(&forward.at, |(_, at)| at)
 }
 

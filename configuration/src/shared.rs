@@ -52,8 +52,8 @@ pub struct Shared {
 
 impl Shared {
     /// What `forward` is built with.
-    pub fn forward(&self) -> forward::Shared<'_> {
-        forward::Shared {
+    pub fn forward(&self) -> forward::ForwardContext<'_> {
+        forward::ForwardContext {
             upstreams: &self.upstreams,
             forward: &self.forward,
             node_upstreams: self.node_upstreams.as_deref(),

@@ -40,5 +40,5 @@ pub use resolve::{Addresses, ResolveError, resolve};
 pub use stanza::{Chain, ConnectionLimits, DEADLINE, Stanza, StanzaError, StanzaSpec};
 pub use stream_kind::StreamKind;
 pub use streams::{Deliver, Streams};
-pub use tls::{TlsSettings, TlsSpec};
+pub use tls::{TlsSettings, UpstreamTlsSpec};
 pub use upstream::{HealthCheck, ProbeRequest, ProbeRequests, Registry, Upstream, UpstreamPath};

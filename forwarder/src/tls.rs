@@ -12,7 +12,7 @@ use crate::{TlsError, pem};
 
 /// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name behind `%` of an upstream.
 #[derive(Clone, Debug, Default)]
-pub struct TlsSpec {
+pub struct UpstreamTlsSpec {
     /// The client's certificate and key, where the upstream wants one.
     pub client: Option<(PathBuf, PathBuf)>,
     /// The certificates that upstreams are checked against; `None`: those of the system.
@@ -36,7 +36,7 @@ impl TlsSettings {
     ///
     /// # Errors
     /// [`TlsError`], with the file.
-    pub fn load(spec: &TlsSpec) -> Result<Self, TlsError> {
+    pub fn load(spec: &UpstreamTlsSpec) -> Result<Self, TlsError> {
         let mut files = [Vec::new(), Vec::new(), Vec::new()];
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder =

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cache::{Cache, CacheResult, Policy, Stale, Stored};
+use cache::{Cache, CacheResult, CacheSpec, Stale, Stored};
 use hickory_proto::op::Message;
 use wire::{
     Answer, Class, Flags, Gate, HEADER, Owner, Query, RType, Rcode, Reply, Section, ZoneRequest, accept,
@@ -149,29 +149,29 @@ pub fn cache_entry(octets: &[u8]) {
     let now = crate::start();
     let cache = Cache::new(Cache::MIN_BYTES, now);
     let partition = cache.partition(".");
-    for policy in [Policy::default(), stale_policy()] {
+    for spec in [CacheSpec::default(), stale_spec()] {
         let mut answer = Answer::default();
         if answer.read(&reply, query.question).is_err() {
             return;
         }
-        let Stored::Kept(_) = partition.store(&policy, &query, &mut answer, now) else { continue };
-        let first = seen(&query, |reply| partition.lookup(&policy, &query, now, reply))
-            .expect("it was kept just now");
+        let Stored::Kept(_) = partition.store(&spec, &query, &mut answer, now) else { continue };
+        let first =
+            seen(&query, |reply| partition.lookup(&spec, &query, now, reply)).expect("it was kept just now");
         assert_eq!(first.len(), answer.records().count());
         for seconds in [1, 4, 6, 300, 1801, 3601, 90_000] {
             let later = now + Duration::from_secs(seconds);
-            let Some(ttls) = seen(&query, |reply| partition.lookup(&policy, &query, later, reply)) else {
+            let Some(ttls) = seen(&query, |reply| partition.lookup(&spec, &query, later, reply)) else {
                 continue;
             };
             assert_eq!(ttls.len(), first.len());
             let counted_down = ttls.iter().zip(&first).all(|(now, then)| now <= then);
             assert!(counted_down, "{ttls:?} after {first:?}, {seconds} s later");
-            assert!(policy.stale.is_some() || seconds <= 3600, "expired after {seconds} s");
+            assert!(spec.stale.is_some() || seconds <= 3600, "expired after {seconds} s");
         }
     }
 }
 
-fn stale_policy() -> Policy {
+fn stale_spec() -> CacheSpec {
     let stale = Stale {
         window: Duration::from_secs(3600),
         mode: cache::Mode::Immediate,
@@ -179,7 +179,7 @@ fn stale_policy() -> Policy {
         recheck: None,
         prefer_positive: true,
     };
-    Policy { stale: Some(stale), ..Policy::default() }
+    CacheSpec { stale: Some(stale), ..CacheSpec::default() }
 }
 
 /// The TTLs of what a lookup put into a reply; `None` where it had nothing.

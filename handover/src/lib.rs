@@ -20,9 +20,9 @@ pub use link::{Giver, HandoverSocket, Taker, pair};
 pub use manager::succeed;
 pub use shelf::{Shelf, forget};
 
-/// What a descriptor is.
+/// Which socket a descriptor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum SocketKey {
     /// A UDP socket: the nth of its address, in the order in which the kernel counts them.
     Udp(SocketAddr, usize),
     /// A listener for streams.
@@ -32,7 +32,7 @@ pub enum Place {
 /// The name of what is known ([`memory`]).
 const WARM: &str = "warm";
 
-impl Place {
+impl SocketKey {
     fn address(self) -> SocketAddr {
         match self {
             Self::Udp(address, _) | Self::Tcp(address) => address,

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::manager::Manager;
-use crate::{Inherited, Place, WARM};
+use crate::{Inherited, SocketKey, WARM};
 
 /// Copies of a server's listening sockets; in the service manager's store, too, once it was [offered](Self::offer).
 #[derive(Debug, Default)]
 pub struct Shelf {
-    places: BTreeMap<Place, OwnedFd>,
+    sockets: BTreeMap<SocketKey, OwnedFd>,
     manager: Option<Manager>,
 }
 
@@ -25,24 +25,24 @@ impl Shelf {
     ///
     /// # Errors
     /// Where there are no more descriptors.
-    pub fn put(&mut self, place: Place, socket: impl AsFd) -> io::Result<()> {
+    pub fn put(&mut self, key: SocketKey, socket: impl AsFd) -> io::Result<()> {
         let copy = socket.as_fd().try_clone_to_owned()?;
-        tell(&mut self.manager, |manager| manager.keep(&place.name(), copy.as_fd()));
-        self.places.insert(place, copy);
+        tell(&mut self.manager, |manager| manager.keep(&key.name(), copy.as_fd()));
+        self.sockets.insert(key, copy);
         Ok(())
     }
 
     /// Takes all away that is bound to an address.
     pub fn clear(&mut self, address: SocketAddr) {
-        for (place, _) in self.places.extract_if(.., |place, _| place.address() == address) {
-            tell(&mut self.manager, |manager| manager.forget(&place.name()));
+        for (key, _) in self.sockets.extract_if(.., |key, _| key.address() == address) {
+            tell(&mut self.manager, |manager| manager.forget(&key.name()));
         }
     }
 
     /// Takes one away.
-    pub fn take_away(&mut self, place: Place) {
-        if self.places.remove(&place).is_some() {
-            tell(&mut self.manager, |manager| manager.forget(&place.name()));
+    pub fn take_away(&mut self, key: SocketKey) {
+        if self.sockets.remove(&key).is_some() {
+            tell(&mut self.manager, |manager| manager.forget(&key.name()));
         }
     }
 
@@ -50,19 +50,19 @@ impl Shelf {
     /// earlier process and has no place here.
     pub fn offer(&mut self, inherited: Inherited, notifier: &node::Notifier) {
         self.manager = Manager::find(notifier);
-        let names: Vec<_> = self.places.keys().map(|place| place.name()).collect();
+        let names: Vec<_> = self.sockets.keys().map(|key| key.name()).collect();
         for name in inherited.into_rest().iter().filter(|name| !names.contains(name)) {
             tell(&mut self.manager, |manager| manager.forget(name));
         }
-        for (place, copy) in &self.places {
-            tell(&mut self.manager, |manager| manager.keep(&place.name(), copy.as_fd()));
+        for (key, copy) in &self.sockets {
+            tell(&mut self.manager, |manager| manager.keep(&key.name(), copy.as_fd()));
         }
     }
 
     /// Has the service manager keep nothing of it any more.
     pub fn withdraw(&mut self) {
-        for place in self.places.keys() {
-            tell(&mut self.manager, |manager| manager.forget(&place.name()));
+        for key in self.sockets.keys() {
+            tell(&mut self.manager, |manager| manager.forget(&key.name()));
         }
         self.manager = None;
     }
@@ -71,7 +71,7 @@ impl Shelf {
     /// manager keeps, where it says that those are fewer (`FDSTORE`, since systemd 254).
     pub fn beyond_store(&self, notifier: &node::Notifier) -> Option<(usize, usize)> {
         let room = std::env::var("FDSTORE").ok().filter(|_| notifier.has_manager())?.parse().ok()?;
-        let wanted = self.places.len() + 1;
+        let wanted = self.sockets.len() + 1;
         (room < wanted).then_some((wanted, room))
     }
 
@@ -94,13 +94,13 @@ impl Shelf {
     /// # Errors
     /// Where there are no more descriptors.
     pub fn all(&self, warm: Option<OwnedFd>) -> io::Result<Vec<(String, OwnedFd)>> {
-        let sockets = self.places.iter().map(|(place, copy)| Ok((place.name(), copy.try_clone()?)));
+        let sockets = self.sockets.iter().map(|(key, copy)| Ok((key.name(), copy.try_clone()?)));
         warm.into_iter().map(|warm| Ok((WARM.to_owned(), warm))).chain(sockets).collect()
     }
 
     /// A copy of what is there.
-    pub fn copy(&self, place: Place) -> Option<OwnedFd> {
-        self.places.get(&place)?.try_clone().ok()
+    pub fn copy(&self, key: SocketKey) -> Option<OwnedFd> {
+        self.sockets.get(&key)?.try_clone().ok()
     }
 }
 

@@ -11,6 +11,7 @@ pub mod snapshot;
 mod testing;
 
 pub use answer::{
-    Answered, External, ExternalRules, Lent, Pods, Push, Recalled, Recalls, Responder, Rules, Told, Transfer,
+    Answered, External, ExternalRules, Lent, Pods, Progress, Push, Recalled, Recalls, Responder, Rules,
+    Transfer,
 };
 pub use index::{Index, Writer};

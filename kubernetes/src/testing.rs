@@ -8,7 +8,7 @@ use std::time::Duration;
 use wire::{Gate, HEADER, Message, Name, Packed, RType, Rcode, Reply, Rr, Section, accept};
 
 use crate::index::{Index, Writer};
-use crate::{Answered, Responder, Rules, Told, Transfer};
+use crate::{Answered, Progress, Responder, Rules, Transfer};
 use kubernetes_api::Sink;
 use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Imported, Kind, Object, ObjectKey, Pod, Port, Protocol, Service,
@@ -75,7 +75,7 @@ impl Cluster {
         let mut words = Vec::new();
         loop {
             let full = words.len() + most;
-            let told = transfer.next(&mut |owner, rtype, ttl, data| {
+            let progress = transfer.next(&mut |owner, rtype, ttl, data| {
                 let rr = Rr::new(Section::Answer, owner, rtype, ttl, data);
                 let has_room = words.len() < full;
                 if has_room {
@@ -83,7 +83,7 @@ impl Cluster {
                 }
                 has_room
             });
-            if told == Told::All {
+            if progress == Progress::All {
                 return words;
             }
         }

@@ -29,7 +29,7 @@ pub(crate) async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // Its sender lives as long as the server's ports: who drops it takes no more either.
+            // Its sender lives as long as the server's endpoints: who drops it takes no more either.
             _ = ends.wait_for(|ends| *ends) => break,
         };
         match accepted {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cache::{BlockCache, Stored};
-use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
+use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId, Waiters};
 use sockets::Epoll;
 use wire::{Answer, Flags, OptionBytes, Proto, Query, Rcode, Reply};
 
@@ -24,8 +24,8 @@ use crate::running::Running;
 use inner::Came;
 use observe::LineRing;
 use plugin::failure::Failure;
-use query::Block;
 use query::serve::{self, Observed, Outcome};
+use query::{Block, ServedZone};
 
 /// What a worker writes to.
 pub(crate) struct Outputs {
@@ -189,18 +189,8 @@ impl Outputs {
             // What an inner lookup came to goes to `resume`.
             Client::Nobody | Client::Inner(_) => return false,
             Client::Udp { socket: (socket_index, address), peer, local } => {
-                let is_it = |open: &OpenSocket| open.address == *address;
-                let stays = |open: &OpenSocket| is_it(open) && open.last.is_none();
-                let socket_index = match self.sockets.get(usize::from(*socket_index)) {
-                    Some(Some(open)) if is_it(open) => usize::from(*socket_index),
-                    // The query was received by another worker, whose sockets have other indices.
-                    _ => match self.sockets.iter().position(|open| open.as_ref().is_some_and(stays)) {
-                        Some(socket_index) => socket_index,
-                        // A reload closed the address meanwhile: no reply can be sent from it.
-                        None => return false,
-                    },
-                };
-                let Some(open) = self.sockets.get_mut(socket_index).and_then(Option::as_mut) else {
+                // None where a reload closed the address meanwhile: no reply can be sent from it.
+                let Some(open) = socket_at(&mut self.sockets, usize::from(*socket_index), *address) else {
                     return false;
                 };
                 if open.replies.is_full() {
@@ -228,14 +218,21 @@ impl Outputs {
         };
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
         let seen = Observed { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
-        serve::count(zone.counters(self.index), slice::from_ref(&outcome), proto, client.is_ipv6(), nanos);
+        self.observe(zone, &outcome, &seen, &query);
+        true
+    }
+
+    /// Counts and logs a query whose reply has left.
+    #[inline]
+    fn observe(&mut self, zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>) {
+        let (counters, is_ipv6) = (zone.counters(self.index), seen.client.is_ipv6());
+        serve::count(counters, slice::from_ref(outcome), seen.proto, is_ipv6, seen.nanos);
         // A panic while the line is logged does not undo the reply; other clients wait for the same flight.
         self.running.guarded(|| {
             #[cfg(test)]
             crate::failpoint::at("log", &query.name);
-            serve::log(zone, &outcome, &seen, &query, &mut self.lines);
+            serve::log(zone, outcome, seen, query, &mut self.lines);
         });
-        true
     }
 
     /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
@@ -252,12 +249,12 @@ impl Outputs {
     fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
         let Some(cache) = block_cache(&waiter.zone.block, same) else { return false };
         if matches!(waiter.client, Client::Nobody) {
-            cache.partition.failed(&cache.policy, same, now);
+            cache.partition.failed(&cache.spec, same, now);
             return true;
         }
         let mut found = false;
         let tried = self.deliver_if(waiter, same, None, now, |reply, query| {
-            found = cache.partition.serve_stale(&cache.policy, query, now, reply);
+            found = cache.partition.serve_stale(&cache.spec, query, now, reply);
             found
         });
         if found {
@@ -284,7 +281,7 @@ impl Outputs {
             failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
             let ede = options.as_bytes().to_vec();
             let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, ..Answer::default() };
-            cache.partition.store(&cache.policy, query, &mut answer, now);
+            cache.partition.store(&cache.spec, query, &mut answer, now);
         }
     }
 
@@ -311,34 +308,7 @@ impl Outputs {
         #[cfg(test)]
         crate::failpoint::at("tell", &query.name);
         match outcome {
-            Ok(answer) => {
-                let held = match &first {
-                    Some(waiter) => Some(waiter.zone.block.clone()),
-                    None => self.block(block),
-                };
-                let cache = held.as_deref().and_then(|block| block_cache(block, &query));
-                let stored = self.running.guarded(|| {
-                    #[cfg(test)]
-                    crate::failpoint::at("reply", &query.name);
-                    cache.map(|cache| cache.partition.store(&cache.policy, &query, answer, now))
-                });
-                let Some(stored) = stored else {
-                    for waiter in first.into_iter().chain(waiters) {
-                        self.fail(waiter, &query, Failure::Panic, now);
-                    }
-                    return;
-                };
-                let earlier = stored == Some(Stored::EarlierIsBetter);
-                let came = &mut Came::new(Ok(answer), earlier);
-                for waiter in first.into_iter().chain(waiters) {
-                    let Some(waiter) = self.inner_answered(waiter, &query, came, now) else {
-                        continue;
-                    };
-                    if !earlier || !self.answer_stale(&waiter, &query, now) {
-                        self.answer(waiter, &query, answer, now);
-                    }
-                }
-            }
+            Ok(answer) => self.tell_answer(first, waiters, answer, &query, block),
             Err(failure) => {
                 if let (Some(waiter), true) = (&first, over) {
                     self.remember_failure(waiter, &failure, &query, now);
@@ -350,10 +320,67 @@ impl Outputs {
         }
     }
 
+    /// Keeps an upstream's answer, and tells it to everybody who waits for it; an earlier one where the cache has a better.
+    #[inline]
+    fn tell_answer(
+        &mut self,
+        first: Option<Waiter>,
+        others: Waiters<'_, Waiter>,
+        answer: &mut Answer,
+        query: &Query<'_>,
+        block: u64,
+    ) {
+        let now = self.now;
+        let held = match &first {
+            Some(waiter) => Some(waiter.zone.block.clone()),
+            None => self.block(block),
+        };
+        let cache = held.as_deref().and_then(|block| block_cache(block, query));
+        let stored = self.running.guarded(|| {
+            #[cfg(test)]
+            crate::failpoint::at("reply", &query.name);
+            cache.map(|cache| cache.partition.store(&cache.spec, query, answer, now))
+        });
+        let waiters = first.into_iter().chain(others);
+        let Some(stored) = stored else {
+            for waiter in waiters {
+                self.fail(waiter, query, Failure::Panic, now);
+            }
+            return;
+        };
+        let earlier = stored == Some(Stored::EarlierIsBetter);
+        let came = &mut Came::new(Ok(answer), earlier);
+        for waiter in waiters {
+            let Some(waiter) = self.inner_answered(waiter, query, came, now) else {
+                continue;
+            };
+            if !earlier || !self.answer_stale(&waiter, query, now) {
+                self.answer(waiter, query, answer, now);
+            }
+        }
+    }
+
     /// Answers a waiter with what an upstream said.
     fn answer(&mut self, waiter: Waiter, same: &Query<'_>, answer: &Answer, now: Instant) {
         self.deliver(&waiter, same, None, now, |reply, query| push_answer(reply, query, answer));
     }
+}
+
+/// The socket at `address` that a reply leaves by: the one with that index, where this worker took the query from it; else, where
+/// another one did, whose sockets have other indices, this worker's own.
+#[inline]
+fn socket_at(
+    sockets: &mut [Option<OpenSocket>],
+    index: usize,
+    address: SocketAddr,
+) -> Option<&mut OpenSocket> {
+    let is_it = |open: &OpenSocket| open.address == address;
+    let stays = |open: &OpenSocket| is_it(open) && open.last.is_none();
+    let index = match sockets.get(index) {
+        Some(Some(open)) if is_it(open) => index,
+        _ => sockets.iter().position(|open| open.as_ref().is_some_and(stays))?,
+    };
+    sockets.get_mut(index)?.as_mut()
 }
 
 /// Writes what an upstream said to this client.

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use plugin::Tables;
     use plugin::failure::Failure;
-    use query::evaluation::{Evaluation, Follow, InnerLookups, Spent};
+    use query::evaluation::{Evaluation, FollowCnames, InnerLookups, Spent};
     use scene::{Scene, packet};
     use wire::RType;
 
@@ -121,7 +121,7 @@ mod tests {
             let mut ends = Vec::new();
             for ((share, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
                 let found =
-                    InnerAnswer::new(asked.zone, &asked.query.query(), Err(Failure::Panic), Follow::No);
+                    InnerAnswer::new(asked.zone, &asked.query.query(), Err(Failure::Panic), FollowCnames::No);
                 ends.push(if lost { None } else { share.came(found, None) });
             }
             let came = lost.iter().filter(|lost| !**lost).count();

@@ -242,35 +242,10 @@ impl Connection {
             match self.read(scratch, now) {
                 Ok(0) => self.ending = true,
                 Ok(_) => {}
-                // Queries that came before the end are answered. A connection that is new is given time for its first query.
-                Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock
-                        && self.place.ends()
-                        && (self.served_once(limits) || now >= self.served_at + FIRST_QUERY) =>
-                {
-                    self.ending = true;
-                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let tls = self.tls.as_deref();
-                    let half = !self.came.is_empty() || self.rest > 0 || tls.is_some_and(Tls::is_half);
-                    let (since, limit) = match (half, self.served_once(limits)) {
-                        // The whole handshake has the time of one message.
-                        _ if tls.is_some_and(Tls::is_new) => (self.served_at, limits.read),
-                        (true, _) => (self.came_at, limits.read),
-                        (false, true) => (self.served_at, limits.idle),
-                        (false, false) => (self.served_at, limits.read),
-                    };
-                    if now >= since + limit {
-                        self.came = Vec::new();
-                        self.ending = true;
-                        continue;
+                    if let Some(turn) = self.wait_for_client(limits, now) {
+                        return turn;
                     }
-                    let state = match (self.place.in_flight() > 0, half) {
-                        (true, _) => ConnectionState::Busy,
-                        (false, true) => ConnectionState::HalfSent,
-                        (false, false) => ConnectionState::Idle,
-                    };
-                    return self.rest(state, since, Some(limit));
                 }
                 Err(_) => return Turn::End,
             }
@@ -279,6 +254,36 @@ impl Connection {
             true => Turn::Again,
             false => Turn::Abort,
         }
+    }
+
+    /// Nothing has come that was not read: waits for more, or ends where the client has had its time, or all connections end.
+    fn wait_for_client(&mut self, limits: &TimeoutsSpec, now: Instant) -> Option<Turn> {
+        let served_once = self.served_once(limits);
+        // Queries that came before the end are answered. A connection that is new is given time for its first query.
+        if self.place.ends() && (served_once || now >= self.served_at + FIRST_QUERY) {
+            self.ending = true;
+            return None;
+        }
+        let tls = self.tls.as_deref();
+        let half = !self.came.is_empty() || self.rest > 0 || tls.is_some_and(Tls::is_half);
+        let (since, limit) = match (half, served_once) {
+            // The whole handshake has the time of one message.
+            _ if tls.is_some_and(Tls::is_new) => (self.served_at, limits.read),
+            (true, _) => (self.came_at, limits.read),
+            (false, true) => (self.served_at, limits.idle),
+            (false, false) => (self.served_at, limits.read),
+        };
+        if now >= since + limit {
+            self.came = Vec::new();
+            self.ending = true;
+            return None;
+        }
+        let state = match (self.place.in_flight() > 0, half) {
+            (true, _) => ConnectionState::Busy,
+            (false, true) => ConnectionState::HalfSent,
+            (false, false) => ConnectionState::Idle,
+        };
+        Some(self.rest(state, since, Some(limit)))
     }
 
     fn served_once(&self, limits: &TimeoutsSpec) -> bool {

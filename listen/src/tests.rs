@@ -18,7 +18,7 @@ mod transfers;
 mod turns;
 
 use super::inbox::{ASKS, Task};
-use super::{BindError, Delivery, InFlight, Ports, Running};
+use super::{BindError, Delivery, Endpoints, InFlight, Running};
 use crate::failpoint::{HALTED, SICK, is_halted, turns};
 use configuration::{Configuration, Shared};
 use forwarder::Streams;
@@ -386,7 +386,7 @@ impl Scene {
 /// What listens and its workers, without pages, files and signals.
 struct Server {
     running: Arc<Running>,
-    ports: Ports,
+    endpoints: Endpoints,
     workers: Vec<thread::JoinHandle<()>>,
     handle: &'static Handle,
 }
@@ -408,28 +408,32 @@ impl Server {
         let running =
             Arc::new(Running::new(configuration, shared, workers, streams, logger, fatal, start).unwrap());
         delivery.serves(&running);
-        let mut ports = Ports::new(Ours::LinkLocal, handover::Inherited::default());
+        let mut endpoints = Endpoints::new(Ours::LinkLocal, handover::Inherited::default());
         let configuration = running.configuration.load_full();
-        let bound =
-            ports.bind(configuration.listeners.keys().copied(), configuration.sockets, workers, handle)?;
+        let bound = endpoints.bind(
+            configuration.listeners.keys().copied(),
+            configuration.sockets,
+            workers,
+            handle,
+        )?;
         let workers = (0..workers).map(|index| crate::spawn(running.clone(), index).unwrap()).collect();
-        ports.open(bound, &running, handle);
+        endpoints.open(bound, &running, handle);
         running.settle(handle);
-        Ok(Self { running, ports, workers, handle })
+        Ok(Self { running, endpoints, workers, handle })
     }
 
     fn reload(&mut self, corefile: &str) {
         let (handle, running) = (self.handle, &self.running);
         let spec = scene::spec(corefile).unwrap();
         let configuration = Configuration::build(&spec, &running.shared, &|_| Ok(Vec::new())).unwrap();
-        let endpoints = configuration.listeners.keys().copied();
-        let bound = self.ports.bind(endpoints, configuration.sockets, self.workers.len(), handle).unwrap();
-        self.ports.swap(Arc::new(configuration), bound, running, handle);
+        let wanted = configuration.listeners.keys().copied();
+        let bound = self.endpoints.bind(wanted, configuration.sockets, self.workers.len(), handle).unwrap();
+        self.endpoints.swap(Arc::new(configuration), bound, running, handle);
         running.settle(handle);
     }
 
     fn stop(mut self) {
-        self.ports.close_listeners(self.handle);
+        self.endpoints.close_listeners(self.handle);
         self.running.end(self.workers.drain(..), InFlight::Answered, self.handle);
     }
 }

@@ -11,7 +11,7 @@ use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
 use plugin::failure::Failure;
 use query::ServedZone;
-use query::evaluation::{Follow, InnerAnswer, InnerLookups, UpstreamQuery};
+use query::evaluation::{FollowCnames, InnerAnswer, InnerLookups, UpstreamQuery};
 
 /// A query that an upstream must answer.
 pub(crate) struct Miss {
@@ -57,7 +57,7 @@ impl Miss {
         match client {
             Client::Inner(share) => {
                 let query = self.query.query();
-                let failed = InnerAnswer::new(&zone, &query, Err(Failure::Overload), Follow::No);
+                let failed = InnerAnswer::new(&zone, &query, Err(Failure::Overload), FollowCnames::No);
                 share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
             }
             client => Some((self.query, client)),

@@ -71,12 +71,12 @@ pub trait Back: std::fmt::Debug {
         context: &QueryContext<'_>,
         told: &mut Message,
         wishes: &mut dyn Wishes,
-    ) -> Told;
+    ) -> Outward;
 }
 
-/// How a step left an answer.
+/// What became of an answer on its way back through a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Outward {
     /// It goes on.
     Done,
     /// A wish is not known yet: the whole query comes again when it is.
@@ -87,7 +87,7 @@ pub enum Told {
 pub trait Wishes {
     /// What the server answers to the client for `name`, `rtype` and `class`: routed, and through the whole way of the
     /// block that it leads to. What is forbidden to the client is forbidden to its wishes. `None` where an upstream must
-    /// be asked first: then say [`Told::Waits`].
+    /// be asked first: then say [`Outward::Waits`].
     fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish>;
 
     /// What this block has for a name that is tried in place of the one sought, below the step that wishes: not routed

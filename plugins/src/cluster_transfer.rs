@@ -1,6 +1,6 @@
 //! The transfer of a cluster's zone, as the plugins that have such zones answer a request for one.
 
-use ::kubernetes::{Answered, Told, Transfer};
+use ::kubernetes::{Answered, Progress, Transfer};
 use plugin::failure::Failure;
 use plugin::messages::{Next, OfZone, Push, RecordByRecord};
 
@@ -9,9 +9,9 @@ pub(crate) fn of_zone(transfer: Result<Transfer, Answered>) -> OfZone {
     match transfer {
         Ok(mut transfer) => {
             OfZone::Stream(Box::new(RecordByRecord(move |push: &mut Push<'_>| match transfer.next(push) {
-                Told::Full => Next::More,
-                Told::Paused => Next::Later,
-                Told::All => Next::End,
+                Progress::Full => Next::More,
+                Progress::Paused => Next::Later,
+                Progress::All => Next::End,
             })))
         }
         Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),

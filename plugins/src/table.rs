@@ -18,15 +18,13 @@ use plugin::spec::{EnvelopeSpec, PluginSpec, Role, SourceSpec, StepSpec, Written
 pub struct Plugin {
     /// The directive.
     pub name: &'static str,
-    /// What it is to a server block.
-    pub kind: Kind,
+    /// Who reads its directives, and as which [`Role`]; nobody where it is not built.
+    pub reader: Option<Reader>,
 }
 
-/// What a plugin is to a server block, and who reads its directives there.
+/// Who reads a plugin's directives in a server block, by the [`Role`] that it has there.
 #[derive(Debug, Clone, Copy)]
-pub enum Kind {
-    /// Nothing yet.
-    Absent,
+pub enum Reader {
     /// A setting; CoreDNS puts no handler into its chain for it.
     Setting(Read<dyn PluginSpec>),
     /// A handler that every query and reply of the block passes.
@@ -47,12 +45,12 @@ pub type Read<S> = fn(&[&Directive], Written<'_>) -> Result<Arc<S>>;
 impl Plugin {
     /// Whether it is here.
     pub fn is_here(&self) -> bool {
-        !matches!(self.kind, Kind::Absent)
+        self.reader.is_some()
     }
 
     /// Whether CoreDNS has a handler for it.
     fn has_handler(&self) -> bool {
-        !matches!(self.kind, Kind::Absent | Kind::Setting(_))
+        self.reader.is_some_and(|reader| !matches!(reader, Reader::Setting(_)))
     }
 
     /// Reads its directives in a server block; nothing where there are none.
@@ -62,48 +60,45 @@ impl Plugin {
     pub fn read(&self, block: &[Directive], written: Written<'_>) -> Result<Option<Role>> {
         let own: Vec<&Directive> =
             block.iter().filter(|directive| directive.name.text == self.name).collect();
-        if own.is_empty() {
-            return Ok(None);
-        }
-        let role = match self.kind {
-            Kind::Absent => return Ok(None),
-            Kind::Setting(read) => Role::Setting(read(&own, written)?),
-            Kind::Envelope(read) => Role::Envelope(read(&own, written)?),
-            Kind::Step(read) => Role::Step(read(&own, written)?),
-            Kind::Source(read) => Role::Source(read(&own, written)?),
-            Kind::Forwarding(read) => Role::Forwarding(read(&own, written)?),
-            Kind::Tail(read) => Role::Tail(read(&own, written)?),
+        let Some(reader) = self.reader.filter(|_| !own.is_empty()) else { return Ok(None) };
+        let role = match reader {
+            Reader::Setting(read) => Role::Setting(read(&own, written)?),
+            Reader::Envelope(read) => Role::Envelope(read(&own, written)?),
+            Reader::Step(read) => Role::Step(read(&own, written)?),
+            Reader::Source(read) => Role::Source(read(&own, written)?),
+            Reader::Forwarding(read) => Role::Forwarding(read(&own, written)?),
+            Reader::Tail(read) => Role::Tail(read(&own, written)?),
         };
         Ok(Some(role))
     }
 }
 
 const fn absent(name: &'static str) -> Plugin {
-    Plugin { name, kind: Kind::Absent }
+    Plugin { name, reader: None }
 }
 
 const fn setting(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
-    Plugin { name, kind: Kind::Setting(read) }
+    Plugin { name, reader: Some(Reader::Setting(read)) }
 }
 
 const fn envelope(name: &'static str, read: Read<dyn EnvelopeSpec>) -> Plugin {
-    Plugin { name, kind: Kind::Envelope(read) }
+    Plugin { name, reader: Some(Reader::Envelope(read)) }
 }
 
 const fn step(name: &'static str, read: Read<dyn StepSpec>) -> Plugin {
-    Plugin { name, kind: Kind::Step(read) }
+    Plugin { name, reader: Some(Reader::Step(read)) }
 }
 
 const fn source(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
-    Plugin { name, kind: Kind::Source(read) }
+    Plugin { name, reader: Some(Reader::Source(read)) }
 }
 
 const fn forwarding(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
-    Plugin { name, kind: Kind::Forwarding(read) }
+    Plugin { name, reader: Some(Reader::Forwarding(read)) }
 }
 
 const fn tail(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
-    Plugin { name, kind: Kind::Tail(read) }
+    Plugin { name, reader: Some(Reader::Tail(read)) }
 }
 
 /// The table.

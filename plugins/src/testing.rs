@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use observe::counters::Counter;
 use plugin::QueryContext;
-use plugin::step::{Inward, Sought, Step, Told, Wish, Wishes};
+use plugin::step::{Inward, Outward, Sought, Step, Wish, Wishes};
 use wire::{Class, Gate, HEADER, Message, Name, RType, Rr, Section, accept};
 
 /// Answers of others by name and type; what is not there is not known yet.
@@ -77,8 +77,8 @@ pub(crate) fn through(
         Inward::Back(back) => {
             let mut told = below(&sought);
             match back.back(&sought, &context, &mut told, others) {
-                Told::Done => Some(told),
-                Told::Waits => None,
+                Outward::Done => Some(told),
+                Outward::Waits => None,
             }
         }
         Inward::Fail(_) | Inward::Silence | Inward::Needs(_) => None,

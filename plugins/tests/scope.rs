@@ -8,7 +8,7 @@ fn kept(keys: &str, lines: &str) -> String {
     let scene = Scene::new(&format!("{keys} {{\nbind 127.0.0.1\n{lines}\nforward . 192.0.2.53\n}}\n"));
     let forwarding = scene.configuration.blocks[0].pipeline.forwarding().expect("the block forwards");
     let cache = forwarding.cache.as_ref().expect("it has a cache");
-    let zones = cache.policy.zones.iter().map(Name::to_string).collect::<Vec<_>>().join(" ");
+    let zones = cache.spec.zones.iter().map(Name::to_string).collect::<Vec<_>>().join(" ");
     if zones.is_empty() { "all".to_owned() } else { zones }
 }
 

@@ -23,11 +23,11 @@ use wire::{
 use crate::ServedZone;
 use crate::route::Route;
 use plugin::failure::Failure;
-use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
+use plugin::step::{Inward, Outward, Sought, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
 pub use crate::held::MOST_HELD;
-pub use found::{Follow, InnerAnswer};
+pub use found::{FollowCnames, InnerAnswer};
 pub use outer::{InnerLookups, Outer, Spent, UpstreamQuery};
 
 /// How an evaluation ends.
@@ -198,7 +198,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             self.at = Some((zone, *index));
-            if back.back(&sought, self.context, &mut message, self) == Told::Waits && !self.missing.is_empty()
+            if back.back(&sought, self.context, &mut message, self) == Outward::Waits
+                && !self.missing.is_empty()
             {
                 return Err(Missing);
             }
@@ -223,7 +224,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         };
         let told = found.told.as_ref().map_err(Clone::clone);
         let (mut message, failure) = match told.and_then(|packed| self.take_apart(packed)) {
-            Ok(message) if found.follow == Follow::No => (message, None),
+            Ok(message) if found.follow == FollowCnames::No => (message, None),
             Ok(message) => self.follow(query, &message, found.follow)?,
             Err(failure) => (failed(query, &failure), Some(failure)),
         };
@@ -261,11 +262,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         let counters = zone.counters(self.context.writer);
-        let mut follow = Follow::No;
+        let mut follow = FollowCnames::No;
         match zone.block.pipeline.answer_now(self.context, self.tables, query, &mut reply, counters) {
             Lookup::Answer => {}
-            Lookup::Follow => follow = Follow::Yes,
-            Lookup::FollowOrFail => follow = Follow::OrFail,
+            Lookup::Follow => follow = FollowCnames::Yes,
+            Lookup::FollowOrFail => follow = FollowCnames::OrFail,
             // One refresh for each query is enough: the next query refreshes another stale entry.
             Lookup::Refresh => {
                 let own = !self.at_target;
@@ -273,10 +274,15 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             }
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::NoAnswer::Patience);
-                return Ok(InnerAnswer::new(zone, query, Err(failure), Follow::No));
+                return Ok(InnerAnswer::new(zone, query, Err(failure), FollowCnames::No));
             }
             Lookup::Ask(_) if self.at_target && self.spent.asked == MOST_ASKED => {
-                return Ok(InnerAnswer::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), Follow::No));
+                return Ok(InnerAnswer::new(
+                    zone,
+                    query,
+                    Err(Failure::TooManyNames(MOST_ASKED)),
+                    FollowCnames::No,
+                ));
             }
             Lookup::Ask(patience) => {
                 // With the whole deadline left it is the forwarder that ends it, and its failure names the upstream.
@@ -296,7 +302,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         if self.at_target {
             zone.block.envelope.tell_failure(&failure, query, self.context.now);
         }
-        InnerAnswer::new(zone, query, Err(failure), Follow::No)
+        InnerAnswer::new(zone, query, Err(failure), FollowCnames::No)
     }
 
     /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
@@ -306,7 +312,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         &mut self,
         query: &Query<'_>,
         made: &Message,
-        follow: Follow,
+        follow: FollowCnames,
     ) -> Result<(Message, Option<Failure>), Missing> {
         let Message { rcode, flags, options, .. } = *made;
         let records = Vec::with_capacity(made.records.len() + 2);
@@ -341,7 +347,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 Wish::Failed(failure) => why = Some(failure),
             }
         }
-        match why.filter(|_| follow == Follow::OrFail) {
+        match why.filter(|_| follow == FollowCnames::OrFail) {
             _ if missing => Err(Missing),
             Some(failure) => {
                 let mut told = failed(query, &failure);

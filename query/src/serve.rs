@@ -8,7 +8,7 @@ use wire::{Class, Ede, Flags, Gate, Name, Owner, Proto, Query, RType, Rcode, Rep
 
 use crate::ServedZone;
 use crate::evaluation::{
-    self, End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, Spent, UpstreamQuery,
+    self, End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent, UpstreamQuery,
 };
 use crate::route::Route;
 use observe::counters::{Counted, ThreadCounters, ZoneSet};
@@ -178,7 +178,8 @@ pub fn serve<'h>(
                 };
             }
             follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
-                let follow = if matches!(follow, Lookup::Follow) { Follow::Yes } else { Follow::OrFail };
+                let follow =
+                    if matches!(follow, Lookup::Follow) { FollowCnames::Yes } else { FollowCnames::OrFail };
                 let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
                 return evaluate(endpoint, zone, query, context, tables, found, out, outcome);
             }

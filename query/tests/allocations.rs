@@ -134,7 +134,7 @@ impl Scene {
         }
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
-        let kept = cache.partition.store(&cache.policy, &query, &mut answer, self.now);
+        let kept = cache.partition.store(&cache.spec, &query, &mut answer, self.now);
         assert!(matches!(kept, cache::Stored::Kept(_)), "{kept:?}");
     }
 

@@ -264,16 +264,19 @@ fn what_is_looked_up_is_counted() {
     }
     scene.ask(AT, "www.example.org", RType::AAAA);
     scene.now += Duration::from_secs(400);
+    // The first of these has it fetched anew.
+    scene.ask(AT, "kept.example.org", RType::A);
     scene.ask(AT, "kept.example.org", RType::A);
     let zone = &scene.configuration.zones[0].counters.as_ref().unwrap()[0];
     let counts = [
         ("hosts hits", zone.hosts_hits.get(), 2),
-        ("hosts misses", zone.hosts_misses.get(), 5),
-        ("cache requests", zone.cache_requests.get(), 5),
+        ("hosts misses", zone.hosts_misses.get(), 6),
+        ("cache requests", zone.cache_requests.get(), 6),
         ("cache misses", zone.cache_misses.get(), 1),
-        ("success hits", zone.cache_hits[0].get(), 3),
+        ("success hits", zone.cache_hits[0].get(), 4),
         ("denial hits", zone.cache_hits[1].get(), 1),
-        ("stale", zone.cache_stale.get(), 1),
+        ("stale", zone.cache_stale.get(), 2),
+        ("prefetches", zone.cache_prefetches.get(), 1),
     ];
     for (what, found, expected) in counts {
         assert_eq!(found, expected, "{what}");

@@ -29,7 +29,7 @@ use crate::succession::HandoverEvents;
 use crate::watchdog::Watchdog;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
-use listen::{BindError, Ports, Running};
+use listen::{BindError, Endpoints, Running};
 use plugin::{SetupError, Spec};
 use plugins::bind::BindSpec;
 use plugins::r#loop::{self, Watch};
@@ -99,7 +99,7 @@ pub struct Server {
     running: Arc<Running>,
     /// The same, for the names that it keeps.
     refreshed: Arc<Refreshed>,
-    ports: Ports,
+    endpoints: Endpoints,
     admin: AdminServer,
     _admin_thread: AdminThread,
     workers: Vec<JoinHandle<()>>,
@@ -222,8 +222,8 @@ impl Server {
 
     fn serve_next(&mut self, Next { draft, configuration }: Next) -> Result<(), StartError> {
         let running = self.running.clone();
-        let endpoints = configuration.listeners.keys().copied();
-        let bound = self.ports.bind(endpoints, configuration.sockets, self.workers.len(), &self.handle);
+        let wanted = configuration.listeners.keys().copied();
+        let bound = self.endpoints.bind(wanted, configuration.sockets, self.workers.len(), &self.handle);
         let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         let prepared = self.admin.prepare(plan(&configuration.admin, self.more_pages))?;
         for warning in &draft.warnings {
@@ -231,9 +231,9 @@ impl Server {
         }
         // No step from here on can fail, so the old configuration is given up.
         let configuration = Arc::new(configuration);
-        let old = self.ports.swap(configuration.clone(), bound, &running, &self.handle);
+        let old = self.endpoints.swap(configuration.clone(), bound, &running, &self.handle);
         self.watch_addresses();
-        if !self.is_let_go() && !self.ports.put_back_all(&running, &self.handle) {
+        if !self.is_let_go() && !self.endpoints.put_back_all(&running, &self.handle) {
             self.put_back_again();
         }
         self.admin.commit(prepared);
@@ -258,7 +258,7 @@ impl Server {
         if self.is_let_go() {
             return;
         }
-        if !self.ports.put_back(&self.running, &self.handle) {
+        if !self.endpoints.put_back(&self.running, &self.handle) {
             self.put_back_again();
         }
     }
@@ -284,12 +284,12 @@ impl Server {
 
     /// Listens for removals as long as the process lives, once there is an address that we added.
     fn watch_addresses(&mut self) {
-        if self.watching || !self.ports.has_added() {
+        if self.watching || !self.endpoints.has_added() {
             return;
         }
         self.watching = true;
         let gone = self.address_gone.clone();
-        self.handle.spawn(node::watch_removals(self.ports.ours(), move || gone.notify_one()));
+        self.handle.spawn(node::watch_removals(self.endpoints.ours(), move || gone.notify_one()));
     }
 
     /// Serves /status where it is asked for, or where names are kept; once it listens it stays.

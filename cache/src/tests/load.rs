@@ -6,15 +6,15 @@ use proptest::prelude::*;
 use wire::{RType, Rcode, Section};
 
 use crate::support::{Ask, Block, Record, start};
-use crate::{Cache, CacheResult, Kind, Policy, Stale, Store, Stored};
+use crate::{Cache, CacheResult, CacheSpec, Kind, Stale, Store, Stored};
 
 fn ask(number: u32) -> Ask {
     Ask::new(&format!("host-{number}.example.org"), RType::A)
 }
 
-fn capacity(success: usize, denial: usize) -> Policy {
-    let default = Policy::default();
-    Policy {
+fn capacity(success: usize, denial: usize) -> CacheSpec {
+    let default = CacheSpec::default();
+    CacheSpec {
         success: Store { capacity: success, ..default.success },
         denial: Store { capacity: denial, ..default.denial },
         ..default
@@ -59,7 +59,7 @@ fn a_smaller_capacity_after_a_reload_is_reached_by_stores() {
     for number in 0..1000 {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
     }
-    block.policy = capacity(10, 10);
+    block.spec = capacity(10, 10);
     for number in 2000..2400 {
         assert_eq!(block.store(&ask(number), &mut ask(number).addresses(&[60])), Stored::Kept(Kind::Success));
     }
@@ -98,7 +98,8 @@ fn dead_entries_make_room_first_and_are_no_evictions() {
 
 #[test]
 fn a_sweep_frees_the_dead_within_its_budget() {
-    let mut block = Block::sized(Policy { stale: Some(Stale::default()), ..Policy::default() }, 4 << 20);
+    let mut block =
+        Block::sized(CacheSpec { stale: Some(Stale::default()), ..CacheSpec::default() }, 4 << 20);
     for number in 0..2000 {
         block.store(&ask(number), &mut ask(number).addresses(&[5 + number % 2 * 7200]));
     }
@@ -122,15 +123,15 @@ fn a_sweep_frees_the_dead_within_its_budget() {
 
 #[test]
 fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
-    let block = Block::sized(Policy::default(), 4 << 20);
+    let block = Block::sized(CacheSpec::default(), 4 << 20);
     let empty = block.cache.bytes();
     let first = block.cache.partition("example.org. 127.0.0.1");
     let find = |partition: &crate::Partition| {
-        let seen = ask(1).see(|query, reply| partition.lookup(&block.policy, query, block.now, reply));
+        let seen = ask(1).see(|query, reply| partition.lookup(&block.spec, query, block.now, reply));
         seen.lookup != CacheResult::Miss
     };
     for number in 0..1000 {
-        first.store(&block.policy, &ask(number).query(), &mut ask(number).addresses(&[60]), block.now);
+        first.store(&block.spec, &ask(number).query(), &mut ask(number).addresses(&[60]), block.now);
     }
     let again = block.cache.partition("example.org. 127.0.0.1");
     assert!(find(&again));
@@ -143,14 +144,14 @@ fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
     assert!(!find(&next));
     assert_eq!(next.entries(Kind::Success), 0);
     let other = block.cache.partition("example.com.");
-    other.store(&block.policy, &ask(1).query(), &mut ask(1).addresses(&[60]), block.now);
+    other.store(&block.spec, &ask(1).query(), &mut ask(1).addresses(&[60]), block.now);
     assert!(find(&other) && !find(&next));
 }
 
 #[test]
 fn one_answer_that_comes_and_goes_takes_and_gives_no_memory() {
     for others in 0..200 {
-        let mut block = Block::new(Policy::default());
+        let mut block = Block::new(CacheSpec::default());
         for number in 1..=others {
             block.store(&ask(number), &mut ask(number).addresses(&[3600]));
         }
@@ -171,7 +172,7 @@ fn the_largest_partition_pays_for_the_room() {
     let block = Block::new(capacity(usize::MAX, usize::MAX));
     let small = block.cache.partition("small");
     for number in 0..200 {
-        small.store(&block.policy, &ask(number).query(), &mut ask(number).addresses(&[60]), block.now);
+        small.store(&block.spec, &ask(number).query(), &mut ask(number).addresses(&[60]), block.now);
     }
     for number in 0..50_000 {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
@@ -233,9 +234,9 @@ proptest! {
                 _ => ask.answer(Rcode::NOERROR, 0, &[text]),
             };
             let partition = &others[usize::from(partition)];
-            let stored = partition.store(&block.policy, &ask.query(), &mut answer, block.now);
+            let stored = partition.store(&block.spec, &ask.query(), &mut answer, block.now);
             let kept = matches!(stored, Stored::Kept(_));
-            let seen = ask.see(|query, reply| partition.lookup(&block.policy, query, block.now, reply));
+            let seen = ask.see(|query, reply| partition.lookup(&block.spec, query, block.now, reply));
             prop_assert!(!kept || seen.lookup != CacheResult::Miss, "kept, so it is there");
             prop_assert!(partition.entries(Kind::Success) <= limits.0);
             prop_assert!(partition.entries(Kind::Denial) <= limits.1);
@@ -253,21 +254,21 @@ proptest! {
 #[test]
 fn threads_share_one_cache_within_its_bounds() {
     let cache = Cache::new(4 << 20, start());
-    let policy = capacity(500, 50);
+    let spec = capacity(500, 50);
     let now = start();
     let partition = cache.partition(".");
     thread::scope(|scope| {
         for worker in 0..4u32 {
-            let (cache, policy, partition) = (&cache, &policy, &partition);
+            let (cache, spec, partition) = (&cache, &spec, &partition);
             scope.spawn(move || {
                 for step in 0..4000u32 {
                     let number = step.wrapping_mul(2_654_435_761).wrapping_add(worker * 7) % 2000;
                     let ask = ask(number);
                     match step % 4 {
-                        0 => drop(partition.store(policy, &ask.query(), &mut ask.addresses(&[60]), now)),
-                        1 => drop(partition.store(policy, &ask.query(), &mut ask.nxdomain(60, 60), now)),
+                        0 => drop(partition.store(spec, &ask.query(), &mut ask.addresses(&[60]), now)),
+                        1 => drop(partition.store(spec, &ask.query(), &mut ask.nxdomain(60, 60), now)),
                         _ => {
-                            let seen = ask.see(|query, reply| partition.lookup(policy, query, now, reply));
+                            let seen = ask.see(|query, reply| partition.lookup(spec, query, now, reply));
                             assert!(seen.lookup == CacheResult::Miss || seen.ttls == [60], "{seen:?}");
                         }
                     }
@@ -285,7 +286,7 @@ fn threads_share_one_cache_within_its_bounds() {
     let counted = Kind::ALL.map(|kind| partition.entries(kind)).iter().sum::<usize>();
     let found = (0..2000)
         .filter(|&number| {
-            let seen = ask(number).see(|query, reply| partition.lookup(&policy, query, now, reply));
+            let seen = ask(number).see(|query, reply| partition.lookup(&spec, query, now, reply));
             seen.lookup != CacheResult::Miss
         })
         .count();

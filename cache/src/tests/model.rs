@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wire::{RType, Rcode};
 
 use crate::support::{Ask, Block};
-use crate::{CacheResult, Kind, Mode, Policy, Stale, Stored};
+use crate::{CacheResult, CacheSpec, Kind, Mode, Stale, Stored};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -74,7 +74,7 @@ proptest! {
             mode: if verify { Mode::Verify { timeout: None } } else { Mode::Immediate },
             ..Stale::default()
         });
-        let mut block = Block::new(Policy { stale, ..Policy::default() });
+        let mut block = Block::new(CacheSpec { stale, ..CacheSpec::default() });
         let mut known: HashMap<u8, Known> = HashMap::new();
         let mut now = 0u64;
         for step in steps {

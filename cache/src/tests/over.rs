@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wire::{RType, Rcode};
 
 use crate::support::{Ask, Block};
-use crate::{Cache, CacheResult, Dump, Kind, Policy, Stale};
+use crate::{Cache, CacheResult, CacheSpec, Dump, Kind, Stale};
 
 const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };
 const ALL: usize = 1 << 20;
@@ -16,8 +16,8 @@ fn name(n: usize) -> Ask {
 }
 
 /// A block with answers of 60 s, of which the first ten were asked for again; half a minute later.
-fn served(policy: Policy, count: usize) -> Block {
-    let mut block = Block::new(policy);
+fn served(spec: CacheSpec, count: usize) -> Block {
+    let mut block = Block::new(spec);
     for n in 0..count {
         block.store(&name(n), &mut name(n).addresses(&[60, 300]));
     }
@@ -29,18 +29,18 @@ fn served(policy: Policy, count: usize) -> Block {
 }
 
 /// The block of another process, `since` seconds after the dump.
-fn next(dump: &[u8], policy: Policy, since: f64) -> (Block, usize) {
-    let block = Block::new(policy);
+fn next(dump: &[u8], spec: CacheSpec, since: f64) -> (Block, usize) {
+    let block = Block::new(spec);
     let dump = Dump::read(dump).expect("it reads");
-    let taken = block.partition.warm(&block.policy, &dump, Duration::from_secs_f64(since), block.now);
+    let taken = block.partition.warm(&block.spec, &dump, Duration::from_secs_f64(since), block.now);
     (block, taken)
 }
 
 #[test]
 fn answers_go_on_where_they_were() {
-    let block = served(Policy::default(), 100);
+    let block = served(CacheSpec::default(), 100);
     let dump = block.cache.dump(block.now, ALL);
-    let (next, taken) = next(&dump, Policy::default(), 5.0);
+    let (next, taken) = next(&dump, CacheSpec::default(), 5.0);
     assert_eq!((taken, next.partition.entries(Kind::Success)), (100, 100));
     for n in 0..100 {
         let seen = next.lookup(&name(n));
@@ -52,9 +52,9 @@ fn answers_go_on_where_they_were() {
 
 #[test]
 fn what_has_ended_is_stale_as_it_would_have_been_or_gone() {
-    let stale = || Policy {
+    let stale = || CacheSpec {
         stale: Some(Stale { window: Duration::from_secs(100), ..Stale::default() }),
-        ..Policy::default()
+        ..CacheSpec::default()
     };
     let dump = {
         let block = served(stale(), 20);
@@ -73,15 +73,15 @@ fn what_has_ended_is_stale_as_it_would_have_been_or_gone() {
         }
     }
     // Where nothing stale is served, nothing stale is taken.
-    assert_eq!(next(&dump, Policy::default(), 31.0).1, 0);
+    assert_eq!(next(&dump, CacheSpec::default(), 31.0).1, 0);
 }
 
 #[test]
 fn the_used_ones_go_first_and_the_bound_holds() {
-    let block = served(Policy::default(), 1000);
+    let block = served(CacheSpec::default(), 1000);
     let dump = block.cache.dump(block.now, 4000);
     assert!(dump.len() <= 4000);
-    let (next, taken) = next(&dump, Policy::default(), 0.0);
+    let (next, taken) = next(&dump, CacheSpec::default(), 0.0);
     assert!((10..100).contains(&taken), "{taken}");
     for n in 0..10 {
         assert_eq!(next.lookup(&name(n)).lookup, HIT, "{n}");
@@ -91,15 +91,15 @@ fn the_used_ones_go_first_and_the_bound_holds() {
 
 #[test]
 fn what_another_block_knows_or_this_one_knows_better_stays_out() {
-    let block = served(Policy::default(), 10);
+    let block = served(CacheSpec::default(), 10);
     let dump = block.cache.dump(block.now, ALL);
     let read = Dump::read(&dump).expect("it reads");
     let cache = Cache::new(Cache::MIN_BYTES, block.now);
     let other = cache.partition("other.");
-    assert_eq!(other.warm(&Policy::default(), &read, Duration::ZERO, block.now), 0);
-    let fresh = Block::new(Policy::default());
+    assert_eq!(other.warm(&CacheSpec::default(), &read, Duration::ZERO, block.now), 0);
+    let fresh = Block::new(CacheSpec::default());
     fresh.store(&name(1), &mut name(1).nxdomain(60, 60));
-    assert_eq!(fresh.partition.warm(&fresh.policy, &read, Duration::ZERO, fresh.now), 9);
+    assert_eq!(fresh.partition.warm(&fresh.spec, &read, Duration::ZERO, fresh.now), 9);
     assert_eq!(fresh.lookup(&name(1)).rcode, Rcode::NXDOMAIN);
 }
 
@@ -109,7 +109,7 @@ proptest! {
         cut in 0usize..6000,
         changes in prop::collection::vec((0usize..6000, any::<u8>()), 0..20),
     ) {
-        let block = served(Policy::default(), 50);
+        let block = served(CacheSpec::default(), 50);
         let mut dump = block.cache.dump(block.now, ALL);
         for (at, octet) in changes {
             if let Some(place) = dump.get_mut(at) {
@@ -118,8 +118,8 @@ proptest! {
         }
         dump.truncate(cut);
         let Some(read) = Dump::read(&dump) else { return Ok(()) };
-        let next = Block::new(Policy::default());
-        next.partition.warm(&next.policy, &read, Duration::ZERO, next.now);
+        let next = Block::new(CacheSpec::default());
+        next.partition.warm(&next.spec, &read, Duration::ZERO, next.now);
         for n in 0..50 {
             next.lookup(&name(n));
         }

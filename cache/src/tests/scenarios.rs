@@ -6,7 +6,7 @@ use hickory_proto::op::Message;
 use wire::{Flags, Name, RType, Rcode, Section};
 
 use crate::support::{Ask, Block, a};
-use crate::{CacheResult, Kind, Policy, Prefetch, Store, Stored};
+use crate::{CacheResult, CacheSpec, Kind, Prefetch, Store, Stored};
 
 const SUCCESS: CacheResult = CacheResult::Hit { kind: Kind::Success };
 const DENIAL: CacheResult = CacheResult::Hit { kind: Kind::Denial };
@@ -18,7 +18,7 @@ fn www() -> Ask {
 
 #[test]
 fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
-    let mut block = Block::new(Policy::default());
+    let mut block = Block::new(CacheSpec::default());
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
     assert_eq!(block.store(&www(), &mut www().addresses(&[10, 300])), Stored::Kept(Kind::Success));
     for (wait, ttls) in
@@ -36,9 +36,9 @@ fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
 
 #[test]
 fn a_record_is_never_counted_below_0() {
-    let mut block = Block::new(Policy {
-        success: Store { min_ttl: 0, ..Policy::default().success },
-        ..Policy::default()
+    let mut block = Block::new(CacheSpec {
+        success: Store { min_ttl: 0, ..CacheSpec::default().success },
+        ..CacheSpec::default()
     });
     let mut answer = www().addresses(&[30, 60]);
     block.store(&www(), &mut answer);
@@ -50,7 +50,7 @@ fn a_record_is_never_counted_below_0() {
 
 #[test]
 fn keepttl_hands_out_what_was_stored_until_it_expires() {
-    let mut block = Block::new(Policy { keep_ttl: true, ..Policy::default() });
+    let mut block = Block::new(CacheSpec { keep_ttl: true, ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[10, 300]));
     block.wait(9.0);
     assert_eq!(block.lookup(&www()).ttls, [10, 300]);
@@ -60,7 +60,7 @@ fn keepttl_hands_out_what_was_stored_until_it_expires() {
 
 #[test]
 fn a_hit_is_a_whole_reply_in_the_clients_case() {
-    let block = Block::new(Policy::default());
+    let block = Block::new(CacheSpec::default());
     let data = b"\x00\x05\x03web\x07example\x03org\0";
     let mx = crate::support::Record(Section::Answer, "www.example.org.", RType::MX, 60, data);
     let glue = crate::support::Record(Section::Additional, "web.example.org.", RType::A, 60, &[192, 0, 2, 7]);
@@ -77,7 +77,7 @@ fn a_hit_is_a_whole_reply_in_the_clients_case() {
 #[test]
 fn an_answer_of_any_length_comes_back_as_it_was() {
     for size in (0..200).chain([1000, 60_000]) {
-        let mut block = Block::new(Policy::default());
+        let mut block = Block::new(CacheSpec::default());
         let data: Vec<u8> = (0..size).map(|at| at as u8).collect();
         let text = crate::support::Record(Section::Answer, "www.example.org.", RType(65_400), 60, &data);
         let ask = Ask::new("www.example.org", RType(65_400));
@@ -103,7 +103,7 @@ fn ad_is_for_those_who_ask_for_it() {
         (0, Flags::RD | Flags::AD, true, 0),
         (Flags::AA | Flags::RA, Flags::RD, false, Flags::AA | Flags::RA),
     ] {
-        let block = Block::new(Policy::default());
+        let block = Block::new(CacheSpec::default());
         let ask = Ask::with("www.example.org", RType::A, flags, dnssec_ok);
         block.store(&ask, &mut ask.answer(Rcode::NOERROR, sent, &[a("www.example.org.", 60)]));
         assert_eq!(block.lookup(&ask).flags, Flags(seen), "{sent:x} {flags:x} {dnssec_ok}");
@@ -112,7 +112,7 @@ fn ad_is_for_those_who_ask_for_it() {
 
 #[test]
 fn only_the_same_question_with_the_same_do_and_cd_finds_an_answer() {
-    let block = Block::new(Policy::default());
+    let block = Block::new(CacheSpec::default());
     block.store(&www(), &mut www().addresses(&[60]));
     let other = block.cache.partition("example.org.");
     for (ask, found) in [
@@ -126,14 +126,14 @@ fn only_the_same_question_with_the_same_do_and_cd_finds_an_answer() {
         (Ask::with("www.example.org", RType::A, Flags::RD | Flags::CD, false), false),
     ] {
         assert_eq!(block.lookup(&ask).lookup != CacheResult::Miss, found);
-        let elsewhere = ask.see(|query, reply| other.lookup(&block.policy, query, block.now, reply));
+        let elsewhere = ask.see(|query, reply| other.lookup(&block.spec, query, block.now, reply));
         assert_eq!(elsewhere.lookup, CacheResult::Miss, "another block's");
     }
 }
 
 #[test]
 fn a_denial_hands_out_its_soa_and_its_reason() {
-    let mut block = Block::new(Policy::default());
+    let mut block = Block::new(CacheSpec::default());
     let mut answer = www().nxdomain(3600, 60);
     answer.ede = b"\0\x0f\0\x02\0\x11".to_vec();
     assert_eq!(block.store(&www(), &mut answer), Stored::Kept(Kind::Denial));
@@ -166,7 +166,7 @@ fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
         ("failure, refused", failure, refused, Stored::Passed, DENIAL),
         ("failure, failure", failure, failure, Stored::Kept(Kind::Denial), DENIAL),
     ] {
-        let block = Block::new(Policy::default());
+        let block = Block::new(CacheSpec::default());
         block.store(&www(), &mut first(&www()));
         assert_eq!(block.store(&www(), &mut second(&www())), stored, "{what}");
         assert_eq!(block.lookup(&www()).lookup, found, "{what}");
@@ -177,7 +177,7 @@ fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
 
 #[test]
 fn a_failure_is_kept_for_5_seconds_and_gives_way() {
-    let mut block = Block::new(Policy::default());
+    let mut block = Block::new(CacheSpec::default());
     assert_eq!(block.store(&www(), &mut www().servfail()), Stored::Kept(Kind::Denial));
     block.wait(4.9);
     let seen = block.lookup(&www());
@@ -188,7 +188,7 @@ fn a_failure_is_kept_for_5_seconds_and_gives_way() {
 
 #[test]
 fn an_expired_answer_gives_way_to_a_failure_without_serve_stale() {
-    let mut block = Block::new(Policy::default());
+    let mut block = Block::new(CacheSpec::default());
     block.store(&www(), &mut www().addresses(&[5]));
     block.wait(5.0);
     assert_eq!(block.store(&www(), &mut www().servfail()), Stored::Kept(Kind::Denial));
@@ -199,25 +199,25 @@ fn an_expired_answer_gives_way_to_a_failure_without_serve_stale() {
 
 #[test]
 fn zones_and_disabled_zones_hide_what_is_there() {
-    let mut block = Block::new(Policy::default());
+    let mut block = Block::new(CacheSpec::default());
     block.store(&www(), &mut www().addresses(&[60]));
     let zone = |text| vec![Name::from_text(text).unwrap()];
-    for (policy, found) in [
-        (Policy { zones: zone("example.org."), ..Policy::default() }, SUCCESS),
-        (Policy { zones: zone("example.com."), ..Policy::default() }, CacheResult::Miss),
-        (Policy { disabled_success: zone("."), ..Policy::default() }, CacheResult::Miss),
-        (Policy { disabled_success: zone("example.com."), ..Policy::default() }, SUCCESS),
-        (Policy { disabled_denial: zone("."), ..Policy::default() }, SUCCESS),
+    for (spec, found) in [
+        (CacheSpec { zones: zone("example.org."), ..CacheSpec::default() }, SUCCESS),
+        (CacheSpec { zones: zone("example.com."), ..CacheSpec::default() }, CacheResult::Miss),
+        (CacheSpec { disabled_success: zone("."), ..CacheSpec::default() }, CacheResult::Miss),
+        (CacheSpec { disabled_success: zone("example.com."), ..CacheSpec::default() }, SUCCESS),
+        (CacheSpec { disabled_denial: zone("."), ..CacheSpec::default() }, SUCCESS),
     ] {
-        block.policy = policy;
-        assert_eq!(block.lookup(&www()).lookup, found, "{:?}", block.policy);
+        block.spec = spec;
+        assert_eq!(block.lookup(&www()).lookup, found, "{:?}", block.spec);
     }
 }
 
 #[test]
 fn a_popular_answer_is_prefetched_by_one_caller() {
     let prefetch = Prefetch { amount: 3, duration: Duration::from_secs(60), percentage: 20 };
-    let mut block = Block::new(Policy { prefetch: Some(prefetch), ..Policy::default() });
+    let mut block = Block::new(CacheSpec { prefetch: Some(prefetch), ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[100]));
     assert_eq!(block.lookup(&www()).lookup, SUCCESS);
     block.wait(50.0);
@@ -244,7 +244,7 @@ fn a_popular_answer_is_prefetched_by_one_caller() {
 #[test]
 fn a_short_life_is_prefetched_in_its_last_second() {
     let prefetch = Prefetch { amount: 1, ..Prefetch::default() };
-    let mut block = Block::new(Policy { prefetch: Some(prefetch), ..Policy::default() });
+    let mut block = Block::new(CacheSpec { prefetch: Some(prefetch), ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[5]));
     block.wait(3.9);
     assert_eq!(block.lookup(&www()).lookup, SUCCESS);
@@ -257,7 +257,7 @@ fn a_short_life_is_prefetched_in_its_last_second() {
 #[test]
 fn popularity_outlives_the_refresh() {
     let prefetch = Prefetch { amount: 5, ..Prefetch::default() };
-    let mut block = Block::new(Policy { prefetch: Some(prefetch), ..Policy::default() });
+    let mut block = Block::new(CacheSpec { prefetch: Some(prefetch), ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[10]));
     for _ in 0..4 {
         assert_eq!(block.lookup(&www()).lookup, SUCCESS);

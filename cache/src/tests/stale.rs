@@ -5,7 +5,7 @@ use std::time::Duration;
 use wire::{Flags, RType, Rcode};
 
 use crate::support::{Ask, Block};
-use crate::{CacheResult, Kind, Mode, Policy, Stale, Stored};
+use crate::{CacheResult, CacheSpec, Kind, Mode, Stale, Stored};
 
 const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };
 const WAIT: Duration = Duration::from_millis(1800);
@@ -21,7 +21,7 @@ fn www() -> Ask {
 
 /// A block with an answer that expired 1 s ago.
 fn expired(stale: Stale) -> Block {
-    let mut block = Block::new(Policy { stale: Some(stale), ..Policy::default() });
+    let mut block = Block::new(CacheSpec { stale: Some(stale), ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[10, 300]));
     block.wait(11.0);
     block
@@ -134,7 +134,7 @@ fn a_failure_that_is_answered_leaves_the_expired_answer_in_place() {
 
 #[test]
 fn an_expired_denial_gives_way_to_the_first_address() {
-    let mut block = Block::new(Policy { stale: Some(verify(None)), ..Policy::default() });
+    let mut block = Block::new(CacheSpec { stale: Some(verify(None)), ..CacheSpec::default() });
     block.store(&www(), &mut www().nxdomain(10, 10));
     block.wait(20.0);
     assert_eq!(block.lookup(&www()).lookup, ASK_FIRST);
@@ -173,7 +173,7 @@ fn prefer_positive_keeps_an_address_over_denials_until_its_window_ends() {
 
 #[test]
 fn a_failure_entry_is_never_served_stale() {
-    let mut block = Block::new(Policy { stale: Some(Stale::default()), ..Policy::default() });
+    let mut block = Block::new(CacheSpec { stale: Some(Stale::default()), ..CacheSpec::default() });
     block.store(&www(), &mut www().servfail());
     block.wait(5.0);
     assert!(block.serve_stale(&www()).is_none());
@@ -191,7 +191,7 @@ fn a_query_without_rd_gets_nothing_expired() {
 
 #[test]
 fn serve_stale_gives_a_fresh_answer_as_it_is() {
-    let block = Block::new(Policy::default());
+    let block = Block::new(CacheSpec::default());
     assert!(block.serve_stale(&www()).is_none());
     block.store(
         &www(),

@@ -11,10 +11,10 @@
 //! each one message to one upstream. This module does no I/O, reads no clock and takes no lock.
 
 mod advance;
-mod budget;
 mod effects;
 mod flight;
 mod form;
+mod hedge_budget;
 mod ports;
 mod replies;
 mod subnets;
@@ -36,8 +36,8 @@ pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketI
 pub use waiters::Waiters;
 
 use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, Upstream, Who};
-use budget::Budget;
 use flight::{ATTEMPTS, Attempt, Flight, KeptQuery, SUBNET, State, key_bits, key_hash};
+use hedge_budget::HedgeBudget;
 use ports::{Owner, Ports};
 use subnets::Subnets;
 use table::Table;
@@ -83,7 +83,7 @@ pub struct Forwarder<W> {
     waiters: WaiterSlab<W>,
     timers: Timers,
     ports: Ports,
-    budget: Budget,
+    budget: HedgeBudget,
     rng: StdRng,
     hasher: foldhash::quality::RandomState,
     subnets: Subnets,
@@ -113,7 +113,7 @@ impl<W> Forwarder<W> {
             waiters: WaiterSlab::new(limits.waiters),
             timers: Timers::new(),
             ports: Ports::new(limits),
-            budget: Budget::new(),
+            budget: HedgeBudget::new(),
             rng,
             hasher: foldhash::quality::RandomState::default(),
             subnets: Subnets::default(),

@@ -15,13 +15,13 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Link, PIPELINE, Request, Shared, Target};
+use super::{ConnectionPools, Destination, Link, PIPELINE, Request};
 use crate::{ExchangeError, StreamKind, TlsSettings, Upstream};
 
 /// Lives as long as the connection; whatever it was given is answered or given to another connection.
 pub(super) async fn run(
-    shared: Arc<Shared>,
-    target: Target,
+    pools: Arc<ConnectionPools>,
+    destination: Destination,
     link: Arc<Link>,
     requests: mpsc::Receiver<Request>,
     connect_by: Instant,
@@ -35,8 +35,8 @@ pub(super) async fn run(
         last_read: Instant::now(),
         born: Instant::now(),
         idle_since: Instant::now(),
-        shared,
-        target,
+        pools,
+        destination,
         link,
         requests,
     };
@@ -96,8 +96,8 @@ fn broken(error: &io::Error, local: Option<SocketAddr>, upstream: SocketAddr) ->
 }
 
 struct Connection {
-    shared: Arc<Shared>,
-    target: Target,
+    pools: Arc<ConnectionPools>,
+    destination: Destination,
     link: Arc<Link>,
     requests: mpsc::Receiver<Request>,
     /// What is out, by the id it has here.
@@ -123,11 +123,11 @@ enum End {
 impl Connection {
     async fn connect_and_serve(&mut self, connect_by: Instant) -> End {
         let link = self.link.clone();
-        let (target, start) = (self.target.clone(), self.born);
+        let (destination, start) = (self.destination.clone(), self.born);
         let connected = async {
-            let stream = dial(&target.upstream, connect_by).await?;
+            let stream = dial(&destination.upstream, connect_by).await?;
             let local = stream.local_addr().ok();
-            match (target.kind, target.upstream.tls()) {
+            match (destination.kind, destination.upstream.tls()) {
                 (StreamKind::Tls, Some(settings)) => {
                     let stream = handshake(stream, settings, connect_by).await?;
                     Ok((Stream::Tls(Box::new(stream)), local))
@@ -215,8 +215,10 @@ impl Connection {
         let (Ok(length), Some(own)) =
             (u16::try_from(request.message.len()), request.message.first_chunk_mut())
         else {
-            return self
-                .answer(request, Err(ExchangeError::Garbage { upstream: self.target.upstream.address() }));
+            return self.answer(
+                request,
+                Err(ExchangeError::Garbage { upstream: self.destination.upstream.address() }),
+            );
         };
         *own = id.to_be_bytes();
         self.written.extend_from_slice(&length.to_be_bytes());
@@ -236,7 +238,7 @@ impl Connection {
         while let Some(length) = self.read.get(start..).and_then(|rest| rest.first_chunk::<2>()) {
             let length = usize::from(u16::from_be_bytes(*length));
             if length < wire::HEADER {
-                return Err(ExchangeError::Garbage { upstream: self.target.upstream.address() });
+                return Err(ExchangeError::Garbage { upstream: self.destination.upstream.address() });
             }
             let Some(message) = self.read.get(start + 2..start + 2 + length) else { break };
             let id = u16::from_be_bytes([message[0], message[1]]);
@@ -255,7 +257,7 @@ impl Connection {
 
     fn answer(&self, request: Request, result: Result<Vec<u8>, ExchangeError>) {
         self.link.load.fetch_sub(1, Ordering::Relaxed);
-        self.shared.deliver(&request, result);
+        self.pools.deliver(&request, result);
     }
 
     fn is_idle(&self) -> bool {
@@ -265,7 +267,7 @@ impl Connection {
     fn note_idle(&mut self) {
         if self.is_idle() {
             self.idle_since = Instant::now();
-            if self.shared.too_many_idle(&self.target) {
+            if self.pools.too_many_idle(&self.destination) {
                 self.link.retired.store(true, Ordering::Relaxed);
             }
         }
@@ -273,7 +275,7 @@ impl Connection {
 
     /// When time must be looked at next.
     fn next_wake(&self) -> Instant {
-        let limits = self.target.limits;
+        let limits = self.destination.limits;
         let age = if limits.max_age.is_zero() || self.link.retired.load(Ordering::Relaxed) {
             FAR
         } else {
@@ -292,7 +294,7 @@ impl Connection {
 
     /// Does what is due; whether the connection has no more use.
     fn is_done(&mut self) -> bool {
-        let (now, limits) = (Instant::now(), self.target.limits);
+        let (now, limits) = (Instant::now(), self.destination.limits);
         if !limits.max_age.is_zero() && now >= self.born + limits.max_age.min(FAR) {
             self.link.retired.store(true, Ordering::Relaxed);
         }
@@ -306,7 +308,7 @@ impl Connection {
             self.pending.iter().filter(|(_, request)| request.deadline <= now).map(|(&id, _)| id).collect();
         for id in over {
             if let Some(request) = self.pending.remove(&id) {
-                let upstream = self.target.upstream.address();
+                let upstream = self.destination.upstream.address();
                 self.answer(request, Err(ExchangeError::Timeout { local: self.local, upstream }));
             }
         }
@@ -317,12 +319,12 @@ impl Connection {
     }
 
     fn broken(&self, error: &io::Error) -> End {
-        End::Failed(broken(error, self.local, self.target.upstream.address()))
+        End::Failed(broken(error, self.local, self.destination.upstream.address()))
     }
 
     /// Leaves the pool and sees to what is left.
     fn clear(mut self, end: End) {
-        self.shared.remove(&self.target, &self.link);
+        self.pools.remove(&self.destination, &self.link);
         self.requests.close();
         let mut left: Vec<_> = self.pending.drain().map(|(_, request)| request).collect();
         while let Ok(request) = self.requests.try_recv() {
@@ -330,13 +332,13 @@ impl Connection {
         }
         for mut request in left {
             match &end {
-                End::Unused => self.shared.submit(&self.target, request),
+                End::Unused => self.pools.submit(&self.destination, request),
                 // RFC 7766, section 6.2.4: an upstream may close at any time; what it left unanswered is asked again.
                 End::Failed(ExchangeError::Read { .. }) if self.replies > 0 && request.moved < MOVES => {
                     request.moved += 1;
-                    self.shared.submit(&self.target, request);
+                    self.pools.submit(&self.destination, request);
                 }
-                End::Failed(error) => self.shared.deliver(&request, Err(error.clone())),
+                End::Failed(error) => self.pools.deliver(&request, Err(error.clone())),
             }
         }
     }

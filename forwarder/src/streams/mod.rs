@@ -28,11 +28,11 @@ pub trait Deliver: Send + Sync + 'static {
 /// All connections of the process. Cheap to clone; every worker has one.
 #[derive(Clone)]
 pub struct Streams {
-    shared: Arc<Shared>,
+    pools: Arc<ConnectionPools>,
 }
 
-/// What the connections share.
-pub(crate) struct Shared {
+/// All connections, by upstream and kind, and what they share.
+pub(crate) struct ConnectionPools {
     runtime: Handle,
     deliver: Arc<dyn Deliver>,
     pools: Mutex<HashMap<Key, Vec<Arc<Link>>>>,
@@ -65,7 +65,7 @@ pub(crate) struct Request {
 
 /// What a connection needs to know of those who use it.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct Destination {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) kind: StreamKind,
     pub(crate) limits: ConnectionLimits,
@@ -74,14 +74,14 @@ pub(crate) struct Target {
 impl Streams {
     /// No connections yet; they will live on `runtime`.
     pub fn new(runtime: Handle, deliver: Arc<dyn Deliver>) -> Self {
-        Self { shared: Arc::new(Shared { runtime, deliver, pools: Mutex::default() }) }
+        Self { pools: Arc::new(ConnectionPools { runtime, deliver, pools: Mutex::default() }) }
     }
 
     /// Sends a query over a connection that is there, or a new one. Returns at once; the result is delivered to `worker`,
     /// exactly once.
     pub fn exchange(&self, worker: usize, exchange: Exchange<'_>) {
-        let target =
-            Target { upstream: exchange.upstream.clone(), kind: exchange.kind, limits: exchange.limits };
+        let destination =
+            Destination { upstream: exchange.upstream.clone(), kind: exchange.kind, limits: exchange.limits };
         let request = Request {
             worker,
             id: exchange.id,
@@ -90,12 +90,12 @@ impl Streams {
             deadline: Instant::from_std(exchange.deadline),
             moved: 0,
         };
-        self.shared.submit(&target, request);
+        self.pools.submit(&destination, request);
     }
 
     /// How many connections there are.
     pub fn connections(&self) -> usize {
-        self.shared.pools().values().map(Vec::len).sum()
+        self.pools.lock().values().map(Vec::len).sum()
     }
 }
 
@@ -105,15 +105,15 @@ impl fmt::Debug for Streams {
     }
 }
 
-impl Shared {
+impl ConnectionPools {
     /// Gives a query to the connection that is likely to answer it first.
-    pub(crate) fn submit(self: &Arc<Self>, target: &Target, request: Request) {
-        let proto = match target.kind {
+    pub(crate) fn submit(self: &Arc<Self>, destination: &Destination, request: Request) {
+        let proto = match destination.kind {
             StreamKind::Tcp => UpstreamProto::Tcp,
             StreamKind::Tls => UpstreamProto::Tls,
         };
-        let mut pools = self.pools();
-        let links = pools.entry((target.upstream.id(), target.kind)).or_default();
+        let mut pools = self.lock();
+        let links = pools.entry((destination.upstream.id(), destination.kind)).or_default();
         let best = links
             .iter()
             .filter(|link| !link.retired.load(Ordering::Relaxed))
@@ -134,19 +134,24 @@ impl Shared {
                     retired: AtomicBool::new(false),
                 });
                 links.push(link.clone());
-                let task =
-                    connection::run(self.clone(), target.clone(), link.clone(), requests, request.connect_by);
+                let task = connection::run(
+                    self.clone(),
+                    destination.clone(),
+                    link.clone(),
+                    requests,
+                    request.connect_by,
+                );
                 self.runtime.spawn(task);
                 (link, false)
             }
             _ => {
                 drop(pools);
-                let upstream = target.upstream.address();
+                let upstream = destination.upstream.address();
                 self.deliver(&request, Err(ExchangeError::Overloaded { upstream }));
                 return;
             }
         };
-        target.upstream.metrics().connection(proto, reused);
+        destination.upstream.metrics().connection(proto, reused);
         link.load.fetch_add(1, Ordering::Relaxed);
         let refused = link.queue.try_send(request);
         drop(pools);
@@ -155,7 +160,7 @@ impl Shared {
             refused
         {
             link.load.fetch_sub(1, Ordering::Relaxed);
-            let upstream = target.upstream.address();
+            let upstream = destination.upstream.address();
             self.deliver(&request, Err(ExchangeError::Overloaded { upstream }));
         }
     }
@@ -165,8 +170,8 @@ impl Shared {
     }
 
     /// Takes a connection out of its pool: it gets no more queries.
-    pub(crate) fn remove(&self, target: &Target, link: &Arc<Link>) {
-        let (mut pools, key) = (self.pools(), (target.upstream.id(), target.kind));
+    pub(crate) fn remove(&self, destination: &Destination, link: &Arc<Link>) {
+        let (mut pools, key) = (self.lock(), (destination.upstream.id(), destination.kind));
         if let Some(links) = pools.get_mut(&key) {
             links.retain(|other| !Arc::ptr_eq(other, link));
             if links.is_empty() {
@@ -176,20 +181,20 @@ impl Shared {
     }
 
     /// Whether more connections of the pool are idle than `max_idle` allows.
-    pub(crate) fn too_many_idle(&self, target: &Target) -> bool {
-        let max = target.limits.max_idle as usize;
+    pub(crate) fn too_many_idle(&self, destination: &Destination) -> bool {
+        let max = destination.limits.max_idle as usize;
         if max == 0 {
             return false;
         }
-        let pools = self.pools();
-        let links = pools.get(&(target.upstream.id(), target.kind)).map_or(&[][..], Vec::as_slice);
+        let pools = self.lock();
+        let links = pools.get(&(destination.upstream.id(), destination.kind)).map_or(&[][..], Vec::as_slice);
         let left = |link: &&Arc<Link>| {
             link.load.load(Ordering::Relaxed) == 0 && !link.retired.load(Ordering::Relaxed)
         };
         links.iter().filter(left).count() > max
     }
 
-    fn pools(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<Arc<Link>>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<Arc<Link>>>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

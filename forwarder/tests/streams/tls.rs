@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forwarder::{ExchangeError, TlsError, TlsSettings, TlsSpec, UpstreamProto};
+use forwarder::{ExchangeError, TlsError, TlsSettings, UpstreamProto, UpstreamTlsSpec};
 use tokio::sync::mpsc;
 
 use super::common::ms;
@@ -78,10 +78,10 @@ async fn tls_checks_the_name_and_sends_it() {
     let authority = Some(files.directory.path().join("ca.pem"));
     for (name, sent) in [(Some("dns.example.org"), Some("dns.example.org")), (None, None)] {
         let (address, mut seen) = tls_server(files.server.clone()).await;
-        let spec = TlsSpec {
+        let spec = UpstreamTlsSpec {
             authority: authority.clone(),
             server_name: name.map(ToOwned::to_owned),
-            ..TlsSpec::default()
+            ..UpstreamTlsSpec::default()
         };
         let mut asker = Asker::new(address, Some(TlsSettings::load(&spec).unwrap()));
         for id in 0..5 {
@@ -110,7 +110,7 @@ async fn certificates_that_do_not_fit_are_named() {
     ];
     for (config, authority, name, client, expected) in rows {
         let (address, _seen) = tls_server(config).await;
-        let spec = TlsSpec { authority, server_name: name.map(ToOwned::to_owned), client };
+        let spec = UpstreamTlsSpec { authority, server_name: name.map(ToOwned::to_owned), client };
         let mut asker = Asker::new(address, Some(TlsSettings::load(&spec).unwrap()));
         asker.send(1);
         match asker.next().await.1 {
@@ -145,10 +145,10 @@ async fn an_upstream_that_shows_the_authority_itself_is_asked() {
         .with_single_cert(vec![own.der().clone()], private)
         .unwrap();
     let (address, _seen) = tls_server(Arc::new(config)).await;
-    let spec = TlsSpec {
+    let spec = UpstreamTlsSpec {
         authority: Some(path),
         server_name: Some("dns.example.org".to_owned()),
-        ..TlsSpec::default()
+        ..UpstreamTlsSpec::default()
     };
     let mut asker = Asker::new(address, Some(TlsSettings::load(&spec).unwrap()));
     asker.ask(1).await;
@@ -169,10 +169,10 @@ async fn why_a_certificate_is_not_accepted_is_told_in_words() {
     std::fs::write(&unlike, own.pem()).unwrap();
     for (authority, told) in [(other.directory.path().join("ca.pem"), signature), (unlike, issuer)] {
         let (address, _seen) = tls_server(files.server.clone()).await;
-        let spec = TlsSpec {
+        let spec = UpstreamTlsSpec {
             authority: Some(authority),
             server_name: Some("dns.example.org".to_owned()),
-            ..TlsSpec::default()
+            ..UpstreamTlsSpec::default()
         };
         let mut asker = Asker::new(address, Some(TlsSettings::load(&spec).unwrap()));
         asker.send(1);
@@ -184,7 +184,7 @@ async fn why_a_certificate_is_not_accepted_is_told_in_words() {
 #[tokio::test]
 async fn an_upstream_that_never_shakes_hands_costs_no_more_than_the_deadline() {
     let (address, _) = server(|_, stream| swallow(stream)).await;
-    let mut asker = Asker::new(address, Some(TlsSettings::load(&TlsSpec::default()).unwrap()));
+    let mut asker = Asker::new(address, Some(TlsSettings::load(&UpstreamTlsSpec::default()).unwrap()));
     asker.connect = ms(300);
     let start = now();
     asker.send(1);
@@ -197,10 +197,12 @@ async fn an_upstream_that_never_shakes_hands_costs_no_more_than_the_deadline() {
 fn tls_settings_that_cannot_work_are_refused_with_their_file() {
     let files = certificates();
     let path = |file: &str| files.directory.path().join(file);
-    let client =
-        |certificate, key| TlsSpec { client: Some((path(certificate), path(key))), ..TlsSpec::default() };
-    let authority = |file| TlsSpec { authority: Some(path(file)), ..TlsSpec::default() };
-    let named = |name: &str| TlsSpec { server_name: Some(name.into()), ..authority("ca.pem") };
+    let client = |certificate, key| UpstreamTlsSpec {
+        client: Some((path(certificate), path(key))),
+        ..UpstreamTlsSpec::default()
+    };
+    let authority = |file| UpstreamTlsSpec { authority: Some(path(file)), ..UpstreamTlsSpec::default() };
+    let named = |name: &str| UpstreamTlsSpec { server_name: Some(name.into()), ..authority("ca.pem") };
     assert!(matches!(TlsSettings::load(&authority("none.pem")), Err(TlsError::File { .. })));
     assert!(matches!(TlsSettings::load(&authority("empty.pem")), Err(TlsError::Certificate(_))));
     assert!(matches!(TlsSettings::load(&authority("key.pem")), Err(TlsError::Certificate(_))));

@@ -26,7 +26,7 @@ use std::time::Duration;
 use wire::{Class, Flags, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 pub use self::external::{External, ExternalRules};
-pub use self::transfer::{Push, Told, Transfer};
+pub use self::transfer::{Progress, Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
 use self::ports::MeantPorts;

@@ -35,7 +35,7 @@ pub struct Transfer {
 
 /// How far [`Transfer::next`] has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Progress {
     /// A record found no room.
     Full,
     /// It has looked at as much as it may at once; there may be no record that it told.
@@ -178,11 +178,11 @@ impl Transfer {
     }
 
     /// Tells records until one finds no room, which comes first the next time, or for as long as others may wait.
-    pub fn next(&mut self, push: &mut Push<'_>) -> Told {
+    pub fn next(&mut self, push: &mut Push<'_>) -> Progress {
         let mut looks = MOST_AT_ONCE;
         while self.part != Part::End {
             // A service has as many ports as who may write it likes, and none of them need have a record.
-            let Some(left) = looks.checked_sub(1) else { return Told::Paused };
+            let Some(left) = looks.checked_sub(1) else { return Progress::Paused };
             looks = left;
             match self.place() {
                 Place::Record(owner, rtype, data) => {
@@ -197,7 +197,7 @@ impl Transfer {
                         _ => self.ttls.addresses,
                     };
                     if !push(&owner, rtype, ttl, &data) {
-                        return Told::Full;
+                        return Progress::Full;
                     }
                     self.at[2] += 1;
                 }
@@ -206,7 +206,7 @@ impl Transfer {
                 Place::EndOfService => self.at = [self.at[0] + 1, 0, 0],
             }
         }
-        Told::All
+        Progress::All
     }
 
     /// What stands at the place that it has come to; goes on to the next part where one ends.

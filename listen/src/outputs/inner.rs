@@ -10,7 +10,7 @@ use crate::pending::{Inner, Share};
 use crate::waiter::{Client, Miss, Waiter};
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
-use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
+use query::evaluation::{self, End, Evaluation, FollowCnames, InnerAnswer, Missing, Outer};
 use query::serve;
 
 /// What a flight came to, for all that wait for it.
@@ -77,7 +77,7 @@ impl Outputs {
         let mut reply = Reply::start(&mut message, &query);
         let earlier = came.earlier_is_better
             && block_cache(&waiter.zone.block, &query)
-                .is_some_and(|cache| cache.partition.serve_stale(&cache.policy, &query, now, &mut reply));
+                .is_some_and(|cache| cache.partition.serve_stale(&cache.spec, &query, now, &mut reply));
         match (earlier, came.told) {
             (true, _) => waiter.zone.counters(self.index).add(|zone| &zone.cache_stale),
             (false, Ok(answer)) => push_answer(&mut reply, &query, answer),
@@ -86,10 +86,10 @@ impl Outputs {
                 if !share.own {
                     waiter.zone.block.envelope.tell_failure(failure, &query, now);
                 }
-                return InnerAnswer::new(&waiter.zone, &query, Err(failure.clone()), Follow::No);
+                return InnerAnswer::new(&waiter.zone, &query, Err(failure.clone()), FollowCnames::No);
             }
         }
-        let found = InnerAnswer::of_reply(&waiter.zone, &query, &reply, Follow::No);
+        let found = InnerAnswer::of_reply(&waiter.zone, &query, &reply, FollowCnames::No);
         came.told_already.push((waiter.asker, earlier, found.clone()));
         found
     }

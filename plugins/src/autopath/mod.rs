@@ -24,7 +24,7 @@ use plugin::failure::Failure;
 use plugin::lasting::Keeps;
 use plugin::search::SearchPaths;
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Back, Inward, Needs, Sought, Step, Told, Wish, Wishes};
+use plugin::step::{Back, Inward, Needs, Outward, Sought, Step, Wish, Wishes};
 use plugin::{QueryContext, SetupError};
 
 impl StepSpec for AutopathSpec {
@@ -219,12 +219,12 @@ struct Domain;
 
 impl Back for Domain {
     /// Names below it are there, completed: whoever is told that it is not takes them for gone, too (RFC 8020).
-    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Outward {
         // Behind an alias NXDOMAIN is about another name.
         if told.rcode == Rcode::NXDOMAIN && told.section(Section::Answer).next().is_none() {
             told.rcode = Rcode::NOERROR;
         }
-        Told::Done
+        Outward::Done
     }
 }
 

@@ -13,29 +13,34 @@ const PLUGIN: &str = "bind";
 
 /// Addresses and interfaces as written; interfaces are looked up when the listeners are planned.
 #[derive(Debug, Default, Clone)]
-pub struct BindSpec {
+pub struct BindSpec(Vec<Bind>);
+
+/// One directive.
+#[derive(Debug, Clone)]
+struct Bind {
     /// IP addresses, `fe80::1%LINK` among them, or interface names, in file order.
-    pub targets: Vec<Word>,
-    /// Addresses, or interfaces with all of theirs, that are left out.
-    pub except: Vec<Word>,
+    targets: Vec<Word>,
+    /// Of these, addresses, or interfaces with all of theirs, that are left out.
+    except: Vec<Word>,
 }
 
 /// Reads every `bind` of one server block; repeats add up.
 pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
-    let mut spec = BindSpec::default();
+    let mut binds = Vec::new();
     for directive in directives {
-        spec.targets.extend_from_slice(Args::new(PLUGIN, directive, "an address or interface").some()?);
+        let targets = Args::new(PLUGIN, directive, "an address or interface").some()?.to_vec();
+        let mut except = Vec::new();
         for property in directive.body.iter().flatten() {
             match property.name.text.as_str() {
                 "except" => {
-                    spec.except
-                        .extend_from_slice(Args::new(PLUGIN, property, "an address or interface").some()?);
+                    except.extend_from_slice(Args::new(PLUGIN, property, "an address or interface").some()?);
                 }
                 _ => return Err(unknown_property(PLUGIN, property, &["except"])),
             }
         }
+        binds.push(Bind { targets, except });
     }
-    Ok(Arc::new(spec))
+    Ok(Arc::new(BindSpec(binds)))
 }
 
 impl BindSpec {
@@ -60,18 +65,20 @@ impl BindSpec {
             }
             Ok(addresses)
         };
-        let except = expand(&self.except)?;
-        let left_out = |address: SocketAddr| {
-            except.contains(&address) || except.contains(&SocketAddr::new(address.ip(), 0))
-        };
         let mut addresses: Vec<SocketAddr> = Vec::new();
-        for address in expand(&self.targets)? {
-            if !left_out(address) && !addresses.contains(&address) {
-                addresses.push(address);
+        for Bind { targets, except } in &self.0 {
+            let except = expand(except)?;
+            let left_out = |address: SocketAddr| {
+                except.contains(&address) || except.contains(&SocketAddr::new(address.ip(), 0))
+            };
+            for address in expand(targets)? {
+                if !left_out(address) && !addresses.contains(&address) {
+                    addresses.push(address);
+                }
             }
         }
-        if let (Some(first), true) = (self.targets.first(), addresses.is_empty()) {
-            let rule = match except.is_empty() {
+        if let (Some(first), true) = (self.targets().next(), addresses.is_empty()) {
+            let rule = match self.0.iter().all(|bind| bind.except.is_empty()) {
                 true => "the interface has no address to listen on; give it one, or name an IP address",
                 false => "`except` leaves no address to listen on; leave one",
             };
@@ -82,9 +89,14 @@ impl BindSpec {
 }
 
 impl BindSpec {
+    /// All words that name addresses, in file order.
+    pub fn targets(&self) -> impl Iterator<Item = &Word> {
+        self.0.iter().flat_map(|bind| &bind.targets)
+    }
+
     /// The word that names this address.
     pub fn word_of(&self, ip: IpAddr) -> Option<&Word> {
-        self.targets.iter().find(|word| address(&word.text).is_some_and(|address| address.ip() == ip))
+        self.targets().find(|word| address(&word.text).is_some_and(|address| address.ip() == ip))
     }
 }
 
@@ -138,6 +150,8 @@ mod tests {
             ("bind eth0 {\nexcept fe80::1\n}", "10.0.0.1"),
             ("bind eth0 lo {\nexcept lo\nexcept fe80::1 192.0.2.1\n}", "10.0.0.1"),
             ("bind eth0 {\nexcept 10.0.0.1\n}\nbind lo", "[fe80::1%7] 127.0.0.1 [::1]"),
+            ("bind 10.0.0.1\nbind eth0 lo {\nexcept 10.0.0.1 lo\n}", "10.0.0.1 [fe80::1%7]"),
+            ("bind 10.0.0.1\nbind lo {\nexcept lo\n}", "10.0.0.1"),
         ] {
             assert_eq!(addresses(lines), Ok(expected.to_owned()), "{lines}");
         }

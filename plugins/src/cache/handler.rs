@@ -14,12 +14,12 @@ pub struct CacheSource(BlockCache);
 
 /// A block's part of the cache.
 pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildContext<'_>) -> BlockCache {
-    let mut policy = spec.clone();
-    let zones = std::mem::take(&mut policy.zones);
+    let mut spec = spec.clone();
+    let zones = std::mem::take(&mut spec.zones);
     if !context.scope(&zones).is_all() {
-        policy.zones.clone_from(&zones);
+        spec.zones.clone_from(&zones);
     }
-    BlockCache { partition, policy, zones: zones.into() }
+    BlockCache { partition, spec, zones: zones.into() }
 }
 
 impl CacheSource {
@@ -47,7 +47,7 @@ impl Source for CacheSource {
             Kind::Success => counters.add(|zone| &zone.cache_hits[0]),
             Kind::Denial => counters.add(|zone| &zone.cache_hits[1]),
         };
-        match cache.partition.lookup(&cache.policy, query, context.now, reply) {
+        match cache.partition.lookup(&cache.spec, query, context.now, reply) {
             CacheResult::Hit { kind } => {
                 hit(kind);
                 Lookup::Answer
@@ -60,7 +60,12 @@ impl Source for CacheSource {
             CacheResult::Stale { kind, refresh } => {
                 hit(kind);
                 counters.add(|zone| &zone.cache_stale);
-                if refresh { Lookup::Refresh } else { Lookup::Answer }
+                if !refresh {
+                    return Lookup::Answer;
+                }
+                // As in CoreDNS, which calls it a prefetch, too.
+                counters.add(|zone| &zone.cache_prefetches);
+                Lookup::Refresh
             }
             CacheResult::Verify { wait } => {
                 counters.add(|zone| &zone.cache_misses);

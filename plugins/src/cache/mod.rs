@@ -6,10 +6,11 @@ pub mod metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cache::{Mode, Policy, Prefetch, Stale, Store};
+use ::cache::{Mode, Prefetch, Stale, Store};
 use corefile::{Directive, Located, Word};
 use wire::Name;
 
+pub use ::cache::CacheSpec;
 pub use handler::{CacheSource, of_block};
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
@@ -21,34 +22,31 @@ const PROPERTIES: &[&str] =
     &["denial", "disable", "keepttl", "prefetch", "serve_stale", "serve_stale_policy", "servfail", "success"];
 const TTL: &str = "a TTL in seconds, above 0";
 
-/// What one `cache` directive says.
-pub type CacheSpec = Policy;
-
 /// Reads the one `cache` of a server block.
 pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     let directive = once(PLUGIN, directives)?;
-    let mut policy = Policy::default();
+    let mut spec = CacheSpec::default();
     let mut words = directive.args.as_slice();
     if let [first, rest @ ..] = words
         && first.text.parse::<i64>().is_ok()
     {
         let max_ttl = number(PLUGIN, first, 1..=MAX_TTL, TTL)?;
-        policy.success.max_ttl = max_ttl;
-        policy.denial.max_ttl = max_ttl;
+        spec.success.max_ttl = max_ttl;
+        spec.denial.max_ttl = max_ttl;
         words = rest;
     }
     refuse_duration(words)?;
-    policy.zones = zones_or(words, written.zones)?;
+    spec.zones = zones_or(words, written.zones)?;
     let mut policy_at = None;
     for property in directive.body.iter().flatten() {
         let mut args = Args::new(PLUGIN, property, expected(&property.name.text));
         match property.name.text.as_str() {
-            "success" => store(&mut args, &mut policy.success)?,
-            "denial" => store(&mut args, &mut policy.denial)?,
-            "prefetch" => policy.prefetch = prefetch(&mut args)?,
+            "success" => store(&mut args, &mut spec.success)?,
+            "denial" => store(&mut args, &mut spec.denial)?,
+            "prefetch" => spec.prefetch = prefetch(&mut args)?,
             "serve_stale" => {
-                let prefer_positive = policy.stale.is_some_and(|stale| stale.prefer_positive);
-                policy.stale = Some(Stale { prefer_positive, ..serve_stale(&mut args)? });
+                let prefer_positive = spec.stale.is_some_and(|stale| stale.prefer_positive);
+                spec.stale = Some(Stale { prefer_positive, ..serve_stale(&mut args)? });
             }
             "serve_stale_policy" => {
                 let word = args.required()?;
@@ -59,8 +57,8 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
             }
             "servfail" => {
                 let word = args.required()?;
-                policy.servfail = duration(PLUGIN, word, SERVFAIL)?;
-                if policy.servfail > Policy::MAX_SERVFAIL {
+                spec.servfail = duration(PLUGIN, word, SERVFAIL)?;
+                if spec.servfail > CacheSpec::MAX_SERVFAIL {
                     return Err(bad(PLUGIN, word, SERVFAIL));
                 }
             }
@@ -68,25 +66,25 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
                 let word = args.required()?;
                 let zones = zones_or(args.rest(), &[Name::ROOT])?;
                 match word.text.as_str() {
-                    "success" => policy.disabled_success.extend(zones),
-                    "denial" => policy.disabled_denial.extend(zones),
+                    "success" => spec.disabled_success.extend(zones),
+                    "denial" => spec.disabled_denial.extend(zones),
                     _ => return Err(bad(PLUGIN, word, "`success` or `denial`")),
                 }
             }
-            "keepttl" => policy.keep_ttl = flag(PLUGIN, property)?,
+            "keepttl" => spec.keep_ttl = flag(PLUGIN, property)?,
             _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
         }
         args.end()?;
     }
     if let Some(at) = policy_at {
         let rule = "`serve_stale_policy` requires `serve_stale`";
-        let stale = policy
+        let stale = spec
             .stale
             .as_mut()
             .ok_or_else(|| Located::new(at, SetupError::Order { plugin: PLUGIN, rule }))?;
         stale.prefer_positive = true;
     }
-    Ok(Arc::new(policy))
+    Ok(Arc::new(spec))
 }
 
 /// `cache 3600s` reads as a zone in CoreDNS and so switches the cache off for everything else, in silence.
@@ -179,14 +177,14 @@ mod tests {
     use crate::setup::tests::{refused, refused_properties, said, with};
 
     /// What a row makes different from the bare directive.
-    type Change = fn(&mut Policy);
+    type Change = fn(&mut CacheSpec);
 
     fn name(text: &str) -> Name {
         Name::from_text(text).unwrap()
     }
 
-    fn stale(policy: &mut Policy) -> &mut Stale {
-        policy.stale.get_or_insert_default()
+    fn stale(spec: &mut CacheSpec) -> &mut Stale {
+        spec.stale.get_or_insert_default()
     }
 
     #[test]
@@ -249,7 +247,7 @@ mod tests {
             (properties("keepttl"), |p| p.keep_ttl = true),
         ];
         for (lines, change) in rows {
-            let mut expected = Policy { zones: vec![Name::ROOT], ..Policy::default() };
+            let mut expected = CacheSpec { zones: vec![Name::ROOT], ..CacheSpec::default() };
             change(&mut expected);
             assert_eq!(said(lines), Some(expected), "{lines}");
         }

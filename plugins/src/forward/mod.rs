@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
-use forwarder::{Chain, ResolveError, Stanza, TlsError, TlsSettings, TlsSpec, Upstream};
+use forwarder::{Chain, ResolveError, Stanza, TlsError, TlsSettings, Upstream, UpstreamTlsSpec};
 use readfile::Look;
 use wire::Name;
 
@@ -22,14 +22,14 @@ use plugin::args::Result;
 use plugin::endpoint::Endpoint;
 use plugin::{SetupError, Spec};
 pub(crate) use setup::read;
-pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, Target, TlsFiles};
+pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, ForwardTarget, TlsFiles};
 
 /// The directive.
 pub const PLUGIN: &str = "forward";
 
 /// What stanzas are built with, of what outlives configurations.
 #[derive(Clone, Copy)]
-pub struct Shared<'s> {
+pub struct ForwardContext<'s> {
     /// All upstreams, their health and connections.
     pub upstreams: &'s forwarder::Registry,
     /// What is counted of all stanzas.
@@ -52,31 +52,32 @@ pub type LeadsBack<'s> = &'s dyn Fn(&Stanza, &[Arc<Upstream>]) -> Option<Endpoin
 /// # Errors
 /// At the target or property that cannot be used. `ours`, this server's own addresses, are not asked for the names of
 /// upstreams.
-pub fn chain(spec: &ForwardSpecs, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Chain>> {
-    let stanzas = spec.stanzas.iter().map(|spec| stanza(spec, shared, ours)).collect::<Result<Vec<_>>>()?;
+pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Chain>> {
+    let stanzas = spec.stanzas.iter().map(|spec| stanza(spec, context, ours)).collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(Chain::new(stanzas)))
 }
 
-fn stanza(spec: &ForwardSpec, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanza>> {
-    let resolver = Resolver { spec, shared, lists: &[] };
+fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanza>> {
+    let resolver = Resolver { spec, context, lists: &[] };
     // Before the list is read: what changes meanwhile is seen by the next look.
     let changes = resolver.of_node().map(node::Upstreams::changes);
     let upstreams = resolver.upstreams()?;
-    let stanza = Stanza::new(spec.stanza.clone(), upstreams, shared.forward.clone()).map_err(|_| {
+    let stanza = Stanza::new(spec.stanza.clone(), upstreams, context.forward.clone()).map_err(|_| {
         let rule = "at most 15 upstreams can stand in one `forward`";
         Located::new(&spec.at, SetupError::Order { plugin: "forward", rule })
     })?;
     let stanza = Arc::new(stanza);
-    let may_change = |target: &Target| matches!(target, Target::File(_) | Target::Host { .. });
+    let may_change =
+        |target: &ForwardTarget| matches!(target, ForwardTarget::File(_) | ForwardTarget::Host { .. });
     if changes.is_some() || spec.targets.iter().any(|(target, _)| may_change(target)) {
-        shared.followed.follow(spec.clone(), ours.to_vec(), &stanza, changes);
+        context.followed.follow(spec.clone(), ours.to_vec(), &stanza, changes);
     }
     Ok(stanza)
 }
 
 struct Resolver<'s> {
     spec: &'s ForwardSpec,
-    shared: Shared<'s>,
+    context: ForwardContext<'s>,
     /// Files that are read already.
     lists: &'s [List],
 }
@@ -84,7 +85,7 @@ struct Resolver<'s> {
 impl Resolver<'_> {
     /// The servers of the node's network, where a target stands for them.
     fn of_node(&self) -> Option<&node::Upstreams> {
-        let upstreams = self.shared.node_upstreams?;
+        let upstreams = self.context.node_upstreams?;
         self.spec.targets.iter().any(|(target, _)| target.port_of_node().is_some()).then_some(upstreams)
     }
 
@@ -100,7 +101,7 @@ impl Resolver<'_> {
                         SetupError::SourceFamily { upstream: address, source_address },
                     ));
                 }
-                let upstream = self.shared.upstreams.upstream(address, tls, source);
+                let upstream = self.context.upstreams.upstream(address, tls, source);
                 if !upstreams.iter().any(|known| Arc::ptr_eq(known, &upstream)) {
                     upstreams.push(upstream);
                 }
@@ -111,21 +112,21 @@ impl Resolver<'_> {
 
     fn addresses(
         &self,
-        target: &Target,
+        target: &ForwardTarget,
         at: &Location,
     ) -> Result<Vec<(SocketAddr, Option<Arc<TlsSettings>>)>> {
-        if let (Some(port), Some(upstreams)) = (target.port_of_node(), self.shared.node_upstreams)
+        if let (Some(port), Some(upstreams)) = (target.port_of_node(), self.context.node_upstreams)
             && let list = upstreams.list()
             && !list.is_empty()
         {
             return Ok(list.iter().map(|server| (with_port(*server, port), None)).collect());
         }
         match target {
-            Target::Address { address, tls, server_name } => {
+            ForwardTarget::Address { address, tls, server_name } => {
                 let settings = tls.then(|| self.tls(server_name.as_deref(), at)).transpose()?;
                 Ok(vec![(*address, settings)])
             }
-            Target::File(path) => {
+            ForwardTarget::File(path) => {
                 let text = match self.lists.iter().find(|list| list.path == *path) {
                     Some(list) => Ok(list.text.clone()),
                     None => read_list(path),
@@ -138,8 +139,8 @@ impl Resolver<'_> {
                 }
                 Ok(addresses.into_iter().map(|address| (address, None)).collect())
             }
-            Target::Host { .. } if !self.shared.resolve_names => Ok(Vec::new()),
-            Target::Host { name, port, tls } => {
+            ForwardTarget::Host { .. } if !self.context.resolve_names => Ok(Vec::new()),
+            ForwardTarget::Host { name, port, tls } => {
                 let found = self.resolve(name).map_err(|error| {
                     Located::new(at, SetupError::Unresolved { name: name.to_string(), error })
                 })?;
@@ -158,7 +159,7 @@ impl Resolver<'_> {
 
     /// The addresses of a host name, as they were found with all others of the configuration.
     fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, Box<ResolveError>> {
-        let found = self.shared.followed.names.find(&(*name, self.spec.resolvers.clone()));
+        let found = self.context.followed.names.find(&(*name, self.spec.resolvers.clone()));
         found.unwrap_or_else(|| Err(Box::new(ResolveError::NoServer(*name)))).map(|found| found.addresses)
     }
 
@@ -166,8 +167,11 @@ impl Resolver<'_> {
         let files = self.spec.tls.clone().unwrap_or_default();
         let own_name = self.spec.tls_servername.as_ref();
         let name = own_name.map(|(name, _)| name.as_str()).or(server_name);
-        let spec =
-            TlsSpec { client: files.client, authority: files.ca, server_name: name.map(str::to_owned) };
+        let spec = UpstreamTlsSpec {
+            client: files.client,
+            authority: files.ca,
+            server_name: name.map(str::to_owned),
+        };
         let settings = TlsSettings::load(&spec).map_err(|error| {
             let file = self.spec.tls_at.iter().find(|(path, _)| Some(path.as_path()) == error.file());
             let word = match error {
@@ -240,7 +244,7 @@ impl Followed {
     /// Each file is waited for, for at most `patience`; what one that takes longer says is for the next time.
     pub fn look(
         &self,
-        shared: Shared<'_>,
+        context: ForwardContext<'_>,
         leads_back: LeadsBack<'_>,
         now: Instant,
         patience: Duration,
@@ -255,14 +259,14 @@ impl Followed {
         let mut next = files.due?;
         for follow in &mut files.follows {
             let Some(stanza) = follow.stanza.upgrade() else { continue };
-            let news = follow.names.look(now, &follow.ours, shared.handle);
+            let news = follow.names.look(now, &follow.ours, context.handle);
             if let News::Failed(error) = &news {
                 logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
             }
-            let of_node = follow.node_changed(shared);
+            let of_node = follow.node_changed(context);
             if follow.changed(begin, now, patience) || of_node || news == News::Changed {
                 follow.names.publish(&self.names);
-                follow.apply(&stanza, shared, leads_back, logger);
+                follow.apply(&stanza, context, leads_back, logger);
             }
             for list in follow.lists.iter().filter(|list| list.look.goes_on()) {
                 next = next.min(list.look.again(now));
@@ -277,8 +281,8 @@ impl Followed {
 }
 
 impl FollowedForward {
-    fn node_changed(&mut self, shared: Shared<'_>) -> bool {
-        let (Some(seen), Some(upstreams)) = (&mut self.of_node, shared.node_upstreams) else { return false };
+    fn node_changed(&mut self, context: ForwardContext<'_>) -> bool {
+        let (Some(seen), Some(upstreams)) = (&mut self.of_node, context.node_upstreams) else { return false };
         let changes = upstreams.changes();
         std::mem::replace(seen, changes) != changes
     }
@@ -300,8 +304,14 @@ impl FollowedForward {
         changed
     }
 
-    fn apply(&self, stanza: &Stanza, shared: Shared<'_>, leads_back: LeadsBack<'_>, logger: &Logger) {
-        let resolver = Resolver { spec: &self.spec, shared, lists: &self.lists };
+    fn apply(
+        &self,
+        stanza: &Stanza,
+        context: ForwardContext<'_>,
+        leads_back: LeadsBack<'_>,
+        logger: &Logger,
+    ) {
+        let resolver = Resolver { spec: &self.spec, context, lists: &self.lists };
         let outcome = resolver.upstreams().map_err(|error| format!("{error:#}")).and_then(|upstreams| {
             if let Some(upstream) = leads_back(stanza, &upstreams) {
                 return Err(SetupError::Circle { upstream }.to_string());
@@ -317,7 +327,7 @@ impl FollowedForward {
     }
 }
 
-impl Target {
+impl ForwardTarget {
     /// The port at which it stands for the servers of the node's network, where those are known.
     pub fn port_of_node(&self) -> Option<u16> {
         match self {
@@ -338,7 +348,7 @@ fn with_port(mut server: SocketAddr, port: u16) -> SocketAddr {
 impl ForwardSpec {
     fn files(&self) -> impl Iterator<Item = &Path> {
         self.targets.iter().filter_map(|(target, _)| match target {
-            Target::File(path) => Some(path.as_path()),
+            ForwardTarget::File(path) => Some(path.as_path()),
             _ => None,
         })
     }

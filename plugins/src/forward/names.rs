@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking};
 use wire::Name;
 
-use super::setup::{ForwardSpec, Target};
+use super::setup::{ForwardSpec, ForwardTarget};
 
 /// A name, and the servers that are asked for it, as the Corefile names them: without any, those of the system, whoever they
 /// are then.
@@ -151,7 +151,7 @@ impl ResolvedNames {
 /// The names among a stanza's targets.
 fn wanted(spec: &ForwardSpec) -> impl Iterator<Item = Wanted> {
     spec.targets.iter().filter_map(|(target, _)| match target {
-        Target::Host { name, .. } => Some((*name, spec.resolvers.clone())),
+        ForwardTarget::Host { name, .. } => Some((*name, spec.resolvers.clone())),
         _ => None,
     })
 }

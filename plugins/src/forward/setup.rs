@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word};
-use forwarder::{MAX_UPSTREAMS, Policy, StanzaSpec};
+use forwarder::{HealthCheck, MAX_UPSTREAMS, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
 use plugin::SetupError;
@@ -53,7 +53,7 @@ pub struct ForwardSpec {
     /// What the upstreams' state machine needs to know.
     pub stanza: StanzaSpec,
     /// Whom to ask, in file order; at most 15.
-    pub targets: Vec<(Target, Location)>,
+    pub targets: Vec<(ForwardTarget, Location)>,
     /// `tls [CERT KEY] [CA]`: files, in the meaning that their number gives them.
     pub tls: Option<TlsFiles>,
     /// Where they stand.
@@ -66,10 +66,10 @@ pub struct ForwardSpec {
     pub resolvers: Vec<SocketAddr>,
 }
 
-/// One target.
+/// What one word behind the zone of `forward` names.
 #[allow(clippy::large_enum_variant, reason = "a configuration has a handful of them")]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum ForwardTarget {
     /// An address.
     Address {
         /// Where.
@@ -141,7 +141,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     let named = spec
         .targets
         .iter()
-        .find(|(target, _)| matches!(target, Target::Address { server_name: Some(_), .. }));
+        .find(|(target, _)| matches!(target, ForwardTarget::Address { server_name: Some(_), .. }));
     if let (Some((_, at)), Some(_)) = (named, &spec.tls_servername) {
         let (first, second) = ("tls_servername", "%NAME");
         return Err(Located::new(at, SetupError::Exclusive { plugin: PLUGIN, first, second }));
@@ -159,32 +159,10 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
             stanza.max_connect_attempts =
                 Some(args.number(0..=u32::MAX, "a number of attempts, 0 for no limit")?);
         }
-        "health_check" => {
-            stanza.health.interval = args.duration("a duration such as 500ms")?;
-            while let Some(word) = args.optional() {
-                match word.text.as_str() {
-                    "no_rec" => stanza.health.recursion = false,
-                    "domain" => stanza.health.domain = plugin::args::zone(args.required()?)?,
-                    _ => return Err(bad(PLUGIN, word, "`no_rec` or `domain FQDN`")),
-                }
-            }
-        }
+        "health_check" => read_health_check(&mut args, &mut stanza.health)?,
         "force_tcp" => stanza.force_tcp = flag(PLUGIN, property)?,
         "prefer_udp" => stanza.prefer_udp = flag(PLUGIN, property)?,
-        "tls" => {
-            let file = |word: &Word| path(root, &word.text);
-            let words = args.rest();
-            spec.tls_at = words.iter().map(|word| (file(word), word.at.clone())).collect();
-            spec.tls = Some(match words {
-                [] => TlsFiles::default(),
-                [ca] => TlsFiles { client: None, ca: Some(file(ca)) },
-                [cert, key] => TlsFiles { client: Some((file(cert), file(key))), ca: None },
-                [cert, key, ca] => TlsFiles { client: Some((file(cert), file(key))), ca: Some(file(ca)) },
-                [_, _, _, extra, ..] => {
-                    return Err(bad(PLUGIN, extra, "expected here: `tls [CERT KEY] [CA]`"));
-                }
-            });
-        }
+        "tls" => read_tls(args.rest(), root, spec)?,
         "tls_servername" => {
             let word = args.required()?;
             spec.tls_servername = Some((word.text.clone(), word.at.clone()));
@@ -202,15 +180,7 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
                 return Err(bad(PLUGIN, word, "a duration above 0"));
             }
         }
-        "policy" => {
-            let word = args.required()?;
-            stanza.policy = match word.text.as_str() {
-                "random" => Policy::Random,
-                "round_robin" => Policy::RoundRobin,
-                "sequential" => Policy::Sequential,
-                _ => return Err(bad(PLUGIN, word, "a policy: random, round_robin or sequential")),
-            };
-        }
+        "policy" => stanza.policy = policy(args.required()?)?,
         "max_concurrent" => {
             stanza.max_concurrent = args.number(0..=u32::MAX, "a number of queries, 0 for no limit")?
         }
@@ -244,6 +214,40 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
     args.end()
 }
 
+fn read_health_check(args: &mut Args<'_>, health: &mut HealthCheck) -> Result<()> {
+    health.interval = args.duration("a duration such as 500ms")?;
+    while let Some(word) = args.optional() {
+        match word.text.as_str() {
+            "no_rec" => health.recursion = false,
+            "domain" => health.domain = plugin::args::zone(args.required()?)?,
+            _ => return Err(bad(PLUGIN, word, "`no_rec` or `domain FQDN`")),
+        }
+    }
+    Ok(())
+}
+
+fn read_tls(words: &[Word], root: Option<&Path>, spec: &mut ForwardSpec) -> Result<()> {
+    let file = |word: &Word| path(root, &word.text);
+    spec.tls_at = words.iter().map(|word| (file(word), word.at.clone())).collect();
+    spec.tls = Some(match words {
+        [] => TlsFiles::default(),
+        [ca] => TlsFiles { client: None, ca: Some(file(ca)) },
+        [cert, key] => TlsFiles { client: Some((file(cert), file(key))), ca: None },
+        [cert, key, ca] => TlsFiles { client: Some((file(cert), file(key))), ca: Some(file(ca)) },
+        [_, _, _, extra, ..] => return Err(bad(PLUGIN, extra, "expected here: `tls [CERT KEY] [CA]`")),
+    });
+    Ok(())
+}
+
+fn policy(word: &Word) -> Result<Policy> {
+    match word.text.as_str() {
+        "random" => Ok(Policy::Random),
+        "round_robin" => Ok(Policy::RoundRobin),
+        "sequential" => Ok(Policy::Sequential),
+        _ => Err(bad(PLUGIN, word, "a policy: random, round_robin or sequential")),
+    }
+}
+
 fn rcodes(words: &[Word]) -> Result<Vec<Rcode>> {
     words
         .iter()
@@ -252,7 +256,7 @@ fn rcodes(words: &[Word]) -> Result<Vec<Rcode>> {
 }
 
 /// `IP[:PORT]`, a file, `tls://IP[%NAME][:PORT]`, or a host name.
-fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
+fn target(word: &Word, root: Option<&Path>) -> Result<ForwardTarget> {
     let text = word.text.as_str();
     let (scheme, rest) = text.split_once("://").unwrap_or(("dns", text));
     let tls = match scheme {
@@ -269,17 +273,17 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
         let (name, port) = node::host_and_port(name, port).ok_or_else(wrong)?;
         let host: IpAddr = host.parse().map_err(|_| wrong())?;
         let address = SocketAddr::new(host, port);
-        return Ok(Target::Address { address, tls, server_name: Some(name.to_owned()) });
+        return Ok(ForwardTarget::Address { address, tls, server_name: Some(name.to_owned()) });
     }
     if let Some(address) = node::socket_address(rest, port) {
-        return Ok(Target::Address { address, tls, server_name: None });
+        return Ok(ForwardTarget::Address { address, tls, server_name: None });
     }
     if rest.contains('%') {
         return Err(bad(PLUGIN, word, "an address on an interface of this machine"));
     }
     let file = path(root, rest);
     if scheme == "dns" && !text.contains("://") && (rest.contains('/') || file.is_file()) {
-        return Ok(Target::File(file));
+        return Ok(ForwardTarget::File(file));
     }
     if rest.ends_with([',', ';']) {
         return Err(bad(PLUGIN, word, "an upstream: between upstreams stand blanks and nothing else"));
@@ -291,7 +295,7 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
     if !is_host_name(host) {
         return Err(bad(PLUGIN, word, UPSTREAM));
     }
-    Ok(Target::Host { name, port, tls })
+    Ok(ForwardTarget::Host { name, port, tls })
 }
 
 /// Somebody's typing error in an address or a file is no host name: that has letters, digits, `-` and `_` alone, and its

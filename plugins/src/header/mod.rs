@@ -9,7 +9,7 @@ use wire::{Flags, Message};
 
 use plugin::args::{Args, Result, bad, once, unknown_property};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
+use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
 use plugin::{QueryContext, SetupError};
 
 /// Every rule of a server block.
@@ -116,9 +116,9 @@ impl Step for Header {
 }
 
 impl Back for Changes {
-    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Outward {
         told.flags = self.apply(told.flags);
-        Told::Done
+        Outward::Done
     }
 }
 

@@ -15,7 +15,7 @@ use wire::{Message, RType, Rcode, Rr, Section};
 use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, once, path, unknown_property};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
+use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
 use weighted::{WeightFiles, Weights};
 
 /// What `loadbalance` says.
@@ -126,10 +126,10 @@ impl Back for &Loadbalance {
         _: &QueryContext<'_>,
         told: &mut Message,
         _: &mut dyn Wishes,
-    ) -> Told {
+    ) -> Outward {
         let asked = sought.asked().rtype;
         if told.rcode != Rcode::NOERROR || matches!(asked, RType::AXFR | RType::IXFR) {
-            return Told::Done;
+            return Outward::Done;
         }
         let mut random = rand::rng();
         match &self.weights {
@@ -162,7 +162,7 @@ impl Back for &Loadbalance {
                 });
             }
         }
-        Told::Done
+        Outward::Done
     }
 }
 

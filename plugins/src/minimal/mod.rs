@@ -9,7 +9,7 @@ use wire::{Message, RType, Rcode, Section};
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
+use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
 
 /// The step; it has nothing to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,11 +42,11 @@ impl Step for Minimal {
 }
 
 impl Back for Minimal {
-    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Outward {
         if is_positive(told) {
             told.records.retain(|rr| rr.section == Section::Answer);
         }
-        Told::Done
+        Outward::Done
     }
 }
 

@@ -3,7 +3,7 @@
 use wire::{Flags, Message, Name, RType, Rr, Section};
 
 use super::pattern::{Pattern, Replacement};
-use plugin::step::{Sought, Told, Wish, Wishes};
+use plugin::step::{Outward, Sought, Wish, Wishes};
 
 /// Which targets become which.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ impl Cname {
     /// denial's SOA is that of the zone where the new chain ends (RFC 2308, section 2.1).
     ///
     /// One target in one answer: a chain that leads through rewritten targets again and again asks for each once.
-    pub(super) fn apply(&self, sought: &Sought<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
+    pub(super) fn apply(&self, sought: &Sought<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Outward {
         let is_alias = |rr: &Rr| rr.section == Section::Answer && rr.rtype == RType::CNAME;
         let mut aliases = told.records.iter().enumerate().filter(|(_, rr)| is_alias(rr)).take(MOST_ALIASES);
         let found = aliases.find_map(|(at, rr)| {
@@ -25,8 +25,8 @@ impl Cname {
             let to = self.pattern.replace(&target.to_string(), &self.to)?;
             Name::from_text(&to).ok().filter(|to| *to != target).map(|to| (at, to))
         });
-        let Some((at, to)) = found else { return Told::Done };
-        let Some(wish) = wishes.wish(&to, sought.rtype(), sought.class()) else { return Told::Waits };
+        let Some((at, to)) = found else { return Outward::Done };
+        let Some(wish) = wishes.wish(&to, sought.rtype(), sought.class()) else { return Outward::Waits };
         told.records[at].data = to.as_wire().into();
         told.records.truncate(at + 1);
         told.records.retain(|rr| rr.rtype == RType::CNAME);
@@ -43,7 +43,7 @@ impl Cname {
             }
             Wish::Failed(failure) => told.rcode = failure.rcode(),
         }
-        Told::Done
+        Outward::Done
     }
 }
 

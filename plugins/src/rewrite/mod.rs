@@ -24,7 +24,7 @@ use pattern::{Pattern, Replacement};
 use plugin::QueryContext;
 use plugin::failure::{Failure, beginning};
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
+use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
 
 /// Every rule of a server block, in file order.
 #[derive(Debug, Clone)]
@@ -225,7 +225,7 @@ impl Back for Reversals<'_> {
         _: &QueryContext<'_>,
         told: &mut Message,
         wishes: &mut dyn Wishes,
-    ) -> Told {
+    ) -> Outward {
         for reversal in self.all.iter().rev() {
             match reversal {
                 Reversal::Names(map) => answer::apply(told, map, true, true),
@@ -236,13 +236,13 @@ impl Back for Reversals<'_> {
                 Reversal::Rcode(from, to) if told.rcode == *from => told.rcode = *to,
                 Reversal::Rcode(..) => {}
                 Reversal::Cname(rule) => {
-                    if rule.apply(sought, told, wishes) == Told::Waits {
-                        return Told::Waits;
+                    if rule.apply(sought, told, wishes) == Outward::Waits {
+                        return Outward::Waits;
                     }
                 }
             }
         }
         edns0::tell(self.codes, &self.undo, sought, told);
-        Told::Done
+        Outward::Done
     }
 }

@@ -20,14 +20,14 @@ pub struct InnerAnswer {
     /// What upstreams, or memory, said of it.
     pub told: Result<Packed, Failure>,
     /// What becomes of its CNAMEs.
-    pub(super) follow: Follow,
+    pub(super) follow: FollowCnames,
     /// Its octets among those of all queries that wait, from the first one on that keeps it.
     held: OnceLock<Held>,
 }
 
 /// What becomes of the CNAMEs of an answer section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Follow {
+pub enum FollowCnames {
     /// They stand as they are.
     No,
     /// What is answered for their targets comes behind them, if anything is.
@@ -42,7 +42,7 @@ impl InnerAnswer {
         zone: &ServedZone,
         query: &Query<'_>,
         told: Result<Packed, Failure>,
-        follow: Follow,
+        follow: FollowCnames,
     ) -> Arc<Self> {
         Arc::new(Self {
             block: zone.block.id,
@@ -58,7 +58,12 @@ impl InnerAnswer {
     }
 
     /// Keeps what `reply` says, which was started for `query`.
-    pub fn of_reply(zone: &ServedZone, query: &Query<'_>, reply: &Reply<'_>, follow: Follow) -> Arc<Self> {
+    pub fn of_reply(
+        zone: &ServedZone,
+        query: &Query<'_>,
+        reply: &Reply<'_>,
+        follow: FollowCnames,
+    ) -> Arc<Self> {
         Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
     }
 
@@ -67,7 +72,7 @@ impl InnerAnswer {
         Arc::new(Self {
             told: Err(Failure::Overload),
             added: self.added.clone(),
-            follow: Follow::No,
+            follow: FollowCnames::No,
             held: OnceLock::new(),
             ..*self
         })

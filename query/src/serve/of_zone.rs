@@ -3,7 +3,7 @@
 use wire::{Class, Flags, Opcode, Proto, Query, RType, Rcode, Refusal, Reply, ZoneRequest};
 
 use super::{
-    Follow, InnerAnswer, Outcome, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse,
+    FollowCnames, InnerAnswer, Outcome, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse,
 };
 use crate::ServedZone;
 use plugin::failure::Failure;
@@ -38,7 +38,7 @@ pub(super) fn serve<'h>(
     if at_steps == AtSteps::Ends {
         // A step ends this query, so no source is asked: the second run of the steps gets this failure in place of a source's
         // answer.
-        let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), Follow::No)];
+        let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), FollowCnames::No)];
         return evaluate(endpoint, zone, query, context, tables, found, out, outcome);
     }
     // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."

@@ -2,7 +2,7 @@
 
 use allocation_counter::measure;
 use plugin::{QueryContext, Tables};
-use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, Spent};
+use query::evaluation::{End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent};
 use scene::Scene;
 use wire::Proto;
 use wire::{Class, Message, Name, Owner, Query, RType, Rcode, Reply, Section};
@@ -57,7 +57,7 @@ fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
             let mut octets = Vec::new();
             let mut reply = Reply::start(&mut octets, &query);
             says.write(&query, &mut reply);
-            outer.add(InnerAnswer::of_reply(asked.zone, &query, &reply, Follow::No));
+            outer.add(InnerAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No));
         }
         (found, spent) = (outer.found, outer.spent);
     }

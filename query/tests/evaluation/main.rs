@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Back, Inward, Sought, Step, Told, Wish, Wishes};
+use plugin::step::{Back, Inward, Outward, Sought, Step, Wish, Wishes};
 use plugin::{QueryContext, Tables};
-use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent};
+use query::evaluation::{
+    End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent,
+};
 use scene::Scene;
 use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Rr, Section};
 
@@ -62,7 +64,7 @@ impl Back for &Wants {
         _: &QueryContext<'_>,
         told: &mut Message,
         wishes: &mut dyn Wishes,
-    ) -> Told {
+    ) -> Outward {
         let mut waits = false;
         for name in &self.names {
             let name = Name::from_text(name).unwrap();
@@ -85,7 +87,7 @@ impl Back for &Wants {
                 }
             }
         }
-        if waits { Told::Waits } else { Told::Done }
+        if waits { Outward::Waits } else { Outward::Done }
     }
 }
 
@@ -196,7 +198,7 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
-        InnerAnswer::of_reply(zone, query, &reply, Follow::No)
+        InnerAnswer::of_reply(zone, query, &reply, FollowCnames::No)
     };
     let client = scene::client();
     let context = scene.context(AT, &client);
@@ -238,7 +240,7 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let mut octets = Vec::new();
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
-    let found = || InnerAnswer::of_reply(zone, &query, &reply, Follow::No);
+    let found = || InnerAnswer::of_reply(zone, &query, &reply, FollowCnames::No);
     let client = scene::client();
     let context = scene.context(AT, &client);
     let wait_with = |found: Arc<InnerAnswer>| {
@@ -315,9 +317,9 @@ fn rounds(
                 Ok(last) => {
                     let owner = wire::Owner::Question;
                     reply.push(Section::Answer, owner, RType::A, Class::IN, 60, &[192, 0, 2, last]);
-                    InnerAnswer::of_reply(asked.zone, &query, &reply, Follow::No)
+                    InnerAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No)
                 }
-                Err(failure) => InnerAnswer::new(asked.zone, &query, Err(failure), Follow::No),
+                Err(failure) => InnerAnswer::new(asked.zone, &query, Err(failure), FollowCnames::No),
             });
         }
         (found, spent) = (outer.found, outer.spent);

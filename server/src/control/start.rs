@@ -22,7 +22,7 @@ use crate::warm;
 use crate::watchdog::{InPlace, Watchdog};
 use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
-use listen::{Delivery, Ports, Running};
+use listen::{Delivery, Endpoints, Running};
 use observe::Logger;
 
 impl Server {
@@ -67,9 +67,9 @@ impl Server {
             warm::take(&configuration, &running, left);
         }
         let workers = running.workers();
-        let mut ports = Ports::new(ours, inherited);
-        let endpoints = configuration.listeners.keys().copied();
-        let bound = ports.bind(endpoints, configuration.sockets, workers, handle);
+        let mut endpoints = Endpoints::new(ours, inherited);
+        let wanted = configuration.listeners.keys().copied();
+        let bound = endpoints.bind(wanted, configuration.sockets, workers, handle);
         let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         let reloads = Arc::new(Reloads::default());
         reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
@@ -86,7 +86,7 @@ impl Server {
         for index in 0..workers {
             threads.push(listen::spawn(running.clone(), index).map_err(StartError::Machine)?);
         }
-        ports.open(bound, &running, handle);
+        endpoints.open(bound, &running, handle);
         admin.commit(prepared);
         logger.set_debug(configuration.debug);
         crate::files::spawn(&running).map_err(StartError::Machine)?;
@@ -98,7 +98,7 @@ impl Server {
         let mut server = Self {
             running,
             refreshed,
-            ports,
+            endpoints,
             admin,
             _admin_thread: admin_thread,
             workers: threads,

@@ -30,9 +30,9 @@ impl Server {
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
         self.watchdog = None;
-        self.ports.close_listeners(&self.handle);
-        let in_flight = if self.ports.are_left() {
-            self.ports.leave(warm::leave(&self.running));
+        self.endpoints.close_listeners(&self.handle);
+        let in_flight = if self.endpoints.are_left() {
+            self.endpoints.leave(warm::leave(&self.running));
             self.running.park(true);
             InFlight::Hurried
         } else {
@@ -57,23 +57,23 @@ impl Server {
         let Some(keeper) = self.keeper.take() else {
             // No process will follow, so the sockets that systemd stores are taken back: queries would wait in their queues
             // unanswered.
-            if self.ports.are_left() && Job::now() == Job::Stop {
-                self.ports.withdraw(&self.notifier);
+            if self.endpoints.are_left() && Job::now() == Job::Stop {
+                self.endpoints.withdraw(&self.notifier);
             }
             return (None, None);
         };
         let ended = keeper.ended();
         match ended {
             Ended::Restart => {
-                if !self.ports.are_left() {
-                    self.ports.offer(&self.notifier);
+                if !self.endpoints.are_left() {
+                    self.endpoints.offer(&self.notifier);
                 }
-                if self.ports.are_left() {
+                if self.endpoints.are_left() {
                     keeper.hold();
                     return (Some(ended), Some(keeper));
                 }
             }
-            Ended::WayOut | Ended::Clean => self.ports.withdraw(&self.notifier),
+            Ended::WayOut | Ended::Clean => self.endpoints.withdraw(&self.notifier),
         }
         if ended != Ended::Restart {
             // The next query over a connection would go to another machine, which does not know it. A client sees the end only

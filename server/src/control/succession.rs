@@ -66,7 +66,7 @@ impl Server {
 
     fn hand_over(&mut self, giver: Giver, started: Started) {
         self.succession.started = started.clone();
-        let begun = self.ports.copies(warm::leave(&self.running)).and_then(|sockets| {
+        let begun = self.endpoints.copies(warm::leave(&self.running)).and_then(|sockets| {
             succession::hand_over(giver, sockets, started, self.succession.events.clone())
         });
         match begun {
@@ -124,11 +124,11 @@ impl Server {
         }
         match &self.keeper {
             // Rules that look for an open socket would not see this process die while systemd's store keeps the socket open.
-            Some(keeper) if keeper.state().is_seen_by_sockets() => self.ports.withdraw(&self.notifier),
+            Some(keeper) if keeper.state().is_seen_by_sockets() => self.endpoints.withdraw(&self.notifier),
             // After a kill the next process gets the sockets from systemd's store, with the queries in their queues.
-            _ => self.ports.offer(&self.notifier),
+            _ => self.endpoints.offer(&self.notifier),
         }
-        if let Some((wanted, room)) = self.ports.beyond_store(&self.notifier) {
+        if let Some((wanted, room)) = self.endpoints.beyond_store(&self.notifier) {
             let mend = format!("set FileDescriptorStoreMax of the unit to {wanted} at least");
             let text =
                 format!("a restart loses what waits in sockets: systemd keeps {room} of {wanted}; {mend}");
@@ -154,9 +154,9 @@ impl Server {
         }
         if parked {
             self.status = None;
-            self.ports.stop_accepting();
+            self.endpoints.stop_accepting();
         } else {
-            self.ports.accept_again(&self.running, &self.handle);
+            self.endpoints.accept_again(&self.running, &self.handle);
             self.serve_status();
         }
         self.running.park(parked);
@@ -192,7 +192,7 @@ impl Server {
             keeper.leave();
         }
         self.answer_the_last(InFlight::Answered);
-        self.ports.drop_all();
+        self.endpoints.drop_all();
         logger.info(None, "Upgrade finished: another process serves");
         logger.flush(LAST_LINES);
         if self.succession.stays { After::Waits } else { After::Ends }

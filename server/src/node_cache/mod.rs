@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
 
 use kube_dns::KubeDns;
-pub use setup_errors::{SetupError, SetupErrors};
+pub use setup_errors::{SetupErrorKind, SetupErrors};
 
 /// The flags of node-cache that make a Corefile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Filler {
     pub fn text(&self) -> Result<String, FillError> {
         let base = readfile::read_in_time(&self.template.base, LONGEST)
             .map_err(|error| FillError::Unreadable(error.into()));
-        let base = base.inspect_err(|_| self.errors.count(SetupError::ConfigMap))?;
+        let base = base.inspect_err(|_| self.errors.count(SetupErrorKind::ConfigMap))?;
         let base = String::from_utf8_lossy(&base);
         let filled = template::fill(&base, &self.template, &self.kube_dns(&base)?)?;
         self.write(&filled);
@@ -125,7 +125,7 @@ impl Filler {
             }
             // Counted once, however often it is read.
             Err(error) if wrong.as_ref() != Some(&error) => {
-                self.errors.count(SetupError::ConfigMap);
+                self.errors.count(SetupErrorKind::ConfigMap);
                 *wrong = Some(error);
             }
             Err(_) => {}

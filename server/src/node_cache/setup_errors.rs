@@ -10,7 +10,7 @@ pub struct SetupErrors([AtomicU64; 5]);
 
 /// A kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SetupError {
+pub enum SetupErrorKind {
     /// Rules of iptables, or ours.
     Rules,
     /// Another program holds the lock of iptables.
@@ -23,13 +23,13 @@ pub enum SetupError {
 
 impl SetupErrors {
     /// Counts one.
-    pub fn count(&self, error: SetupError) {
+    pub fn count(&self, error: SetupErrorKind) {
         self.0[error as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts what kept rules from their place.
     pub fn count_rules(&self, error: &str) {
-        self.count(if error.contains("xtables lock") { SetupError::Lock } else { SetupError::Rules });
+        self.count(if error.contains("xtables lock") { SetupErrorKind::Lock } else { SetupErrorKind::Rules });
     }
 
     /// What /metrics tells of them: each kind, those too that never came.
@@ -40,5 +40,5 @@ impl SetupErrors {
     }
 }
 
-/// In the order of [`SetupError`]; addresses are looked at without an error of its own, `interface_check`.
+/// In the order of [`SetupErrorKind`]; addresses are looked at without an error of its own, `interface_check`.
 const KINDS: [&str; 5] = ["iptables", "iptables_lock", "interface_add", "interface_check", "configmap"];

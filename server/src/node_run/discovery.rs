@@ -204,7 +204,7 @@ struct Own(Vec<IpAddr>);
 impl Own {
     fn of(spec: &Spec) -> Self {
         let binds = spec.blocks.iter().filter_map(|block| block.get::<BindSpec>());
-        let words = binds.flat_map(|bind| &bind.targets);
+        let words = binds.flat_map(BindSpec::targets);
         Self(words.filter_map(|word| word.text.parse().ok()).collect())
     }
 

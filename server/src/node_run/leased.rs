@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::RuleSet;
-use crate::node_cache::{Filler, SetupError};
+use crate::node_cache::{Filler, SetupErrorKind};
 
 /// What is known of the leases.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Leased {
     /// Counts an address that was taken away and cannot be put back.
     pub(crate) fn count_interface(&self) {
         if let Some(filler) = &self.filler {
-            filler.errors.count(SetupError::InterfaceAdd);
+            filler.errors.count(SetupErrorKind::InterfaceAdd);
         }
     }
 

@@ -178,7 +178,7 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
 pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
     let binds = spec.blocks.iter().filter_map(|block| block.get::<BindSpec>());
     let is_refused = |text: &str| node::address(text, 0).is_some_and(|address| is_of_one_link(address.ip()));
-    match binds.flat_map(|bind| &bind.targets).find(|word| is_refused(&word.text)) {
+    match binds.flat_map(BindSpec::targets).find(|word| is_refused(&word.text)) {
         None => Ok(()),
         Some(word) => {
             let rule = "an fe80:: address cannot be reached from pods, which are on other links; take one of fd00::/8";

@@ -9,7 +9,7 @@ use tests::kube::{NAMESPACES, Object, PODS, SERVICES, SLICES};
 use tests::{Ask, fixtures};
 
 use crate::battery::{tcp, udp};
-use crate::corefiles::block;
+use crate::corefiles::{block, with_metrics};
 use crate::exchange::Query;
 use crate::run::Setup;
 
@@ -32,7 +32,7 @@ pub(crate) fn fixed() -> Vec<Setup> {
     }
     for directives in SEARCHED {
         let name = format!("searched: {directives}");
-        setups.push(setup(&name, block(directives), objects(), searched()));
+        setups.push(with_metrics(setup(&name, block(directives), objects(), searched())));
     }
     for text in PAGES {
         setups.push(setup(&format!("page: {text}"), (*text).to_owned(), objects(), names()));

@@ -95,15 +95,14 @@ pub(crate) fn block(directives: &str) -> String {
 
 /// A setup whose metrics are compared, too.
 pub(crate) fn counted(name: &str, text: String, queries: Vec<Query>) -> Setup {
-    let text = text.replace("bind @IP@\n", "bind @IP@\nprometheus @IP@:9153\n");
-    Setup {
-        name: name.to_owned(),
-        text,
-        queries,
-        metrics: Some(9153),
-        objects: Vec::new(),
-        later: Vec::new(),
-    }
+    let (name, objects, later) = (name.to_owned(), Vec::new(), Vec::new());
+    with_metrics(Setup { name, text, queries, metrics: None, objects, later })
+}
+
+/// The same, its metrics compared, too.
+pub(crate) fn with_metrics(setup: Setup) -> Setup {
+    let text = setup.text.replace("bind @IP@\n", "bind @IP@\nprometheus @IP@:9153\n");
+    Setup { text, metrics: Some(9153), ..setup }
 }
 
 /// Names that the templates of AKS are about.

@@ -156,6 +156,11 @@ fn families_of_clusters_have_the_names_and_labels_of_coredns() {
 }
 
 #[test]
+fn every_family_of_coredns_on_our_pages_is_compared_or_named() {
+    assert_eq!(metrics::forgotten(), Vec::<String>::new());
+}
+
+#[test]
 fn errors_are_told_as_in_coredns() {
     let Some(program) = CoreDns::find("errors_are_told_as_in_coredns") else { return };
     let found = told::differences(&program);
@@ -172,15 +177,32 @@ fn server_blocks_are_taken_and_refused_as_in_coredns() {
 #[test]
 fn plugins_stand_in_the_order_of_coredns() {
     let Some(theirs) = CoreDns::plugins("plugins_stand_in_the_order_of_coredns") else { return };
+    let table = table();
+    let ours = table.lines().filter_map(directive);
+    // Each of theirs has a row; one that they lack may stand between them.
+    let both: Vec<&str> = ours.filter(|name| theirs.iter().any(|other| other == name)).collect();
+    assert_eq!(both, theirs);
+}
+
+#[test]
+fn every_plugin_has_rows_of_what_is_taken() {
+    let (table, rows) = (table(), taken::directives());
+    let served = table.lines().filter(|row| !row.contains("absent(")).filter_map(directive);
+    let without: Vec<&str> = served.filter(|name| !rows.contains(*name)).collect();
+    assert!(without.is_empty(), "taken.txt has no row of {without:?}");
+}
+
+/// The rows of the table of plugins.
+fn table() -> String {
     let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/src/table.rs");
     let table = std::fs::read_to_string(table).expect("the table is there");
     let rows = table.split_once("PLUGINS: &[Plugin] = &[").expect("the table has a beginning").1;
-    let rows = rows.split_once("];").expect("the table has an end").0;
-    let ours: Vec<&str> = rows.lines().filter_map(|row| row.split('"').nth(1)).collect();
-    // Each of theirs has a row; one that they lack may stand between them.
-    let both: Vec<&str> =
-        ours.iter().copied().filter(|name| theirs.iter().any(|other| other == name)).collect();
-    assert_eq!(both, theirs);
+    rows.split_once("];").expect("the table has an end").0.to_owned()
+}
+
+/// Whose row this is.
+fn directive(row: &str) -> Option<&str> {
+    row.split('"').nth(1)
 }
 
 #[test]

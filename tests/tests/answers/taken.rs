@@ -1,5 +1,6 @@
 //! Which server blocks are taken and which are refused, beside CoreDNS: the rows of taken.txt.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,8 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::scope;
 use std::time::Duration;
 
-use tests::{binary, fresh_ip, output, port, tempdir};
+use tempfile::TempDir;
+use tests::{Authority, binary, fresh_ip, output, port, tempdir};
 
+use crate::cluster::SEARCH;
 use crate::coredns::CoreDns;
 
 /// Who takes a block, `both`, `none`, `coredns` or `localdns`; its directives; for those that not both take alike the words of
@@ -36,15 +39,21 @@ pub(crate) fn listed() -> Vec<&'static str> {
     all
 }
 
+/// The directives that rows begin with.
+pub(crate) fn directives() -> BTreeSet<String> {
+    let first = |text: &str| text.split_whitespace().next().map(str::to_owned);
+    rows().iter().filter_map(|(_, directives, _)| first(directives)).collect()
+}
+
 /// Every row, by both servers; returns those whose verdicts are others. What CoreDNS takes it takes in one Corefile, a zone for each.
 pub(crate) fn differences(program: &Path) -> Vec<String> {
-    let (rows, ip) = (rows(), fresh_ip());
+    let (rows, ip, files) = (rows(), fresh_ip(), files());
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
                 while let Some((who, directives, _)) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let text = block(0, directives, ip);
+                    let text = block(0, directives, ip, files.path());
                     let tell = |error| found.lock().expect("no lane panics with it").push(error);
                     if let (false, Some(taken)) =
                         (takes(who, "coredns"), CoreDns::serves_this(program, &text))
@@ -60,7 +69,7 @@ pub(crate) fn differences(program: &Path) -> Vec<String> {
         }
     });
     let taken = rows.iter().filter(|(who, ..)| takes(who, "coredns")).enumerate();
-    let text: String = taken.map(|(n, (_, directives, _))| block(n, directives, ip)).collect();
+    let text: String = taken.map(|(n, (_, directives, _))| block(n, directives, ip, files.path())).collect();
     // It panics with what CoreDNS said if one of them is refused.
     drop(CoreDns::start(program, &text));
     found.into_inner().expect("no lane panics with it")
@@ -70,9 +79,22 @@ fn takes(who: &str, server: &str) -> bool {
     who == "both" || who == server
 }
 
-fn block(zone: usize, directives: &str, ip: Ipv4Addr) -> String {
-    let directives = directives.replace("@IP@", &ip.to_string());
+/// In `directives` `@IP@` is the address that the block listens on, and `@DIR@` is where its files are.
+fn block(zone: usize, directives: &str, ip: Ipv4Addr, files: &Path) -> String {
+    let directives = directives.replace("@IP@", &ip.to_string()).replace("@DIR@", &files.to_string_lossy());
     format!("z{zone}.test:{} {{\nbind {ip}\n{directives}\n}}\n", port())
+}
+
+/// A certificate with its key and authority, a search list and one without domains.
+fn files() -> TempDir {
+    let directory = tempdir();
+    let authority = Authority::new();
+    authority.certify(directory.path(), "dns.example");
+    authority.write(directory.path());
+    for (name, text) in [("search.conf", SEARCH), ("empty.conf", "nameserver 192.0.2.53\n")] {
+        std::fs::write(directory.path().join(name), text).expect("the test's directory is writable");
+    }
+    directory
 }
 
 /// Whether `check` says that it can be served, and what it says.

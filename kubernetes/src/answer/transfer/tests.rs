@@ -232,11 +232,11 @@ fn who_has_the_serial_gets_the_soa_and_who_asks_too_early_nothing() {
         cluster.writer.delete(Kind::Service, key(at));
     }
     let mut left = 0;
-    let told = begun.next(&mut |_, _, _, _| {
+    let progress = begun.next(&mut |_, _, _, _| {
         left += 1;
         true
     });
-    assert_eq!(told, Told::All);
+    assert_eq!(progress, Progress::All);
     assert_eq!(left, 20);
     LATER.set(1);
     assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap().len(), 5);
@@ -271,15 +271,15 @@ fn a_zone_whose_ports_have_no_records_lets_others_have_their_turn() {
             external.transfer(&cluster.responder, &cluster.index, &zone("example.org"), None, false);
         for mut transfer in [inside.unwrap(), outside.unwrap()] {
             let mut turns = 0;
-            let mut told = Told::Paused;
-            while told != Told::All {
+            let mut progress = Progress::Paused;
+            while progress != Progress::All {
                 let before = transfer.at;
                 let mut records = 0;
-                told = transfer.next(&mut |_, _, _, _| {
+                progress = transfer.next(&mut |_, _, _, _| {
                     records += 1;
                     true
                 });
-                assert!(told == Told::All || transfer.at != before, "it stands still");
+                assert!(progress == Progress::All || transfer.at != before, "it stands still");
                 assert!(records <= 1_000, "{records} at once");
                 turns += 1;
             }

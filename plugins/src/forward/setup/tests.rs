@@ -21,7 +21,7 @@ fn stanzas(lines: &str) -> Vec<ForwardSpec> {
 
 /// Everything that a directive says but where it stands.
 fn shown(spec: &ForwardSpec) -> String {
-    let targets: Vec<&Target> = spec.targets.iter().map(|(target, _)| target).collect();
+    let targets: Vec<&ForwardTarget> = spec.targets.iter().map(|(target, _)| target).collect();
     format!(
         "{:?} {targets:?} {:?} {:?} {:?}",
         spec.stanza,
@@ -33,13 +33,13 @@ fn shown(spec: &ForwardSpec) -> String {
 
 #[test]
 fn upstreams_are_addresses_files_or_host_names() {
-    let plain = |text| Target::Address { address: address(text), tls: false, server_name: None };
-    let tls = |text, server_name: Option<&str>| Target::Address {
+    let plain = |text| ForwardTarget::Address { address: address(text), tls: false, server_name: None };
+    let tls = |text, server_name: Option<&str>| ForwardTarget::Address {
         address: address(text),
         tls: true,
         server_name: server_name.map(str::to_owned),
     };
-    let host = |text, port, tls| Target::Host { name: name(text), port, tls };
+    let host = |text, port, tls| ForwardTarget::Host { name: name(text), port, tls };
     for (word, expected) in [
         ("192.0.2.1", plain("192.0.2.1:53")),
         ("192.0.2.1:5353", plain("192.0.2.1:5353")),
@@ -53,8 +53,8 @@ fn upstreams_are_addresses_files_or_host_names() {
         ("tls://[2001:db8::1]:8853", tls("[2001:db8::1]:8853", None)),
         ("tls://192.0.2.1%dns.example.org", tls("192.0.2.1:853", Some("dns.example.org"))),
         ("tls://192.0.2.1%dns.example.org:8853", tls("192.0.2.1:8853", Some("dns.example.org"))),
-        ("/run/upstreams.conf", Target::File("/run/upstreams.conf".into())),
-        ("run/upstreams.conf", Target::File("run/upstreams.conf".into())),
+        ("/run/upstreams.conf", ForwardTarget::File("/run/upstreams.conf".into())),
+        ("run/upstreams.conf", ForwardTarget::File("run/upstreams.conf".into())),
         ("dns.example.org", host("dns.example.org", 53, false)),
         ("dns.example.org.:54", host("dns.example.org", 54, false)),
         ("dns://dns.example.org", host("dns.example.org", 53, false)),

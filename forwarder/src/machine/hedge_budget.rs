@@ -7,12 +7,12 @@ use super::timers::MachineTime;
 /// What is not used is kept up to [`CAPACITY`], so that a busy worker whose upstream falls silent can hedge all that is
 /// in flight at that moment, while the sum stays below 10 % and 10 a second at any time.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct HedgeBudget {
     thousandths: u64,
     filled_at: MachineTime,
 }
 
-impl Budget {
+impl HedgeBudget {
     pub(super) fn new() -> Self {
         Self { thousandths: 10 * HEDGE, filled_at: MachineTime(0) }
     }
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn hedges_stay_below_a_tenth_of_the_queries_and_ten_a_second() {
         for per_second in [0, 1, 50, 1_000, 20_000] {
-            let mut budget = Budget::new();
+            let mut budget = HedgeBudget::new();
             let (mut queries, mut hedges) = (0, 0);
             for ms in 0..10_000 {
                 for _ in 0..(per_second * (ms + 1) / 1_000 - per_second * ms / 1_000) {

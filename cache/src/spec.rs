@@ -1,12 +1,12 @@
-//! What a server block wants of its cache: the `cache` directive as plain data.
+//! What a server block says of its cache: the `cache` directive as plain data.
 
 use std::time::Duration;
 
 use wire::Name;
 
-/// A block's wishes, one field for each property of CoreDNS's `cache`; [`Policy::default`] is a bare `cache` line.
+/// What one `cache` directive says, one field for each property of CoreDNS's `cache`; [`CacheSpec::default`] is a bare `cache` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct CacheSpec {
     /// `cache .. [ZONES]`: names outside of all of these are neither kept nor looked up. Empty: every name.
     pub zones: Vec<Name>,
     /// `success CAPACITY [TTL] [MINTTL]`; maximum TTL 3600 s by default.
@@ -14,7 +14,7 @@ pub struct Policy {
     /// `denial CAPACITY [TTL] [MINTTL]`; maximum TTL 1800 s by default.
     pub denial: Store,
     /// `servfail DURATION`: how long SERVFAIL and NOTIMP are kept. Default 5 s, 0 for not at all; what is longer than
-    /// [`Policy::MAX_SERVFAIL`] counts as that.
+    /// [`CacheSpec::MAX_SERVFAIL`] counts as that.
     pub servfail: Duration,
     /// `prefetch`: popular answers are fetched anew before they expire.
     pub prefetch: Option<Prefetch>,
@@ -90,7 +90,7 @@ pub const VERIFY_WAIT: Duration = Duration::from_millis(1800);
 /// Entries of a store whose CAPACITY is not written, as many as CoreDNS has.
 pub const DEFAULT_CAPACITY: usize = 9984;
 
-impl Policy {
+impl CacheSpec {
     /// RFC 2308, section 7.1: a server failure must not be kept for longer.
     pub const MAX_SERVFAIL: Duration = Duration::from_secs(300);
 
@@ -120,7 +120,7 @@ impl Policy {
     }
 }
 
-impl Default for Policy {
+impl Default for CacheSpec {
     fn default() -> Self {
         Self {
             zones: Vec::new(),

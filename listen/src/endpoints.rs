@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use handover::{Inherited, Place, Shelf};
+use handover::{Inherited, Shelf, SocketKey};
 use node::{Ours, SocketKind};
 use sockets::{ListenOptions, ListenSocket};
 use tokio::runtime::Handle;
@@ -25,7 +25,7 @@ use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
 /// The bound endpoints of a running server.
-pub struct Ports {
+pub struct Endpoints {
     /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
     sockets: usize,
     listeners: BTreeMap<Endpoint, JoinHandle<()>>,
@@ -50,7 +50,7 @@ pub struct Bound {
     more: Vec<(SocketAddr, usize, ListenSocket)>,
 }
 
-impl Ports {
+impl Endpoints {
     /// Nothing is bound yet, but what an earlier process left.
     pub fn new(ours: Ours, inherited: Inherited) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Ports {
         }
         let post = |nth: usize, task| running.inboxes[nth % running.inboxes.len()].post(task);
         for (address, nth, socket) in bound.more {
-            self.keep(Place::Udp(node::with_link(address), nth), &socket, running);
+            self.keep(SocketKey::Udp(node::with_link(address), nth), &socket, running);
             post(nth, Task::Open(address, nth, socket));
         }
         let before = std::mem::replace(&mut self.sockets, bound.sockets);
@@ -123,7 +123,7 @@ impl Ports {
         {
             post(0, Task::Spread(address, keep));
             for nth in keep.max(running.inboxes.len())..before {
-                self.shelf.take_away(Place::Udp(node::with_link(address), nth));
+                self.shelf.take_away(SocketKey::Udp(node::with_link(address), nth));
                 post(nth, Task::CloseOne { address, nth, keep });
             }
         }
@@ -133,10 +133,10 @@ impl Ports {
             }
             let (address, bound) = (endpoint.address, node::with_link(endpoint.address));
             let most = keep.max(running.inboxes.len());
-            self.keep(Place::Tcp(bound), &listener, running);
+            self.keep(SocketKey::Tcp(bound), &listener, running);
             for (nth, socket) in sockets.into_iter().enumerate() {
                 if nth < most {
-                    self.keep(Place::Udp(bound, nth), &socket, running);
+                    self.keep(SocketKey::Udp(bound, nth), &socket, running);
                 }
                 post(nth, Task::Open(address, nth, socket));
                 // More sockets than workers: those beyond are read until they are empty, then closed.
@@ -289,7 +289,7 @@ impl Ports {
     /// Takes TCP connections again.
     pub fn accept_again(&mut self, running: &Arc<Running>, handle: &Handle) {
         for (endpoint, task) in &mut self.listeners {
-            match self.shelf.copy(Place::Tcp(node::with_link(endpoint.address))) {
+            match self.shelf.copy(SocketKey::Tcp(node::with_link(endpoint.address))) {
                 Some(listener) => {
                     let ends = self.ends.subscribe();
                     *task = handle.spawn(accept::accept(listener.into(), *endpoint, running.clone(), ends));
@@ -317,8 +317,8 @@ impl Ports {
     }
 
     /// Keeps a copy of a socket for the next process. Where there is no room for one, that binds its own.
-    fn keep(&mut self, place: Place, socket: &impl AsFd, running: &Running) {
-        if let Err(error) = self.shelf.put(place, socket) {
+    fn keep(&mut self, key: SocketKey, socket: &impl AsFd, running: &Running) {
+        if let Err(error) = self.shelf.put(key, socket) {
             running.logger.warning(None, &format!("a restart will lose what waits in a socket: {error}"));
         }
     }

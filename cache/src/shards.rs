@@ -10,7 +10,7 @@ use crate::entry::{ADDED, CD, DO, Key};
 use crate::shard::Shard;
 
 /// What the cache's handle and its partitions share.
-pub(crate) struct Shared {
+pub(crate) struct Shards {
     start: Instant,
     shards: Box<[Lock]>,
     /// Those of partitions by number; `None` once its answers are gone.
@@ -23,7 +23,7 @@ pub(crate) struct Shared {
 #[repr(align(128))]
 struct Lock(Mutex<Shard>);
 
-impl Shared {
+impl Shards {
     /// Empty shards, of `bytes` bytes in all at most.
     pub(crate) fn new(bytes: usize, start: Instant) -> Self {
         // One to two mebibytes each: what grows or is copied under a lock stays small, however large the cache.
