@@ -185,8 +185,9 @@ impl Worker {
                 self.went_well(done, now);
             }
             self.resume_ready();
-            busy |= self.outputs.has_ready();
             self.flush(now);
+            // What was refused as it left may have made more of them.
+            busy |= self.outputs.has_ready();
             if let Some((until, in_flight)) = self.drain_until
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
             {
