@@ -31,8 +31,8 @@ mod upstream;
 pub use error::{ExchangeError, NoAnswer, NotSent, TlsError};
 pub use fair::{Fair, Who};
 pub use machine::{
-    Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, SocketId, Waiters, slot_octets,
-    waiter_octets,
+    Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
+    slot_octets, waiter_octets,
 };
 pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
 pub use policy::{MAX_UPSTREAMS, Policy};

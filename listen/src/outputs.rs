@@ -1,5 +1,6 @@
 //! A worker's outputs: whose replies go out where, and what its forwarder wants done.
 
+mod crowd;
 mod effects;
 mod inner;
 mod listeners;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cache::{BlockCache, Stored};
-use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId, Waiters};
+use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
 use wire::{Answer, Flags, OptionBytes, Proto, Query, Rcode, Reply};
 
@@ -21,6 +22,7 @@ use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
 use super::waiter::{Client, Miss, Waiter};
 use crate::running::Running;
+use crowd::Crowds;
 use inner::Came;
 use observe::LineRing;
 use plugin::failure::Failure;
@@ -48,6 +50,8 @@ pub(crate) struct Outputs {
     inner: Vec<Miss>,
     /// Clients' queries for which all inner lookups have come: when they came in, and since when they are ready.
     ready: Ready<(Inner<Client>, Instant, Instant)>,
+    /// Those who joined a flight that has ended and are not told yet.
+    crowds: Crowds,
 }
 
 impl Outputs {
@@ -66,6 +70,7 @@ impl Outputs {
             upstream: None,
             inner: Vec::new(),
             ready: Ready::new(),
+            crowds: Crowds::new(),
         }
     }
 
@@ -147,7 +152,11 @@ impl Outputs {
     }
 
     /// Tells everybody who waits in a forwarder that panicked, and forgets its sockets with what was to be sent on them.
-    pub(crate) fn abandon(&mut self, broken: Forwarder<Waiter>, now: Instant) {
+    pub(crate) fn abandon(&mut self, mut broken: Forwarder<Waiter>, now: Instant) {
+        // What these wait for has come.
+        while !self.crowds.is_empty() {
+            self.tell_some(&mut broken);
+        }
         self.upstreams = Upstreams::new();
         self.refused.clear();
         let running = self.running.clone();
@@ -237,10 +246,24 @@ impl Outputs {
 
     /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
     fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
-        let came = &mut Came::new(Err(&failure), true);
+        self.tell_one(waiter, same, &mut Came::new(Err(&failure), true), now);
+    }
+
+    /// Answers a waiter with what its flight came to.
+    fn tell_one(&mut self, waiter: Waiter, same: &Query<'_>, came: &mut Came<'_>, now: Instant) {
         let Some(waiter) = self.inner_answered(waiter, same, came, now) else { return };
-        if !self.answer_stale(&waiter, same, now) {
-            self.deliver(&waiter, same, Some(failure.clone()), now, |reply, _| serve::fail(reply, &failure));
+        if came.earlier_is_better && self.answer_stale(&waiter, same, now) {
+            return;
+        }
+        match came.told {
+            Ok(answer) => {
+                self.deliver(&waiter, same, None, now, |reply, query| push_answer(reply, query, answer));
+            }
+            Err(failure) => {
+                self.deliver(&waiter, same, Some(failure.clone()), now, |reply, _| {
+                    serve::fail(reply, failure)
+                });
+            }
         }
     }
 
@@ -307,62 +330,38 @@ impl Outputs {
         }
         #[cfg(test)]
         crate::failpoint::at("tell", &query.name);
-        match outcome {
-            Ok(answer) => self.tell_answer(first, waiters, answer, &query, block),
+        let (told, earlier_is_better) = match outcome {
+            Ok(answer) => {
+                let held = match &first {
+                    Some(waiter) => Some(waiter.zone.block.clone()),
+                    None => self.block(block),
+                };
+                let cache = held.as_deref().and_then(|block| block_cache(block, &query));
+                let stored = self.running.guarded(|| {
+                    #[cfg(test)]
+                    crate::failpoint::at("reply", &query.name);
+                    cache.map(|cache| cache.partition.store(&cache.spec, &query, answer, now))
+                });
+                match stored {
+                    Some(stored) => (Ok(answer), stored == Some(Stored::EarlierIsBetter)),
+                    None => (Err(Failure::Panic), true),
+                }
+            }
             Err(failure) => {
                 if let (Some(waiter), true) = (&first, over) {
                     self.remember_failure(waiter, &failure, &query, now);
                 }
-                for waiter in first.into_iter().chain(waiters) {
-                    self.fail(waiter, &query, Failure::Forward(failure.clone()), now);
-                }
+                (Err(Failure::Forward(failure)), true)
             }
-        }
-    }
-
-    /// Keeps an upstream's answer, and tells it to everybody who waits for it; an earlier one where the cache has a better.
-    #[inline]
-    fn tell_answer(
-        &mut self,
-        first: Option<Waiter>,
-        others: Waiters<'_, Waiter>,
-        answer: &mut Answer,
-        query: &Query<'_>,
-        block: u64,
-    ) {
-        let now = self.now;
-        let held = match &first {
-            Some(waiter) => Some(waiter.zone.block.clone()),
-            None => self.block(block),
         };
-        let cache = held.as_deref().and_then(|block| block_cache(block, query));
-        let stored = self.running.guarded(|| {
-            #[cfg(test)]
-            crate::failpoint::at("reply", &query.name);
-            cache.map(|cache| cache.partition.store(&cache.spec, query, answer, now))
-        });
-        let waiters = first.into_iter().chain(others);
-        let Some(stored) = stored else {
-            for waiter in waiters {
-                self.fail(waiter, query, Failure::Panic, now);
-            }
-            return;
-        };
-        let earlier = stored == Some(Stored::EarlierIsBetter);
-        let came = &mut Came::new(Ok(answer), earlier);
-        for waiter in waiters {
-            let Some(waiter) = self.inner_answered(waiter, query, came, now) else {
-                continue;
-            };
-            if !earlier || !self.answer_stale(&waiter, query, now) {
-                self.answer(waiter, query, answer, now);
-            }
+        let mut came = Came::new(told.as_deref(), earlier_is_better);
+        if let Some(waiter) = first {
+            self.tell_one(waiter, &query, &mut came, now);
         }
-    }
-
-    /// Answers a waiter with what an upstream said.
-    fn answer(&mut self, waiter: Waiter, same: &Query<'_>, answer: &Answer, now: Instant) {
-        self.deliver(&waiter, same, None, now, |reply, query| push_answer(reply, query, answer));
+        if !waiters.is_empty() {
+            let Came { told_already, .. } = came;
+            self.tell_crowd(waiters, &query, told, earlier_is_better, told_already);
+        }
     }
 }
 

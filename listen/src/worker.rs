@@ -184,15 +184,19 @@ impl Worker {
                 let done = self.running.guarded(|| self.forwarder.tick(now, &mut self.outputs));
                 self.went_well(done, now);
             }
-            busy |= self.resume_ready();
+            self.resume_ready();
             self.flush(now);
+            // What was refused as it left may have made more of them.
+            busy |= self.outputs.has_ready();
             if let Some((until, in_flight)) = self.drain_until
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
             {
                 if in_flight == InFlight::Answered {
                     let done = self.running.guarded(|| self.forwarder.shutdown(now, &mut self.outputs));
                     self.went_well(done, now);
-                    while self.resume_ready() {}
+                    while self.outputs.has_ready() {
+                        self.resume_ready();
+                    }
                     self.flush(now);
                 }
                 return;
@@ -207,10 +211,10 @@ impl Worker {
         }
     }
 
-    /// Goes on with some of the clients' queries for which all lookups have come; whether others are left.
-    fn resume_ready(&mut self) -> bool {
+    /// Goes on with some of the clients' queries for which all lookups have come, and with some who joined flights.
+    fn resume_ready(&mut self) {
         // A panic costs the query that it was about.
-        self.running.guarded(|| self.outputs.resume_ready()).unwrap_or(true)
+        self.running.guarded(|| self.outputs.resume_ready(&mut self.forwarder));
     }
 
     /// Sends what has gathered, to upstreams and to clients.

@@ -95,6 +95,9 @@ pub trait Wishes {
     /// answer. Whoever tries names bounds how many.
     fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish>;
 
+    /// Whether so many more octets of names may be compared with patterns. Who may not leaves out the records that are left.
+    fn may_compare(&mut self, octets: usize) -> bool;
+
     /// Counts one once the client is told what comes of this.
     fn count_when_told(&mut self, counter: &Arc<Counter>);
 }

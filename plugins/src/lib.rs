@@ -6,6 +6,7 @@
 mod admin_address;
 mod cluster_transfer;
 mod name_text;
+mod network;
 pub mod setup;
 pub mod table;
 #[cfg(test)]

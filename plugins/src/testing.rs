@@ -8,9 +8,10 @@ use plugin::QueryContext;
 use plugin::step::{Inward, Outward, Sought, Step, Wish, Wishes};
 use wire::{Class, Gate, HEADER, Message, Name, RType, Rr, Section, accept};
 
-/// Answers of others by name and type; what is not there is not known yet.
+/// Answers of others by name and type; what is not there is not known yet. Then what was wished for, and how many octets were
+/// compared with patterns.
 #[derive(Default)]
-pub(crate) struct Others(pub(crate) HashMap<(Name, RType), Wish>, pub(crate) Vec<String>);
+pub(crate) struct Others(pub(crate) HashMap<(Name, RType), Wish>, pub(crate) Vec<String>, pub(crate) usize);
 
 impl Wishes for Others {
     fn wish(&mut self, name: &Name, rtype: RType, _class: Class) -> Option<Wish> {
@@ -22,10 +23,18 @@ impl Wishes for Others {
         self.wish(name, sought.rtype(), sought.class())
     }
 
+    fn may_compare(&mut self, octets: usize) -> bool {
+        self.2 += octets;
+        self.2 < MOST_COMPARED
+    }
+
     fn count_when_told(&mut self, counter: &Arc<Counter>) {
         counter.add_shared(1);
     }
 }
+
+/// As many as for a client over TCP.
+pub(crate) const MOST_COMPARED: usize = 1 << 20;
 
 /// What `parse` makes of the directives in these lines, the first of which is the Corefile's second; or what is wrong.
 pub(crate) fn read<T>(

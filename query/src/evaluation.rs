@@ -16,9 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use observe::counters::Counter;
-use wire::{
-    Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Proto, Query, RType, Rcode, Reply, Section,
-};
+use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
 use crate::route::Route;
@@ -50,6 +48,10 @@ pub struct Evaluation<'h, 'a> {
     spent: Spent,
     /// How many more wishes are looked at.
     left: usize,
+    /// Octets of the largest reply that the client may get.
+    room: usize,
+    /// How many more octets of names are compared with patterns.
+    comparable: usize,
     /// What counts one when this ends.
     counts: Vec<Arc<Counter>>,
     /// Whether what is looked up now is a target, to which a CNAME or a wish led, and neither the client's own question nor a
@@ -117,6 +119,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             found,
             spent,
             left: MOST_WISHES,
+            room: 0,
+            comparable: 0,
             counts: Vec::new(),
             at_target: false,
             wishes: Vec::new(),
@@ -135,6 +139,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let Query { name, rtype, class, .. } = *self.query;
         let own = Key { entry: EntryPoint::Top, name, rtype, class, added: Box::default() };
         self.wishes.push((own, Known::Open));
+        self.room = zone.block.envelope.size.limit(self.query, self.context.proto);
+        self.comparable = MOST_COMPARED * self.room;
         let end = self.evaluate(zone, self.query, 0)?;
         self.counts.drain(..).for_each(|counter| counter.add_shared(1));
         Ok(end)
@@ -236,10 +242,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 
     fn take_apart(&mut self, packed: &Packed) -> Result<Message, Failure> {
-        let most = match self.context.proto {
-            Proto::Udp => MOST_IN_DATAGRAM,
-            Proto::Tcp => u16::MAX,
-        };
+        // Of all sections together: with all of an upstream's 64 KiB a datagram would cost us a thousand times what it costs
+        // its client.
+        let most = (self.room / SHORTEST_RECORD) as u16;
         self.spend(packed.records(most))?;
         // It was packed from a reply of our own, whose records can be read.
         packed.message(most).map_err(|_| Failure::Panic)
@@ -414,6 +419,12 @@ impl Wishes for Evaluation<'_, '_> {
         self.come_to(Some((zone, step + 1)), &query)
     }
 
+    fn may_compare(&mut self, octets: usize) -> bool {
+        // Once some were too many none are left, however short the next name is: the answer ends there.
+        self.comparable = self.comparable.saturating_sub(octets);
+        self.comparable > 0
+    }
+
     fn count_when_told(&mut self, counter: &Arc<Counter>) {
         self.counts.push(counter.clone());
     }
@@ -437,9 +448,11 @@ pub fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Most records of a section that steps are shown where the client gets a datagram: the largest has 4,096 octets, and a record
-/// takes 11 or more. With all of an upstream's 64 KiB a query would cost us a thousand times what it costs its client.
-const MOST_IN_DATAGRAM: u16 = 4096 / 11;
+/// Octets of a name, a type, a class, a TTL and a length.
+const SHORTEST_RECORD: usize = 11;
+/// Octets of names that are compared with patterns in one evaluation, for each octet that the reply may have. All names that it
+/// has room for, written out, are compared with sixteen patterns; what is compressed may come to twenty times as much.
+const MOST_COMPARED: usize = 16;
 /// Wishes and CNAMEs for which upstreams are asked, for one client's query, wherever they stand.
 const MOST_ASKED: usize = 8;
 /// Wishes and CNAMEs that are looked at for one client's query; what memory knows of them costs no more than this.
@@ -448,4 +461,4 @@ const MOST_WISHES: usize = 32;
 /// whose records take 11 octets or more, have no more. An answer that leads to another one is read twice, once to see where it
 /// leads to; one of nine that lead from each to the next, ten times, and that many records would take a worker a tenth of
 /// a second.
-const MOST_RECORDS: usize = 4 * (65_535 / 11);
+const MOST_RECORDS: usize = 4 * (65_535 / SHORTEST_RECORD);

@@ -145,8 +145,8 @@ impl Packed {
         }
     }
 
-    /// The same, taken apart: no more than `most` records of a section, and none behind one that has more. TC says so where
-    /// what is left out is of the answer or authority section (RFC 2181, section 9).
+    /// The same, taken apart: the first `most` records of all sections together. TC says so where what is left out is of the
+    /// answer or authority section (RFC 2181, section 9).
     ///
     /// # Errors
     /// [`Malformed`] where its records cannot be read.
@@ -167,11 +167,14 @@ impl Packed {
 
     /// How many records of each section are taken apart, and the flag that says so where these are not all.
     fn first(&self, most: u16) -> ([u16; 3], u16) {
-        let mut counts = self.counts;
-        let Some(long) = counts.iter().position(|count| *count > most) else { return (counts, 0) };
-        counts[long] = most;
-        counts[long + 1..].fill(0);
-        (counts, if long == Section::Additional as usize { 0 } else { Flags::TC })
+        let mut left = most;
+        let counts = self.counts.map(|count| {
+            let taken = count.min(left);
+            left -= taken;
+            taken
+        });
+        let cut = counts[..Section::Additional as usize] != self.counts[..Section::Additional as usize];
+        (counts, if cut { Flags::TC } else { 0 })
     }
 
     /// How much memory it takes.
@@ -236,12 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn of_a_section_with_more_records_than_are_wanted_the_first_are_taken_apart() {
+    fn of_more_records_than_are_wanted_the_first_are_taken_apart() {
         let packed = with_reply(SOUGHT, |query, reply| {
             fill(reply);
             Packed::new(query, reply)
         });
-        for (most, records, cut) in [(0, 0, true), (1, 1, true), (2, 4, false), (u16::MAX, 4, false)] {
+        // Two of the answer, one of each other section.
+        for (most, records, cut) in
+            [(0, 0, true), (1, 1, true), (2, 2, true), (3, 3, false), (4, 4, false), (u16::MAX, 4, false)]
+        {
             let message = packed.message(most).unwrap();
             assert_eq!((message.records.len(), message.flags & Flags::TC != 0), (records, cut), "{most}");
             assert_eq!(packed.records(most), records, "{most}");

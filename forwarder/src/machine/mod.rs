@@ -33,7 +33,7 @@ use rand::{Rng as _, SeedableRng};
 use wire::{Answer, Query};
 
 pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId};
-pub use waiters::Waiters;
+pub use waiters::{Rest, Waiters};
 
 use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, Upstream, Who};
 use flight::{ATTEMPTS, Attempt, Flight, KeptQuery, SUBNET, State, key_bits, key_hash};
@@ -320,6 +320,11 @@ impl<W> Forwarder<W> {
     pub fn next_wake(&self) -> Option<Instant> {
         let at = self.timers.next_due().unwrap_or(MachineTime::NEVER).min(self.sweep_at);
         (at != MachineTime::NEVER).then(|| self.epoch + at.since(MachineTime(0)))
+    }
+
+    /// The next of those who are told later.
+    pub fn next_waiter(&mut self, rest: &mut Rest<W>) -> Option<W> {
+        self.waiters.next(&mut rest.0)
     }
 
     /// How many flights have waiters.

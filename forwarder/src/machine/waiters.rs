@@ -23,6 +23,10 @@ impl<W> WaiterList<W> {
         Self { first: None, first_until: NEVER, head: NONE, tail: NONE, asker }
     }
 
+    fn is_empty(&self) -> bool {
+        self.first.is_none() && self.head == NONE
+    }
+
     fn take(&mut self) -> Self {
         let empty = Self::empty(self.asker);
         std::mem::replace(self, empty)
@@ -59,7 +63,7 @@ impl<W> WaiterSlab<W> {
         until: u32,
         who: Who,
     ) -> Result<(), W> {
-        if list.first.is_none() && list.head == NONE {
+        if list.is_empty() {
             (list.first, list.first_until) = (Some(waiter), until);
             return Ok(());
         }
@@ -126,6 +130,19 @@ impl<W> WaiterSlab<W> {
         (Waiters { list: over, slab: self }, next_over)
     }
 
+    /// The next on the list.
+    pub(super) fn next(&mut self, list: &mut WaiterList<W>) -> Option<W> {
+        if let Some(waiter) = list.first.take() {
+            return Some(waiter);
+        }
+        let released = self.release(list.head);
+        list.head = released.as_ref().map_or(NONE, |(_, next)| *next);
+        if list.head == NONE {
+            self.shrink();
+        }
+        released.map(|(waiter, _)| waiter)
+    }
+
     fn release(&mut self, at: u32) -> Option<(W, u32)> {
         let node = self.nodes.get_mut(at as usize)?;
         let next = std::mem::replace(&mut node.next, self.free);
@@ -152,7 +169,29 @@ pub struct Waiters<'a, W> {
 impl<W> Waiters<'_, W> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.list.first.is_none() && self.list.head == NONE
+        self.list.is_empty()
+    }
+
+    /// Leaves those not taken where they are, with their places, for [`crate::Forwarder::next_waiter`].
+    pub fn later(mut self) -> Rest<W> {
+        Rest(self.list.take())
+    }
+}
+
+/// Waiters of a query that has ended, who are told later. Dropped before the last of them is taken it leaves the others in the
+/// forwarder for good.
+#[derive(Debug)]
+pub struct Rest<W>(pub(super) WaiterList<W>);
+
+impl<W> Rest<W> {
+    /// Nobody.
+    pub fn none() -> Self {
+        Self(WaiterList::empty(Who::of(0)))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -160,19 +199,13 @@ impl<W> Iterator for Waiters<'_, W> {
     type Item = W;
 
     fn next(&mut self) -> Option<W> {
-        if let Some(waiter) = self.list.first.take() {
-            return Some(waiter);
-        }
-        let (waiter, next) = self.slab.release(self.list.head)?;
-        self.list.head = next;
-        Some(waiter)
+        self.slab.next(&mut self.list)
     }
 }
 
 impl<W> Drop for Waiters<'_, W> {
     fn drop(&mut self) {
         self.by_ref().for_each(drop);
-        self.slab.shrink();
     }
 }
 
@@ -203,6 +236,27 @@ mod tests {
             assert_eq!(slab.take_all(&mut list).collect::<Vec<_>>(), (round..round + 9).collect::<Vec<_>>());
             assert_eq!((slab.nodes.len(), slab.places.taken()), (8, 0));
         }
+    }
+
+    #[test]
+    fn who_is_told_later_keeps_his_place_until_then() {
+        let mut slab = WaiterSlab::new(8);
+        let mut list = WaiterList::new(0, NEVER, who());
+        (1..9).for_each(|waiter| slab.push(&mut list, waiter, NEVER, who()).unwrap());
+        let mut waiters = slab.take_all(&mut list);
+        assert_eq!((waiters.next(), waiters.next()), (Some(0), Some(1)));
+        let mut rest = waiters.later();
+        assert!(list.is_empty() && !rest.is_empty());
+        // Others come and go meanwhile.
+        let mut other = WaiterList::new(20, NEVER, who());
+        slab.push(&mut other, 21, NEVER, who()).unwrap();
+        assert_eq!(slab.push(&mut other, 22, NEVER, who()), Err(22));
+        assert_eq!(slab.take_all(&mut other).collect::<Vec<_>>(), [20, 21]);
+        for (waiter, taken) in (2..9).zip((0..7).rev()) {
+            assert_eq!((slab.next(&mut rest.0), slab.places.taken()), (Some(waiter), taken));
+        }
+        assert!(rest.is_empty());
+        assert_eq!(slab.next(&mut rest.0), None);
     }
 
     #[test]

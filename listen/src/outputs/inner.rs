@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forwarder::Forwarder;
 use wire::{Answer, Proto, Query, Reply};
 
 use super::{Outputs, block_cache, push_answer};
@@ -15,16 +16,18 @@ use query::serve;
 
 /// What a flight came to, for all that wait for it.
 pub(super) struct Came<'a> {
-    told: Result<&'a Answer, &'a Failure>,
+    pub(super) told: Result<&'a Answer, &'a Failure>,
     /// Whether an earlier answer is better, where there is one.
-    earlier_is_better: bool,
-    /// What those were told that went before, by how they asked: an answer may have 64 KiB, and thousands may wait for it.
-    told_already: Vec<(wire::Asker, bool, Arc<InnerAnswer>)>,
+    pub(super) earlier_is_better: bool,
+    pub(super) told_already: ToldAlready,
 }
+
+/// What those were told that went before, by how they asked: an answer may have 64 KiB, and thousands may wait for it.
+pub(super) type ToldAlready = Vec<(wire::Asker, bool, Arc<InnerAnswer>)>;
 
 impl<'a> Came<'a> {
     pub(super) fn new(told: Result<&'a Answer, &'a Failure>, earlier_is_better: bool) -> Self {
-        Self { told, earlier_is_better, told_already: Vec::new() }
+        Self { told, earlier_is_better, told_already: ToldAlready::new() }
     }
 }
 
@@ -94,23 +97,30 @@ impl Outputs {
         found
     }
 
-    /// Goes on with queries that are ready, for a moment; whether some are left.
-    pub(crate) fn resume_ready(&mut self) -> bool {
+    /// Goes on with queries that are ready and with crowds that are not told, for a moment.
+    pub(crate) fn resume_ready(&mut self, forwarder: &mut Forwarder<Waiter>) {
         let mut since = None;
-        while let Some((inner, started, ready)) = self.ready.pop() {
+        while self.has_ready() {
             let now = clock::now();
-            if now.saturating_duration_since(ready) < LONGEST {
-                self.resume(inner, started, now);
-            } else {
-                // Nobody waits for it any more.
-                self.running.shed.add_shared(1);
-                self.refuse(inner, started, Failure::Overload, now);
+            if let Some((inner, started, ready)) = self.ready.pop() {
+                if now.saturating_duration_since(ready) < LONGEST {
+                    self.resume(inner, started, now);
+                } else {
+                    // Nobody waits for it any more.
+                    self.running.shed.add_shared(1);
+                    self.refuse(inner, started, Failure::Overload, now);
+                }
             }
+            self.tell_some(forwarder);
             if clock::now().saturating_duration_since(*since.get_or_insert(now)) >= A_MOMENT {
                 break;
             }
         }
-        !self.ready.is_empty()
+    }
+
+    /// Whether some are left.
+    pub(crate) fn has_ready(&self) -> bool {
+        !(self.ready.is_empty() && self.crowds.is_empty())
     }
 
     /// Goes on with a client's query, now that more is known of what its answer needs.
@@ -174,5 +184,5 @@ impl Outputs {
 
 /// How long a query may wait for its turn: with what its upstreams took, its client has given up by then.
 const LONGEST: Duration = Duration::from_secs(2);
-/// How long a worker goes on with queries that are ready before it looks at its sockets again.
-const A_MOMENT: Duration = Duration::from_millis(1);
+/// How long a worker goes on with queries that are ready, and with crowds, before it looks at its sockets again.
+pub(super) const A_MOMENT: Duration = Duration::from_millis(1);

@@ -13,13 +13,14 @@ use corefile::{Directive, Word};
 use ipnet::IpNet;
 use wire::{Ede, Message, Name, RType, Rcode};
 
+use crate::network::mapped;
 use observe::counters::Counter;
 use observe::{Families, Metric};
-use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
 use plugin::lasting::Keeps;
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
 use plugin::step::{Inward, Sought, Step};
+use plugin::{QueryContext, Spec};
 
 /// What every `acl` of a server block says, in file order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,14 @@ struct Rule {
     types: Vec<RType>,
     /// Empty means every client.
     sources: Vec<IpNet>,
+    /// What is odd about them but not wrong, and where.
+    odd: Vec<String>,
+}
+
+/// What is odd but not wrong, and where.
+pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
+    let all = spec.blocks.iter().filter_map(|block| block.get::<AclSpec>()).flat_map(|AclSpec(lists)| lists);
+    all.flat_map(|list| &list.rules).flat_map(|rule| rule.odd.iter().cloned())
 }
 
 /// What is done with a query.
@@ -105,7 +114,7 @@ impl Rule {
             "drop" => Action::Drop,
             _ => return Err(unknown_property(PLUGIN, property, &["allow", "block", "drop", "filter"])),
         };
-        let mut rule = Self { action, types: Vec::new(), sources: Vec::new() };
+        let mut rule = Self { action, types: Vec::new(), sources: Vec::new(), odd: Vec::new() };
         let mut args = Args::new(PLUGIN, property, "[type QTYPE...] [net SOURCE...]");
         let mut rest = args.rest();
         let is_section =
@@ -136,7 +145,9 @@ impl Rule {
                             .ok_or_else(|| bad(PLUGIN, word, "a type, such as AAAA, or `*`"))?,
                     );
                 } else {
-                    rule.sources.push(network(word)?);
+                    let source = network(word)?;
+                    rule.odd.extend(fits_nobody(word, &source));
+                    rule.sources.push(source);
                 }
             }
             if all {
@@ -160,6 +171,16 @@ fn network(word: &Word) -> Result<IpNet> {
     let text = &word.text;
     let read = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     read.map_err(|_| bad(PLUGIN, word, "a network, such as 10.0.0.0/8 or 2001:db8::1, or `*`"))
+}
+
+/// Why no client is ever within that network: one over IPv4 is its IPv4 address.
+fn fits_nobody(word: &Word, source: &IpNet) -> Option<String> {
+    let written = mapped(source)?;
+    let text = &word.text;
+    Some(format!(
+        "{}: plugin/{PLUGIN}: {text:?} fits nobody, as IPv4 clients have IPv4 addresses; write {written}",
+        word.at
+    ))
 }
 
 impl fmt::Display for Rule {
@@ -354,6 +375,20 @@ mod tests {
         ] {
             assert_eq!(decided(lists, name, rtype, client), expected, "{name} {rtype} {client}");
         }
+    }
+
+    #[test]
+    fn a_mapped_network_fits_nobody_and_that_is_told() {
+        let list = "acl {\nblock net ::ffff:192.0.2.0/120 ::ffff:192.0.2.9 ::/0\nfilter net 192.0.2.0/24\n}";
+        assert_eq!(decided(list, "example.org", RType::A, "192.0.2.9"), "filter net 192.0.2.0/24 in .");
+        let spec = crate::setup::tests::spec(&format!(". {{\n{list}\nwhoami\n}}\n")).unwrap();
+        assert_eq!(
+            odd(&spec).collect::<Vec<_>>(),
+            [
+                "Corefile:3:11: plugin/acl: \"::ffff:192.0.2.0/120\" fits nobody, as IPv4 clients have IPv4 addresses; write 192.0.2.0/24",
+                "Corefile:3:32: plugin/acl: \"::ffff:192.0.2.9\" fits nobody, as IPv4 clients have IPv4 addresses; write 192.0.2.9/32",
+            ]
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use rand::seq::SliceRandom as _;
 use wire::{Message, RType, Rcode, Rr, Section};
 
+use crate::network::canonical;
 use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, once, path, unknown_property};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
@@ -77,7 +78,7 @@ impl LoadbalanceSpec {
                     for word in Args::new(PLUGIN, property, "networks, such as 10.0.0.0/8").some()? {
                         let network =
                             word.text.parse().map_err(|_| bad(PLUGIN, word, "a network, such as 10.0.0.0/8"));
-                        prefer.push(network?);
+                        prefer.push(canonical(network?));
                     }
                 }
                 ("reload", Policy::Weighted { reload, .. }) => {
@@ -275,7 +276,7 @@ mod tests {
     #[test]
     fn aliases_come_first_and_near_addresses_before_others() {
         let step = Loadbalance {
-            spec: spec("loadbalance {\nprefer 192.0.2.4/32 192.0.2.2/32\n}").unwrap(),
+            spec: spec("loadbalance {\nprefer ::ffff:192.0.2.4/128 192.0.2.2/32\n}").unwrap(),
             weights: None,
         };
         let alias = Rr::new(Section::Answer, &Name::ROOT, RType::CNAME, 1, b"\x01x\0");

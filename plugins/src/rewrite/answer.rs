@@ -1,9 +1,12 @@
 //! Names in an answer, mapped back.
 
+use std::collections::HashMap;
+
 use regex::Regex;
-use wire::{MAX_NAME, Message, Name, RType, Rr};
+use wire::{Flags, Message, Name, RType, Rr, Section};
 
 use super::pattern::{Pattern, Replacement};
+use plugin::step::Wishes;
 
 /// What becomes of a name.
 #[derive(Debug, Clone)]
@@ -21,38 +24,116 @@ pub(super) struct Turned {
     pub(super) to: Name,
 }
 
-impl NameMap {
-    /// `None` where the name stays, or would be none.
-    fn map(&self, name: &Name) -> Option<Name> {
-        match self {
-            Self::Zone(turned) => {
-                let Turned { from, to } = &**turned;
-                let below = name
-                    .as_wire()
-                    .len()
-                    .checked_sub(from.as_wire().len())
-                    .filter(|_| name.is_within(from))?;
-                let mut wire = name.as_wire()[..below].to_vec();
-                wire.extend_from_slice(to.as_wire());
-                Name::from_wire(&wire).ok()
-            }
-            Self::Text(pattern, to) => {
-                let mapped = pattern.replace(&name.to_string(), to)?;
-                Name::from_text(&mapped).ok().filter(|mapped| mapped != name)
+/// Rules that act on the names of an answer, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct NameMaps<'m> {
+    owners: Vec<&'m NameMap>,
+    values: Vec<&'m NameMap>,
+    /// Whether a name is worth finding again: for patterns, not for [`NameMap::Zone`].
+    compares: bool,
+}
+
+/// What became of the names so far, in wire form; `None` where one stayed.
+type Known = HashMap<Box<[u8]>, Option<Box<[u8]>>>;
+
+/// No more names may be compared.
+struct NoMore;
+
+impl<'m> NameMaps<'m> {
+    /// One more, of owners, of names in the data, or of both.
+    pub(super) fn push(&mut self, map: &'m NameMap, owners: bool, values: bool) {
+        self.owners.extend(owners.then_some(map));
+        self.values.extend(values.then_some(map));
+        self.compares |= matches!(map, NameMap::Text(..));
+    }
+
+    /// Maps every name. Where no more may be compared, the answer ends with the record before, and TC says so where what is
+    /// left out is of the answer or authority section (RFC 2181, section 9).
+    pub(super) fn apply(&self, told: &mut Message, wishes: &mut dyn Wishes) {
+        if self.owners.is_empty() && self.values.is_empty() {
+            return;
+        }
+        let (mut owners, mut values) = (Known::new(), Known::new());
+        for at in 0..told.records.len() {
+            if self.map_record(&mut told.records[at], &mut owners, &mut values, wishes).is_err() {
+                if told.records[at].section != Section::Additional {
+                    told.flags |= Flags::TC;
+                }
+                told.records.truncate(at);
+                break;
             }
         }
     }
+
+    fn map_record(
+        &self,
+        rr: &mut Rr,
+        owners: &mut Known,
+        values: &mut Known,
+        wishes: &mut dyn Wishes,
+    ) -> Result<(), NoMore> {
+        if !self.owners.is_empty()
+            && let Some(name) = self.map(&self.owners, &rr.name(), owners, wishes)?
+        {
+            rr.owner = name;
+        }
+        if !self.values.is_empty()
+            && let Some(at) = value_at(rr)
+            && let Ok((name, end)) = Name::read_plain(&rr.data, at)
+            && let Some(name) = self.map(&self.values, &name, values, wishes)?
+        {
+            rr.data = [&rr.data[..at], &name, &rr.data[end..]].concat().into();
+        }
+        Ok(())
+    }
+
+    /// What the rules make of a name; `None` where it stays.
+    fn map(
+        &self,
+        maps: &[&NameMap],
+        name: &Name,
+        known: &mut Known,
+        wishes: &mut dyn Wishes,
+    ) -> Result<Option<Box<[u8]>>, NoMore> {
+        if self.compares
+            && let Some(known) = known.get(name.as_wire())
+        {
+            return Ok(known.clone());
+        }
+        let (mut now, mut text) = (*name, None);
+        for map in maps {
+            let mapped = match map {
+                NameMap::Zone(turned) => turned.map(&now),
+                NameMap::Text(pattern, to) => {
+                    let text = text.get_or_insert_with(|| now.to_string());
+                    if !wishes.may_compare(text.len() + EACH) {
+                        return Err(NoMore);
+                    }
+                    // What would be no name is left as it was.
+                    pattern.replace(text, to).and_then(|mapped| Name::from_text(&mapped).ok())
+                }
+            };
+            if let Some(mapped) = mapped.filter(|mapped| *mapped != now) {
+                (now, text) = (mapped, None);
+            }
+        }
+        let mapped: Option<Box<[u8]>> = (now != *name).then(|| now.as_wire().into());
+        if self.compares {
+            known.insert(name.as_wire().into(), mapped.clone());
+        }
+        Ok(mapped)
+    }
 }
 
-/// Maps the owners, the names in the data, or both.
-pub(super) fn apply(told: &mut Message, map: &NameMap, owners: bool, values: bool) {
-    for rr in &mut told.records {
-        if owners && let Some(name) = map.map(&rr.name()) {
-            rr.owner = name.as_wire().into();
-        }
-        if values && let Some(at) = value_at(rr) {
-            map_value(rr, at, map);
-        }
+impl Turned {
+    /// `None` where the name stays, or would be none.
+    fn map(&self, name: &Name) -> Option<Name> {
+        let Self { from, to } = self;
+        let below =
+            name.as_wire().len().checked_sub(from.as_wire().len()).filter(|_| name.is_within(from))?;
+        let mut wire = name.as_wire()[..below].to_vec();
+        wire.extend_from_slice(to.as_wire());
+        Name::from_wire(&wire).ok()
     }
 }
 
@@ -73,17 +154,76 @@ fn value_at(rr: &Rr) -> Option<usize> {
     }
 }
 
-fn map_value(rr: &mut Rr, at: usize, map: &NameMap) {
-    let Ok((name, end)) = Name::read_plain(&rr.data, at) else { return };
-    let Some(mapped) = map.map(&name) else { return };
-    let mut data = Vec::with_capacity(rr.data.len() + MAX_NAME);
-    data.extend_from_slice(&rr.data[..at]);
-    data.extend_from_slice(mapped.as_wire());
-    data.extend_from_slice(&rr.data[end..]);
-    rr.data = data.into();
-}
-
 /// `FROM TO` of an answer rule.
 pub(super) fn text_map(from: Regex, to: Replacement) -> NameMap {
     NameMap::Text(Pattern::Regex(from), to)
+}
+
+/// What it takes to compare a name besides its octets, in octets.
+const EACH: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{MOST_COMPARED, Others, a};
+
+    /// Rules of owners, or of names in the data, one behind the other.
+    fn maps(rules: &[(&str, &str)]) -> Vec<NameMap> {
+        let to = |to: &str| Replacement::with_groups(to, 1).unwrap();
+        rules.iter().map(|(from, by)| text_map(Regex::new(from).unwrap(), to(by))).collect()
+    }
+
+    /// What they make of records, and how many octets were compared for it.
+    fn told(maps: &[NameMap], records: Vec<Rr>) -> (Message, usize) {
+        let (mut names, mut others) = (NameMaps::default(), Others::default());
+        maps.iter().for_each(|map| names.push(map, true, true));
+        let mut told = Message { records, ..Message::default() };
+        names.apply(&mut told, &mut others);
+        (told, others.2)
+    }
+
+    fn srv(section: Section, owner: &str, target: &str) -> Rr {
+        let target = Name::from_text(target).unwrap();
+        let data = [&[0, 1, 0, 1, 0, 80], target.as_wire()].concat();
+        Rr::new(section, &Name::from_text(owner).unwrap(), RType::SRV, 60, &data)
+    }
+
+    #[test]
+    fn rules_act_one_after_the_other_on_owners_and_on_names_in_the_data() {
+        let zone = |from, to| {
+            let [from, to] = [from, to].map(|name| Name::from_text(name).unwrap());
+            NameMap::Zone(Box::new(Turned { from, to }))
+        };
+        let mut all = maps(&[("(.*)[.]a[.]$", "{1}.b."), ("(.*)[.]b[.]$", "{1}.c."), ("^x", "..")]);
+        all.insert(0, zone("z", "y.a"));
+        let records = vec![srv(Section::Answer, "WWW.a", "x.b"), srv(Section::Answer, "other", "q.z")];
+        let rows = [srv(Section::Answer, "www.c", "x.c"), srv(Section::Answer, "other", "q.y.c")];
+        assert_eq!(told(&all, records).0.records, rows);
+    }
+
+    #[test]
+    fn a_name_is_compared_once_however_many_records_have_it() {
+        let maps = maps(&[("(.*)[.]a[.]$", "{1}.b."); 12]);
+        let one = a("www.example.a", 60, [192, 0, 2, 1]);
+        let (message, once) = told(&maps, vec![one.clone()]);
+        let (all, compared) = told(&maps, vec![one; 4_000]);
+        assert_eq!((all.records, compared), (vec![message.records[0].clone(); 4_000], once));
+    }
+
+    #[test]
+    fn an_answer_whose_names_take_too_long_to_compare_ends_where_they_do() {
+        let long = ["a".repeat(60), "b".repeat(60), "c".repeat(60), "d".repeat(50)].join(".");
+        let maps = maps(&[("(.*)[.]d+[.]$", "{1}.e."), ("(.*)[.]e[.]$", "{1}.f.")]);
+        let short = long.replace(&"d".repeat(50), "f");
+        for (section, flags) in [(Section::Answer, Flags::TC), (Section::Additional, 0)] {
+            let names = |end: &str| -> Vec<Rr> {
+                (0..3_000).map(|n| srv(section, &format!("o{n}.{end}"), &format!("t{n}.{end}"))).collect()
+            };
+            let (told, compared) = told(&maps, names(&long));
+            assert!((MOST_COMPARED..MOST_COMPARED + 300).contains(&compared), "{compared}");
+            let count = told.records.len();
+            assert!((1_000..1_200).contains(&count), "{count}");
+            assert_eq!((told.flags, &told.records[..]), (flags, &names(&short)[..count]));
+        }
+    }
 }

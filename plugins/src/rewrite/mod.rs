@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use wire::{Class, Message, Name, RType, Rcode};
 
-use answer::{NameMap, Turned};
+use answer::{NameMap, NameMaps, Turned};
 use cname::Cname;
 use edns0::{Edns0, Undo};
 use observe::labels::Labels;
@@ -214,6 +214,13 @@ enum Reversal<'s> {
     Cname(&'s Cname),
 }
 
+impl Reversal<'_> {
+    /// Whether it acts on each name by itself, so that several do so in one go.
+    fn is_of_names(&self) -> bool {
+        matches!(self, Self::Names(_) | Self::Answer(_))
+    }
+}
+
 impl Back for Reversals<'_> {
     fn sees_failures(&self) -> bool {
         true
@@ -226,21 +233,25 @@ impl Back for Reversals<'_> {
         told: &mut Message,
         wishes: &mut dyn Wishes,
     ) -> Outward {
-        for reversal in self.all.iter().rev() {
-            match reversal {
-                Reversal::Names(map) => answer::apply(told, map, true, true),
-                Reversal::Answer(rule) => answer::apply(told, &rule.map, rule.owners, rule.values),
-                Reversal::Ttl(Ttls { least, most }) => {
-                    told.records.iter_mut().for_each(|rr| rr.ttl = rr.ttl.clamp(*least, *most));
-                }
-                Reversal::Rcode(from, to) if told.rcode == *from => told.rcode = *to,
-                Reversal::Rcode(..) => {}
-                Reversal::Cname(rule) => {
-                    if rule.apply(sought, told, wishes) == Outward::Waits {
-                        return Outward::Waits;
+        for alike in self.all.chunk_by(|one, next| one.is_of_names() && next.is_of_names()).rev() {
+            let mut names = NameMaps::default();
+            for reversal in alike.iter().rev() {
+                match reversal {
+                    Reversal::Names(map) => names.push(map, true, true),
+                    Reversal::Answer(rule) => names.push(&rule.map, rule.owners, rule.values),
+                    Reversal::Ttl(Ttls { least, most }) => {
+                        told.records.iter_mut().for_each(|rr| rr.ttl = rr.ttl.clamp(*least, *most));
+                    }
+                    Reversal::Rcode(from, to) if told.rcode == *from => told.rcode = *to,
+                    Reversal::Rcode(..) => {}
+                    Reversal::Cname(rule) => {
+                        if rule.apply(sought, told, wishes) == Outward::Waits {
+                            return Outward::Waits;
+                        }
                     }
                 }
             }
+            names.apply(told, wishes);
         }
         edns0::tell(self.codes, &self.undo, sought, told);
         Outward::Done

@@ -15,6 +15,8 @@ use thiserror::Error;
 
 mod scan;
 
+use crate::network::canonical;
+
 /// Why an expression cannot be used.
 #[derive(Debug, Error)]
 pub enum ExpressionError {
@@ -264,11 +266,11 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
 /// The functions of the language as they come.
 static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
 
-/// Whether `address` is within `network`, as Go's `net` reads both: an IPv4 address is in no IPv6 network.
+/// Whether `address` is within `network`, as Go's `net` reads both: an IPv4 address is in no IPv6 network but a mapped one.
 fn within(address: &str, network: &str) -> Result<bool, String> {
     let address: IpAddr = address.parse().map_err(|_| "incidr(): the first argument is not an IP address")?;
     let bad = |_| format!("incidr(): {network:?} is not a network such as 10.0.0.0/8");
-    Ok(network.parse::<IpNet>().map_err(bad)?.contains(&address.to_canonical()))
+    Ok(canonical(network.parse::<IpNet>().map_err(bad)?).contains(&address.to_canonical()))
 }
 
 /// About how many octets a value takes.

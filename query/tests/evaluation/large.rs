@@ -5,7 +5,7 @@ use plugin::{QueryContext, Tables};
 use query::evaluation::{End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent};
 use scene::Scene;
 use wire::Proto;
-use wire::{Class, Message, Name, Owner, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Flags, Message, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::AT;
 
@@ -34,12 +34,22 @@ impl Says {
 
 /// What a client is told over TCP, and of how many names upstreams were asked for it.
 fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
+    told_of(scene, "a0", Proto::Tcp, &|query, reply| says.write(query, reply))
+}
+
+/// What a client is told of a name where upstreams say that.
+fn told_of(
+    scene: &Scene,
+    name: &str,
+    proto: Proto,
+    says: &dyn Fn(&Query<'_>, &mut Reply<'_>),
+) -> (Box<Message>, usize) {
     let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
-    let packet = scene::packet("a0", RType::A, None);
+    let packet = scene::packet(name, RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = listener.served.route.find(&query).unwrap();
     let client = scene::client();
-    let context = QueryContext::new(scene.now, &client, AT.parse().unwrap(), Proto::Tcp, 0);
+    let context = QueryContext::new(scene.now, &client, AT.parse().unwrap(), proto, 0);
     let (mut tables, mut found, mut spent, mut names) = (Tables::default(), Vec::new(), Spent::default(), 0);
     loop {
         let mut evaluation =
@@ -56,7 +66,7 @@ fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
             let query = asked.query.query();
             let mut octets = Vec::new();
             let mut reply = Reply::start(&mut octets, &query);
-            says.write(&query, &mut reply);
+            says(&query, &mut reply);
             outer.add(InnerAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No));
         }
         (found, spent) = (outer.found, outer.spent);
@@ -100,5 +110,34 @@ fn the_first_64_aliases_of_an_answer_are_looked_at() {
     for (aliases, asked) in [(63, 2), (64, 1)] {
         let (message, names) = told(&scene(), Says { aliases, leads_on: 1, addresses: 1 });
         assert_eq!((message.rcode, names), (Rcode::NOERROR, asked), "{aliases}");
+    }
+}
+
+/// As many records as 64 KiB have room for, each with names of its own, below the one that is sought.
+fn long_names(_: &Query<'_>, reply: &mut Reply<'_>) {
+    for n in 0..2_900_u16 {
+        let label = format!("{n:04}");
+        let name = [&[4], label.as_bytes(), b"\xc0\x0c"].concat();
+        reply.push(Section::Answer, Owner::Name(&name), RType::CNAME, Class::IN, 60, &name);
+    }
+}
+
+#[test]
+fn names_are_compared_with_patterns_in_proportion_to_the_reply() {
+    let long = ["a".repeat(60), "b".repeat(60), "c".repeat(60), "d".repeat(50)].join(".");
+    // All of them fit, and leave the name as it was.
+    let answers = |count| {
+        "answer name ^([^.]+)[.](.*)[.]y[.]$ {1}.{2}.y answer value ^([^.]+)[.](.*)[.]y[.]$ {1}.{2}.y "
+            .repeat(count)
+    };
+    // 8 KiB for a datagram of 512 octets, 1 MiB for a stream: each name has 240 octets, and 16 for the comparison.
+    for (proto, rules, records) in
+        [(Proto::Udp, 1, 15), (Proto::Udp, 6, 2), (Proto::Tcp, 1, 2_039), (Proto::Tcp, 6, 339)]
+    {
+        let rule = format!("rewrite name suffix .x .y {}", answers(rules));
+        let scene = Scene::new(&format!(". {{\nbind 127.0.0.1\n{rule}\nforward . 192.0.2.53\n}}\n"));
+        let (message, _) = told_of(&scene, &format!("{long}.x"), proto, &long_names);
+        let cut = message.flags & Flags::TC != 0;
+        assert_eq!((message.records.len(), cut), (records, true), "{proto:?} {rules}");
     }
 }

@@ -155,6 +155,7 @@ const ROWS: &[&str] = &[
     "acl k {\nblock type A\nfilter type TXT MX\nallow net 10.0.0.0/8\n}\nforward . @UP@",
     "acl {\nallow type A AAAA net 127.0.0.0/8\nblock\n}\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
     "acl {\nfilter net 127.0.0.0/8\n}\nwhoami",
+    "acl {\nblock net ::ffff:127.0.0.0/104 ::ffff:127.0.0.1 ::/0\n}\nwhoami",
     "rewrite name suffix .k .t answer auto\nforward . @UP@",
     "rewrite name suffix .k .t\ncache\nforward . @UP@",
     "rewrite name regex (.*)[.]k[.]$ {1}.t answer name (.*)[.]t[.]$ {1}.k answer value (.*)[.]t[.]$ {1}.k\nforward . @UP@",

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{SOA, expire};
 use tests::{
-    Action, Ask, Asked, Connection, Dns, Metrics, Says, Server, Upstream, ask, eventually, fresh_ip, port,
-    steadily,
+    Action, Ask, Asked, Connection, Dns, Metrics, Says, Server, Upstream, ask, eventually, fresh_ip, now,
+    port, steadily,
 };
 
 const NS: &str = "example. 300 IN NS ns.example.";
@@ -137,6 +137,25 @@ fn a_silent_upstream_is_told_as_without_steps() {
         (reply.status(), reply.extended_error(), why.replace(|c: char| c.is_ascii_digit(), ""))
     };
     assert_eq!(told("minimal"), told(""));
+}
+
+#[test]
+fn a_target_that_finds_no_room_is_told_at_once() {
+    steadily(|| {
+        let (other, silent) =
+            (Upstream::start(fresh_ip(), upstream), Upstream::start(fresh_ip(), |_| Action::Silent));
+        let dns = Dns::start(&format!(
+            "multisocket 1\nrewrite cname exact there.example. here.full.\nforward full {} {{\nmax_concurrent 1\n}}\nforward . {}",
+            silent.word(),
+            other.word()
+        ));
+        let first = Ask::new("x.full", "A").timeout(Duration::from_millis(10)).try_of(dns.at);
+        assert!(first.is_err() && silent.asked().len() == 1);
+        let began = now();
+        assert_eq!(ask(dns.at, "cname-there.example", "A").status(), "REFUSED");
+        let took = began.elapsed();
+        assert!(took < Duration::from_millis(100), "{took:?}");
+    });
 }
 
 #[test]

@@ -59,6 +59,7 @@ fn expressions_know_the_query() {
         ("incidr('192.0.3.1', '0.0.0.0/0')", "true"),
         ("incidr('2001:db8::1', '2001:db8::/32')", "true"),
         ("incidr('192.0.2.1', '2001:db8::/32')", "false"),
+        ("incidr('192.0.2.1', '::ffff:192.0.2.0/120')", "true"),
     ] {
         assert_eq!(run(text).as_deref(), Ok(value), "{text}");
     }
