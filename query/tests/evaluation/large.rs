@@ -49,7 +49,7 @@ fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
             Ok(End::Silence) => panic!("silence"),
             Err(Missing) => {}
         }
-        let InnerLookups { asked, outer } = *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
+        let InnerLookups { asked, outer, .. } = *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
         let mut outer = outer.unwrap();
         names += asked.len();
         for asked in asked {
