@@ -47,7 +47,7 @@ use crate::tls;
 pub type AddressesOf<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>;
 
 impl Configuration {
-    /// Builds a configuration from a configuration; nothing that serves now is touched.
+    /// Builds what a Corefile says; nothing that serves now is touched.
     ///
     /// # Errors
     /// What cannot be served, at the word that says so.

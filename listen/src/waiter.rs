@@ -31,23 +31,27 @@ impl Miss {
         Self { query, waiter, patience }
     }
 
-    /// Those of all that a client's answer needs.
+    /// Those of all that a client's answer needs, and of what is fetched again on its way.
     pub(crate) fn all(
         lookups: InnerLookups<'_>,
         client: Client,
         started: Instant,
     ) -> impl Iterator<Item = Self> {
-        let InnerLookups { asked, outer } = lookups;
+        let InnerLookups { asked, refreshes, outer } = lookups;
         let mut clients = match outer {
             Some(outer) => {
                 let (number, proto) = (client.number(), client.proto());
                 let shares = Share::all(Inner { outer, client }, number, proto, &asked);
                 shares.into_iter().map(Client::Inner).collect()
             }
-            None => vec![client],
+            None => Vec::new(),
         };
         clients.reverse();
-        asked.into_iter().filter_map(move |asked| Some(Self::new(asked, clients.pop()?, started)))
+        let refreshes = refreshes.into_iter().map(move |asked| Self::new(asked, Client::Nobody, started));
+        let asked =
+            asked.into_iter().filter_map(move |asked| Some(Self::new(asked, clients.pop()?, started)));
+        // Whom a client waits for comes first, where there is not room for all.
+        asked.chain(refreshes)
     }
 
     /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of

@@ -1,5 +1,6 @@
-//! Names, help texts and labels of metrics: CoreDNS's as CoreDNS has them, ours under `localdns_`. Those of one plugin stand
-//! in its folder, where it collects them.
+//! Names and help texts of metrics: CoreDNS's as CoreDNS has them, ours under `localdns_`. What a plugin counts for itself
+//! has its names in that plugin's folder; those of `cache`, `health` and `hosts` stand here, for whoever counts is below
+//! the plugins.
 //!
 //! The labels stand in each constant's documentation; whoever collects a family gives them in any order.
 

@@ -63,8 +63,8 @@ pub struct Evaluation<'h, 'a> {
     at: Option<(&'h Arc<ServedZone>, usize)>,
     /// How long an upstream may take; zero asks none.
     pub patience: Duration,
-    /// A cached answer on the way that is to be fetched again.
-    refresh: Option<UpstreamQuery<'h>>,
+    /// Cached answers on the way that are to be fetched again.
+    refreshes: Vec<UpstreamQuery<'h>>,
     /// What must be asked first.
     missing: Vec<UpstreamQuery<'h>>,
 }
@@ -126,7 +126,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             wishes: Vec::new(),
             at: None,
             patience: forwarder::DEADLINE,
-            refresh: None,
+            refreshes: Vec::new(),
             missing: Vec::new(),
         }
     }
@@ -152,13 +152,14 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// Where those that wait hold too much already.
     pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<InnerLookups<'h>>, Failure> {
         let outer = Outer::new(self.query, zone, self.route, self.found, self.spent)?;
-        Ok(Box::new(InnerLookups { asked: self.missing, outer: Some(outer) }))
+        Ok(Box::new(InnerLookups { asked: self.missing, refreshes: self.refreshes, outer: Some(outer) }))
     }
 
-    /// A cached answer on the way that is to be fetched again.
-    pub fn refresh(&mut self) -> Option<Box<InnerLookups<'h>>> {
-        let asked = self.refresh.take()?;
-        Some(Box::new(InnerLookups { asked: vec![asked], outer: None }))
+    /// Cached answers on the way that are to be fetched again, if there are any.
+    pub fn refreshes(&mut self) -> Option<Box<InnerLookups<'h>>> {
+        let refreshes = std::mem::take(&mut self.refreshes);
+        let lookups = InnerLookups { asked: Vec::new(), refreshes, outer: None };
+        (!lookups.refreshes.is_empty()).then(|| Box::new(lookups))
     }
 
     /// Goes through the steps of a block from the nth on, down to its sources and back.
@@ -272,11 +273,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::Answer => {}
             Lookup::Follow => follow = FollowCnames::Yes,
             Lookup::FollowOrFail => follow = FollowCnames::OrFail,
-            // One refresh for each query is enough: the next query refreshes another stale entry.
-            Lookup::Refresh => {
-                let own = !self.at_target;
-                self.refresh.get_or_insert_with(|| UpstreamQuery::for_next(query, zone, own));
+            Lookup::Refresh if self.refreshes.len() < MOST_ASKED => {
+                self.refreshes.push(UpstreamQuery::for_next(query, zone, !self.at_target));
             }
+            // A later query refreshes it.
+            Lookup::Refresh => {}
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::NoAnswer::Patience);
                 return Ok(InnerAnswer::new(zone, query, Err(failure), FollowCnames::No));
@@ -453,7 +454,8 @@ const SHORTEST_RECORD: usize = 11;
 /// Octets of names that are compared with patterns in one evaluation, for each octet that the reply may have. All names that it
 /// has room for, written out, are compared with sixteen patterns; what is compressed may come to twenty times as much.
 const MOST_COMPARED: usize = 16;
-/// Wishes and CNAMEs for which upstreams are asked, for one client's query, wherever they stand.
+/// Wishes and CNAMEs for which upstreams are asked, for one client's query, wherever they stand; and as many stale answers
+/// that are fetched again for those who ask next.
 const MOST_ASKED: usize = 8;
 /// Wishes and CNAMEs that are looked at for one client's query; what memory knows of them costs no more than this.
 const MOST_WISHES: usize = 32;

@@ -238,7 +238,7 @@ fn evaluate<'h>(
             let mut reply = Reply::start(out, query);
             evaluation::write(&message, query, &mut reply);
             finish(zone, query, &mut reply, context.proto, failure, outcome);
-            match evaluation.refresh() {
+            match evaluation.refreshes() {
                 Some(lookups) => Served::Follow { replied: true, lookups },
                 None => Served::Reply,
             }

@@ -113,11 +113,13 @@ impl Scene {
         let listener = self.listener(at);
         match serve::serve(&listener.served, &gate, &context, &mut tables, &mut out, &mut outcome) {
             Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
-            Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
-            Served::Follow { replied: false, lookups } => Sent::Ask(lookups.asked[0].patience),
+            Served::Ask { replied: false, asked } => Sent::Ask(asked.patience, Vec::new()),
+            Served::Follow { replied: false, lookups } => {
+                Sent::Ask(lookups.asked[0].patience, names(&lookups.refreshes))
+            }
             Served::Reply => reply(out, outcome, &[]),
             Served::Ask { replied: true, asked } => reply(out, outcome, &[asked]),
-            Served::Follow { replied: true, lookups } => reply(out, outcome, &lookups.asked),
+            Served::Follow { replied: true, lookups } => reply(out, outcome, &lookups.refreshes),
         }
     }
 
@@ -175,8 +177,11 @@ pub fn client() -> Peer {
 
 fn reply(octets: Vec<u8>, outcome: serve::Outcome, asks: &[UpstreamQuery<'_>]) -> Sent {
     let message = Message::from_vec(&octets).expect("every reply can be read");
-    let asks = asks.iter().map(|asked| asked.query.query().name.to_string()).collect();
-    Sent::Reply(Box::new((message, octets, outcome, asks)))
+    Sent::Reply(Box::new((message, octets, outcome, names(asks))))
+}
+
+fn names(asks: &[UpstreamQuery<'_>]) -> Vec<String> {
+    asks.iter().map(|asked| asked.query.query().name.to_string()).collect()
 }
 
 /// What came back for a packet.
@@ -185,8 +190,8 @@ pub enum Sent {
     Nothing,
     /// The reply, its octets, what is counted of it, and the names that an upstream is asked for the next client.
     Reply(Box<(Message, Vec<u8>, serve::Outcome, Vec<String>)>),
-    /// An upstream is to be asked; the client waits so long for it.
-    Ask(Option<Duration>),
+    /// An upstream is to be asked; the client waits so long for it. The names that one is asked for the next client.
+    Ask(Option<Duration>, Vec<String>),
 }
 
 impl Sent {
@@ -204,17 +209,20 @@ impl Sent {
 
 impl std::fmt::Display for Sent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let asks = match self {
+            Self::Nothing => &[][..],
+            Self::Ask(_, asks) => asks,
+            Self::Reply(reply) => &reply.3,
+        };
+        if !asks.is_empty() {
+            write!(f, "asks {}: ", asks.join(" "))?;
+        }
         let message = match self {
             Self::Nothing => return f.write_str("nothing"),
-            Self::Ask(None) => return f.write_str("forward"),
-            Self::Ask(Some(patience)) => return write!(f, "forward, {patience:?}"),
+            Self::Ask(None, _) => return f.write_str("forward"),
+            Self::Ask(Some(patience), _) => return write!(f, "forward, {patience:?}"),
             Self::Reply(reply) => &reply.0,
         };
-        if let Self::Reply(reply) = self
-            && !reply.3.is_empty()
-        {
-            write!(f, "asks {}: ", reply.3.join(" "))?;
-        }
         write!(f, "{}", Rcode(message.response_code.into()))?;
         f.write_str(if message.authoritative { " aa" } else { "" })?;
         f.write_str(if message.truncation { " tc" } else { "" })?;

@@ -145,8 +145,8 @@ impl Outputs {
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);
-        if let Some(refresh) = evaluation.refresh() {
-            self.inner.extend(Miss::all(*refresh, Client::Nobody, now));
+        if let Some(refreshes) = evaluation.refreshes() {
+            self.inner.extend(Miss::all(*refreshes, Client::Nobody, now));
         }
         match end {
             Ok(End::Told(message, failure)) => {

@@ -78,7 +78,9 @@ pub struct Spent {
 pub struct InnerLookups<'h> {
     /// All of it.
     pub asked: Vec<UpstreamQuery<'h>>,
-    /// The client's own query; `None` where nobody waits: a refresh.
+    /// Stale answers on the way that are fetched again: nobody waits for these.
+    pub refreshes: Vec<UpstreamQuery<'h>>,
+    /// The client's own query; `None` where it is answered, and refreshes are all that is left.
     pub outer: Option<Box<Outer>>,
 }
 

@@ -59,7 +59,7 @@ fn told_of(
             Ok(End::Silence) => panic!("silence"),
             Err(Missing) => {}
         }
-        let InnerLookups { asked, outer } = *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
+        let InnerLookups { asked, outer, .. } = *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
         let mut outer = outer.unwrap();
         names += asked.len();
         for asked in asked {

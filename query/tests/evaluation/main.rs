@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod large;
+mod stale;
 mod varied;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, StepSpec};
@@ -170,21 +170,6 @@ fn a_wish_that_fails_is_no_empty_answer() {
 }
 
 #[test]
-fn a_wish_is_answered_from_what_is_stale_and_that_is_fetched_again() {
-    let corefile = format!(
-        ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a.example.org\n}}\n}}\n\
-         other {{\nbind 127.0.0.1\n{CACHE}\n}}\n"
-    );
-    let mut scene = Scene::with_step(&corefile, Wants::of(&["x.other"]));
-    assert_eq!(scene.ask(AT, "a.example.org", RType::A), "forward");
-    scene.keep(AT, "x.other", RType::A, &["x.other 20 A 192.0.2.9"]);
-    scene.now += Duration::from_secs(60);
-    let told = scene.ask(AT, "a.example.org", RType::A);
-    let stale = "NOERROR aa; a.example.org. 3600 IN A 192.0.2.1; x.other. 0 IN A 192.0.2.9";
-    assert_eq!(told, format!("asks x.other.: {stale}"));
-}
-
-#[test]
 fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
     let corefile = format!(". {{\nbind 127.0.0.1\n{CACHE}\n}}\nother {{\nbind 127.0.0.1\n{CACHE}\n}}\n");
     let scene = Scene::with_step(&corefile, Wants::of(&[]));
@@ -304,7 +289,7 @@ fn rounds(
             }
             Err(Missing) => {}
         }
-        let InnerLookups { asked: now, outer } =
+        let InnerLookups { asked: now, outer, .. } =
             *evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
         let mut outer = outer.unwrap();
         rounds.push(now.iter().map(|asked| described(&asked.query.query())).collect());

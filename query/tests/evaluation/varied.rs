@@ -88,3 +88,59 @@ fn one_name_is_wished_for_by_each_type_class_and_option() {
         assert_eq!((asked, told.as_str()), (vec![asks.iter().map(ToString::to_string).collect()], tells));
     }
 }
+
+/// Wishes for a name as a candidate and routed, in this order or the other, and answers with what came of both.
+#[derive(Debug, Clone)]
+struct TwoEntries {
+    candidate_first: bool,
+}
+
+impl StepSpec for TwoEntries {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Step for TwoEntries {
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
+        // What is wished for, and routed, comes by here too.
+        if sought.is_target { Inward::Pass } else { Inward::Needs(Box::new(self)) }
+    }
+
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        Explained::Passes(None)
+    }
+}
+
+impl<'s> plugin::step::Needs<'s> for &'s TwoEntries {
+    fn go_on(
+        &self,
+        sought: &mut Sought<'_>,
+        _: &QueryContext<'_>,
+        wishes: &mut dyn Wishes,
+    ) -> Option<Inward<'s>> {
+        let name = Name::from_text("x.other").unwrap();
+        let came = [self.candidate_first, !self.candidate_first].map(|below| match below {
+            true => wishes.candidate(sought, &name),
+            false => wishes.wish(&name, RType::A, Class::IN),
+        });
+        let mut told = Message::empty(&sought.query(), Rcode::NOERROR);
+        for wish in came {
+            let Wish::Answer(answer) = wish? else { panic!("it has an address") };
+            told.records.extend(answer.section(Section::Answer).cloned());
+        }
+        Some(Inward::Answer(Box::new(told)))
+    }
+}
+
+#[test]
+fn a_candidate_and_a_routed_wish_for_one_name_are_two() {
+    let block = |zone, address| {
+        format!("{zone} {{\nbind 127.0.0.1\nhosts /nowhere/{zone} {{\n{address} x.other\n}}\n}}\n")
+    };
+    let corefile = block(".", "192.0.2.1") + &block("other", "192.0.2.2");
+    for (candidate_first, tells) in [(true, "NOERROR 1 2"), (false, "NOERROR 2 1")] {
+        let scene = Scene::with_step(&corefile, Arc::new(TwoEntries { candidate_first }));
+        assert_eq!(rounds(&scene, "short", |asked| panic!("asked for {asked}")), (vec![], tells.to_owned()));
+    }
+}

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tests::{
-    Action, Ask, Connection, Held, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip,
-    isolated, port, run, skip, steadily, tempdir, tool,
+    Action, Ask, Connection, Held, Metrics, Options, Server, Transports, Upstream, eventually, free_port,
+    fresh_ip, isolated, port, run, skip, steadily, tempdir, tool,
 };
 
 use super::text;
@@ -285,6 +285,36 @@ fn pings_cease_where_connections_are_accepted_and_nothing_over_them_is_read() {
         assert!(line.ends_with("127.0.0.1:53 does not answer over TCP"), "{line}");
         notify.drain();
         assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although nobody is heard over TCP");
+        run("nft", &["flush chain inet hang input"]);
+        notify.wait_for("WATCHDOG=1");
+    });
+}
+
+#[test]
+fn pings_cease_while_an_endpoint_of_tls_does_not_answer() {
+    let test = "pings_cease_while_an_endpoint_of_tls_does_not_answer";
+    isolated(|| {
+        if !tool(test, "nft") {
+            return;
+        }
+        let notify = Notify::new();
+        let at = Transports::new("127.0.0.1:53".parse().unwrap(), 853);
+        let corefile = at.block(".", "whoami");
+        let server = Server::start_with(&corefile, notify.options(900_000));
+        notify.wait_for("READY=1");
+        for _ in 0..3 {
+            notify.wait_for("WATCHDOG=1");
+        }
+        assert!(!server.log_text().contains("no ping"), "{}", server.log_text());
+        // Only what is said over TLS is lost; connections come about, and UDP and TCP answer.
+        run("nft", &["add table inet hang"]);
+        run("nft", &["add chain inet hang input { type filter hook input priority 0; }"]);
+        run("nft", &["add rule inet hang input tcp dport 853 tcp flags & psh == psh drop"]);
+        let line = server.wait_for_log("watchdog: no ping", Duration::from_secs(10));
+        assert!(line.ends_with("127.0.0.1:853 does not answer over TLS"), "{line}");
+        notify.drain();
+        assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although nobody is heard over TLS");
+        assert_eq!(Ask::new("a.example", "A").of(at.at).status(), "NOERROR");
         run("nft", &["flush chain inet hang input"]);
         notify.wait_for("WATCHDOG=1");
     });

@@ -198,6 +198,48 @@ fn behind_another_target_stands_the_soa_of_the_zone_that_denies_it() {
 }
 
 #[test]
+fn flags_and_additional_records_of_a_target_come_with_it_as_documented() {
+    // AA 0x0400, TC 0x0200, AD 0x0020: of the answer that leads to a target, and of the target's own.
+    const OLD: u16 = 0x0420;
+    let upstream = |old_tc: bool, new: u16| {
+        Upstream::start(fresh_ip(), move |asked| {
+            Action::Reply(match asked.name.strip_prefix("cname-") {
+                Some(target) => {
+                    let alias = format!("{} 300 IN CNAME {target}\n{target} 300 IN A 192.0.2.9", asked.name);
+                    let tc = if old_tc { 0x0200 } else { 0 };
+                    Says::answer(&alias).flags(OLD | tc).additional("old.example. 300 IN A 192.0.2.52")
+                }
+                None => Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name))
+                    .flags(new)
+                    .additional("new.example. 300 IN A 192.0.2.53"),
+            })
+        })
+    };
+    let template = "template IN A to {\nanswer \"{{ .Name }} 60 IN CNAME here.example.\"\n}";
+    for (directives, name, old_tc, new, flags, additional) in [
+        // The alias is the client's own answer, and its target's TC alone is told in place of its own.
+        (REWRITE, "cname-there.example", false, 0, "qr aa rd ra ad", &["new.example."][..]),
+        (REWRITE, "cname-there.example", false, 0x0200, "qr aa tc rd ra ad", &["new.example."]),
+        (REWRITE, "cname-there.example", true, 0, "qr aa rd ra ad", &["new.example."]),
+        (REWRITE, "cname-there.example", false, 0x0420, "qr aa rd ra ad", &["new.example."]),
+        // A template's answer is its own, and of the target's the answer section comes, as in CoreDNS.
+        (template, "x.to", false, 0x0020, "qr aa rd", &[]),
+        (template, "x.to", false, 0x0200, "qr aa tc rd", &[]),
+    ] {
+        let upstream = upstream(old_tc, new);
+        let dns = Dns::start(&format!("{directives}\nforward . {}", upstream.word()));
+        let reply = Ask::new(name, "A").ad().of(dns.at);
+        let what = format!("{name}, old TC {old_tc}, new {new:#x}");
+        assert_eq!(reply.short()[0], "192.0.2.1", "{what}");
+        assert_eq!(reply.flag_names(), flags, "{what}");
+        let owners: Vec<_> = reply.additionals.iter().map(|rr| rr.name.as_str()).collect();
+        assert_eq!(owners, additional, "{what}");
+    }
+}
+
+const REWRITE: &str = "rewrite cname exact there.example. here.example.";
+
+#[test]
 fn two_targets_of_one_answer_are_asked_for_before_either_has_come() {
     for workers in [1, 2] {
         let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());

@@ -1,5 +1,7 @@
 //! The arrows between the crates, as the design draws them, and the one crate that may be unsafe.
 
+mod vendors;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

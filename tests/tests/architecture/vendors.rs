@@ -1,0 +1,52 @@
+//! Whose names are kept or looked up is data: no code knows those of a cloud or of a distribution.
+
+use crate::{ABOVE, is_test, metadata, sources_in, without_tests};
+
+/// What names of Azure's services and of OpenShift's registry have in them.
+const VENDORS: &[&str] = &[
+    ".azure.",
+    ".microsoft.",
+    "microsoft.com",
+    ".windows.",
+    "azmk8s",
+    "azurecr",
+    "image-registry",
+    "openshift.",
+];
+/// Written in an interface of another program, which has no other name.
+const INTERFACES: &[(&str, &str)] = &[
+    // The annotation that AKS's script gives a node.
+    ("server/src/node_run/annotate.rs", "kubernetes.azure.com/localdns-hosts-plugin"),
+];
+
+#[test]
+fn names_of_clouds_and_distributions_are_data() {
+    let metadata = metadata();
+    let root = metadata.workspace_root.as_std_path();
+    let mut seen = 0;
+    for package in metadata.workspace_packages() {
+        let name = package.name.as_str();
+        if ABOVE.contains(&name) && name != "server" {
+            continue;
+        }
+        for file in sources_in(&root.join(name).join("src")) {
+            let place = file.strip_prefix(root).expect("sources lie in the workspace").to_string_lossy();
+            if is_test(&place) || !place.ends_with(".rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&file).expect("a source is text");
+            for line in without_tests(&text).lines().filter(|line| !line.trim_start().starts_with("//")) {
+                let is_interface =
+                    INTERFACES.iter().any(|(file, words)| *file == place && line.contains(words));
+                let vendor = VENDORS.iter().find(|word| line.to_lowercase().contains(**word));
+                assert!(vendor.is_none() || is_interface, "{place}: {line}");
+                seen += usize::from(is_interface);
+            }
+        }
+    }
+    assert_eq!(seen, INTERFACES.len(), "each exception stands where it is said to");
+    for (data, of) in [("refresh/data/clouds", "azure"), ("node-resolver/data/services", "image-registry")] {
+        let text = std::fs::read_to_string(root.join(data)).expect("lists are files");
+        assert!(text.contains(of), "{data} has the names that code has not");
+    }
+}
