@@ -1,11 +1,17 @@
 //! A server with rules and leases that is replaced: no query goes to the upstream meanwhile.
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
-use tests::{eventually, isolated_steadily, signal, tool};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
+};
+use tests::{Ask, eventually, isolated, isolated_steadily, signal, tempdir, tool};
 
-use super::clients::{Clients, handovers, thirty_percent};
-use super::lab::Lab;
+use super::clients::{Clients, at, handovers, thirty_percent};
+use super::lab::{Lab, NAME, PLAIN, US};
 
 #[test]
 fn no_query_is_lost_or_goes_to_the_upstream_over_five_upgrades() {
@@ -49,6 +55,69 @@ fn upgrades(times: usize, rate: fn() -> u32) {
     signal(pid, "TERM");
 }
 
+#[test]
+fn a_successor_that_hangs_once_it_is_ready_leaves_queries_to_the_upstream_and_then_to_the_server_before() {
+    isolated(|| {
+        if !tool("node upgrades", "nft") {
+            return;
+        }
+        let (lab, directory) = (Lab::new(), tempdir());
+        let door = directory.path().join("door");
+        let server = lab.serve_with(|options| options.args(["-handover", &door.to_string_lossy()]));
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        let hangs = eventually("it may be succeeded", PATIENCE, || Successor::connect(&door));
+        hangs.hears("localdns 1: all");
+        hangs.says("ready");
+        hangs.hears("yours");
+        let answered_by = |who: &str| {
+            eventually(who, PATIENCE, || {
+                let reply = Ask::new(NAME, "A").timeout(Duration::from_millis(100)).try_of(at(OURS)).ok()?;
+                (reply.short() == [who]).then_some(())
+            });
+        };
+        answered_by(PLAIN);
+        hangs.hears("back");
+        answered_by(US);
+        let log = server.log_text();
+        let told = [
+            format!("the lease of {OURS} ended: the next process does not answer"),
+            "the next process does not serve, this one goes on".to_owned(),
+            format!("queries to {OURS} come here"),
+        ];
+        let places = told.map(|line| log.rfind(&line).unwrap_or_else(|| panic!("{line}\n{log}")));
+        assert!(places.is_sorted(), "{log}");
+    });
+}
+
+/// A process that takes over as far as the test has it.
+struct Successor(OwnedFd);
+
+impl Successor {
+    fn connect(door: &Path) -> Option<Self> {
+        let successor = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        set_socket_timeout(&successor, Timeout::Recv, Some(PATIENCE)).expect("it can be set");
+        connect(&successor, &SocketAddrUnix::new(door).expect("a short path")).ok()?;
+        Some(Self(successor))
+    }
+
+    /// Waits for a word. Descriptors that come with others are closed: there is no room for them.
+    fn hears(&self, word: &str) {
+        let mut text = vec![0; 1 << 16];
+        loop {
+            let (length, _) = recv(&self.0, &mut text[..], RecvFlags::empty()).expect("a word comes");
+            assert!(length > 0, "it hung up before {word}");
+            if &text[..length] == word.as_bytes() {
+                return;
+            }
+        }
+    }
+
+    fn says(&self, word: &str) {
+        send(&self.0, word.as_bytes(), SendFlags::empty()).expect("it hears");
+    }
+}
+
+const OURS: &str = "169.254.10.11";
 /// Queries a second over UDP.
 pub(crate) const CALM: u32 = 1_000;
 const PATIENCE: Duration = Duration::from_secs(15);
