@@ -88,6 +88,10 @@ impl Report {
         if servers.is_empty() {
             notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
         }
+        notes.extend(HostResolver::untold().iter().map(|path| {
+            let path = path.display();
+            format!("this machine may still ask us: {path} is gone, and who read it was not told; `localdns node down` tells it")
+        }));
         let (obstacles, unseen_filters) = (Obstacle::all(&listeners), node::unseen_filters(&listeners));
         let mut tables = Rules::open();
         let holders =
