@@ -5,9 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use tests::{Ask, Server, ask, isolated, run, signal, tool};
+use tests::{Ask, Options, Server, ask, isolated, run, signal, tool};
 
-use super::lab::{Lab, NAME, PLAIN, US};
+use super::lab::{COREFILE, Lab, NAME, PLAIN, US};
 use super::never_dark::{node, status};
 use super::restart::{UNIT, boot};
 
@@ -27,6 +27,25 @@ fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
         assert!(server.wait(Duration::from_secs(10)).success());
         assert_eq!(run("nft", &["list", "tables", "inet"]), "");
         assert!(!run("ip", &["link"]).contains("localdns"));
+    });
+}
+
+#[test]
+fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let mut before = lab.serve(&["-host-resolver", "none"]);
+        ready(&before);
+        signal(before.pid(), "TERM");
+        assert!(before.wait(Duration::from_secs(15)).success());
+        let plain = Server::start_with(COREFILE, Options::default());
+        let line = plain.wait_for_log("run: localdns node down", Duration::from_secs(15));
+        assert!(line.contains("by the rules that `localdns node` left (table inet localdns)"), "{line}");
+        assert_eq!(plain.log_text().matches("run: localdns node down").count(), 1);
+        assert!(node(&plain, &["down"], 0).contains("the rules are gone"));
     });
 }
 
