@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use tests::{Manager, Server, ask, isolated, run, tool};
+use tests::{Manager, Server, ask, eventually, isolated, run, tool};
 
 use super::host_resolver::{DROP_IN, Machine};
 use super::lab::{Lab, NAME, US};
@@ -114,6 +114,28 @@ fn a_table_of_our_name_that_nobody_owns_is_replaced() {
         let rules = run("nft", &["list", "table", "inet", "localdns"]);
         assert!(!rules.contains("theirs") && rules.contains("chain away"), "{rules}");
         assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
+    });
+}
+
+#[test]
+fn a_table_named_like_a_servers_leases_that_nobody_owns_is_no_server() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        run("nft", &["add", "table", "inet", "localdns-lease-4711-1"]);
+        let said = status(&server, 0);
+        assert!(said.contains(&format!("leases    process {}\n", server.pid())), "{said}");
+        run("nft", &["flush", "chain", "inet", "localdns", "away"]);
+        eventually("the rules are back", PATIENCE, || {
+            let away = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+            away.contains("ip daddr set").then_some(())
+        });
+        node(&server, &["down"], 0);
+        assert!(!run("nft", &["list", "tables", "inet"]).contains("localdns"));
     });
 }
 
