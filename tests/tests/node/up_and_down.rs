@@ -66,6 +66,22 @@ fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
 }
 
 #[test]
+fn the_unit_takes_corefile_and_pidfile_from_the_environment() {
+    isolated(|| {
+        let test = "the_unit_takes_corefile_and_pidfile_from_the_environment";
+        let Some((_lab, systemd)) = boot(test) else { return };
+        std::fs::rename("/etc/localdns/Corefile", "/etc/localdns/another").expect("the test's own");
+        let said = "LOCALDNS_NODE_CONF=/etc/localdns/another\nLOCALDNS_NODE_PIDFILE=/run/another.pid\n";
+        std::fs::write("/etc/localdns/environment", said).expect("the test's own");
+        systemd.ctl(&["start", UNIT]);
+        assert_eq!(systemd.show(UNIT, "ActiveState"), ["active"]);
+        let mut pid = systemd.inside("cat");
+        let pid = pid.arg("/run/another.pid").output().expect("it runs").stdout;
+        assert_eq!(String::from_utf8_lossy(&pid).trim(), systemd.main_pid(UNIT));
+    });
+}
+
+#[test]
 fn without_rules_a_stop_is_clean_unless_said_otherwise() {
     isolated(|| {
         if !tool("up and down", "nft") {
