@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::answers::answering;
 use super::line::Line;
-use super::{RuleSet, Settings, as_led, iptables, listeners, owners, servers};
+use super::{RuleSet, Settings, as_led, iptables, is_link_local, listeners, owners, servers};
 use crate::watchdog;
 use configuration::Configuration;
 
@@ -137,6 +137,7 @@ impl Report {
     pub fn is_well(&self) -> bool {
         self.rules == Ok(true)
             && (!self.holders.is_empty() || !self.set.has_leases())
+            && are_held(&self.servers)
             && self.servers.iter().all(Result::is_ok)
             && self.addresses.iter().all(|address| address.link.is_some() && address.answers)
     }
@@ -335,6 +336,19 @@ fn rules_of(
     Ok(true)
 }
 
+/// Whether each address of servers with leases is held by one of them, but for services' that somebody else takes: those keep nobody
+/// from being ready, either.
+fn are_held(servers: &[Result<Value, String>]) -> bool {
+    let said = || servers.iter().flatten().filter(|said| said["has_leases"] == true && said["let_go"] != true);
+    let addresses = || said().flat_map(|said| said["addresses"].as_array().into_iter().flatten());
+    let is_held = |ip: &Value| addresses().any(|one| one["address"] == *ip && one["held"] == true);
+    let is_taken = |one: &Value| {
+        let is_others = one["probe_error"].as_str().is_some_and(|error| error.ends_with(watchdog::SOMEBODY_ELSE));
+        is_others && one["address"].as_str().and_then(|ip| ip.parse().ok()).is_some_and(|ip| !is_link_local(ip))
+    };
+    addresses().all(|one| is_held(&one["address"]) || is_taken(one))
+}
+
 /// In what the rules that stand are not those of this Corefile, and what mends it.
 fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
     let of_corefile = listeners.iter().filter_map(|listener| {
@@ -387,6 +401,10 @@ fn server_lines(said: &Value) -> Vec<Line> {
                 };
                 Line::wrong(about, format!("{before}the last probe failed: {error}"), mend)
             }
+            (None, Some(ms)) if has_leases && address["held"] != true => {
+                let what = format!("{before}answered a probe {ms} ms ago, and its queries go elsewhere");
+                Line::wrong(about, what, "the server's log says what keeps it from its lease")
+            }
             (None, Some(ms)) => Line::fact(about, format!("{before}answered a probe {ms} ms ago")),
             (None, None) => Line::fact(about, format!("{before}not probed yet")),
         });
@@ -420,3 +438,33 @@ const CHANGED: &str =
 const MENDS: &str = "`localdns node up` puts them there anew";
 const TAKEN: &str =
     "somebody has changed them this moment; the server puts them back, or its note says why not";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_is_to_be_held_by_a_server_that_has_leases() {
+        let server = |has_leases: bool, address: Value| {
+            Ok(json!({ "has_leases": has_leases, "let_go": false, "addresses": [address] }))
+        };
+        let of = |has_leases, held: bool| server(has_leases, json!({ "address": "192.0.2.1", "held": held }));
+        let taken = |ip: &str| {
+            let error = format!("{ip}:53 does not answer over UDP{}", watchdog::SOMEBODY_ELSE);
+            server(true, json!({ "address": ip, "held": false, "probe_error": error }))
+        };
+        for (servers, expected) in [
+            (vec![], true),
+            (vec![of(true, true)], true),
+            (vec![of(true, false)], false),
+            // One that begins, beside one that serves.
+            (vec![of(true, false), of(true, true)], true),
+            (vec![of(false, false)], true),
+            (vec![taken("10.96.0.20")], true),
+            (vec![taken("169.254.10.10")], false),
+            (vec![Err("it hangs".to_owned())], true),
+        ] {
+            assert_eq!(are_held(&servers), expected, "{servers:?}");
+        }
+    }
+}
