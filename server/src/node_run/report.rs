@@ -1,7 +1,7 @@
 //! What there is of the rules, leases and addresses, in words and as JSON.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
 use serde_json::{Value, json};
@@ -197,6 +197,7 @@ impl Report {
         for path in &self.host_resolver {
             lines.push(Line::fact("lookups", format!("of this machine come here, by {}", path.display())));
         }
+        lines.extend(lookups_gone(&self.servers, &self.host_resolver));
         match &self.obstacles {
             Ok(obstacles) => lines.extend(obstacles.iter().map(|Obstacle { chain, way, mend }| {
                 let what = format!("{chain} drops what its rules do not accept, on the way {way}");
@@ -347,6 +348,18 @@ fn are_held(servers: &[Result<Value, String>]) -> bool {
         is_others && one["address"].as_str().and_then(|ip| ip.parse().ok()).is_some_and(|ip| !is_link_local(ip))
     };
     addresses().all(|one| is_held(&one["address"]) || is_taken(one))
+}
+
+/// Files by which servers have turned this machine's own lookups, and that somebody else has taken away.
+fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Line> {
+    let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
+    let put = keeping.filter_map(|said| said["host_resolver"].as_str());
+    let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
+    let line = |path: &str| {
+        let what = format!("of this machine do not come here: {path} is gone");
+        Line::wrong("lookups", what, "the server puts it back within 30 s")
+    };
+    gone.map(line).collect()
 }
 
 /// In what the rules that stand are not those of this Corefile, and what mends it.

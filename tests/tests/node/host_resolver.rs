@@ -7,14 +7,14 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use tests::{Manager, Options, eventually, isolated, run, signal, tempdir, tool};
+use tests::{Manager, Options, eventually, isolated, isolated_for, run, signal, tempdir, tool};
 
 use super::lab::{Lab, until_ready};
 use super::never_dark::{node, status};
 
 #[test]
 fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
-    isolated(|| {
+    isolated_for(Duration::from_secs(120), || {
         if !tool("host resolver", "nft") {
             return;
         }
@@ -44,6 +44,15 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         assert_eq!(mode(DIRECTORY), 0o755);
         assert_eq!(machine.calls("reload"), 1);
 
+        // What somebody takes away is told of, and comes back.
+        fs::remove_file(DROP_IN).expect("it is there");
+        let gone = format!("lookups   of this machine do not come here: {DROP_IN} is gone; the server puts it back");
+        let said = status(&server, 0);
+        assert!(said.contains(&gone), "{said}");
+        server.wait_for_log(&format!("somebody has taken {DROP_IN} away; it is put back"), Duration::from_secs(40));
+        eventually("it is back", Duration::from_secs(10), || (machine.calls("reload") == 2).then_some(()));
+        assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
+
         // Killed, it leaves the drop-in, which leads to the way out; its successor finds it.
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
@@ -55,7 +64,7 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         });
         assert!(server.is_running(), "and 5 s are left for who still asks");
         assert!(server.wait(Duration::from_secs(10)).success());
-        assert_eq!(machine.calls("reload"), 2);
+        assert_eq!(machine.calls("reload"), 3);
     });
 }
 
