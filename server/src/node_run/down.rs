@@ -20,6 +20,10 @@ pub fn down() -> Down {
     let warrant = Warrant::show();
     for server in Running::all() {
         match server.tell("down", PATIENCE) {
+            Ok(said) if said.starts_with(HANDS_OVER) => {
+                down.left.push(said.trim_end().to_owned());
+                return down;
+            }
             Ok(said) if said.starts_with(REFUSED) => down.left.push(said.trim_end().to_owned()),
             Ok(said) => down.gone.push(said.trim_end().to_owned()),
             Err(error) => {
@@ -90,6 +94,8 @@ fn rules() -> Result<(bool, Vec<u32>), NftError> {
 
 /// How a server begins its answer that does not let go.
 pub(super) const REFUSED: &str = "the server keeps all";
+/// How a server begins its answer that another process is about to follow.
+pub(super) const HANDS_OVER: &str = "the server hands over to another process";
 /// How long a server may take to let go: networkd is told meanwhile.
 const PATIENCE: Duration = Duration::from_secs(15);
 

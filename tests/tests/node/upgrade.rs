@@ -8,10 +8,11 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
 };
-use tests::{Ask, eventually, isolated, isolated_steadily, signal, tempdir, tool};
+use tests::{Ask, Options, Server, eventually, isolated, isolated_steadily, run, signal, tempdir, tool};
 
 use super::clients::{Clients, at, handovers, thirty_percent};
-use super::lab::{Lab, NAME, PLAIN, US};
+use super::lab::{COREFILE, Lab, NAME, PLAIN, US};
+use super::never_dark::node;
 
 #[test]
 fn no_query_is_lost_or_goes_to_the_upstream_over_five_upgrades() {
@@ -61,14 +62,8 @@ fn a_successor_that_hangs_once_it_is_ready_leaves_queries_to_the_upstream_and_th
         if !tool("node upgrades", "nft") {
             return;
         }
-        let (lab, directory) = (Lab::new(), tempdir());
-        let door = directory.path().join("door");
-        let server = lab.serve_with(|options| options.args(["-handover", &door.to_string_lossy()]));
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
-        let hangs = eventually("it may be succeeded", PATIENCE, || Successor::connect(&door));
-        hangs.hears("localdns 1: all");
-        hangs.says("ready");
-        hangs.hears("yours");
+        let (_lab, directory) = (Lab::new(), tempdir());
+        let (server, hangs) = Successor::of(directory.path());
         let answered_by = |who: &str| {
             eventually(who, PATIENCE, || {
                 let reply = Ask::new(NAME, "A").timeout(Duration::from_millis(100)).try_of(at(OURS)).ok()?;
@@ -89,10 +84,40 @@ fn a_successor_that_hangs_once_it_is_ready_leaves_queries_to_the_upstream_and_th
     });
 }
 
+#[test]
+fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
+    isolated(|| {
+        if !tool("node upgrades", "nft") {
+            return;
+        }
+        let (_lab, directory) = (Lab::new(), tempdir());
+        let (server, successor) = Successor::of(directory.path());
+        let said = node(&server, &["down"], 1);
+        assert!(said.contains("left: the server hands over to another process"), "{said}");
+        assert!(run("nft", &["list", "tables", "inet"]).contains("table inet localdns\n"));
+        drop(successor);
+        server.wait_for_log("the next process does not serve, this one goes on", PATIENCE);
+        assert!(node(&server, &["down"], 0).contains("the rules are gone"));
+    });
+}
+
 /// A process that takes over as far as the test has it.
 struct Successor(OwnedFd);
 
 impl Successor {
+    /// A server, and one that is to answer in its place, and does nothing.
+    fn of(directory: &Path) -> (Server, Self) {
+        let door = directory.join("door");
+        let how = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
+        let server = Server::start_with(COREFILE, how.args(["-handover", &door.to_string_lossy()]));
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        let successor = eventually("it may be succeeded", PATIENCE, || Self::connect(&door));
+        successor.hears("localdns 1: all");
+        successor.says("ready");
+        successor.hears("yours");
+        (server, successor)
+    }
+
     fn connect(door: &Path) -> Option<Self> {
         let successor = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
         set_socket_timeout(&successor, Timeout::Recv, Some(PATIENCE)).expect("it can be set");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::{Told, Worker, tell_lost};
+use crate::node_run::down::HANDS_OVER;
 
 impl Worker {
     /// Keeps queries here, although nobody reads them, until this process has them again (true) or another one has them for
@@ -30,7 +31,11 @@ impl Worker {
                     self.stretch(until);
                     let _ = held.send(());
                 }
-                Ok(Some(Told::Order(order))) => order.answer("another process takes over: ask it\n"),
+                // What it took away the other process would put back.
+                Ok(Some(Told::Order(order))) if order.word == "down" => {
+                    order.answer(&format!("{HANDS_OVER}, which would put all back: say it again\n"));
+                }
+                Ok(Some(Told::Order(order))) => self.obey(order).await,
                 Ok(Some(Told::Stop(ended))) => {
                     self.stop(ended).await;
                     return false;
