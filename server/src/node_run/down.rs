@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use super::servers::in_words;
 use node::{HostResolver, Job, NftError, Rules, Running, Warrant};
 
 /// What is gone, and what is left.
@@ -27,7 +28,8 @@ pub fn down() -> Down {
             Ok(said) if said.starts_with(REFUSED) => down.left.push(said.trim_end().to_owned()),
             Ok(said) => down.gone.push(said.trim_end().to_owned()),
             Err(error) => {
-                down.leaves(format!("the server of process {} does not let go", server.pid), &error)
+                let why = in_words(&error, PATIENCE);
+                down.leaves(format!("the server of process {} does not let go", server.pid), &why)
             }
         }
     }
