@@ -127,7 +127,7 @@ impl Giver {
     /// Where it is gone, or does not in time: then they are ours again.
     pub fn yours(&self) -> io::Result<()> {
         self.say(YOURS, &[])?;
-        expect(&self.0, SERVING, STEP)
+        expect(&self.0, SERVING, SERVES)
     }
 
     /// Tells the successor that these sockets are ours again.
@@ -309,8 +309,10 @@ const DONE: &str = "done";
 const BACK: &str = "back";
 /// How long a successor may take to read its configuration and to build what serves it.
 const START: Duration = Duration::from_secs(60);
-/// How long each step may take that others wait for.
+/// How long a server may take to accept who comes.
 const STEP: Duration = Duration::from_secs(5);
+/// How long a successor that is ready may take to answer: nobody does meanwhile.
+const SERVES: Duration = Duration::from_secs(2);
 /// How long the one that serves may take for its turn: it sends clients nowhere else first, and tells systemd, which hears nobody
 /// while it reads its units.
 const ITS_TURN: Duration = Duration::from_secs(20);

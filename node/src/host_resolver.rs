@@ -102,11 +102,11 @@ impl HostResolver {
     /// files that are gone, or back; and what went wrong.
     pub fn take_back() -> (Vec<PathBuf>, Vec<HostResolverError>) {
         let (mut gone, mut failed) = (Vec::new(), Vec::new());
-        for (files, tell) in [
-            (networkd_drop_ins(), &["networkctl", "reload"][..]),
-            (resolved_drop_ins(), &RELOAD_RESOLVED[..]),
-        ] {
-            let mut removed = false;
+        for (files, owner) in [(networkd_drop_ins(), NETWORKD), (resolved_drop_ins(), RESOLVED)] {
+            // Whoever removes the files may end, or be ended, before their owner has heard of it: the next one tells it then.
+            let before = owner.untold();
+            owner.note_untold(&files);
+            let mut removed = !before.is_empty();
             for path in files {
                 match fs::remove_file(&path) {
                     Ok(()) => {
@@ -118,8 +118,13 @@ impl HostResolver {
                     Err(source) => failed.push(HostResolverError::File { path, source }),
                 }
             }
-            if removed && let Err(error) = run(tell[0], &tell[1..], "") {
-                failed.push(HostResolverError::Program(error));
+            match removed.then(|| owner.tell()) {
+                Some(Ok(())) => {
+                    let before = before.into_iter().filter(|path| !gone.contains(path));
+                    gone.extend(before.collect::<Vec<_>>());
+                }
+                Some(Err(error)) => failed.push(error),
+                None => {}
             }
         }
         match restore_resolv_conf() {
@@ -134,6 +139,53 @@ impl HostResolver {
     pub fn stands() -> Vec<PathBuf> {
         let saved = Path::new(SAVED).exists().then(|| RESOLV_CONF.into());
         networkd_drop_ins().into_iter().chain(resolved_drop_ins()).chain(saved).collect()
+    }
+
+    /// Files that are gone, and whose reader may not have heard of it.
+    pub fn untold() -> Vec<PathBuf> {
+        let gone = |path: &PathBuf| !path.exists();
+        [NETWORKD, RESOLVED].iter().flat_map(Owner::untold).filter(gone).collect()
+    }
+}
+
+/// Who reads drop-ins once it is told to.
+struct Owner {
+    /// What tells it.
+    command: &'static [&'static str],
+    /// Where it stands which files are gone that it has not been told of.
+    mark: &'static str,
+}
+
+impl Owner {
+    /// Has it read its files.
+    fn tell(&self) -> Result<()> {
+        run(self.command[0], &self.command[1..], "").map_err(HostResolverError::Program)?;
+        let _ = fs::remove_file(self.mark);
+        Ok(())
+    }
+
+    fn untold(&self) -> Vec<PathBuf> {
+        fs::read_to_string(self.mark).unwrap_or_default().lines().map(PathBuf::from).collect()
+    }
+
+    fn note_untold(&self, files: &[PathBuf]) {
+        let new = files.iter().cloned();
+        let mut all: Vec<_> = self.untold().into_iter().chain(new).collect();
+        all.dedup();
+        let lines: String = all.iter().map(|path| format!("{}\n", path.display())).collect();
+        if !lines.is_empty() {
+            // Without the mark it is told all the same by whoever removes the files, once.
+            let _ = write(Path::new(self.mark), &lines);
+        }
+    }
+
+    /// Gives up a drop-in that it could not be told of; it may have heard of it, where that took too long.
+    fn take_away(&self, path: &Path, error: HostResolverError) -> HostResolverError {
+        if matches!(&error, HostResolverError::Program(source) if source.kind() == io::ErrorKind::TimedOut) {
+            self.note_untold(&[path.to_owned()]);
+        }
+        remove(path);
+        error
     }
 }
 
@@ -158,10 +210,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
         return Ok(path);
     }
     write(&path, &text)?;
-    if let Err(error) = run("networkctl", &["reload"], "") {
-        remove(&path);
-        return Err(HostResolverError::Program(error));
-    }
+    NETWORKD.tell().map_err(|error| NETWORKD.take_away(&path, error))?;
     settle(&path, &link, server, upstreams, go_on)
 }
 
@@ -230,10 +279,7 @@ fn put_resolved(server: IpAddr) -> Result<PathBuf> {
         return Ok(path);
     }
     write(&path, &text)?;
-    if let Err(error) = run(RELOAD_RESOLVED[0], &RELOAD_RESOLVED[1..], "") {
-        remove(&path);
-        return Err(HostResolverError::Program(error));
-    }
+    RESOLVED.tell().map_err(|error| RESOLVED.take_away(&path, error))?;
     Ok(path)
 }
 
@@ -343,7 +389,11 @@ const DROP_IN: &str = "70-localdns.conf";
 const NETWORKD_DIRECTORY: &str = "/run/systemd/network";
 pub(crate) const NETWORKD_STATE: &str = "/run/systemd/netif";
 const RESOLVED_DIRECTORY: &str = "/run/systemd/resolved.conf.d";
-const RELOAD_RESOLVED: [&str; 3] = ["systemctl", "try-reload-or-restart", "systemd-resolved.service"];
+const NETWORKD: Owner = Owner { command: &["networkctl", "reload"], mark: "/run/localdns/networkd-untold" };
+const RESOLVED: Owner = Owner {
+    command: &["systemctl", "try-reload-or-restart", "systemd-resolved.service"],
+    mark: "/run/localdns/resolved-untold",
+};
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// What /etc/resolv.conf held.
 const SAVED: &str = "/run/localdns/resolv.conf";

@@ -121,13 +121,20 @@ impl Order {
 
 impl Running {
     /// Every server that hears words here. A socket of our name that is somebody else's is none; nor is one that takes nobody,
-    /// whosever it is: ours takes who comes, and who of ours hangs is known by its leases.
+    /// whosever it is: ours takes who comes, and who of ours hangs is known by its leases. Nor is a name that leads nowhere, as one
+    /// with a line's end in it makes the table show.
     pub fn all() -> Vec<Self> {
         // Another user may have given one a name that is no text.
         let table = std::fs::read("/proc/net/unix").unwrap_or_default();
         let mut all = parse(&String::from_utf8_lossy(&table));
         let is_none = |error: io::Error| {
-            matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::WouldBlock)
+            matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::WouldBlock
+                    | io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::NotFound
+            )
         };
         all.retain(|running| !running.connect().is_err_and(is_none));
         all
@@ -217,6 +224,18 @@ mod tests {
         let waits = thread::spawn(move || server.next().is_err());
         drop(hearing);
         assert!(waits.join().expect("no panic"));
+    }
+
+    #[test]
+    fn a_name_that_makes_the_table_show_another_socket_is_no_server() {
+        // The kernel writes it as it is.
+        let forged = format!("x\n0: 00000002 00000000 00010000 0001 01 1 @{PREFIX}4000001-0");
+        let forged = SocketAddr::from_abstract_name(forged).expect("short enough");
+        let _forged = UnixListener::bind_addr(&forged).expect("bound");
+        let table = std::fs::read_to_string("/proc/net/unix").expect("a table");
+        assert!(parse(&table).iter().any(|running| running.pid == 4_000_001), "{table}");
+        let all = Running::all();
+        assert!(all.iter().all(|running| running.pid != 4_000_001), "{all:?}");
     }
 
     #[test]

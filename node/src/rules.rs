@@ -153,7 +153,7 @@ impl Rules {
     /// # Errors
     /// Where the kernel does not say.
     pub fn are_there(&mut self) -> Result<bool, NftError> {
-        Ok(self.socket.tables()?.iter().any(|table| table == TABLE))
+        Ok(self.socket.tables()?.iter().any(|table| table.name == TABLE))
     }
 
     /// The processes that have a table of leases, or leases in the one that has no owner.
@@ -161,13 +161,11 @@ impl Rules {
     /// # Errors
     /// Where the kernel does not say.
     pub fn holders(&mut self) -> Result<Vec<u32>, NftError> {
-        let pid = |table: &String| {
-            let owner = table.strip_prefix(TABLE)?.strip_prefix("-lease-")?;
-            owner.split_once('-')?.0.parse().ok()
-        };
         let tables = self.socket.tables()?;
-        let mut holders: Vec<_> = tables.iter().filter_map(pid).collect();
-        if tables.iter().any(|table| table == UNOWNED_LEASES) {
+        // One without an owner is no server's: it was loaded from a saved ruleset, or somebody made it.
+        let owned = tables.iter().filter(|table| table.is_owned);
+        let mut holders: Vec<_> = owned.filter_map(|table| server_of(&table.name)).collect();
+        if tables.iter().any(|table| table.name == UNOWNED_LEASES) {
             let listed = self.socket.members(UNOWNED_LEASES, HOLDERS)?;
             holders.extend(listed.iter().filter_map(|holder| pid_of(holder)));
         }
@@ -190,10 +188,10 @@ impl Rules {
     /// # Errors
     /// Where the kernel does not say.
     pub fn is_warrant_shown(&mut self) -> Result<bool, NftError> {
-        Ok(self.socket.tables()?.iter().any(|table| table.starts_with(WARRANT)))
+        Ok(self.socket.tables()?.iter().any(|table| table.name.starts_with(WARRANT)))
     }
 
-    /// Takes the table away, if it is there, and that of leases which a server left that had no owner.
+    /// Takes the table away, if it is there, and those of leases that have no owner.
     ///
     /// # Errors
     /// Where the kernel refuses.
@@ -202,8 +200,20 @@ impl Rules {
         for table in [TABLE, UNOWNED_LEASES] {
             batch.remove_table(table);
         }
+        // Where they cannot be listed the rest goes all the same.
+        for table in self.socket.tables().unwrap_or_default() {
+            if !table.is_owned && server_of(&table.name).is_some() {
+                batch.remove_table(&table.name);
+            }
+        }
         self.socket.commit(batch)
     }
+}
+
+/// The process whose leases a table of this name has.
+fn server_of(table: &str) -> Option<u32> {
+    let owner = table.strip_prefix(TABLE)?.strip_prefix("-lease-")?;
+    owner.split_once('-')?.0.parse().ok()
 }
 
 /// All that the table consists of, `by_socket` where the kernel can look for one.
@@ -293,9 +303,9 @@ impl Warrant {
     pub fn show() -> Result<Self, NftError> {
         let mut socket = Socket::open()?;
         // Kernels without table owners keep the warrant of a process that was killed.
-        for left in socket.tables()?.into_iter().filter(|table| table.starts_with(WARRANT)) {
+        for left in socket.tables()?.into_iter().filter(|table| table.name.starts_with(WARRANT)) {
             let mut batch = Batch::default();
-            batch.delete_table(&left);
+            batch.delete_table(&left.name);
             let _ = socket.commit(batch);
         }
         let table = format!("{WARRANT}{}-{}", std::process::id(), socket.port());

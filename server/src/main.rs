@@ -131,7 +131,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
     if !server.is_beside_another() {
-        say_pid(&life)?;
+        say_pid(&life, of_node)?;
     }
     if !flags.quiet {
         let configuration = server.running().configuration.load_full();
@@ -153,7 +153,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
                 Ok(After::Goes) if server.is_beside_another() => {}
                 Ok(After::Goes) => aside.reloaded(&mut server),
                 Ok(After::TookOver(ready)) => {
-                    say_pid(&life)?;
+                    say_pid(&life, of_node)?;
                     let _ = ready.send(());
                     aside.reloaded(&mut server);
                 }
@@ -211,8 +211,8 @@ fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<Requested>) {
 }
 
 /// Writes the pidfile, if one was asked for.
-fn say_pid(life: &Life) -> Result<(), String> {
-    life.write_pidfile(|path| {
+fn say_pid(life: &Life, of_node: bool) -> Result<(), Failure> {
+    let said = life.write_pidfile(|path| {
         // On a thread of its own: a thread that waits for a disk handles no signal.
         let of = path.to_owned();
         let written =
@@ -221,7 +221,8 @@ fn say_pid(life: &Life) -> Result<(), String> {
             let mend = "name a file where this user may write, or -pidfile '' for none";
             format!("cannot write the pidfile {}: {error}; {mend}", path.display())
         })
-    })
+    });
+    said.map_err(|text| Failure { code: if of_node { 216 } else { 1 }, text })
 }
 
 enum Event {

@@ -20,7 +20,9 @@ pub enum HandoverEvent {
     Ready(std_mpsc::Sender<()>),
     /// It serves, and waits to be told that it speaks for the service.
     Serving(Giver),
-    /// It does not come to serve.
+    /// It does not come to serve in time: the sockets are read here again.
+    TakenBack,
+    /// And it has ended, or was another's to start: why it did not.
     Failed(io::Error),
 }
 
@@ -123,8 +125,10 @@ pub fn hand_over(
         let event = match until_it_serves(&giver, sockets, &events) {
             Ok(()) => HandoverEvent::Serving(giver),
             Err(error) => {
-                // The connection is closed first: a successor that still runs then ends by itself.
+                // The connection is closed first: a successor that still runs then ends by itself. Nobody answers until the
+                // sockets are read here, so that comes before its end.
                 giver.take_back();
+                let _ = events.send(HandoverEvent::TakenBack);
                 HandoverEvent::Failed(match started.give_up() {
                     Some(status) => {
                         io::Error::other(format!("it ended with {status}, its own line says why"))
@@ -172,3 +176,23 @@ const STARTED: &str = "LOCALDNS_PREDECESSOR";
 /// How often we look whether one that does not come to serve has ended, which gives it two seconds for the line that says why.
 const LAST_LOOKS: u32 = 200;
 const LOOKS: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sockets_are_read_here_again_before_one_that_hangs_is_ended() {
+        let (giver, theirs) = handover::pair().expect("two ends");
+        let child = Command::new("sleep").arg("600").spawn().expect("it starts");
+        let started = Started(Arc::new(Mutex::new(Some(child))));
+        let (events, mut heard) = mpsc::unbounded_channel();
+        // It does not hear, either.
+        drop(theirs);
+        hand_over(giver, Vec::new(), started.clone(), events).expect("a thread");
+        assert!(matches!(heard.blocking_recv(), Some(HandoverEvent::TakenBack)));
+        assert!(started.id().is_some(), "it is waited for first");
+        assert!(matches!(heard.blocking_recv(), Some(HandoverEvent::Failed(_))));
+        assert!(started.id().is_none(), "it was left");
+    }
+}

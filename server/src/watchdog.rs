@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
+use crate::node_run::leads_away;
 use crate::succession::{HandoverEvent, HandoverEvents};
 use listen::{Expected, Running};
 use plugin::endpoint::{Endpoint, Transport};
@@ -73,7 +74,7 @@ async fn run(
 ) {
     // The sender is dropped only where the server ends, which the loop sees by `running`.
     let _ = in_place.wait_for(Option::is_some).await;
-    let mut ready = false;
+    let (mut ready, mut is_told) = (false, false);
     loop {
         let Some(server) = running.upgrade() else { return };
         let led_away = in_place.borrow().clone().unwrap_or_default();
@@ -85,6 +86,9 @@ async fn run(
             (Ok(()), None) => Duration::ZERO,
             (Err(_), _) => RETRY,
         };
+        if let (Err(silent), false) = (&answered, is_told) {
+            is_told = tell_of_rules(&server, silent);
+        }
         match answered {
             Ok(()) if ready => notify(&server, "ping", notifier.ping()),
             Ok(()) => {
@@ -102,6 +106,15 @@ async fn run(
         drop(server);
         sleep(pause).await;
     }
+}
+
+/// Tells of rules that nobody keeps, and that lead our queries away; whether there are any.
+fn tell_of_rules(running: &Running, silent: &str) -> bool {
+    let configuration = running.configuration.load();
+    let addresses: Vec<_> = configuration.listeners.keys().map(|endpoint| endpoint.address.ip()).collect();
+    let Some(why) = leads_away(&addresses) else { return false };
+    running.logger.error(None, &format!("{silent}: {why}"));
+    true
 }
 
 fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {

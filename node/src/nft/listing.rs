@@ -12,6 +12,14 @@ use nix::errno::Errno;
 use super::NftError;
 use super::batch::{Socket, keys as keys_of, refused};
 
+/// A table of both families.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    /// Whether it goes with the process that made it.
+    pub(crate) is_owned: bool,
+}
+
 /// A chain that packets come to by themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BaseChain {
@@ -150,12 +158,12 @@ impl Socket {
         Ok(keys)
     }
 
-    /// The names of all tables of both families.
-    pub(crate) fn tables(&mut self) -> Result<Vec<String>, NftError> {
+    /// All tables of both families.
+    pub(crate) fn tables(&mut self) -> Result<Vec<Table>, NftError> {
         let wanted = NfTablesMessage::GetTable(TableMessage { attributes: Vec::new() });
         let listed = self.dump(NetfilterProtoFamily::Inet, wanted);
         let listed = listed.map_err(|error| unlisted("list tables", error))?;
-        Ok(listed.into_iter().filter_map(name_of_table).collect())
+        Ok(listed.into_iter().filter_map(table).collect())
     }
 
     /// The base chains of all tables through which IPv4 or IPv6 goes.
@@ -175,14 +183,19 @@ fn if_there<T: Default>(listed: io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn name_of_table(message: NetfilterMessage) -> Option<String> {
+fn table(message: NetfilterMessage) -> Option<Table> {
     let NetfilterMessageInner::NfTables(NfTablesMessage::NewTable(table)) = message.inner else {
         return None;
     };
-    table.attributes.into_iter().find_map(|attribute| match attribute {
-        TableAttribute::Name(name) => Some(name),
-        _ => None,
-    })
+    let (mut name, mut is_owned) = (None, false);
+    for attribute in table.attributes {
+        match attribute {
+            TableAttribute::Name(text) => name = Some(text),
+            TableAttribute::Flags(flags) => is_owned = flags.contains(TableFlags::Owner),
+            _ => {}
+        }
+    }
+    Some(Table { name: name?, is_owned })
 }
 
 fn base_chain(message: NetfilterMessage) -> Option<BaseChain> {

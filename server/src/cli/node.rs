@@ -91,15 +91,17 @@ pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Opti
     else {
         return args;
     };
-    // Of two flags that exclude each other the one on the command line wins over the other's environment variable.
+    let said = |flag: &str| env(&variable(flag)).filter(|value| !value.is_empty());
+    // Of two flags that exclude each other the one on the command line wins over the other's environment variable. Of both
+    // variables AKS's file wins: the unit has the other one.
     let is_excluded = |flag: &str| match flag {
-        "conf" => is_typed(&args, "environment"),
+        "conf" => is_typed(&args, "environment") || said("environment").is_some(),
         "environment" => is_typed(&args, "conf"),
         _ => false,
     };
     let of_environment = sub.get_arguments().filter_map(|arg| {
         let flag = arg.get_long().filter(|flag| !is_excluded(flag))?;
-        let value = env(&variable(flag)).filter(|value| !value.is_empty())?;
+        let value = said(flag)?;
         Some(OsString::from(format!("--{flag}={value}")))
     });
     let of_environment: Vec<_> = of_environment.collect();

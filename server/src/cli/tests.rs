@@ -128,6 +128,10 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     assert_eq!((flags.conf, settings.environment), (Some("/f".into()), None));
     let Ok(Invocation::Node(_, _, settings)) = with(environment, &["run"]) else { panic!("no run") };
     assert_eq!(settings.environment, Some("/e".into()));
+    // The unit says LOCALDNS_NODE_CONF, and the environment's file may say the other.
+    let both: &[_] = &[("LOCALDNS_NODE_CONF", "/b"), ("LOCALDNS_NODE_ENVIRONMENT", "/e")];
+    let Ok(Invocation::Node(_, flags, settings)) = with(both, &["run"]) else { panic!("no run") };
+    assert_eq!((flags.conf, settings.environment), (None, Some("/e".into())));
     // Of `node run` alone there is always a pidfile, unless none is wanted.
     for (args, pidfile) in
         [(&["run"][..], Some("/run/localdns.pid".into())), (&["run", "-pidfile", ""], None)]

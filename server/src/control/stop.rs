@@ -41,7 +41,7 @@ impl Server {
         self.answer_the_last(in_flight);
         if let Some(keeper) = held {
             // From now on the sockets' queues keep queries for the next process.
-            keeper.hold();
+            keeper.hold(None);
         }
         if ended == Some(Ended::Clean)
             && let Err(error) = self.handle.block_on(node::remove_link())
@@ -69,7 +69,7 @@ impl Server {
                     self.endpoints.offer(&self.notifier);
                 }
                 if self.endpoints.are_left() {
-                    keeper.hold();
+                    keeper.hold(None);
                     return (Some(ended), Some(keeper));
                 }
             }

@@ -1,6 +1,7 @@
 //! A server that leaves its sockets to another process, or takes over another's.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use handover::{Giver, Taker};
 use listen::InFlight;
@@ -101,9 +102,9 @@ impl Server {
                 let _ = left.send(());
             }
             HandoverEvent::Serving(giver) => return Ok(self.leave(giver)),
+            HandoverEvent::TakenBack => self.park(false),
             HandoverEvent::Failed(error) => {
                 self.succession.under_way = false;
-                self.park(false);
                 let text = format!("the next process does not serve, this one goes on: {error}");
                 self.running.logger.error(None, &text);
             }
@@ -150,7 +151,7 @@ impl Server {
         }
         // The leases are extended before the workers stop reading: the sockets' queues keep queries meanwhile.
         if let Some(keeper) = self.keeper.as_ref().filter(|_| parked) {
-            keeper.hold();
+            keeper.hold(Some(ANSWERS_ELSEWHERE));
         }
         if parked {
             self.status = None;
@@ -198,6 +199,9 @@ impl Server {
         if self.succession.stays { After::Waits } else { After::Ends }
     }
 }
+
+/// How long queries wait for the next process to read them before they go the way out.
+const ANSWERS_ELSEWHERE: Duration = Duration::from_millis(1500);
 
 /// What becomes of this process after an event.
 #[derive(Debug)]

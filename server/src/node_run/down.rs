@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use super::servers::in_words;
 use node::{HostResolver, Job, NftError, Rules, Running, Warrant};
 
 /// What is gone, and what is left.
@@ -20,10 +21,15 @@ pub fn down() -> Down {
     let warrant = Warrant::show();
     for server in Running::all() {
         match server.tell("down", PATIENCE) {
+            Ok(said) if said.starts_with(HANDS_OVER) => {
+                down.left.push(said.trim_end().to_owned());
+                return down;
+            }
             Ok(said) if said.starts_with(REFUSED) => down.left.push(said.trim_end().to_owned()),
             Ok(said) => down.gone.push(said.trim_end().to_owned()),
             Err(error) => {
-                down.leaves(format!("the server of process {} does not let go", server.pid), &error)
+                let why = in_words(&error, PATIENCE);
+                down.leaves(format!("the server of process {} does not let go", server.pid), &why)
             }
         }
     }
@@ -90,6 +96,8 @@ fn rules() -> Result<(bool, Vec<u32>), NftError> {
 
 /// How a server begins its answer that does not let go.
 pub(super) const REFUSED: &str = "the server keeps all";
+/// How a server begins its answer that another process is about to follow.
+pub(super) const HANDS_OVER: &str = "the server hands over to another process";
 /// How long a server may take to let go: networkd is told meanwhile.
 const PATIENCE: Duration = Duration::from_secs(15);
 

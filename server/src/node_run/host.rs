@@ -21,7 +21,7 @@ pub(crate) struct Host {
     wanted: Arc<AtomicBool>,
     putting: Option<JoinHandle<Result<Option<PathBuf>, HostResolverError>>>,
     state: State,
-    /// When what failed is tried again.
+    /// When what failed is tried again, or what was put looked for.
     again: Option<Instant>,
 }
 
@@ -59,10 +59,20 @@ impl Host {
             };
             self.again = Some(Instant::now() + AGAIN);
         }
+        let is_time = self.again.is_none_or(|again| again <= Instant::now());
+        if let State::Put(Some(path)) = &self.state
+            && is_time
+        {
+            self.again = Some(Instant::now() + AGAIN);
+            if !HostResolver::stands().contains(path) {
+                let why = format!("somebody has taken {} away; it is put back", path.display());
+                self.state = State::Failed(why);
+            }
+        }
         let begin = match &self.state {
             State::NotYet => true,
             State::Put(_) => false,
-            State::Failed(_) => self.again.is_none_or(|again| again <= Instant::now()),
+            State::Failed(_) => is_time,
         };
         if begin
             && self.putting.is_none()

@@ -54,8 +54,8 @@ enum Told {
     Stop(Ended),
     /// By a command beside us.
     Order(Order),
-    /// Another process is about to answer; the sender hears that queries are kept until it does.
-    Hold(std_mpsc::Sender<()>),
+    /// Another process is about to answer; the sender hears that queries are kept until it does, so long at most.
+    Hold(std_mpsc::Sender<()>, Option<Duration>),
     /// It does not: this one goes on.
     Resume,
     /// It does.
@@ -129,10 +129,11 @@ impl Keeper {
         let _ = self.thread.join();
     }
 
-    /// Keeps queries in the sockets' queues while nobody reads those.
-    pub fn hold(&self) {
+    /// Keeps queries in the sockets' queues while nobody reads those, so long `at_most`; without that as long as this process
+    /// lives, and a little longer.
+    pub fn hold(&self, at_most: Option<Duration>) {
         let (sender, is_held) = std_mpsc::channel();
-        let _ = self.tell.send(Told::Hold(sender));
+        let _ = self.tell.send(Told::Hold(sender, at_most));
         // At most one round of the loop is in progress. Without an answer the leases last until they time out.
         let _ = is_held.recv_timeout(ROUND);
     }
@@ -210,8 +211,8 @@ impl Worker {
             match timeout(rest(self.settings.lease, began.elapsed()), self.told.recv()).await {
                 Ok(Some(Told::Order(order))) => self.obey(order).await,
                 Ok(Some(Told::Stop(ended))) => return self.stop(ended).await,
-                Ok(Some(Told::Hold(held))) => {
-                    if !self.hold(held).await {
+                Ok(Some(Told::Hold(held, at_most))) => {
+                    if !self.hold(held, at_most).await {
                         return;
                     }
                 }

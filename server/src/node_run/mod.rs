@@ -16,6 +16,7 @@ mod host;
 mod iptables;
 mod lease;
 mod leased;
+mod left;
 mod line;
 mod owners;
 mod report;
@@ -39,6 +40,7 @@ pub use discovery::{Discovery, upstreams_now};
 pub use down::{down, stopped};
 pub use lease::{Ended, Keeper};
 pub use leased::Leased;
+pub(crate) use left::leads_away;
 pub use report::Report;
 pub use up::up;
 

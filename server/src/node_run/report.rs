@@ -1,14 +1,14 @@
 //! What there is of the rules, leases and addresses, in words and as JSON.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
 use serde_json::{Value, json};
 
 use super::answers::answering;
 use super::line::Line;
-use super::{RuleSet, Settings, as_led, iptables, listeners, owners, servers};
+use super::{RuleSet, Settings, as_led, iptables, is_link_local, listeners, owners, servers};
 use crate::watchdog;
 use configuration::Configuration;
 
@@ -88,6 +88,10 @@ impl Report {
         if servers.is_empty() {
             notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
         }
+        notes.extend(HostResolver::untold().iter().map(|path| {
+            let path = path.display();
+            format!("this machine may still ask us: {path} is gone, and who read it was not told; `localdns node down` tells it")
+        }));
         let (obstacles, unseen_filters) = (Obstacle::all(&listeners), node::unseen_filters(&listeners));
         let mut tables = Rules::open();
         let holders =
@@ -133,6 +137,7 @@ impl Report {
     pub fn is_well(&self) -> bool {
         self.rules == Ok(true)
             && (!self.holders.is_empty() || !self.set.has_leases())
+            && are_held(&self.servers)
             && self.servers.iter().all(Result::is_ok)
             && self.addresses.iter().all(|address| address.link.is_some() && address.answers)
     }
@@ -192,6 +197,7 @@ impl Report {
         for path in &self.host_resolver {
             lines.push(Line::fact("lookups", format!("of this machine come here, by {}", path.display())));
         }
+        lines.extend(lookups_gone(&self.servers, &self.host_resolver));
         match &self.obstacles {
             Ok(obstacles) => lines.extend(obstacles.iter().map(|Obstacle { chain, way, mend }| {
                 let what = format!("{chain} drops what its rules do not accept, on the way {way}");
@@ -331,6 +337,34 @@ fn rules_of(
     Ok(true)
 }
 
+/// Whether each address of servers with leases is held by one of them, but for services' that somebody else takes: those keep nobody
+/// from being ready, either.
+fn are_held(servers: &[Result<Value, String>]) -> bool {
+    let said =
+        || servers.iter().flatten().filter(|said| said["has_leases"] == true && said["let_go"] != true);
+    let addresses = || said().flat_map(|said| said["addresses"].as_array().into_iter().flatten());
+    let is_held = |ip: &Value| addresses().any(|one| one["address"] == *ip && one["held"] == true);
+    let is_taken = |one: &Value| {
+        let is_others =
+            one["probe_error"].as_str().is_some_and(|error| error.ends_with(watchdog::SOMEBODY_ELSE));
+        is_others
+            && one["address"].as_str().and_then(|ip| ip.parse().ok()).is_some_and(|ip| !is_link_local(ip))
+    };
+    addresses().all(|one| is_held(&one["address"]) || is_taken(one))
+}
+
+/// Files by which servers have turned this machine's own lookups, and that somebody else has taken away.
+fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Line> {
+    let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
+    let put = keeping.filter_map(|said| said["host_resolver"].as_str());
+    let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
+    let line = |path: &str| {
+        let what = format!("of this machine do not come here: {path} is gone");
+        Line::wrong("lookups", what, "the server puts it back within 30 s")
+    };
+    gone.map(line).collect()
+}
+
 /// In what the rules that stand are not those of this Corefile, and what mends it.
 fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
     let of_corefile = listeners.iter().filter_map(|listener| {
@@ -383,6 +417,10 @@ fn server_lines(said: &Value) -> Vec<Line> {
                 };
                 Line::wrong(about, format!("{before}the last probe failed: {error}"), mend)
             }
+            (None, Some(ms)) if has_leases && address["held"] != true => {
+                let what = format!("{before}answered a probe {ms} ms ago, and its queries go elsewhere");
+                Line::wrong(about, what, "the server's log says what keeps it from its lease")
+            }
             (None, Some(ms)) => Line::fact(about, format!("{before}answered a probe {ms} ms ago")),
             (None, None) => Line::fact(about, format!("{before}not probed yet")),
         });
@@ -416,3 +454,33 @@ const CHANGED: &str =
 const MENDS: &str = "`localdns node up` puts them there anew";
 const TAKEN: &str =
     "somebody has changed them this moment; the server puts them back, or its note says why not";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_is_to_be_held_by_a_server_that_has_leases() {
+        let server = |has_leases: bool, address: Value| {
+            Ok(json!({ "has_leases": has_leases, "let_go": false, "addresses": [address] }))
+        };
+        let of = |has_leases, held: bool| server(has_leases, json!({ "address": "192.0.2.1", "held": held }));
+        let taken = |ip: &str| {
+            let error = format!("{ip}:53 does not answer over UDP{}", watchdog::SOMEBODY_ELSE);
+            server(true, json!({ "address": ip, "held": false, "probe_error": error }))
+        };
+        for (servers, expected) in [
+            (vec![], true),
+            (vec![of(true, true)], true),
+            (vec![of(true, false)], false),
+            // One that begins, beside one that serves.
+            (vec![of(true, false), of(true, true)], true),
+            (vec![of(false, false)], true),
+            (vec![taken("10.96.0.20")], true),
+            (vec![taken("169.254.10.10")], false),
+            (vec![Err("it hangs".to_owned())], true),
+        ] {
+            assert_eq!(are_held(&servers), expected, "{servers:?}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! What the servers of this network say of themselves, for commands beside them.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -19,12 +19,24 @@ pub(super) fn ask(server: &Running) -> Result<Value, String> {
         format!("process {} does not say how it is: {error}; if it hangs, restart it", server.pid)
     };
     let said = server.tell("status", PATIENCE).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            unheard(&format!("it has not answered within {} s", PATIENCE.as_secs()))
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => unheard(&in_words(&error, PATIENCE)),
+        // It hangs up on whom it does not trust.
+        _ if !rustix::process::geteuid().is_root() => {
+            format!("process {} tells root alone how it is, or who runs it; ask as one of them", server.pid)
         }
         _ => unheard(&error),
     })?;
     serde_json::from_str(&said).map_err(|error| unheard(&error))
+}
+
+/// Why a server said nothing; the system has no words for a patience that is over.
+pub(super) fn in_words(error: &io::Error, patience: Duration) -> String {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            format!("it has not answered within {} s", patience.as_secs())
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// The names by which servers ask themselves that say that they answer at this address: nobody else is to learn them.

@@ -15,21 +15,25 @@ fn the_unit_is_what_the_readme_says() {
 
 #[test]
 fn the_nodes_unit_is_the_servers_but_for_its_command() {
-    let command = "/usr/local/bin/localdns node run -conf /etc/localdns/Corefile -pidfile /run/localdns.pid";
+    let command = "/usr/local/bin/localdns node run";
     let written = "/run -/etc/localdns -/opt/azure/containers/localdns";
     let changed = |row: &(&'static str, &'static str, &'static str)| match row.1 {
         "ExecStart" => ("Service", "ExecStart", command),
         "ReadWritePaths" => ("Service", "ReadWritePaths", written),
         _ => *row,
     };
-    let rows: Vec<_> = UNIT.iter().map(changed).collect();
+    // The environment's file may say otherwise: what is typed could not be.
+    let variables = "LOCALDNS_NODE_CONF=/etc/localdns/Corefile LOCALDNS_NODE_PIDFILE=/run/localdns.pid";
+    let mut rows: Vec<_> = UNIT.iter().map(changed).collect();
+    rows.push(("Service", "Environment", variables));
     is_as_it_should_be("localdns-node", &rows);
 }
 
 #[test]
 fn the_unit_without_a_server_puts_the_way_out_there_and_may_do_nothing_else() {
     let rows = [
-        ("Service", "ExecStart", "/usr/local/bin/localdns node up -conf /etc/localdns/Corefile"),
+        ("Service", "ExecStart", "/usr/local/bin/localdns node up"),
+        ("Service", "Environment", "LOCALDNS_NODE_CONF=/etc/localdns/Corefile"),
         ("Service", "Type", "oneshot"),
         ("Service", "RemainAfterExit", "yes"),
         ("Service", "EnvironmentFile", "-/etc/localdns/environment"),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use tests::{Manager, Server, ask, isolated, run, tool};
+use tests::{Manager, Server, ask, eventually, isolated, run, tool};
 
 use super::host_resolver::{DROP_IN, Machine};
 use super::lab::{Lab, NAME, US};
@@ -74,6 +74,47 @@ fn a_server_without_cap_net_admin_serves_where_its_addresses_are_and_says_what_i
 }
 
 #[test]
+fn what_keeps_a_command_from_its_end_is_said_in_words() {
+    isolated(|| {
+        if !tool("bad input", "setpriv") || !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        fs::write("/run/Corefile", COREFILE).expect("the test's own");
+        let mut run = Command::new(tests::binary());
+        run.args([
+            "node",
+            "run",
+            "-host-resolver",
+            "none",
+            "-conf",
+            "/run/Corefile",
+            "-pidfile",
+            "/proc/no.pid",
+        ]);
+        let output = tests::output(run, PATIENCE);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(216), "{told}");
+        assert!(told.contains("cannot write the pidfile /proc/no.pid: "), "{told}");
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        let mut status = Command::new("setpriv");
+        status.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(tests::binary());
+        status.args(["node", "status", "-conf", "/run/Corefile"]);
+        let said = tests::output(status, PATIENCE);
+        let said = String::from_utf8_lossy(&said.stdout);
+        let told = format!(
+            "process {} tells root alone how it is, or who runs it; ask as one of them\n",
+            server.pid()
+        );
+        assert!(said.contains(&told), "{said}");
+        server.signal("STOP");
+        let said = node(&server, &["down"], 1);
+        assert!(said.contains("does not let go: it has not answered within 15 s"), "{said}");
+    });
+}
+
+#[test]
 fn a_second_server_ends_and_the_first_keeps_rules_leases_and_clients() {
     isolated(|| {
         if !tool("bad input", "nft") {
@@ -114,6 +155,28 @@ fn a_table_of_our_name_that_nobody_owns_is_replaced() {
         let rules = run("nft", &["list", "table", "inet", "localdns"]);
         assert!(!rules.contains("theirs") && rules.contains("chain away"), "{rules}");
         assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
+    });
+}
+
+#[test]
+fn a_table_named_like_a_servers_leases_that_nobody_owns_is_no_server() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        run("nft", &["add", "table", "inet", "localdns-lease-4711-1"]);
+        let said = status(&server, 0);
+        assert!(said.contains(&format!("leases    process {}\n", server.pid())), "{said}");
+        run("nft", &["flush", "chain", "inet", "localdns", "away"]);
+        eventually("the rules are back", PATIENCE, || {
+            let away = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+            away.contains("ip daddr set").then_some(())
+        });
+        node(&server, &["down"], 0);
+        assert!(!run("nft", &["list", "tables", "inet"]).contains("localdns"));
     });
 }
 

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use tests::{Manager, Options, eventually, isolated, run, signal, tempdir, tool};
+use tests::{Manager, Options, eventually, isolated, isolated_for, run, signal, tempdir, tool};
 
 use super::lab::{Lab, until_ready};
 use super::never_dark::{node, status};
 
 #[test]
 fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
-    isolated(|| {
+    isolated_for(Duration::from_secs(120), || {
         if !tool("host resolver", "nft") {
             return;
         }
@@ -44,6 +44,19 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         assert_eq!(mode(DIRECTORY), 0o755);
         assert_eq!(machine.calls("reload"), 1);
 
+        // What somebody takes away is told of, and comes back.
+        fs::remove_file(DROP_IN).expect("it is there");
+        let gone =
+            format!("lookups   of this machine do not come here: {DROP_IN} is gone; the server puts it back");
+        let said = status(&server, 0);
+        assert!(said.contains(&gone), "{said}");
+        server.wait_for_log(
+            &format!("somebody has taken {DROP_IN} away; it is put back"),
+            Duration::from_secs(40),
+        );
+        eventually("it is back", Duration::from_secs(10), || (machine.calls("reload") == 2).then_some(()));
+        assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
+
         // Killed, it leaves the drop-in, which leads to the way out; its successor finds it.
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
@@ -55,7 +68,7 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         });
         assert!(server.is_running(), "and 5 s are left for who still asks");
         assert!(server.wait(Duration::from_secs(10)).success());
-        assert_eq!(machine.calls("reload"), 2);
+        assert_eq!(machine.calls("reload"), 3);
     });
 }
 
@@ -73,7 +86,7 @@ fn down_gives_back_what_a_killed_server_had() {
             (
                 "resolved",
                 Some(RESOLVED_RELOAD),
-                "/run/systemd/resolved.conf.d/70-localdns.conf",
+                RESOLVED_DROP_IN,
                 "# Lookups of this machine go to localdns.\n[Resolve]\nDNS=169.254.10.10\nDomains=~.\n",
             ),
             ("resolv.conf", None, "/etc/resolv.conf", "nameserver 169.254.10.10\nsearch a.b\n"),
@@ -109,6 +122,43 @@ fn down_gives_back_what_a_killed_server_had() {
             assert!(!Path::new(DIRECTORY).exists());
         }
         assert_eq!(machine.calls(RESOLVED_RELOAD), 2);
+    });
+}
+
+#[test]
+fn who_was_not_told_that_lookups_are_given_back_is_told_by_the_next_down() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let (lab, machine) = (Lab::new(), Machine::new());
+        machine.state("configured");
+        machine.resolv_conf("nameserver 169.254.10.10\n");
+        for (how, file, reload) in
+            [("networkd", DROP_IN, "reload"), ("resolved", RESOLVED_DROP_IN, RESOLVED_RELOAD)]
+        {
+            let mut server = lab.serve_with(|options| machine.on_path(options.args(["-host-resolver", how])));
+            eventually(how, Duration::from_secs(10), || (machine.calls(reload) == 1).then_some(()));
+            fs::write("/run/fails", "").expect("the test's own");
+            signal(server.pid(), "TERM");
+            server.wait_for_log("this machine still asks us", Duration::from_secs(10));
+            assert!(server.wait(Duration::from_secs(15)).success());
+            assert!(!Path::new(file).exists(), "{how}");
+            for _ in 0..2 {
+                let (code, said) = machine.tries_down();
+                assert_eq!(code, Some(1), "{said}");
+                assert!(
+                    said.contains("left: this machine's own lookups: ") && said.contains("no bus"),
+                    "{said}"
+                );
+            }
+            fs::remove_file("/run/fails").expect("the test's own");
+            let told = machine.calls(reload);
+            assert!(machine.down().contains(&format!("{file} is gone\n")), "{how}");
+            assert_eq!(machine.calls(reload), told + 1, "{how}");
+            machine.down();
+            assert_eq!(machine.calls(reload), told + 1, "{how}: it knows");
+        }
     });
 }
 
@@ -223,11 +273,18 @@ impl Machine {
     }
 
     fn down(&self) -> String {
+        let (code, said) = self.tries_down();
+        assert_eq!(code, Some(0), "{said}");
+        said
+    }
+
+    /// Its exit code, and what it says on either stream.
+    fn tries_down(&self) -> (Option<i32>, String) {
         let mut command = Command::new(tests::binary());
         command.args(["node", "down"]).env("PATH", self.path());
         let Output { status, stdout, stderr } = tests::output(command, Duration::from_secs(20));
-        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-        String::from_utf8_lossy(&stdout).into_owned()
+        let said = String::from_utf8_lossy(&stdout) + String::from_utf8_lossy(&stderr);
+        (status.code(), said.into_owned())
     }
 }
 
@@ -245,6 +302,7 @@ DNS=169.254.10.10
 [DHCP]
 UseDNS=false
 ";
+const RESOLVED_DROP_IN: &str = "/run/systemd/resolved.conf.d/70-localdns.conf";
 const RESOLVED_RELOAD: &str = "try-reload-or-restart systemd-resolved.service";
 const NETWORKCTL: &str = r#"#!/bin/sh
 echo "$*" >> /run/calls
@@ -253,4 +311,9 @@ reload) if [ -e /run/fails ]; then echo "no bus${NOTIFY_SOCKET:+, and tells a ma
 *) printf '{"Name":"v2","NetworkFile":"/run/systemd/network/10-netplan-eth0.network","AdministrativeState":"%s"}' "$(cat /run/state)" ;;
 esac
 "#;
-const SYSTEMCTL: &str = "#!/bin/sh\necho \"$*\" >> /run/calls\n";
+const SYSTEMCTL: &str = r#"#!/bin/sh
+echo "$*" >> /run/calls
+case "$*" in
+try-reload*) if [ -e /run/fails ]; then echo "no bus" >&2; exit 1; fi ;;
+esac
+"#;

@@ -266,7 +266,7 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         run("nft", &["add rule inet hang output meta mark 0x6c646e73 ip daddr 169.254.10.11 drop"]);
         server.wait_for_log("the lease of 169.254.10.11 ended", PATIENCE);
         let probe = "169.254.10.11 not held, lost 1 times, the last probe failed: ";
-        is_wrong(&server, 0, &[("lease", probe, "if it goes on, restart the server"), upstreams]);
+        is_wrong(&server, 1, &[("lease", probe, "if it goes on, restart the server"), upstreams]);
         run("nft", &["delete table inet hang"]);
         server.wait_for_lines("queries to 169.254.10.11 come here", 2, PATIENCE);
 

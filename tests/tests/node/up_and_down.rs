@@ -5,9 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use tests::{Ask, Server, ask, isolated, run, signal, tool};
+use tests::{Ask, Options, Server, ask, isolated, run, signal, tool};
 
-use super::lab::{Lab, NAME, PLAIN, US};
+use super::lab::{COREFILE, Lab, NAME, PLAIN, US};
 use super::never_dark::{node, status};
 use super::restart::{UNIT, boot};
 
@@ -31,6 +31,25 @@ fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
 }
 
 #[test]
+fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let mut before = lab.serve(&["-host-resolver", "none"]);
+        ready(&before);
+        signal(before.pid(), "TERM");
+        assert!(before.wait(Duration::from_secs(15)).success());
+        let plain = Server::start_with(COREFILE, Options::default());
+        let line = plain.wait_for_log("run: localdns node down", Duration::from_secs(15));
+        assert!(line.contains("by the rules that `localdns node` left (table inet localdns)"), "{line}");
+        assert_eq!(plain.log_text().matches("run: localdns node down").count(), 1);
+        assert!(node(&plain, &["down"], 0).contains("the rules are gone"));
+    });
+}
+
+#[test]
 fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
     isolated(|| {
         let test = "the_unit_without_a_server_takes_the_flags_of_the_servers_unit";
@@ -43,6 +62,22 @@ fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
             let links = run("ip", &["-o", "link"]);
             assert!(on.contains(" dns0 ") && !links.contains(": localdns:"), "{unit}: {on}{links}");
         }
+    });
+}
+
+#[test]
+fn the_unit_takes_corefile_and_pidfile_from_the_environment() {
+    isolated(|| {
+        let test = "the_unit_takes_corefile_and_pidfile_from_the_environment";
+        let Some((_lab, systemd)) = boot(test) else { return };
+        std::fs::rename("/etc/localdns/Corefile", "/etc/localdns/another").expect("the test's own");
+        let said = "LOCALDNS_NODE_CONF=/etc/localdns/another\nLOCALDNS_NODE_PIDFILE=/run/another.pid\n";
+        std::fs::write("/etc/localdns/environment", said).expect("the test's own");
+        systemd.ctl(&["start", UNIT]);
+        assert_eq!(systemd.show(UNIT, "ActiveState"), ["active"]);
+        let mut pid = systemd.inside("cat");
+        let pid = pid.arg("/run/another.pid").output().expect("it runs").stdout;
+        assert_eq!(String::from_utf8_lossy(&pid).trim(), systemd.main_pid(UNIT));
     });
 }
 

@@ -1,11 +1,18 @@
 //! A server with rules and leases that is replaced: no query goes to the upstream meanwhile.
 
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
-use tests::{eventually, isolated_steadily, signal, tool};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
+};
+use tests::{Ask, Options, Server, eventually, isolated, isolated_steadily, run, signal, tempdir, tool};
 
-use super::clients::{Clients, handovers, thirty_percent};
-use super::lab::Lab;
+use super::clients::{Clients, at, handovers, thirty_percent};
+use super::lab::{COREFILE, Lab, NAME, PLAIN, US};
+use super::never_dark::node;
 
 #[test]
 fn no_query_is_lost_or_goes_to_the_upstream_over_five_upgrades() {
@@ -49,6 +56,93 @@ fn upgrades(times: usize, rate: fn() -> u32) {
     signal(pid, "TERM");
 }
 
+#[test]
+fn a_successor_that_hangs_once_it_is_ready_leaves_queries_to_the_upstream_and_then_to_the_server_before() {
+    isolated(|| {
+        if !tool("node upgrades", "nft") {
+            return;
+        }
+        let (_lab, directory) = (Lab::new(), tempdir());
+        let (server, hangs) = Successor::of(directory.path());
+        let answered_by = |who: &str| {
+            eventually(who, PATIENCE, || {
+                let reply = Ask::new(NAME, "A").timeout(Duration::from_millis(100)).try_of(at(OURS)).ok()?;
+                (reply.short() == [who]).then_some(())
+            });
+        };
+        answered_by(PLAIN);
+        hangs.hears("back");
+        answered_by(US);
+        let log = server.log_text();
+        let told = [
+            format!("the lease of {OURS} ended: the next process does not answer"),
+            "the next process does not serve, this one goes on".to_owned(),
+            format!("queries to {OURS} come here"),
+        ];
+        let places = told.map(|line| log.rfind(&line).unwrap_or_else(|| panic!("{line}\n{log}")));
+        assert!(places.is_sorted(), "{log}");
+    });
+}
+
+#[test]
+fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
+    isolated(|| {
+        if !tool("node upgrades", "nft") {
+            return;
+        }
+        let (_lab, directory) = (Lab::new(), tempdir());
+        let (server, successor) = Successor::of(directory.path());
+        let said = node(&server, &["down"], 1);
+        assert!(said.contains("left: the server hands over to another process"), "{said}");
+        assert!(run("nft", &["list", "tables", "inet"]).contains("table inet localdns\n"));
+        drop(successor);
+        server.wait_for_log("the next process does not serve, this one goes on", PATIENCE);
+        assert!(node(&server, &["down"], 0).contains("the rules are gone"));
+    });
+}
+
+/// A process that takes over as far as the test has it.
+struct Successor(OwnedFd);
+
+impl Successor {
+    /// A server, and one that is to answer in its place, and does nothing.
+    fn of(directory: &Path) -> (Server, Self) {
+        let door = directory.join("door");
+        let how = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
+        let server = Server::start_with(COREFILE, how.args(["-handover", &door.to_string_lossy()]));
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        let successor = eventually("it may be succeeded", PATIENCE, || Self::connect(&door));
+        successor.hears("localdns 1: all");
+        successor.says("ready");
+        successor.hears("yours");
+        (server, successor)
+    }
+
+    fn connect(door: &Path) -> Option<Self> {
+        let successor = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        set_socket_timeout(&successor, Timeout::Recv, Some(PATIENCE)).expect("it can be set");
+        connect(&successor, &SocketAddrUnix::new(door).expect("a short path")).ok()?;
+        Some(Self(successor))
+    }
+
+    /// Waits for a word. Descriptors that come with others are closed: there is no room for them.
+    fn hears(&self, word: &str) {
+        let mut text = vec![0; 1 << 16];
+        loop {
+            let (length, _) = recv(&self.0, &mut text[..], RecvFlags::empty()).expect("a word comes");
+            assert!(length > 0, "it hung up before {word}");
+            if &text[..length] == word.as_bytes() {
+                return;
+            }
+        }
+    }
+
+    fn says(&self, word: &str) {
+        send(&self.0, word.as_bytes(), SendFlags::empty()).expect("it hears");
+    }
+}
+
+const OURS: &str = "169.254.10.11";
 /// Queries a second over UDP.
 pub(crate) const CALM: u32 = 1_000;
 const PATIENCE: Duration = Duration::from_secs(15);

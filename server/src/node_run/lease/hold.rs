@@ -6,29 +6,36 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::{Told, Worker};
+use super::{Told, Worker, tell_lost};
+use crate::node_run::down::HANDS_OVER;
 
 impl Worker {
     /// Keeps queries here, although nobody reads them, until this process has them again (true) or another one has them for
-    /// good.
-    pub(super) async fn hold(&mut self, held: Sender<()>) -> bool {
-        self.stretch();
+    /// good; so long `at_most`, then they go the way out.
+    pub(super) async fn hold(&mut self, held: Sender<()>, at_most: Option<Duration>) -> bool {
+        let mut until = at_most.map(|at_most| Instant::now() + at_most);
+        self.stretch(until);
         // Sending fails only where the caller no longer waits.
         let _ = held.send(());
         loop {
             match timeout(HELD / 4, self.told.recv()).await {
-                Err(_) => self.stretch(),
+                Err(_) => self.stretch(until),
                 Ok(Some(Told::Resume)) => return true,
                 // The other process has leases of its own by now.
                 Ok(Some(Told::Leave) | None) => {
                     let _ = self.leases.take().map(node::Leases::leave);
                     return false;
                 }
-                Ok(Some(Told::Hold(held))) => {
-                    self.stretch();
+                Ok(Some(Told::Hold(held, at_most))) => {
+                    until = at_most.map(|at_most| Instant::now() + at_most);
+                    self.stretch(until);
                     let _ = held.send(());
                 }
-                Ok(Some(Told::Order(order))) => order.answer("another process takes over: ask it\n"),
+                // What it took away the other process would put back.
+                Ok(Some(Told::Order(order))) if order.word == "down" => {
+                    order.answer(&format!("{HANDS_OVER}, which would put all back: say it again\n"));
+                }
+                Ok(Some(Told::Order(order))) => self.obey(order).await,
                 Ok(Some(Told::Stop(ended))) => {
                     self.stop(ended).await;
                     return false;
@@ -37,18 +44,35 @@ impl Worker {
         }
     }
 
-    /// In the table that stays, too: that of the leases goes with this process.
-    fn stretch(&mut self) {
+    /// In the table that stays, too: that of the leases goes with this process. `until` then at most.
+    fn stretch(&mut self, until: Option<Instant>) {
+        let now = Instant::now();
+        let lasts = match until.map(|until| until.saturating_duration_since(now)) {
+            None => HELD,
+            Some(Duration::ZERO) => return self.tell_ended(now),
+            // What was given before lasts as long. In a table that both processes share it would cut the other one's short.
+            Some(left) if left < HELD / 4 => return,
+            Some(left) => left.min(HELD),
+        };
         let addresses: Vec<IpAddr> = self.put.iter().flatten().map(|listener| listener.address).collect();
         // The other process may be changing the table at the same time; it is enough if one of the two succeeds.
         if let Some(rules) = &mut self.rules {
-            let _ = rules.plan_restart(&addresses, HELD);
+            let _ = rules.plan_restart(&addresses, lasts);
         }
         if let Some(leases) = &mut self.leases {
-            let _ = leases.renew(&addresses, Some(HELD));
+            let _ = leases.renew(&addresses, Some(lasts));
         }
-        let ends = Instant::now() + HELD;
-        self.state.addresses().values_mut().for_each(|lease| lease.ends = Some(ends));
+        self.state.addresses().values_mut().for_each(|lease| lease.ends = Some(now + lasts));
+    }
+
+    /// Queries go the way out from now on: whoever is to answer them does not.
+    fn tell_ended(&self, now: Instant) {
+        let Some(running) = self.running.upgrade() else { return };
+        for (address, lease) in self.state.addresses().iter_mut() {
+            if lease.held && lease.ends.is_some_and(|ends| ends <= now) {
+                tell_lost(&running, *address, lease, "the next process does not answer");
+            }
+        }
     }
 }
 
