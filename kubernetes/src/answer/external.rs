@@ -122,7 +122,7 @@ impl External {
         if below.is_empty() {
             return Below::Apex;
         }
-        if below.ends_with(self.apex()) {
+        if self.holds_servers(below) {
             return Below::Servers(below);
         }
         wire::reverse::address(name).map_or_else(|| read(below), Below::Address)
@@ -164,6 +164,17 @@ impl External {
         if let Some(zone) = self.rules.zones.get(zone) {
             self.soa(index, zone, query, Section::Authority, reply);
         }
+    }
+
+    /// Whether labels stand where the zone's servers have their names: the one next to the zone is the apex.
+    pub(super) fn holds_servers(&self, labels: &[u8]) -> bool {
+        let (mut next, mut rest) = (labels, labels);
+        while let Some((label, after)) =
+            rest.first().and_then(|length| rest.split_at_checked(1 + usize::from(*length)))
+        {
+            (next, rest) = (label, after);
+        }
+        *next == *self.apex()
     }
 
     /// The apex label in wire form.
