@@ -11,7 +11,17 @@ use crate::{Kind, Lost, Object, ObjectKey};
 /// is gone; or single changes, as they happen. Before the first `complete` of a kind nothing is known of what it lacks.
 /// Until the next one the objects before `begin` stay as they are: a list may break off, and then begins anew. All calls
 /// come from one thread, and none waits for another.
+///
+/// Between `gather` and `settle` what has come at once is told: it may be put in together, and is when `settle` returns.
 pub trait Sink: Send {
+    /// More of this kind may be at hand, up to `settle`.
+    fn gather(&mut self, kind: Kind) {
+        let _ = kind;
+    }
+    /// All of this kind that is at hand was told; also after what was `lost`, and where nothing was gathered.
+    fn settle(&mut self, kind: Kind) {
+        let _ = kind;
+    }
     /// A list of all objects of this kind begins.
     fn begin(&mut self, kind: Kind);
     /// It is there, new or changed or as it was.

@@ -25,8 +25,8 @@ use std::time::{Duration, Instant};
 
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::task::JoinSet;
 use tokio::task::coop::consume_budget;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Sleep, sleep_until, timeout_at};
 
 use crate::objects::Kind;
@@ -203,7 +203,9 @@ impl Shared {
                     }
                 }
                 Next::Ask(ask) => {
-                    if let Err(why) = self.exchange(&mut follower, &mut link, &ask).await {
+                    let over = self.exchange(kind, &mut follower, &mut link, &ask).await;
+                    self.sink().settle(kind);
+                    if let Err(why) = over {
                         refused = std::mem::take(&mut link).refused(&why);
                         follower.failed(self.now(), &why, &mut **self.sink());
                     }
@@ -225,7 +227,13 @@ impl Shared {
     }
 
     /// One request and its reply, to its end.
-    async fn exchange(&self, follower: &mut Follower, link: &mut Link, ask: &Ask) -> Result<(), Lost> {
+    async fn exchange(
+        &self,
+        kind: Kind,
+        follower: &mut Follower,
+        link: &mut Link,
+        ask: &Ask,
+    ) -> Result<(), Lost> {
         if let Err(why) = self.prepare(link).await {
             if let Lost::Connection { address, .. } = &why {
                 let asked = Asked {
@@ -264,20 +272,44 @@ impl Shared {
         let (now, status, form) = (self.now(), head.status.as_u16(), form.unwrap_or_default());
         follower.head(now, status, form, again, &mut **self.sink())?;
         let mut patience = pin!(sleep_until(deadline));
+        // In this turn, and on what is not settled yet.
+        let (mut spent, mut gathered) = (Duration::ZERO, Duration::ZERO);
         loop {
             // Others have their turn, also where much has come already.
             consume_budget().await;
             let deadline = follower.deadline(asked).into();
-            let came = before(deadline, patience.as_mut(), connection.piece(&mut body)).await;
+            let came = {
+                let mut piece = pin!(connection.piece(&mut body));
+                let at_hand = poll_fn(|context| Poll::Ready(piece.as_mut().poll(context))).await;
+                if at_hand.is_pending() || gathered >= LONGEST_GATHERED {
+                    let began = self.now();
+                    self.sink().settle(kind);
+                    spent += self.now().saturating_duration_since(began);
+                    gathered = Duration::ZERO;
+                }
+                if spent >= TURN {
+                    // Behind all who are ready, and whom the runtime only now hears of.
+                    yield_now().await;
+                    spent = Duration::ZERO;
+                }
+                match at_hand {
+                    Poll::Ready(came) => Some(came),
+                    Poll::Pending => before(deadline, patience.as_mut(), piece).await,
+                }
+            };
             let now = self.now();
             let sink = &mut **self.sink();
             match came {
                 Some(Some(Ok(frame))) => {
                     let Some(bytes) = frame.data_ref() else { continue };
+                    sink.gather(kind);
                     if follower.body(now, bytes, sink)? == Rest::Unwanted {
                         link.connection = None;
                         return follower.end(now, sink);
                     }
+                    let took = self.now().saturating_duration_since(now);
+                    spent += took;
+                    gathered += took;
                 }
                 Some(Some(Err(error))) => return Err(broken(&connection.api, &error)),
                 Some(None) => return follower.end(now, sink),
@@ -372,6 +404,10 @@ impl<T> Drop for GivenUp<T> {
 /// How long is waited for the thread's end; it has its work in pieces of a few hundred KiB of a reply, or of a
 /// page.
 const LONGEST_END: Duration = Duration::from_secs(1);
+/// Of one kind's stream: those of the others, and who waits for a reply, are asked about in between.
+const TURN: Duration = Duration::from_millis(1);
+/// Where there is always more at hand, what has come is settled after so long a time of reading it.
+const LONGEST_GATHERED: Duration = Duration::from_millis(50);
 /// As client-go.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(10);
 /// Between two looks at a token's file where what it had is not accepted.
@@ -379,28 +415,4 @@ const LOOK_AT_TOKEN: Duration = Duration::from_millis(250);
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_that_is_not_accepted_is_waited_for_until_it_is_another() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("token");
-        std::fs::write(&file, "one").unwrap();
-        let refused = |credentials| Some(Refused { credentials, who: Some("Bearer one".into()) });
-        let of_file = || refused(Credentials::TokenFile(file.clone()));
-        let now = || tokio::time::Instant::now().into_std();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
-            let soon = || now() + 2 * LOOK_AT_TOKEN;
-            assert_eq!(wait(now, soon(), of_file()).await, Over::Time, "it is the same");
-            let far = now() + Duration::from_secs(3_600);
-            let publish = async { std::fs::write(&file, "two").unwrap() };
-            let (over, ()) = tokio::join!(wait(now, far, of_file()), publish);
-            assert_eq!(over, Over::Another);
-            for other in [None, refused(Credentials::Fixed("Bearer two".into()))] {
-                assert_eq!(wait(now, soon(), other).await, Over::Time, "no file says another");
-            }
-        });
-    }
-}
+mod tests;

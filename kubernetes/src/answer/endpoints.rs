@@ -7,7 +7,7 @@ use wire::{Class, HEADER, MAX_NAME, Owner, RType, Reply, Section};
 
 use super::apex::{FURTHEST, push_address};
 use super::name::{Below, Topology};
-use super::ports::{MOST_LOOKS, MeantPorts};
+use super::ports::{MOST_LOOKS, MOST_SHARES, MeantPorts};
 use super::{Question, Responder, ZoneAnswer};
 use crate::index::{At, Service};
 
@@ -27,10 +27,17 @@ impl Responder {
         match question.query.rtype {
             RType::A | RType::AAAA => self.ready(question, service, reply),
             RType::SRV => {
-                let ports = || service.ports().iter().filter(|port| below.means(port));
-                let mut srv = self.srv(question, below, ports().count() * addresses.len(), reply);
-                if !addresses.is_empty() {
-                    ports().filter_map(|port| port.port).for_each(|number| srv.push(&[], number));
+                let ports = || service.ports().iter().take(MOST_LOOKS).filter(|port| below.means(port));
+                let count = ports().take(MOST_SHARES).count();
+                let mut srv = self.srv(question, below, count * addresses.len(), reply);
+                if addresses.is_empty() {
+                    return srv.end();
+                }
+                for number in ports().filter_map(|port| port.port) {
+                    srv.push(&[], number);
+                    if srv.is_full() {
+                        return srv.end();
+                    }
                 }
                 addresses.iter().for_each(|address| srv.push_address(&[], *address));
                 srv.end()
@@ -62,7 +69,9 @@ impl Responder {
                 let chosen = chosen(service, &below, ports.as_ref(), Order::Address(rtype));
                 self.endpoint_addresses(question, chosen, reply)
             }
-            (RType::SRV, Some(ports)) => self.endpoint_srv(question, &below, service, ports, reply),
+            (RType::SRV, Some(ports)) if ports.have_numbers() => {
+                self.endpoint_srv(question, &below, service, ports, reply)
+            }
             _ => ZoneAnswer::NoData,
         }
     }

@@ -163,8 +163,8 @@ impl External {
         };
         let what = service_of(object);
         if self.is_by_endpoints(service, meant) {
-            let ports = meant.ports_of(service);
-            return match list(meant.endpoints(service, &ports, Order::Label).map(endpoint)) {
+            let ports = meant.ports_of(service, false);
+            return match list(meant.endpoints(service, ports.as_ref(), Order::Label).map(endpoint)) {
                 none if none.is_empty() => format!("{what} has no such ready endpoint"),
                 endpoints => format!("{what}: {endpoints}"),
             };

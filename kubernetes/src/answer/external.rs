@@ -1,8 +1,8 @@
 //! A zone in which services are known by where they are reached from outside: `SERVICE.NAMESPACE.ZONE`, for `k8s_external`.
 
 mod name;
+mod places;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -11,12 +11,11 @@ use wire::{Class, Flags, HEADER, MAX_NAME, Name, Owner, Query, RType, Rcode, Rep
 pub(super) use self::name::{Below, Meant};
 
 use self::name::read;
+use self::places::Places;
 use super::apex::{MOST_SERVERS, owner_at, push_address, soa_numbers};
-use super::endpoints::Order;
-use super::ports::{MOST_LOOKS, MeantPorts};
-use super::{Answered, Responder, external_target};
-use crate::index::{At, Index, Service};
-use kubernetes_api::objects::{ExternalAddress, Kind, Target};
+use super::{Answered, Responder};
+use crate::index::{Index, Service};
+use kubernetes_api::objects::{Kind, Target};
 
 /// What a `k8s_external` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +122,7 @@ impl External {
         if below.is_empty() {
             return Below::Apex;
         }
-        if below.ends_with(self.apex()) {
+        if self.holds_servers(below) {
             return Below::Servers(below);
         }
         wire::reverse::address(name).map_or_else(|| read(below), Below::Address)
@@ -165,6 +164,17 @@ impl External {
         if let Some(zone) = self.rules.zones.get(zone) {
             self.soa(index, zone, query, Section::Authority, reply);
         }
+    }
+
+    /// Whether labels stand where the zone's servers have their names: the one next to the zone is the apex.
+    pub(super) fn holds_servers(&self, labels: &[u8]) -> bool {
+        let (mut next, mut rest) = (labels, labels);
+        while let Some((label, after)) =
+            rest.first().and_then(|length| rest.split_at_checked(1 + usize::from(*length)))
+        {
+            (next, rest) = (label, after);
+        }
+        *next == *self.apex()
     }
 
     /// The apex label in wire form.
@@ -273,181 +283,6 @@ pub(super) fn reached_at(of: &Responder, index: &Index, address: IpAddr) -> Vec<
     services.retain(|service| service.external_addresses().any(|own| own == address));
     services.retain(|service| of.shows_reverse(service));
     services
-}
-
-/// Writes where a service is reached. Both tell whether there is such a name, and whether a CNAME is to be followed.
-struct Places<'p, 'b> {
-    external: &'p External,
-    /// Of the cluster's zone.
-    ttl: u32,
-    zone: &'p Name,
-    query: &'p Query<'p>,
-    room: usize,
-    reply: &'p mut Reply<'b>,
-}
-
-impl Places<'_, '_> {
-    /// As in CoreDNS, whatever endpoint is named.
-    fn of_external(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
-        let count = meant.count(service.ports());
-        if count == 0 || service.external().is_empty() {
-            return None;
-        }
-        let name = [meant.key, self.zone.as_wire()].concat();
-        let weight = weight(count.saturating_mul(service.external().len()));
-        let ports = service.ports().iter().filter(|port| meant.means(port));
-        let numbers: BTreeSet<u16> = ports.filter_map(|port| port.port).collect();
-        // The question ends in the service's name.
-        let owner = owner_at(HEADER + self.query.name.as_wire().len() - name.len(), &name);
-        let (mut seen, mut has_address, mut follows) = (HashSet::new(), false, false);
-        for external in service.external().iter().filter(|external| seen.insert(*external)) {
-            if self.is_full() {
-                break;
-            }
-            match (external, self.query.rtype) {
-                (ExternalAddress::Ip(address), RType::A | RType::AAAA) => self.address(*address),
-                (ExternalAddress::Ip(_), RType::SRV) if !has_address => {
-                    has_address = true;
-                    self.srv(weight, numbers.iter().copied(), &name);
-                }
-                (ExternalAddress::Name(host), RType::A | RType::AAAA) => {
-                    let Some(target) = external_target(host) else { continue };
-                    self.push(RType::CNAME, target.as_wire());
-                    follows = true;
-                }
-                (ExternalAddress::Name(host), RType::SRV) => {
-                    let Some(target) = external_target(host) else { continue };
-                    self.srv(weight, numbers.iter().copied(), target.as_wire());
-                }
-                _ => {}
-            }
-        }
-        if has_address && !numbers.is_empty() {
-            let addresses: BTreeSet<IpAddr> = service.external_addresses().take(MOST_SERVERS).collect();
-            addresses.into_iter().for_each(|address| self.additional(&owner, address));
-        }
-        Some(follows)
-    }
-
-    /// Endpoints by their own names below the service.
-    fn of_endpoints(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
-        let ports = meant.ports_of(service);
-        let chosen = |order| meant.endpoints(service, &ports, order);
-        chosen(Order::Label).next()?;
-        match self.query.rtype {
-            rtype @ (RType::A | RType::AAAA) => {
-                let mut last = None;
-                for address in chosen(Order::Address(rtype)).map(|at| at.endpoint.address) {
-                    // Those of one address stand together.
-                    if last.replace(address) != Some(address) {
-                        self.address(address);
-                    }
-                    if self.is_full() {
-                        break;
-                    }
-                }
-            }
-            RType::SRV => self.srv_of_endpoints(service, meant, &ports),
-            _ => {}
-        }
-        Some(false)
-    }
-
-    fn srv_of_endpoints(&mut self, service: &Service, meant: &Meant<'_>, ports: &MeantPorts) {
-        let chosen = || meant.endpoints(service, ports, Order::Label);
-        let with_numbers = || chosen().filter(|at| !ports.numbers(*at).is_empty());
-        let weight = weight(ports.count(chosen()));
-        let name = |at: At<'_>| {
-            let label = service.label(at.endpoint);
-            [&[label.octets().len() as u8], label.octets(), meant.key, self.zone.as_wire()].concat()
-        };
-        // Where each is written last, uncompressed (RFC 2782).
-        let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
-        // Of the last name, for endpoints of one name stand together.
-        let (mut last, mut slices, mut known) = (Vec::new(), HashSet::new(), HashSet::new());
-        let mut looks = MOST_LOOKS;
-        for at in with_numbers() {
-            let own = name(at);
-            if own != last {
-                slices.clear();
-                known.clear();
-                last = own;
-            }
-            if !slices.insert(at.number) {
-                continue;
-            }
-            let numbers = ports.numbers(at);
-            let Some(left) = looks.checked_sub(numbers.len()) else { break };
-            looks = left;
-            let numbers = numbers.iter().copied().filter(|number| known.insert(*number));
-            if let Some(place) = self.srv(weight, numbers, &last) {
-                places.entry(last.clone()).or_insert(place);
-            }
-            if self.is_full() {
-                return;
-            }
-        }
-        let mut last = (Vec::new(), None);
-        for at in with_numbers() {
-            let own = (name(at), Some(at.endpoint.address));
-            if own == last {
-                continue;
-            }
-            if let Some(place) = places.get(&own.0) {
-                self.additional(&owner_at(*place, &own.0), at.endpoint.address);
-            }
-            if self.is_full() {
-                break;
-            }
-            last = own;
-        }
-    }
-
-    /// What will be cut is not written.
-    fn is_full(&self) -> bool {
-        self.reply.octets().len() > self.room
-    }
-
-    fn address(&mut self, address: IpAddr) {
-        #[cfg(test)]
-        crate::looks::looked();
-        if !self.is_full() {
-            let (rtype, ttl) = (Some(self.query.rtype), self.external.rules.ttl);
-            push_address(self.reply, Section::Answer, Owner::Question, rtype, ttl, address);
-        }
-    }
-
-    fn additional(&mut self, owner: &[u8], address: IpAddr) {
-        if !self.is_full() {
-            let ttl = self.external.rules.ttl;
-            push_address(self.reply, Section::Additional, Owner::Name(owner), None, ttl, address);
-        }
-    }
-
-    /// Tells where in the message the target is written last.
-    fn srv(&mut self, weight: u16, numbers: impl Iterator<Item = u16>, target: &[u8]) -> Option<usize> {
-        if target.len() > MAX_NAME {
-            return None;
-        }
-        let mut place = None;
-        for number in numbers {
-            #[cfg(test)]
-            crate::looks::looked();
-            if self.is_full() {
-                break;
-            }
-            let data = [[0, weight, number].map(u16::to_be_bytes).as_flattened(), target].concat();
-            self.push(RType::SRV, &data);
-            place = Some(self.reply.octets().len() - target.len());
-        }
-        place
-    }
-
-    fn push(&mut self, rtype: RType, data: &[u8]) {
-        if !self.is_full() {
-            self.reply.push(Section::Answer, Owner::Question, rtype, Class::IN, self.ttl, data);
-        }
-    }
 }
 
 /// All have the same share of 100, and each has some.

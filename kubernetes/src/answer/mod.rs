@@ -29,7 +29,7 @@ pub use self::external::{External, ExternalRules};
 pub use self::transfer::{Progress, Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
-use self::ports::MeantPorts;
+use self::ports::{MOST_LOOKS, MeantPorts};
 use crate::index::{Directory, Entry, Index, Leads, Service, Unknown, named};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
@@ -442,7 +442,7 @@ impl Below<'_> {
     fn means_any(&self, ports: &[Port]) -> bool {
         match ports {
             [] => self.port.is_empty() && self.protocol.is_empty(),
-            ports => ports.iter().any(|port| self.means(port)),
+            ports => ports.iter().take(MOST_LOOKS).any(|port| self.means(port)),
         }
     }
 }

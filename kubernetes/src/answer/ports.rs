@@ -8,6 +8,9 @@ use kubernetes_api::objects::Port;
 /// Of each slice, which of its ports are meant: looked at once for a query, and not for each endpoint. A slice has as many
 /// ports as who may write it likes.
 pub(super) struct MeantPorts {
+    /// Whether any port is meant, and what has none (as in CoreDNS).
+    is_any: bool,
+    /// As many as are looked at.
     slices: Vec<OfSlice>,
     /// Those of all slices, one slice's behind another's.
     numbers: Vec<u16>,
@@ -21,9 +24,12 @@ struct OfSlice {
 impl MeantPorts {
     /// `is_any` says that `means` is true of every port, and of what has none (as in CoreDNS).
     pub(super) fn of(service: &Service, is_any: bool, means: impl Fn(&Port) -> bool) -> Self {
-        let mut ports = Self { slices: Vec::with_capacity(service.slices.len()), numbers: Vec::new() };
+        let looked = service.slices.get(..MOST_LOOKS).unwrap_or(&service.slices);
+        let mut ports = Self { is_any, slices: Vec::with_capacity(looked.len()), numbers: Vec::new() };
         let (mut seen, mut looks) = (vec![0_u64; 1024], MOST_LOOKS);
-        for slice in &service.slices {
+        for slice in looked {
+            #[cfg(test)]
+            crate::looks::looked();
             let looked = slice.ports.get(..looks).unwrap_or(&slice.ports);
             looks -= looked.len();
             let start = ports.numbers.len();
@@ -47,18 +53,25 @@ impl MeantPorts {
 
     /// Whether an endpoint has some: SRV does not lead to what has none that has a number.
     pub(super) fn has_any(&self, at: At<'_>) -> bool {
-        self.slices[at.number].count > 0
+        self.is_any || self.slices.get(at.number).is_some_and(|slice| slice.count > 0)
     }
 
     /// Whether a slice with endpoints has some.
     pub(super) fn are_any(&self, service: &Service) -> bool {
-        let slices = self.slices.iter().zip(&service.slices);
-        slices.into_iter().any(|(ports, slice)| ports.count > 0 && !slice.endpoints.is_empty())
+        let mut slices = self.slices.iter().zip(&service.slices);
+        self.is_any && service.has_endpoints()
+            || slices.any(|(ports, slice)| ports.count > 0 && !slice.endpoints.is_empty())
+    }
+
+    /// Whether one of them has a number: else SRV leads to nothing.
+    pub(super) fn have_numbers(&self) -> bool {
+        !self.numbers.is_empty()
     }
 
     /// The numbers of an endpoint's, each once.
     pub(super) fn numbers(&self, at: At<'_>) -> &[u16] {
-        &self.numbers[self.slices[at.number].numbers.clone()]
+        let numbers = self.slices.get(at.number).map(|slice| slice.numbers.clone());
+        &self.numbers[numbers.unwrap_or_default()]
     }
 
     /// How many all endpoints have together, one without a port counting as one (as in CoreDNS); not more than make a
@@ -66,7 +79,7 @@ impl MeantPorts {
     pub(super) fn count<'s>(&self, endpoints: impl Iterator<Item = At<'s>>) -> usize {
         let mut count = 0;
         for at in endpoints {
-            count += self.slices[at.number].count.max(1);
+            count += self.slices.get(at.number).map_or(1, |slice| slice.count.max(1));
             if count >= MOST_SHARES {
                 break;
             }
@@ -75,9 +88,10 @@ impl MeantPorts {
     }
 }
 
-/// So many endpoints, and so many ports, of a service are looked at for one query.
-pub(super) const MOST_LOOKS: usize = 262_144;
+/// So many endpoints, slices, ports and places outside of a service are looked at for one query: a message has room for half as
+/// many records, and what finds nothing to write is over in a fraction of a millisecond.
+pub(super) const MOST_LOOKS: usize = 8_192;
 /// SRV records, the shortest of which has 21 octets, that fill the largest message.
 const MOST_RECORDS: usize = 3_120;
 /// All have the same share of 100, and each has 1 at least.
-const MOST_SHARES: usize = 100;
+pub(super) const MOST_SHARES: usize = 100;

@@ -1,8 +1,8 @@
 //! Slices on their way to the services that they are of.
 //!
-//! A service is put together anew for each change of its slices, which takes as long as it has endpoints. A list tells of all
-//! slices: what it changes is gathered, and handed over service by service when it ends. What is as it was is not kept a second
-//! time.
+//! A service is put together anew for each change of its slices, which takes as long as it has endpoints. What a list changes is
+//! gathered, and handed over service by service when it ends; so are changes that come together. What is as it was is not kept
+//! a second time.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use super::key;
 pub(super) struct Slices {
     /// Those that services have, and of which ones they are.
     known: HashMap<Arc<ObjectKey>, (Named, Arc<Slice>)>,
-    /// Those that differ from these in the list that is coming.
-    coming: HashMap<Arc<ObjectKey>, Arc<Slice>>,
+    /// Those that differ from these in the list that is coming, or in changes that come together: as they will be, or gone.
+    coming: HashMap<Arc<ObjectKey>, Option<Arc<Slice>>>,
     /// How many endpoints were told of in those.
     endpoints: usize,
 }
@@ -40,34 +40,42 @@ pub(super) struct Change {
 type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 
 impl Slices {
-    /// A slice that is told of, in a list or as a change; what is to be done at once.
-    pub(super) fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice, is_list: bool) -> Changes {
-        // What an earlier part of the list said of it.
+    /// A slice that is told of, more of which may come at once; what is to be done before that.
+    pub(super) fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice, gather: bool) -> Changes {
+        // What was told of it before.
         self.coming.remove(of);
         if self.known.get(of).is_some_and(|(_, known)| answer_alike(known, &slice)) {
             return Changes::default();
         }
         let slice = Arc::new(slice);
-        if !is_list {
+        if !gather {
             return self.changes([(of.clone(), Some(slice))]);
         }
         self.endpoints += 1 + slice.endpoints.len();
-        self.coming.insert(of.clone(), slice);
+        self.coming.insert(of.clone(), Some(slice));
         if self.endpoints > MOST_COMING { self.told(Vec::new()) } else { Changes::default() }
     }
 
     /// One that is gone.
-    pub(super) fn without(&mut self, of: &Arc<ObjectKey>) -> Changes {
+    pub(super) fn without(&mut self, of: &Arc<ObjectKey>, gather: bool) -> Changes {
         self.coming.remove(of);
+        if gather && self.known.contains_key(of) {
+            self.coming.insert(of.clone(), None);
+            return Changes::default();
+        }
         self.changes([(of.clone(), None)])
     }
 
-    /// What a list has told so far, and what is gone by it.
+    /// Whether something waits for more.
+    pub(super) fn has_gathered(&self) -> bool {
+        !self.coming.is_empty()
+    }
+
+    /// What was gathered so far, and what is gone by a list.
     pub(super) fn told(&mut self, gone: Vec<Arc<ObjectKey>>) -> Changes {
         self.endpoints = 0;
         let coming = std::mem::take(&mut self.coming);
-        let coming = coming.into_iter().map(|(of, slice)| (of, Some(slice)));
-        self.changes(coming.chain(gone.into_iter().map(|of| (of, None))))
+        self.changes(coming.into_iter().chain(gone.into_iter().map(|of| (of, None))))
     }
 
     /// The name of the service that a slice is of.

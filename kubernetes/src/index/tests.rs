@@ -16,6 +16,8 @@ enum Step {
     List(Vec<usize>),
     /// A list that breaks off after these.
     Broken(Vec<usize>),
+    /// Changes that come together: whether an object is there, and which.
+    Together(Vec<(bool, usize)>),
 }
 
 /// A few objects, each in several states, so that names and addresses meet.
@@ -71,6 +73,14 @@ fn step(
             writer.delete(kind, key.clone());
             model.remove(&(kind, key));
         }
+        Step::Together(changes) => {
+            KINDS.into_iter().for_each(|kind| cluster.writer.gather(kind));
+            for (is_there, number) in changes {
+                let one = if *is_there { Step::Apply(*number) } else { Step::Delete(*number) };
+                self::step(cluster, model, pool, &one);
+            }
+            KINDS.into_iter().for_each(|kind| cluster.writer.settle(kind));
+        }
         Step::List(numbers) | Step::Broken(numbers) => {
             let is_whole = matches!(step, Step::List(_));
             KINDS.into_iter().for_each(|kind| writer.begin(kind));
@@ -112,7 +122,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let numbers = proptest::collection::vec(number.clone(), 0..12);
     let step = prop_oneof![
         6 => number.clone().prop_map(Step::Apply),
-        3 => number.prop_map(Step::Delete),
+        3 => number.clone().prop_map(Step::Delete),
+        2 => proptest::collection::vec((any::<bool>(), number), 0..12).prop_map(Step::Together),
         1 => numbers.clone().prop_map(Step::List),
         1 => numbers.prop_map(Step::Broken),
     ];
@@ -226,6 +237,28 @@ fn a_change_of_one_object_replaces_its_own_bucket_and_those_of_addresses_that_ca
         let replaced: Vec<_> = after.iter().zip(before).map(|(after, before)| after - before).collect();
         assert_eq!(replaced, expected, "{what}");
     }
+}
+
+#[test]
+fn changes_that_come_together_cost_their_service_once() {
+    let mut cluster = fresh();
+    let own = [namespace("a"), service("a/x", "None", ""), slice("a/x-0", "x", "10.1.0.1", "")];
+    own.into_iter().for_each(|object| cluster.writer.apply(object));
+    let before = cluster.index.changes();
+    cluster.writer.gather(Kind::Slice);
+    for number in 0..20 {
+        let name = format!("a/x-{}", number % 5);
+        cluster.writer.apply(slice(&name, "x", &format!("10.1.1.{number}"), ""));
+    }
+    cluster.writer.delete(Kind::Slice, key("a/x-4"));
+    assert_eq!(cluster.ask("x.a.svc.cluster.local A"), "A 10.1.0.1", "they are not put in one by one");
+    cluster.writer.settle(Kind::Slice);
+    assert_eq!(cluster.ask("x.a.svc.cluster.local A"), "A 10.1.1.15, A 10.1.1.16, A 10.1.1.17, A 10.1.1.18");
+    assert_eq!(cluster.index.changes() - before, 1);
+    cluster.writer.settle(Kind::Slice);
+    assert_eq!(cluster.index.changes() - before, 1, "nothing more was at hand");
+    cluster.writer.apply(slice("a/x-0", "x", "10.1.2.1", ""));
+    assert!(cluster.ask("x.a.svc.cluster.local A").ends_with("A 10.1.2.1"), "a change alone is seen at once");
 }
 
 #[test]

@@ -32,6 +32,9 @@ pub struct Writer {
     lists: [u32; Kind::ALL.len()],
     /// Kinds of which a list is coming.
     listing: u8,
+    /// Kinds of which more may be at hand, and what caused changes of endpoints that wait for that.
+    gathering: u8,
+    causes: Vec<(Arc<ObjectKey>, SinceEpoch)>,
     slices: Slices,
     pods: HashMap<Arc<ObjectKey>, Arc<Pod>>,
     addresses: Addresses,
@@ -110,6 +113,8 @@ impl Writer {
             crowded: 0,
             lists: [0; Kind::ALL.len()],
             listing: 0,
+            gathering: 0,
+            causes: Vec::new(),
             slices: Slices::default(),
             pods: HashMap::default(),
             addresses: Addresses::default(),
@@ -186,9 +191,26 @@ impl Writer {
 
     /// Takes a slice that the API has told of.
     fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice) {
-        let is_list = self.listing & bit(Kind::Slice) != 0;
-        let changes = self.slices.come(of, slice, is_list);
+        let changes = self.slices.come(of, slice, self.gathers());
         self.hand_over(changes);
+    }
+
+    /// Whether more slices come that are put in together with those before.
+    fn gathers(&self) -> bool {
+        (self.listing | self.gathering) & bit(Kind::Slice) != 0
+    }
+
+    /// Puts in what was gathered, but for a list that is coming.
+    fn hand_over_gathered(&mut self) {
+        if self.listing & bit(Kind::Slice) == 0 && self.slices.has_gathered() {
+            let index = self.index.clone();
+            let _changing = index.serials.changing();
+            let changes = self.slices.told(Vec::new());
+            self.hand_over(changes);
+        }
+        for (of, cause) in mem::take(&mut self.causes) {
+            self.tell_programmed(&of, cause);
+        }
     }
 
     /// Gives services their slices, those that changed and those that are left, each service all at once.
@@ -280,8 +302,7 @@ impl Writer {
     }
 
     /// Says since when a change of endpoints was to come here, if that is told.
-    fn tell_programmed(&mut self, of: &ObjectKey, cause: Option<SinceEpoch>) {
-        let Some(cause) = cause.filter(|_| self.listing & bit(Kind::Slice) == 0) else { return };
+    fn tell_programmed(&mut self, of: &ObjectKey, cause: SinceEpoch) {
         let Some(name) = self.slices.service(of) else { return };
         let service = self.index.services.get(name);
         if let Some(target) = service.as_ref().and_then(|service| service.target()) {
@@ -321,16 +342,20 @@ impl Writer {
                 self.set_object(Which::Imports, key, Some(service));
             }
             (_, Some(Object::Slice(slice))) => {
-                let cause = slice.changed;
+                let cause = slice.changed.filter(|_| self.listing & bit(Kind::Slice) == 0);
                 self.come(key, slice);
-                self.tell_programmed(key, cause);
+                match cause {
+                    Some(cause) if self.gathers() => self.causes.push((key.clone(), cause)),
+                    Some(cause) => self.tell_programmed(key, cause),
+                    None => {}
+                }
             }
             (_, Some(Object::Namespace(name))) => self.set_namespace(&name, true),
             (_, Some(Object::Pod(pod))) => self.set_pod(key, Some(pod)),
             (Kind::Service, None) => self.set_object(Which::Services, key, None),
             (Kind::ServiceImport, None) => self.set_object(Which::Imports, key, None),
             (Kind::Slice, None) => {
-                let gone = self.slices.without(key);
+                let gone = self.slices.without(key, self.gathers());
                 self.hand_over(gone);
             }
             (Kind::Namespace, None) => self.set_namespace(&key.name, false),
@@ -340,6 +365,17 @@ impl Writer {
 }
 
 impl Sink for Writer {
+    fn gather(&mut self, kind: Kind) {
+        self.gathering |= bit(kind);
+    }
+
+    fn settle(&mut self, kind: Kind) {
+        self.gathering &= !bit(kind);
+        if kind == Kind::Slice {
+            self.hand_over_gathered();
+        }
+    }
+
     fn begin(&mut self, kind: Kind) {
         self.end_list(kind, Vec::new());
         self.lists[kind as usize] = self.lists[kind as usize].wrapping_add(1);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::endpoints::Order;
-use super::super::ports::{MOST_LOOKS, MeantPorts};
+use super::super::ports::{MOST_LOOKS, MOST_SHARES, MeantPorts};
 use crate::index::{At, Service};
 use kubernetes_api::objects::{Port, Protocol};
 
@@ -65,34 +65,51 @@ pub(super) fn read(below: &[u8]) -> Below<'_> {
 }
 
 impl Meant<'_> {
-    /// Which ports of a service's slices are meant.
-    pub(in crate::answer) fn ports_of(&self, service: &Service) -> MeantPorts {
-        let is_any = self.port.is_empty() && self.protocol.is_empty();
-        MeantPorts::of(service, is_any, |port| self.means(port))
+    /// Which ports of a service's slices are meant; `None` where that is any, and their numbers are not wanted.
+    pub(in crate::answer) fn ports_of(&self, service: &Service, numbers: bool) -> Option<MeantPorts> {
+        let is_any = self.is_any();
+        (numbers || !is_any).then(|| MeantPorts::of(service, is_any, |port| self.means(port)))
+    }
+
+    fn is_any(&self) -> bool {
+        self.port.is_empty() && self.protocol.is_empty()
     }
 
     /// The endpoints that are meant, with these ports.
     pub(in crate::answer) fn endpoints<'s>(
         &'s self,
         service: &'s Service,
-        ports: &'s MeantPorts,
+        ports: Option<&'s MeantPorts>,
         order: Order,
     ) -> impl Iterator<Item = At<'s>> {
         let all: Box<dyn Iterator<Item = At<'s>>> = match order {
-            _ if !ports.are_any(service) => Box::new(std::iter::empty()),
+            _ if ports.is_some_and(|ports| !ports.are_any(service)) => Box::new(std::iter::empty()),
             _ if !self.endpoint.is_empty() => Box::new(service.of_label(self.endpoint)),
             Order::Label => Box::new(service.by_label()),
             Order::Address(rtype) => Box::new(service.by_address_of(rtype)),
         };
-        all.take(MOST_LOOKS).filter(|at| ports.has_any(*at))
+        all.take(MOST_LOOKS).filter(move |at| ports.is_none_or(|ports| ports.has_any(*at)))
     }
 
-    /// How many of these ports are meant. As in CoreDNS what has none is there, and SRV leads to none.
+    /// How many of these ports are meant, not more than make a difference. As in CoreDNS what has none is there, and SRV leads
+    /// to none.
     pub(in crate::answer) fn count(&self, ports: &[Port]) -> usize {
         match ports {
-            [] => usize::from(self.port.is_empty() && self.protocol.is_empty()),
-            ports => ports.iter().filter(|port| self.means(port)).count(),
+            [] => usize::from(self.is_any()),
+            ports => self.ports_among(ports).take(MOST_SHARES).count(),
         }
+    }
+
+    /// The numbers of those that are meant, in order and each once.
+    pub(super) fn numbers(&self, ports: &[Port]) -> Vec<u16> {
+        let mut numbers: Vec<u16> = self.ports_among(ports).filter_map(|port| port.port).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
+    }
+
+    fn ports_among<'p>(&self, ports: &'p [Port]) -> impl Iterator<Item = &'p Port> {
+        ports.iter().take(MOST_LOOKS).filter(|port| self.means(port))
     }
 
     pub(in crate::answer) fn means(&self, port: &Port) -> bool {

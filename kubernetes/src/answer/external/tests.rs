@@ -151,6 +151,17 @@ fn of_more_addresses_than_a_message_holds_the_zones_server_has_some() {
 }
 
 #[test]
+fn a_label_that_ends_in_the_octets_of_the_apex_is_another_label() {
+    let mut rules = rules("cluster.local");
+    rules.own = vec!["172.17.0.53".parse().unwrap()];
+    let objects = [namespace("x\u{3}dns"), external("x\u{3}dns/lb", "10.96.0.1", "", "192.0.2.1")];
+    let (cluster, (_, external)) = (Cluster::of(&everything(), rules, objects), cluster(false));
+    assert_eq!(cluster.ask_external(&external, "lb.x\u{3}dns.example.org A"), "7 A 192.0.2.1");
+    let sent = cluster.transfer_external(&external, "example.org", None, 100).unwrap();
+    assert!(sent.iter().any(|record| record.ends_with("A 192.0.2.1")), "{sent:?}");
+}
+
+#[test]
 fn endpoints_of_headless_services_are_there_where_it_says_so() {
     check(
         true,

@@ -1,6 +1,7 @@
 //! What one query costs where those who may write slices do so at their worst: looks at endpoints and ports are counted.
 
 use crate::answer::External;
+use crate::answer::ports::MOST_LOOKS;
 use crate::looks::looks_of;
 use crate::testing::*;
 use crate::{ExternalRules, Rules};
@@ -26,7 +27,7 @@ fn of(objects: impl IntoIterator<Item = Object>) -> Cluster {
     Cluster::of(&everything(), Rules { ttl: 5, ..rules("cluster.local in-addr.arpa") }, objects)
 }
 
-fn external() -> External {
+fn external_zone() -> External {
     let zones = [Name::from_text("example.org").unwrap()].into();
     External::new(ExternalRules { zones, apex: "dns".into(), ttl: 5, headless: true }).unwrap()
 }
@@ -59,11 +60,48 @@ fn a_port_costs_a_query_one_look_and_not_one_for_each_endpoint() {
                     assert!(looks <= MOST, "{what}: {question} in {room}: {looks}");
                 }
                 let question = format!("{name}.t1.example.org {rtype}");
-                let looks = looks_of(|| _ = cluster.ask_external(&external(), &question));
+                let looks = looks_of(|| _ = cluster.ask_external(&external_zone(), &question));
                 assert!(looks <= MOST, "{what}: {question}: {looks}");
             }
         }
     }
+}
+
+#[test]
+fn what_finds_nothing_to_write_ends_all_the_same() {
+    const MANY: usize = 5 * MOST_LOOKS;
+    let address = |number: usize| format!("10.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255);
+    let addresses: Vec<String> = (0..MANY).map(address).collect();
+    let ports: Vec<String> = (1..=MANY).map(|port| format!("p{port}:{port}/tcp")).collect();
+    let slices = |name: &'static str, port: &'static str| {
+        let of_slice = addresses.chunks(1_000).zip(0..);
+        of_slice.map(move |(some, number)| slice(&format!("t1/{name}-{number}"), name, &some.join(" "), port))
+    };
+    let cluster = of([namespace("t1")]
+        .into_iter()
+        .chain([external("t1/lb", "192.0.2.1", &ports.join(" "), &addresses.join(" "))])
+        .chain([service("t1/none", "None", ""), service("t1/last", "None", "")])
+        .chain(slices("none", "h:-/tcp"))
+        .chain(slices("last", "h:-/tcp"))
+        .chain([slice("t1/last-z", "last", "10.255.255.255=z", "h:80/tcp g:81/tcp")])
+        .chain((0..MANY).map(|number| slice(&format!("t1/slices-{number}"), "slices", "10.9.9.9", "")))
+        .chain([service("t1/slices", "None", "")]));
+    for name in ["lb", "none", "last", "slices", "_none._tcp.lb", "_p1._tcp.lb", "_g._tcp.last"] {
+        for rtype in ["A", "AAAA", "SRV", "MX"] {
+            for zone in ["svc.cluster.local", "example.org"] {
+                let question = format!("{name}.t1.{zone} {rtype}");
+                let looks = looks_of(|| match zone {
+                    "example.org" => _ = cluster.ask_external(&external_zone(), &question),
+                    _ => _ = cluster.ask(&question),
+                });
+                // Ports twice, and what has them as often; what finds nothing at all, once.
+                let most = if name == "none" && rtype == "SRV" { 1_000 } else { 4 * MOST_LOOKS };
+                assert!(looks <= most, "{question}: {looks}");
+            }
+        }
+    }
+    let of_label = cluster.ask("z.last.t1.svc.cluster.local SRV");
+    assert!(of_label.starts_with("SRV 0 50 80 z.last.t1.svc.cluster.local."), "{of_label}");
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl External {
     fn is_in(&self, service: &Service, zone: &Name) -> bool {
         let name = Name::from_wire(&[service.key(), zone.as_wire()].concat());
         let is_of_zone = |name: &Name| self.zone_of(name).is_some_and(|(_, longest)| longest == zone);
-        !service.key().ends_with(self.apex()) && name.is_ok_and(|name| is_of_zone(&name))
+        !self.holds_servers(service.key()) && name.is_ok_and(|name| is_of_zone(&name))
     }
 }
 
