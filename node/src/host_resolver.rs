@@ -120,8 +120,11 @@ impl HostResolver {
             }
             match removed.then(|| owner.tell()) {
                 Some(Ok(())) => {
-                    let before = before.into_iter().filter(|path| !gone.contains(path));
-                    gone.extend(before.collect::<Vec<_>>());
+                    for path in before {
+                        if !gone.contains(&path) {
+                            gone.push(path);
+                        }
+                    }
                 }
                 Some(Err(error)) => failed.push(error),
                 None => {}

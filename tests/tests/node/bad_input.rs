@@ -311,9 +311,7 @@ fn what_names_the_machines_servers_stays_whole_where_it_cannot_be_written() {
         run("umount", &["/etc/resolv.conf"]);
         let server = lab.serve(&["-host-resolver", "resolv.conf"]);
         let ours = "nameserver 169.254.10.10\nsearch a.b\n";
-        tests::eventually("ours", PATIENCE, || {
-            (fs::read_to_string("/etc/resolv.conf").ok()? == ours).then_some(())
-        });
+        eventually("ours", PATIENCE, || (fs::read_to_string("/etc/resolv.conf").ok()? == ours).then_some(()));
         let theirs = "nameserver 10.3.0.2\n";
         fs::write("/etc/resolv.conf", theirs).expect("the test's own");
         let down = node(&server, &["down"], 0);

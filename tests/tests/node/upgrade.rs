@@ -73,14 +73,12 @@ fn a_successor_that_hangs_once_it_is_ready_leaves_queries_to_the_upstream_and_th
         answered_by(PLAIN);
         hangs.hears("back");
         answered_by(US);
+        let back = format!("queries to {OURS} come here");
+        server.wait_for_lines(&back, 2, PATIENCE);
+        server.wait_for_log("the next process does not serve, this one goes on", PATIENCE);
         let log = server.log_text();
-        let told = [
-            format!("the lease of {OURS} ended: the next process does not answer"),
-            "the next process does not serve, this one goes on".to_owned(),
-            format!("queries to {OURS} come here"),
-        ];
-        let places = told.map(|line| log.rfind(&line).unwrap_or_else(|| panic!("{line}\n{log}")));
-        assert!(places.is_sorted(), "{log}");
+        let ended = log.find(&format!("the lease of {OURS} ended: the next process does not answer"));
+        assert!(ended.is_some_and(|ended| ended < log.rfind(&back).expect("it came")), "{log}");
     });
 }
 
