@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::StreamKind;
-use crate::trust::TooManyCertificates;
+use crate::trust::{CA_AS_OWN, TooManyCertificates};
 
 /// Why a query was not answered. The text is what CoreDNS's errors plugin prints, where it has words for it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -316,9 +316,6 @@ impl fmt::Display for Judged<'_> {
         write!(f, "invalid peer certificate: {words}")
     }
 }
-
-/// webpki's word for an authority that is shown as somebody's own certificate.
-pub(crate) const CA_AS_OWN: &str = "CaUsedAsEndEntity";
 
 /// Go's name of a network, as it stands in error lines.
 fn proto(stream: Option<StreamKind>) -> &'static str {

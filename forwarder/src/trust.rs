@@ -22,7 +22,8 @@ use rustls::{
     SignatureScheme,
 };
 
-use crate::error::CA_AS_OWN;
+/// webpki's word for an authority that is shown as somebody's own certificate.
+pub(crate) const CA_AS_OWN: &str = "CaUsedAsEndEntity";
 
 /// Certificates between somebody's own and its authority, at most: several times what is usual.
 const MOST_INTERMEDIATES: usize = 5;

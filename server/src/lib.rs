@@ -9,6 +9,7 @@ pub mod ask_status;
 pub mod cli;
 pub mod control;
 mod files;
+mod left_rules;
 pub mod node_cache;
 pub mod node_run;
 pub mod origin;

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
-use crate::node_run::leads_away;
+use crate::left_rules::leads_away;
 use crate::succession::{HandoverEvent, HandoverEvents};
 use listen::{Expected, Running};
 use plugin::endpoint::{Endpoint, Transport};

@@ -16,7 +16,6 @@ mod host;
 mod iptables;
 mod lease;
 mod leased;
-mod left;
 mod line;
 mod owners;
 mod report;
@@ -40,7 +39,6 @@ pub use discovery::{Discovery, upstreams_now};
 pub use down::{down, stopped};
 pub use lease::{Ended, Keeper};
 pub use leased::Leased;
-pub(crate) use left::leads_away;
 pub use report::Report;
 pub use up::up;
 
