@@ -1,8 +1,7 @@
 //! The admin server of this server: which pages it has, and what they say.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 
@@ -59,18 +58,21 @@ pub(crate) fn admin_server(
     admin
 }
 
-/// Which plugins cannot answer yet. Who has been ready once stays so, where no block says `monitor continuously`.
+/// Which plugins cannot answer yet. Who has been ready once stays so until another configuration serves, where no block says
+/// `monitor continuously`.
 fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<Cow<'static, str>> + Send + Sync + use<> {
-    let (running, was_ready) = (Arc::downgrade(running), AtomicBool::new(false));
+    let (running, was_ready) = (Arc::downgrade(running), Mutex::new(Weak::new()));
     move || {
         let Some(running) = running.upgrade() else { return Vec::new() };
-        let again = running.configuration.load().asks_ready_again;
-        if was_ready.load(Relaxed) && !again {
+        let configuration = running.configuration.load_full();
+        let mut was_ready = was_ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let this = Arc::downgrade(&configuration);
+        if was_ready.ptr_eq(&this) && !configuration.asks_ready_again {
             return Vec::new();
         }
         let missing: Vec<_> =
             running.shared.lasting.all().iter().filter_map(|kept| kept.not_ready()).collect();
-        was_ready.store(missing.is_empty(), Relaxed);
+        *was_ready = if missing.is_empty() { this } else { Weak::new() };
         missing
     }
 }

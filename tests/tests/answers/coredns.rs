@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tests::{eventually, lacking, output, tempdir};
+use tests::{eventually, lacking, output, publish, signal, tempdir};
 
 /// A running CoreDNS.
 pub(crate) struct CoreDns {
@@ -101,6 +101,12 @@ impl CoreDns {
             let ended = self.child.try_wait().expect("a child can be asked").is_some();
             if self.log().contains("\nCoreDNS-") { Some(true) } else { ended.then_some(false) }
         })
+    }
+
+    /// Gives it another Corefile, and tells it to read that.
+    pub(crate) fn reload(&self, corefile: &str) {
+        publish(&self.directory.path().join("Corefile"), corefile);
+        signal(self.child.id(), "USR1");
     }
 
     /// What it said.

@@ -13,6 +13,7 @@ mod metrics;
 mod outside;
 mod pages;
 mod random;
+mod ready;
 mod run;
 mod taken;
 mod told;
@@ -48,6 +49,13 @@ fn blocks_of_coredns_pages_answer_as_in_coredns() {
 #[test]
 fn clusters_are_answered_as_in_coredns() {
     compare("clusters_are_answered_as_in_coredns", &cluster::fixed());
+}
+
+#[test]
+fn who_was_ready_stays_so_until_another_configuration_serves_as_in_coredns() {
+    let test = "who_was_ready_stays_so_until_another_configuration_serves_as_in_coredns";
+    let Some(program) = CoreDns::find(test) else { return };
+    ready::is_kept_until_another_configuration_serves(&program);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
 use tests::kube::Cluster as RealCluster;
-use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, isolated, tempdir};
+use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, isolated, now, tempdir};
 
 use tests::kube::{SERVICES, SLICES, ScriptedCluster};
 
@@ -133,6 +134,82 @@ fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answ
         let line = server.wait_for_log("Cannot use the snapshot", PATIENCE);
         assert!(line.contains("it is of another cluster, or of other properties of `kubernetes`"), "{line}");
     }
+}
+
+#[test]
+fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_whole() {
+    const KILLS: u32 = 8;
+    // So large that writing it takes time: a hundred slices of a hundred endpoints.
+    let endpoint = |of: u32, n: u32| (format!("172.18.{of}.{n}"), format!("endpoint-{n}-of-the-slice-{of}"));
+    let slices = (0..100).map(|of| {
+        let endpoints: Vec<(String, String)> = (0..100).map(|n| endpoint(of, n)).collect();
+        let endpoints: Vec<(&str, &str)> = endpoints.iter().map(|(ip, name)| (&**ip, &**name)).collect();
+        let mut slice = slice(3, &endpoints);
+        slice["metadata"]["name"] = format!("hl-large-{of}").into();
+        (SLICES, slice)
+    });
+    let cluster = ScriptedCluster::start(objects().into_iter().chain(slices), false);
+    let (upstream, directory) = (upstream(), tempdir());
+    let file = directory.path().join("cluster");
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let text = with_snapshot(&corefile(at, &cluster.api, &upstream), &file);
+    let number = |round: u32| format!("10.96.1.{round}");
+    let put = |round: u32| {
+        let spec = json!({"clusterIP": number(round), "clusterIPs": [number(round)]});
+        cluster.put(SERVICES, "ADDED", service("number", spec));
+    };
+    put(0);
+    let first = Server::start(&text);
+    another(&file, &[]);
+    drop(first);
+    let mut torn = 0;
+    for round in 1..=KILLS {
+        // What the last one left beside it would look like a write.
+        for beside in fs::read_dir(directory.path()).expect("it is there") {
+            let beside = beside.expect("it is there").path();
+            if beside != file {
+                fs::remove_file(beside).expect("nobody else is there");
+            }
+        }
+        let mut server = Server::start(&text);
+        server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
+        put(round);
+        until(at, "number.t1.svc.cluster.local", &[&number(round)]);
+        // What it writes first shows in the directory, or in the file itself: then it is killed, in each round a bit later.
+        let names = || fs::read_dir(directory.path()).expect("it is there").count();
+        let written = |found: &fs::Metadata| (found.ino(), found.len(), found.mtime(), found.mtime_nsec());
+        let is_new =
+            |before: &fs::Metadata| fs::metadata(&file).is_ok_and(|now| written(&now) != written(before));
+        let before = fs::metadata(&file).expect("it is there");
+        let deadline = now() + PATIENCE;
+        while names() == 1 && !is_new(&before) {
+            assert!(now() < deadline, "nothing is written");
+        }
+        let seen = now();
+        while seen.elapsed() < Duration::from_micros(500) * (round - 1) {}
+        server.signal("KILL");
+        server.wait(PATIENCE);
+        torn += usize::from(names() > 1);
+        drop(server);
+
+        cluster.goes_away();
+        let server = Server::start(&text);
+        let line = server.wait_for_log("napshot", PATIENCE);
+        assert!(line.contains("Answers are of the snapshot"), "killed in round {round}: {line}");
+        let found = ask(at, "number.t1.svc.cluster.local", "A");
+        let (former, new) = (number(round - 1), number(round));
+        assert!(found.short() == [&*former] || found.short() == [&*new], "{round}: {:?}", found.short());
+        let (address, name) = endpoint(99, 99);
+        assert_eq!(ask(at, &format!("{name}.hl.t1.svc.cluster.local"), "A").short(), [&*address]);
+        cluster.comes_back();
+        // The next round's former one.
+        server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
+        eventually("a snapshot of this round", PATIENCE, || {
+            let octets = fs::read(&file).ok()?;
+            octets.windows(4).any(|octets| octets == [10, 96, 1, round as u8]).then_some(())
+        });
+    }
+    assert!(torn > 0, "no kill came in the midst of a write");
 }
 
 #[test]

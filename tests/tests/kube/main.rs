@@ -21,6 +21,7 @@ mod search;
 mod seen;
 mod served;
 mod shown;
+mod slow;
 mod storm;
 mod tokens;
 mod told;

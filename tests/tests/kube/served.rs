@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -195,6 +196,44 @@ fn before_all_is_known_names_fail_with_a_reason_and_go_to_nobody() {
         asked.iter().all(|name| !name.contains("cluster.local") && !name.contains("10.in-addr")),
         "{asked:?}"
     );
+}
+
+#[test]
+fn a_start_waits_startup_timeout_for_all_to_be_known_and_no_longer_than_that_takes() {
+    const LATE: &str = "starting server with unsynced Kubernetes API";
+    let (cluster, upstream) = (ScriptedCluster::start(objects(), true), upstream());
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let text = corefile(at, &cluster.api, &upstream);
+    let with = |property: &str| text.replace("pods insecure", &format!("pods insecure\n    {property}"));
+    for (property, least) in [("", 5_000), ("startup_timeout 1500ms", 1_500), ("startup_timeout 0s", 0)] {
+        let server = Server::start(&with(property));
+        assert!(server.started_in() >= Duration::from_millis(least), "{property}: {:?}", server.started_in());
+        let serves = format!(".:{} on ", at.port());
+        server.wait_for_log(&serves, Duration::from_secs(10));
+        let log = server.log_lines();
+        let place = |part: &str| log.iter().position(|line| line.contains(part));
+        // It says that it waits, gives that up, and serves: whoever is not to wait says nothing of it.
+        let (waits, late) = (place("waiting for Kubernetes API before starting server"), place(LATE));
+        assert!(late.is_some() && late < place(&serves), "{log:#?}");
+        assert_eq!(waits.is_some(), least > 0, "{property}: {log:#?}");
+        assert!(waits < late, "{log:#?}");
+        assert_eq!(ready(at).0, 503, "{property}");
+    }
+    // The API is back after it was asked once in vain: whoever waited for a minute would not have begun within the ten
+    // seconds that a start may take here.
+    let before = cluster.api.requests().len();
+    let server = thread::scope(|scope| {
+        scope.spawn(|| {
+            eventually("the API is asked", Duration::from_secs(10), || {
+                (cluster.api.requests().len() > before).then_some(())
+            });
+            cluster.comes_back();
+        });
+        Server::start(&with("startup_timeout 1m"))
+    });
+    assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
+    assert_eq!(ready(at), (200, "OK".to_owned()));
+    assert!(!server.log_text().contains(LATE), "{}", server.log_text());
 }
 
 #[test]

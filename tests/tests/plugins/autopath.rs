@@ -1,6 +1,7 @@
 //! `autopath` with a resolv.conf: the names that a client would try, tried for it.
 
 use std::fs;
+use std::thread::scope;
 use std::time::Duration;
 
 use tests::{
@@ -161,6 +162,29 @@ fn answers_that_were_found_are_counted_and_failures_told_once() {
     assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(23)));
     dns.server.wait_for_log("plugin/errors: 2 x.corp.lan. A: ", Duration::from_secs(5));
     assert_eq!(dns.server.log_text().matches("plugin/errors").count(), 1, "{}", dns.server.log_text());
+}
+
+#[test]
+fn each_name_that_several_clients_want_at_once_is_asked_for_once() {
+    let ip = fresh_ip();
+    // The kernel spreads the clients over the sockets of four workers.
+    let searching = Searching::start("", &format!("multisocket 4\nprometheus {ip}:9153"));
+    searching.upstream.answer_by(|asked| upstream(asked).after(Duration::from_millis(500)));
+    scope(|scope| {
+        for _ in 0..20 {
+            let at = searching.dns.at;
+            scope.spawn(move || {
+                assert_eq!(ask(at, "four.corp.lan", "A").short(), ["192.0.2.4", "four.example."]);
+            });
+        }
+    });
+    let asked: Vec<String> = searching.upstream.asked().into_iter().map(|asked| asked.name).collect();
+    // An upstream that has not answered yet is asked again after 300 ms, in case the datagram was lost.
+    let hedges = Metrics::of((ip, 9153).into()).count("localdns_forward_hedges_total", &[]);
+    assert_eq!(asked.len() as f64 - hedges, 3.0, "{hedges} hedges: {asked:?}");
+    for name in ["four.corp.lan.", "four.lan.", "four.example."] {
+        assert!(asked.iter().any(|asked| asked == name), "{name}: {asked:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! `monitor` of `ready`, beside CoreDNS: what /ready says when a cluster is lost, and when another one is to be followed.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+
+use tests::kube::{SERVICES, ScriptedCluster};
+use tests::{Server, ask, eventually, fresh_ip, http_get, port};
+
+use crate::cluster;
+use crate::coredns::CoreDns;
+
+/// Ours, or the other.
+enum Either {
+    Ours(Server),
+    CoreDns(CoreDns),
+}
+
+impl Either {
+    fn reload(&self, text: &str) {
+        match self {
+            Self::Ours(server) => {
+                server.write_corefile(text);
+                server.signal("USR1");
+            }
+            Self::CoreDns(server) => server.reload(text),
+        }
+    }
+}
+
+/// Follows a cluster, loses it, and is given another one that is not there yet.
+pub(crate) fn is_kept_until_another_configuration_serves(program: &Path) {
+    for monitor in [" {\nmonitor until-ready\n}", " {\nmonitor continuously\n}"] {
+        for is_ours in [false, true] {
+            let who = if is_ours { "we" } else { "CoreDNS" };
+            let first = ScriptedCluster::start(cluster::objects(), false);
+            let second = ScriptedCluster::start(cluster::objects(), true);
+            let ip = fresh_ip();
+            let text = |cluster: &ScriptedCluster| {
+                format!(
+                    "cluster.local:{} {{\nbind {ip}\nready {ip}:8181{monitor}\nkubernetes {{\nendpoint {}\nstartup_timeout 300ms\n}}\n}}\n",
+                    port(),
+                    cluster.api.url()
+                )
+            };
+            let server = match is_ours {
+                true => Either::Ours(Server::start(&text(&first))),
+                false => Either::CoreDns(CoreDns::start(program, &text(&first))),
+            };
+            until(ip, 200, "OK");
+            first.goes_away();
+            let asked = first.api.requests().len();
+            eventually("the API is asked in vain", PATIENCE, || {
+                (first.api.requests().len() >= asked + 2).then_some(())
+            });
+            // What was known is answered of still, and every plugin says so, asked again or not.
+            for _ in 0..3 {
+                assert_eq!(said(ip), Some((200, "OK".to_owned())), "{who}: {monitor}");
+            }
+
+            server.reload(&text(&second));
+            until(ip, 503, "kubernetes");
+            // The page may be the new one's before the other half is.
+            eventually("nothing is known of the other cluster", PATIENCE, || {
+                (ask((ip, port()).into(), NAME, "A").status() == "SERVFAIL").then_some(())
+            });
+            second.put(SERVICES, "ADDED", cluster::service("t1", "late", &serde_json::json!({}), late()).1);
+            second.comes_back();
+            until(ip, 200, "OK");
+            assert_eq!(ask((ip, port()).into(), NAME, "A").short(), ["10.96.9.9"], "{who}: {monitor}");
+        }
+    }
+}
+
+fn late() -> serde_json::Value {
+    serde_json::json!({"clusterIP": "10.96.9.9", "clusterIPs": ["10.96.9.9"]})
+}
+
+/// Nothing while nobody listens, as during a reload of CoreDNS.
+fn said(ip: Ipv4Addr) -> Option<(u16, String)> {
+    http_get((ip, 8181).into(), "/ready").ok()
+}
+
+/// Ours says why, too.
+fn until(ip: Ipv4Addr, status: u16, text: &str) {
+    eventually(&format!("{status} {text}"), PATIENCE, || {
+        said(ip).filter(|(found, body)| *found == status && body.starts_with(text)).map(drop)
+    });
+}
+
+const NAME: &str = "late.t1.svc.cluster.local";
+const PATIENCE: Duration = Duration::from_secs(60);
