@@ -228,7 +228,7 @@ fn words(line: &str) -> String {
 }
 
 /// The contents of the blocks of that language.
-fn fenced(text: &str, language: &str) -> Vec<String> {
+pub(super) fn fenced(text: &str, language: &str) -> Vec<String> {
     let open = format!("```{language}\n");
     text.split(open.as_str())
         .skip(1)

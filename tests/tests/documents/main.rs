@@ -2,6 +2,7 @@
 
 mod commands;
 mod example;
+mod kubernetes;
 mod lists;
 mod monitoring;
 mod plugins;

@@ -1,0 +1,186 @@
+//! Commands about a cluster in documents: what they name is there.
+
+use std::collections::BTreeSet;
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::commands::fenced;
+use super::{read, root};
+
+/// kubeadm's Deployment of CoreDNS, in `kube-system`, as its manifest has it (cmd/kubeadm/app/phases/addons/dns/manifests.go).
+const COREDNS: (&str, &str) = ("deployment", "coredns");
+/// How many pods of it kubeadm has (`Replicas`, in dns.go beside that).
+const COREDNS_REPLICAS: &str = "2";
+const NAMESPACE: &str = "kube-system";
+
+#[test]
+fn kubectl_and_helm_are_given_files_objects_and_values_that_are_there() {
+    let (mut kubectl, mut helm) = (0, 0);
+    for document in ["README.md", "docs/kubernetes.md"] {
+        for block in fenced(&read(document), "sh") {
+            for line in block.replace("\\\n", " ").lines() {
+                for command in line.split(" && ") {
+                    let words: Vec<&str> =
+                        command.split_whitespace().take_while(|word| *word != ">").collect();
+                    let is_right = match &words[..] {
+                        ["kubectl", rest @ ..] => {
+                            kubectl += 1;
+                            is_kubectl(rest)
+                        }
+                        ["helm", rest @ ..] => {
+                            helm += 1;
+                            is_helm(rest)
+                        }
+                        _ => Ok(()),
+                    };
+                    assert_eq!(is_right, Ok(()), "{document}: {command}");
+                }
+            }
+        }
+    }
+    // There, and back, in both documents; and the chart's.
+    assert!(kubectl >= 9 && helm >= 4, "{kubectl} lines of kubectl, {helm} of helm");
+}
+
+#[test]
+fn the_way_to_localdns_and_back_names_what_the_other_way_brought() {
+    let blocks = fenced(&read("README.md"), "sh").concat();
+    let lines: Vec<&str> = blocks.lines().filter(|line| line.starts_with("kubectl ")).collect();
+    let [forth, back] = lines[..] else { panic!("there in a line, and back in another: {lines:?}") };
+    for (line, parts) in [
+        (
+            forth,
+            [
+                "kubectl apply -f deploy/kubernetes/localdns.yaml",
+                "kubectl -n kube-system scale deployment/coredns --replicas=0",
+            ],
+        ),
+        (
+            back,
+            [
+                "kubectl -n kube-system scale deployment/coredns --replicas=2",
+                "kubectl delete -f deploy/kubernetes/localdns.yaml",
+            ],
+        ),
+    ] {
+        assert_eq!(line.split(" && ").collect::<Vec<_>>(), parts);
+    }
+}
+
+/// Whether files, objects and the namespace of this command are there.
+fn is_kubectl(words: &[&str]) -> Result<(), String> {
+    let (mut options, mut rest) = (Vec::new(), Vec::new());
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.split_once('=') {
+            Some(option) if word.starts_with('-') => options.push(option),
+            _ if word.starts_with('-') => {
+                options.push((*word, words.next().ok_or("an option without its value")?))
+            }
+            _ => rest.push(*word),
+        }
+    }
+    let namespaced = !matches!(rest[..], ["apply" | "delete"]);
+    let mut namespace = None;
+    for (name, value) in options {
+        match name {
+            "-f" | "--filename" => {
+                let objects = objects(value)?;
+                // A manifest says where its objects are.
+                if let Some(object) = objects
+                    .iter()
+                    .find(|object| object.namespace.as_deref().unwrap_or(NAMESPACE) != NAMESPACE)
+                {
+                    return Err(format!("{}/{} is in another namespace", object.kind, object.name));
+                }
+            }
+            "-n" | "--namespace" => namespace = Some(value),
+            "--replicas" if value == "0" || value == COREDNS_REPLICAS => {}
+            "--output" => {}
+            _ => return Err(format!("{name} {value} is not known to this test")),
+        }
+    }
+    if namespaced && namespace != Some(NAMESPACE) {
+        return Err(format!("in namespace {namespace:?}"));
+    }
+    let named: Vec<Option<(&str, &str)>> = match &rest[..] {
+        ["apply" | "delete"] => Vec::new(),
+        ["scale", object] | ["rollout", "status", object] => vec![object.split_once('/')],
+        ["delete", objects @ ..] => objects.iter().map(|object| object.split_once('/')).collect(),
+        ["get", kind, name] => vec![Some((*kind, *name))],
+        _ => return Err(format!("{rest:?} is not known to this test")),
+    };
+    let ours = ["localdns", "service", "autoscaler", "node-local"]
+        .map(|name| format!("deploy/kubernetes/{name}.yaml"));
+    let ours: Vec<Object> = ours.iter().map(|file| objects(file)).collect::<Result<Vec<_>, _>>()?.concat();
+    for named in named {
+        let named = named.ok_or("no KIND/NAME")?;
+        // kubeadm's ConfigMap has the name of its Deployment.
+        let is_kubeadms = named == COREDNS || named == ("configmap", COREDNS.1);
+        if !is_kubeadms && !ours.iter().any(|object| (&*object.kind, &*object.name) == named) {
+            return Err(format!("there is no {}/{}", named.0, named.1));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Debug)]
+struct Object {
+    /// In lower case.
+    kind: String,
+    name: String,
+    namespace: Option<String>,
+}
+
+fn objects(file: &str) -> Result<Vec<Object>, String> {
+    if !root().join(file).is_file() {
+        return Err(format!("there is no {file}"));
+    }
+    let documents = YamlLoader::load_from_str(&read(file)).map_err(|error| format!("{file}: {error}"))?;
+    let text = |value: &Yaml| value.as_str().map(str::to_owned);
+    let object = |document: &Yaml| {
+        let metadata = &document["metadata"];
+        let (kind, name) = (text(&document["kind"])?.to_lowercase(), text(&metadata["name"])?);
+        Some(Object { kind, name, namespace: text(&metadata["namespace"]) })
+    };
+    documents
+        .iter()
+        .map(object)
+        .collect::<Option<_>>()
+        .ok_or_else(|| format!("{file}: an object without a name"))
+}
+
+/// Whether the chart, its namespace and its values are there.
+fn is_helm(words: &[&str]) -> Result<(), String> {
+    let (["upgrade", "--install", _, rest @ ..] | ["template", _, rest @ ..]) = words else {
+        return Err("not known to this test".to_owned());
+    };
+    let [chart, options @ ..] = rest else { return Err("no chart".to_owned()) };
+    if !root().join(chart).join("Chart.yaml").is_file() {
+        return Err(format!("there is no chart {chart}"));
+    }
+    let values = YamlLoader::load_from_str(&read(&format!("{chart}/values.yaml")))
+        .map_err(|error| error.to_string())?;
+    let (options, odd) = options.as_chunks::<2>();
+    if !odd.is_empty() {
+        return Err(format!("{odd:?} is half an option"));
+    }
+    let mut seen = BTreeSet::new();
+    for [name, value] in options {
+        seen.insert(*name);
+        match *name {
+            "--namespace" if *value == NAMESPACE => {}
+            "--set" | "--set-file" => {
+                for pair in value.split(',') {
+                    let (path, _) = pair.split_once('=').ok_or_else(|| format!("{pair} has no value"))?;
+                    let found = path.split('.').fold(&values[0], |values, name| &values[name]);
+                    if found.is_badvalue() || found.as_hash().is_some() {
+                        return Err(format!("{chart} has no value {path}"));
+                    }
+                }
+            }
+            _ => return Err(format!("{name} {value} is not known to this test")),
+        }
+    }
+    seen.contains("--namespace").then_some(()).ok_or_else(|| "no namespace".to_owned())
+}
