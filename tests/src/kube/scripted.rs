@@ -90,8 +90,9 @@ impl ScriptedCluster {
     pub fn goes_away(&self) {
         self.shared.is_away.store(true, Ordering::Release);
         *lock(&self.shared.forgotten) = PATHS.to_vec();
-        lock(&self.shared.watches).clear();
+        // The other way round, watches would end as a well API ends them, and the next requests find connections that stand.
         self.api.cut();
+        lock(&self.shared.watches).clear();
     }
 
     /// Changes what is there, under the next version, and says so to those who watch: `ADDED`, `MODIFIED` or `DELETED`.
