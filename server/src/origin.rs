@@ -189,8 +189,11 @@ impl Draft {
         let hash = hash(corefile);
         let spec = plugins::setup::read(corefile, dns_port).map_err(Box::new)?;
         let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}"));
-        let warnings =
-            warnings.chain(plugins::acl::odd(&spec)).chain(plugins::kubernetes::odd(&spec)).collect();
+        let warnings = warnings
+            .chain(plugins::acl::odd(&spec))
+            .chain(plugins::forward::odd(&spec))
+            .chain(plugins::kubernetes::odd(&spec))
+            .collect();
         Ok(Self { spec, hash, warnings })
     }
 }

@@ -22,7 +22,7 @@ use plugin::args::Result;
 use plugin::endpoint::Endpoint;
 use plugin::{SetupError, Spec};
 pub(crate) use setup::read;
-pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, ForwardTarget, TlsFiles};
+pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, ForwardTarget, TlsFiles, odd};
 
 /// The directive.
 pub const PLUGIN: &str = "forward";

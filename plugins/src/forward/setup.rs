@@ -9,9 +9,9 @@ use corefile::{Directive, Located, Location, Word};
 use forwarder::{HealthCheck, MAX_UPSTREAMS, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
-use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration, flag, path, unknown_property, zones_or};
 use plugin::spec::{PluginSpec, Written};
+use plugin::{SetupError, Spec};
 
 const PLUGIN: &str = "forward";
 const PROPERTIES: &[&str] = &[
@@ -45,11 +45,19 @@ pub struct ForwardSpecs {
     pub stanzas: Vec<ForwardSpec>,
 }
 
+/// What is odd but not wrong, and where.
+pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
+    let all = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
+    all.flat_map(|ForwardSpecs { stanzas }| stanzas).filter_map(|stanza| stanza.odd.clone())
+}
+
 /// What one `forward` directive says.
 #[derive(Debug, Clone)]
 pub struct ForwardSpec {
     /// Where the directive stands.
     pub at: Location,
+    /// What is odd about it but not wrong.
+    pub odd: Option<String>,
     /// What the upstreams' state machine needs to know.
     pub stanza: StanzaSpec,
     /// Whom to ask, in file order; at most 15.
@@ -108,12 +116,26 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     Ok(Arc::new(ForwardSpecs { stanzas }))
 }
 
+/// Which zones of a network none is asked for.
+fn first_alone(network: &Word, zones: &[Name]) -> Option<String> {
+    let [first, others @ ..] = zones else { return None };
+    let (Some(next), Some(last)) = (others.first(), others.last()) else { return None };
+    let others = if next == last { next.to_string() } else { format!("{next} to {last}") };
+    Some(format!(
+        "{}: plugin/{PLUGIN}: {:?} stands for {} zones, of which {first} alone is forwarded, not {others}; write a `{PLUGIN}` for each",
+        network.at,
+        network.text,
+        zones.len(),
+    ))
+}
+
 fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     let mut args = Args::new(PLUGIN, directive, "FROM TO...");
     let from_word = args.required()?;
     let from = zones_or(std::slice::from_ref(from_word), &[])?;
     let mut spec = ForwardSpec {
         at: directive.name.at.clone(),
+        odd: first_alone(from_word, &from),
         // CoreDNS takes the first zone of a network that needs several.
         stanza: StanzaSpec { from: from.first().copied().unwrap_or(Name::ROOT), ..StanzaSpec::default() },
         targets: Vec::new(),

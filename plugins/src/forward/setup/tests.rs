@@ -258,3 +258,29 @@ fn wrong_properties_are_told_at_their_word() {
         ],
     );
 }
+
+#[test]
+fn a_network_of_several_zones_is_forwarded_in_part_and_that_is_told() {
+    for (network, expected) in [
+        (
+            "10.0.0.0/9",
+            Some(
+                "\"10.0.0.0/9\" stands for 128 zones, of which 0.10.in-addr.arpa. alone is forwarded, not 1.10.in-addr.arpa. to 127.10.in-addr.arpa.",
+            ),
+        ),
+        (
+            "192.0.2.0/23",
+            Some(
+                "\"192.0.2.0/23\" stands for 2 zones, of which 2.0.192.in-addr.arpa. alone is forwarded, not 3.0.192.in-addr.arpa.",
+            ),
+        ),
+        ("10.0.0.0/8", None),
+        ("2001:db8::/32", None),
+        ("example.org", None),
+    ] {
+        let spec = crate::setup::tests::spec(&format!(". {{\nforward {network} 192.0.2.53\n}}\n")).unwrap();
+        let expected =
+            expected.map(|text| format!("Corefile:2:9: plugin/forward: {text}; write a `forward` for each"));
+        assert_eq!(odd(&spec).collect::<Vec<_>>(), Vec::from_iter(expected), "{network}");
+    }
+}
