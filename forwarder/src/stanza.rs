@@ -102,6 +102,8 @@ pub enum StanzaError {
 pub struct Stanza {
     spec: StanzaSpec,
     upstreams: ArcSwap<Vec<Arc<Upstream>>>,
+    /// Those that are not asked while they send queries back.
+    looping: ArcSwap<Vec<Arc<Upstream>>>,
     concurrent: Fair,
     pub(crate) turns: AtomicU32,
     metrics: Arc<StanzaMetrics>,
@@ -126,7 +128,8 @@ impl Stanza {
         spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, DEADLINE);
         spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
         let (concurrent, turns) = (Fair::new(spec.max_concurrent), AtomicU32::new(0));
-        Ok(Self { spec, upstreams: ArcSwap::from_pointee(upstreams), concurrent, turns, metrics })
+        let (upstreams, looping) = (ArcSwap::from_pointee(upstreams), ArcSwap::default());
+        Ok(Self { spec, upstreams, looping, concurrent, turns, metrics })
     }
 
     /// The properties.
@@ -153,6 +156,26 @@ impl Stanza {
             return Err(StanzaError::TooManyUpstreams(upstreams.len()));
         }
         self.upstreams.store(Arc::new(upstreams));
+        self.looping.store(Arc::default());
+        Ok(())
+    }
+
+    /// Its upstreams but those that are not asked as long as they send our queries back.
+    pub fn looping(&self) -> Arc<Vec<Arc<Upstream>>> {
+        self.looping.load_full()
+    }
+
+    /// Asks `upstreams` alone from now on, for the others send our queries back to us.
+    ///
+    /// # Errors
+    /// As [`Self::set_upstreams`].
+    pub fn leave_out(
+        &self,
+        looping: Vec<Arc<Upstream>>,
+        upstreams: Vec<Arc<Upstream>>,
+    ) -> Result<(), StanzaError> {
+        self.set_upstreams(upstreams)?;
+        self.looping.store(Arc::new(looping));
         Ok(())
     }
 

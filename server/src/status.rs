@@ -86,20 +86,23 @@ fn upstreams(configuration: &Configuration) -> Vec<Value> {
     let blocks = configuration.blocks.iter();
     for stanza in blocks.filter_map(|block| block.pipeline.forwarding()).flat_map(|one| one.chain.stanzas()) {
         let spec = stanza.spec();
-        for upstream in stanza.upstreams().iter() {
+        let (asked, looping) = (stanza.upstreams(), stanza.looping());
+        let loops = looping.iter().map(|upstream| (upstream, true));
+        for (upstream, loops) in asked.iter().map(|upstream| (upstream, false)).chain(loops) {
             let path = if spec.force_tcp || upstream.tls().is_some() {
                 UpstreamPath::Stream
             } else {
                 UpstreamPath::Udp
             };
             let of = (upstream.address(), upstream.tls().is_some());
-            told.entry(of).or_insert_with(|| of_upstream(upstream, path, spec.max_fails));
+            told.entry(of).or_insert_with(|| of_upstream(upstream, path, spec.max_fails, loops));
         }
     }
     told.into_values().take(MOST).collect()
 }
 
-fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32) -> Value {
+/// `loops`: it is not asked, for it sends our queries back.
+fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32, loops: bool) -> Value {
     let metrics = upstream.metrics();
     let transport = match (upstream.tls(), path) {
         (Some(_), _) => "TLS",
@@ -109,7 +112,8 @@ fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32) -> Value
     json!({
         "address": upstream.address().to_string(),
         "transport": transport,
-        "up": !upstream.is_down(path, max_fails),
+        "up": !loops && !upstream.is_down(path, max_fails),
+        "loops": loops,
         "fails": upstream.fails(path),
         "rtt_ms": upstream.srtt(path).map(|rtt| rtt.as_secs_f64() * 1000.0),
         "replies": metrics.durations().flat_map(|(_, durations)| durations.counts()).sum::<u64>(),

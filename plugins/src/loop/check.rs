@@ -117,8 +117,11 @@ impl Watched {
                 _ => {}
             }
         }
-        let keep = self.upstreams.iter().zip(&looping).filter(|(_, looping)| !**looping);
-        if self.stanza.set_upstreams(keep.map(|(upstream, _)| upstream.clone()).collect()).is_ok() {
+        let those = |wanted: bool| {
+            let all = self.upstreams.iter().zip(&looping).filter(move |(_, looping)| **looping == wanted);
+            all.map(|(upstream, _)| upstream.clone()).collect()
+        };
+        if self.stanza.leave_out(those(true), those(false)).is_ok() {
             self.looping = looping;
         }
         false
@@ -158,19 +161,23 @@ mod tests {
         let scene = Scene::new(". {\nbind 127.0.0.1\nforward . 192.0.2.1 192.0.2.2\n}\n");
         let forwarding = scene.configuration.blocks[0].pipeline.forwarding().unwrap();
         let mut watched = Watched::new(&forwarding.chain.stanzas()[0]);
-        let looked_at = |watched: &Watched| {
-            watched.upstreams.iter().map(|of| of.address().to_string()).collect::<Vec<_>>()
-        };
         let logger = &scene.shared.logger;
         assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
-        assert_eq!(watched.stanza.upstreams().len(), 1, "the first is not asked while it leads back");
+        let told = |of: &[Arc<Upstream>]| of.iter().map(|of| of.address().to_string()).collect::<Vec<_>>();
+        assert_eq!(
+            told(&watched.stanza.upstreams()),
+            ["192.0.2.2:53"],
+            "the first is not asked while it leads back"
+        );
+        assert_eq!(told(&watched.stanza.looping()), ["192.0.2.1:53"], "and is not forgotten");
         assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
         let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
         watched.stanza.set_upstreams(vec![new]).unwrap();
         // The old one leads back as before; the new one may do so as well.
+        assert!(watched.stanza.looping().is_empty());
         assert!(watched.apply(vec![true, false], &Name::ROOT, logger));
         assert_eq!(
-            (looked_at(&watched), &watched.looping[..]),
+            (told(&watched.upstreams), &watched.looping[..]),
             (vec!["192.0.2.3:53".to_owned()], &[false][..])
         );
     }

@@ -75,6 +75,7 @@ fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
             "/upstreams/0/address",
             "/upstreams/0/transport",
             "/upstreams/0/up",
+            "/upstreams/0/loops",
             "/upstreams/0/fails",
             "/upstreams/0/rtt_ms",
             "/upstreams/0/replies",

@@ -305,3 +305,29 @@ fn a_bound_admin_address_is_told_and_does_not_stop_dns() {
     assert_eq!(ask(dns.at, "a.example", "A").status(), "NOERROR");
     assert_contains!(dns.server.wait_for_log("9153", Duration::from_secs(2)), "[ERROR]");
 }
+
+#[test]
+fn an_upstream_that_sends_queries_back_is_told_by_status_and_no_longer_asked() {
+    let (ip, other) = (fresh_ip(), Upstream::start(fresh_ip(), good));
+    let back = fresh_ip();
+    let looping = format!("{back}:{}", port());
+    let _back = Dns::start_on(back, &format!("forward . {ip}:{}", port()));
+    let body =
+        format!("prometheus {ip}:9153\nloop\nforward . {looping} {} {{\npolicy sequential\n}}", other.word());
+    let dns = Dns::start_on(ip, &body);
+    let upstreams = eventually("the loop is seen", Duration::from_secs(20), || {
+        let (_, text) = http_get((ip, 9153).into(), "/status").ok()?;
+        let said: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let of = |address: &str| {
+            let all = said["upstreams"].as_array().into_iter().flatten();
+            all.clone()
+                .find(|one| one["address"] == address)
+                .map(|one| (one["loops"].clone(), one["up"].clone()))
+        };
+        let (first, second) = (of(&looping)?, of(&other.word())?);
+        (first.0 == true).then_some((first, second))
+    });
+    assert_eq!(upstreams, ((true.into(), false.into()), (false.into(), true.into())));
+    dns.server.wait_for_log("sends our queries back to us", Duration::from_secs(5));
+    assert_eq!(ask(dns.at, "a.example", "A").status(), "NOERROR");
+}
