@@ -67,17 +67,22 @@ impl Server {
             warm::take(&configuration, &running, left);
         }
         let workers = running.workers();
-        let mut endpoints = Endpoints::new(ours, inherited);
-        let wanted = configuration.listeners.keys().copied();
-        let bound = endpoints.bind(wanted, configuration.sockets, workers, handle);
-        let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         let reloads = Arc::new(Reloads::default());
         reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let leased = Arc::<OnceLock<_>>::default();
         let (refreshed, admin) = pages(&running, &reloads, &leased, admin_thread.handle(), start);
         let more_pages = (flags.more_metrics, flags.exporter);
-        let prepared = admin.prepare(plan(&configuration.admin, more_pages))?;
+        let mut prepared = Some(admin.prepare(plan(&configuration.admin, more_pages))?);
+        if predecessor.is_none() {
+            // Probes are answered while what follows waits for a cluster; a predecessor goes on answering them.
+            prepared.take().into_iter().for_each(|prepared| admin.commit(prepared));
+        }
+        running.shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
+        let mut endpoints = Endpoints::new(ours, inherited);
+        let wanted = configuration.listeners.keys().copied();
+        let bound = endpoints.bind(wanted, configuration.sockets, workers, handle);
+        let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         if let Some(predecessor) = &predecessor {
             predecessor.ready().map_err(StartError::Predecessor)?;
         }
@@ -87,7 +92,7 @@ impl Server {
             threads.push(listen::spawn(running.clone(), index).map_err(StartError::Machine)?);
         }
         endpoints.open(bound, &running, handle);
-        admin.commit(prepared);
+        prepared.into_iter().for_each(|prepared| admin.commit(prepared));
         logger.set_debug(configuration.debug);
         crate::files::spawn(&running).map_err(StartError::Machine)?;
         running.shared.hosts.kept.apply(&configuration.keep, &refreshed);
@@ -173,7 +178,6 @@ fn build(
     }
     let configuration = Configuration::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
     configuration.look_at_files(&shared, start, logger);
-    shared.lasting.all().iter().for_each(|kept| kept.begin(logger));
     let delivery = Delivery::new();
     let streams = Streams::new(handle.clone(), delivery.clone());
     handle.spawn(forwarder::health::run(probes));

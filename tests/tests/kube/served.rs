@@ -227,6 +227,11 @@ fn a_start_waits_startup_timeout_for_all_to_be_known_and_no_longer_than_that_tak
             eventually("the API is asked", Duration::from_secs(10), || {
                 (cluster.api.requests().len() > before).then_some(())
             });
+            // Nobody kills it for its silence meanwhile: pages are served before queries are.
+            eventually("/ready says what is waited for", Duration::from_secs(10), || {
+                let (code, text) = http_get((at.ip(), 8181).into(), "/ready").ok()?;
+                (code == 503 && text.starts_with("kubernetes")).then_some(())
+            });
             cluster.comes_back();
         });
         Server::start(&with("startup_timeout 1m"))
