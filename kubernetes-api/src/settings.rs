@@ -183,6 +183,9 @@ pub enum Fault {
     Refused,
 }
 
+/// What the names of a pod's variables begin with.
+const VARIABLES: &str = "KUBERNETES_SERVICE_";
+
 impl Lost {
     /// What ends it, for the log: behind the cause, and without a full stop.
     pub fn mend(&self) -> &'static str {
@@ -196,7 +199,12 @@ impl Lost {
             }
             Self::Unknown { kind: Kind::ServiceImport, .. } => "is its CRD installed?",
             Self::Unknown { .. } | Self::Nonsense(_) => "is a Kubernetes API at this address?",
+            // What Go's servers say to who speaks no TLS to them.
+            Self::Status { status: 400, .. } => "does it want TLS? Its URL begins with https:// then",
             Self::Status { .. } => "the API server's own log says more",
+            Self::Access { file, .. } if file.starts_with(VARIABLES) => {
+                "the environment is read once: start anew when it is right"
+            }
             Self::Access { .. } => "once that is right it is taken without a restart",
             Self::Connection { at, .. } => at.mend(),
             Self::Silent(_) | Self::Slow(_) => "is the API overloaded, or the way to it broken?",
@@ -223,6 +231,25 @@ impl Fault {
             Self::Refused => {
                 "does the API accept our certificate (`tls`, client-certificate of the kubeconfig)?"
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mend_fits_its_cause() {
+        let access = |file: &str| Lost::Access { file: file.into(), cause: "bad".into() };
+        let status = |status| Lost::Status { status, message: "no".into() };
+        for (lost, expected) in [
+            (access("KUBERNETES_SERVICE_HOST"), "the environment is read once"),
+            (access("/etc/kubeconfig"), "without a restart"),
+            (status(400), "https://"),
+            (status(503), "log"),
+        ] {
+            assert!(lost.mend().contains(expected), "{lost}: {}", lost.mend());
         }
     }
 }
