@@ -67,6 +67,10 @@ impl Server {
             warm::take(&configuration, &running, left);
         }
         let workers = running.workers();
+        let mut endpoints = Endpoints::new(ours, inherited);
+        let wanted = configuration.listeners.keys().copied();
+        let bound = endpoints.bind(wanted, configuration.sockets, workers, handle);
+        let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         let reloads = Arc::new(Reloads::default());
         reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
@@ -75,14 +79,11 @@ impl Server {
         let more_pages = (flags.more_metrics, flags.exporter);
         let mut prepared = Some(admin.prepare(plan(&configuration.admin, more_pages))?);
         if predecessor.is_none() {
-            // Probes are answered while what follows waits for a cluster; a predecessor goes on answering them.
+            // Probes are answered while what follows waits for a cluster; a predecessor goes on answering them. They may be served
+            // at an address that is there since the endpoints are bound.
             prepared.take().into_iter().for_each(|prepared| admin.commit(prepared));
         }
         running.shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
-        let mut endpoints = Endpoints::new(ours, inherited);
-        let wanted = configuration.listeners.keys().copied();
-        let bound = endpoints.bind(wanted, configuration.sockets, workers, handle);
-        let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         if let Some(predecessor) = &predecessor {
             predecessor.ready().map_err(StartError::Predecessor)?;
         }

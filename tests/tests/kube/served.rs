@@ -232,6 +232,8 @@ fn a_start_waits_startup_timeout_for_all_to_be_known_and_no_longer_than_that_tak
                 let (code, text) = http_get((at.ip(), 8181).into(), "/ready").ok()?;
                 (code == 503 && text.starts_with("kubernetes")).then_some(())
             });
+            // Who asks meanwhile is answered when the cluster is known.
+            scope.spawn(|| assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]));
             cluster.comes_back();
         });
         Server::start(&with("startup_timeout 1m"))
