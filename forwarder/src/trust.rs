@@ -6,7 +6,7 @@
 //! and is meant for what it is used for.
 //!
 //! Whoever has not shown a key yet may send certificates without end, and webpki tries every way through them that names leave
-//! open, up to 200,000 steps each of which reads all of them: seconds. So many as [`MOST_INTERMEDIATES`] take a millisecond.
+//! open, up to 200,000 steps each of which reads all of them: seconds. So many as `MOST_INTERMEDIATES` take a millisecond.
 
 use std::fmt;
 use std::sync::Arc;
