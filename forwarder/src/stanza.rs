@@ -1,7 +1,7 @@
 //! What one `forward` stanza says, and the stanzas of a block in file order. Knows no Corefile: setup fills the specs.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -102,8 +102,8 @@ pub enum StanzaError {
 pub struct Stanza {
     spec: StanzaSpec,
     upstreams: ArcSwap<Vec<Arc<Upstream>>>,
-    /// Those that are not asked while they send queries back.
-    looping: ArcSwap<Vec<Arc<Upstream>>>,
+    /// Those that are not asked while they send queries back. Who changes `upstreams` holds it.
+    looping: Mutex<Vec<Arc<Upstream>>>,
     concurrent: Fair,
     pub(crate) turns: AtomicU32,
     metrics: Arc<StanzaMetrics>,
@@ -128,7 +128,7 @@ impl Stanza {
         spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, DEADLINE);
         spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
         let (concurrent, turns) = (Fair::new(spec.max_concurrent), AtomicU32::new(0));
-        let (upstreams, looping) = (ArcSwap::from_pointee(upstreams), ArcSwap::default());
+        let (upstreams, looping) = (ArcSwap::from_pointee(upstreams), Mutex::default());
         Ok(Self { spec, upstreams, looping, concurrent, turns, metrics })
     }
 
@@ -155,28 +155,36 @@ impl Stanza {
         if upstreams.len() > MAX_UPSTREAMS {
             return Err(StanzaError::TooManyUpstreams(upstreams.len()));
         }
+        let mut looping = self.lock_looping();
         self.upstreams.store(Arc::new(upstreams));
-        self.looping.store(Arc::default());
+        looping.clear();
         Ok(())
     }
 
     /// Its upstreams but those that are not asked as long as they send our queries back.
-    pub fn looping(&self) -> Arc<Vec<Arc<Upstream>>> {
-        self.looping.load_full()
+    pub fn looping(&self) -> Vec<Arc<Upstream>> {
+        self.lock_looping().clone()
     }
 
-    /// Asks `upstreams` alone from now on, for the others send our queries back to us.
-    ///
-    /// # Errors
-    /// As [`Self::set_upstreams`].
+    /// Asks `upstreams` alone from now on, for the others send our queries back to us. Only where it still asks `before`: `false`
+    /// where a followed file or name has given it others meanwhile.
     pub fn leave_out(
         &self,
+        before: &Arc<Vec<Arc<Upstream>>>,
         looping: Vec<Arc<Upstream>>,
         upstreams: Vec<Arc<Upstream>>,
-    ) -> Result<(), StanzaError> {
-        self.set_upstreams(upstreams)?;
-        self.looping.store(Arc::new(looping));
-        Ok(())
+    ) -> bool {
+        let mut left_out = self.lock_looping();
+        let is_asked = Arc::ptr_eq(before, &self.upstreams.load());
+        if is_asked {
+            self.upstreams.store(Arc::new(upstreams));
+            *left_out = looping;
+        }
+        is_asked
+    }
+
+    fn lock_looping(&self) -> MutexGuard<'_, Vec<Arc<Upstream>>> {
+        self.looping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many queries are with its upstreams now, over all workers.

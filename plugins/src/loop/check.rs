@@ -83,9 +83,8 @@ impl Watched {
     }
 
     /// Whether the stanza still asks whom it was left with.
-    fn is_ours(&self) -> bool {
+    fn is_ours(&self, now: &[Arc<Upstream>]) -> bool {
         let left = self.upstreams.iter().zip(&self.looping).filter(|(_, looping)| !**looping);
-        let now = self.stanza.upstreams();
         left.clone().count() == now.len()
             && left.zip(now.iter()).all(|((ours, _), theirs)| Arc::ptr_eq(ours, theirs))
     }
@@ -93,7 +92,8 @@ impl Watched {
     /// Takes upstreams that lead back here out of the stanza, and puts back those that no longer do. `true`: a followed
     /// file or name has given it other upstreams meanwhile, and they are to be looked at.
     fn apply(&mut self, looping: Vec<bool>, zone: &Name, logger: &Logger) -> bool {
-        if !self.is_ours() {
+        let now = self.stanza.upstreams();
+        if !self.is_ours(&now) {
             *self = Self::new(&self.stanza);
             return true;
         }
@@ -121,7 +121,8 @@ impl Watched {
             let all = self.upstreams.iter().zip(&looping).filter(move |(_, looping)| **looping == wanted);
             all.map(|(upstream, _)| upstream.clone()).collect()
         };
-        if self.stanza.leave_out(those(true), those(false)).is_ok() {
+        // Where it is given others just now, they are looked at in the next round.
+        if self.stanza.leave_out(&now, those(true), those(false)) {
             self.looping = looping;
         }
         false
@@ -174,6 +175,9 @@ mod tests {
         let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
         watched.stanza.set_upstreams(vec![new]).unwrap();
         // The old one leads back as before; the new one may do so as well.
+        let before = Arc::new(Vec::new());
+        assert!(!watched.stanza.leave_out(&before, Vec::new(), Vec::new()), "what a file brought is kept");
+        assert_eq!(told(&watched.stanza.upstreams()), ["192.0.2.3:53"]);
         assert!(watched.stanza.looping().is_empty());
         assert!(watched.apply(vec![true, false], &Name::ROOT, logger));
         assert_eq!(
