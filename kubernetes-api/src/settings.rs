@@ -200,7 +200,9 @@ impl Lost {
             Self::Unknown { kind: Kind::ServiceImport, .. } => "is its CRD installed?",
             Self::Unknown { .. } | Self::Nonsense(_) => "is a Kubernetes API at this address?",
             // What Go's servers say to who speaks no TLS to them.
-            Self::Status { status: 400, .. } => "does it want TLS? Its URL begins with https:// then",
+            Self::Status { status: 400, .. } => {
+                "does it want TLS, by a URL of https://? Else the API server's own log says more"
+            }
             Self::Status { .. } => "the API server's own log says more",
             Self::Access { file, .. } if file.starts_with(VARIABLES) => {
                 "the environment is read once: start anew when it is right"

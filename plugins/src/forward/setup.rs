@@ -116,7 +116,7 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     Ok(Arc::new(ForwardSpecs { stanzas }))
 }
 
-/// Which zones of a network none is asked for.
+/// What is told of a network that stands for several zones: which of them are not forwarded.
 fn first_alone(network: &Word, zones: &[Name]) -> Option<String> {
     let [first, others @ ..] = zones else { return None };
     let (Some(next), Some(last)) = (others.first(), others.last()) else { return None };
