@@ -16,3 +16,20 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     bare("debug", directives)?;
     Ok(Arc::new(DebugSpec))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, said};
+
+    #[test]
+    fn the_word_stands_alone_and_once() {
+        assert!(said::<DebugSpec>("debug").is_some());
+        assert!(said::<DebugSpec>("whoami").is_none());
+        refused(&[
+            ("debug all", "2:7: plugin/debug: unexpected argument \"all\"; `debug` wants no argument"),
+            ("debug {\nx\n}", "2:1: plugin/debug: `debug` has no sub-block; remove the braces"),
+            ("debug\ndebug", "3:1: plugin/debug: can only be used once per server block; remove one"),
+        ]);
+    }
+}

@@ -202,7 +202,7 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
 
 /// A plugin is a folder, a row of the table and a `mod` line: what it shares with another stands above both.
 #[test]
-fn no_plugin_imports_another_and_each_that_is_served_has_a_folder_with_its_page() {
+fn no_plugin_imports_another_and_each_that_is_served_has_a_folder_with_page_and_tests() {
     let plugins = repository().join("plugins/src");
     let folders: BTreeSet<String> = std::fs::read_dir(&plugins)
         .expect("plugins have a folder")
@@ -229,6 +229,9 @@ fn no_plugin_imports_another_and_each_that_is_served_has_a_folder_with_its_page(
     assert_eq!(served, folders, "a folder for each row, and a row for each folder");
     for folder in &folders {
         assert!(plugins.join(folder).join("README.md").exists(), "{folder} has no page");
+        let is_tested =
+            |file: &PathBuf| std::fs::read_to_string(file).is_ok_and(|text| text.contains("#[test]"));
+        assert!(sources_in(&plugins.join(folder)).iter().any(is_tested), "{folder} has no test");
     }
     for (text, names) in [
         ("use crate::hosts::Tables;", vec!["hosts"]),
