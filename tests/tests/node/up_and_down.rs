@@ -50,6 +50,25 @@ fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
 }
 
 #[test]
+fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        let all: Vec<_> = (0..400).map(|n| format!("169.254.{}.{}", 20 + n / 200, 1 + n % 200)).collect();
+        let corefile = format!(".:53 {{\nbind {}\nforward . 10.2.0.2\n}}\n", all.join(" "));
+        std::fs::write("/run/Corefile", corefile).expect("the test's own");
+        let mut up = Command::new(tests::binary());
+        up.args(["node", "up", "-host-resolver", "none", "-conf", "/run/Corefile"]);
+        let output = tests::output(up, Duration::from_secs(30));
+        assert!(output.status.success(), "{output:?}");
+        let away = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+        assert_eq!(away.matches("ip daddr set 10.2.0.2").count(), all.len());
+    });
+}
+
+#[test]
 fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
     isolated(|| {
         let test = "the_unit_without_a_server_takes_the_flags_of_the_servers_unit";
