@@ -150,7 +150,8 @@ impl Batch {
         self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
     }
 
-    fn asked(&self) -> impl Iterator<Item = &NfTablesMessage> {
+    /// What the kernel is asked to do.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &NfTablesMessage> {
         self.messages.iter().filter_map(|message| match &message.payload {
             NetlinkPayload::InnerMessage(NetfilterMessage {
                 inner: NetfilterMessageInner::NfTables(message),
@@ -158,36 +159,6 @@ impl Batch {
             }) => Some(message),
             _ => None,
         })
-    }
-
-    /// The rules that it adds.
-    pub(super) fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
-        self.asked().filter_map(|message| match message {
-            NfTablesMessage::NewRule(rule) => Some(&rule.attributes),
-            _ => None,
-        })
-    }
-
-    /// The chains that it adds.
-    pub(super) fn chains(&self) -> impl Iterator<Item = &Vec<ChainAttribute>> {
-        self.asked().filter_map(|message| match message {
-            NfTablesMessage::NewChain(chain) => Some(&chain.attributes),
-            _ => None,
-        })
-    }
-
-    /// The elements that it adds to a set, sorted.
-    pub(super) fn elements_of(&self, set: &str) -> Vec<Vec<u8>> {
-        let added = self.asked().filter_map(|message| match message {
-            NfTablesMessage::NewSetElement(added) => Some(&added.attributes),
-            _ => None,
-        });
-        let is_of = |attributes: &&Vec<SetElementList>| {
-            attributes.iter().any(|attribute| matches!(attribute, SetElementList::Set(name) if name == set))
-        };
-        let mut keys: Vec<_> = added.filter(is_of).flatten().flat_map(keys).collect();
-        keys.sort_unstable();
-        keys
     }
 }
 

@@ -147,6 +147,8 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
             "add table inet localdns { flags dormant; }",
             "add chain inet localdns output { policy drop; }",
             "insert rule inet localdns away drop",
+            "add chain inet localdns theirs { type filter hook input priority 0; policy drop; }",
+            "add set inet localdns theirs { type ipv4_addr; }",
         ] {
             run("nft", &[change]);
             let said = status(&server, 1);
