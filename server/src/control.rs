@@ -261,6 +261,9 @@ impl Server {
         if !self.endpoints.put_back(&self.running, &self.handle) {
             self.put_back_again();
         }
+        if let Some(keeper) = &self.keeper {
+            keeper.state().addresses_looked_at();
+        }
     }
 
     /// Whether `node down` has taken away what would be put back.

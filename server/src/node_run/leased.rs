@@ -23,6 +23,8 @@ pub struct Leased {
     filler: Option<Arc<Filler>>,
     /// Whether our lease table stays when we die, as on kernels that know no owner of one.
     pub(super) outlives_us: AtomicBool,
+    /// How often addresses of ours were looked for, since one may have been taken away.
+    looks: AtomicU64,
     /// Whether `node down` has taken all away, and nothing is put back.
     pub(super) let_go: AtomicBool,
 }
@@ -49,6 +51,7 @@ impl Leased {
             put_back: AtomicU64::new(0),
             filler,
             outlives_us: AtomicBool::new(false),
+            looks: AtomicU64::new(0),
             let_go: AtomicBool::new(false),
         }
     }
@@ -70,6 +73,15 @@ impl Leased {
     /// What is wrong with node-cache's ConfigMap, and with the Corefile that it writes.
     pub(super) fn template_wrong(&self) -> impl Iterator<Item = String> {
         self.filler.iter().flat_map(|filler| filler.wrong())
+    }
+
+    /// One of our addresses may be on another link by now.
+    pub(crate) fn addresses_looked_at(&self) {
+        self.looks.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn looks(&self) -> u64 {
+        self.looks.load(Relaxed)
     }
 
     /// Counts an address that was taken away and cannot be put back.
