@@ -77,6 +77,7 @@ impl Worker {
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
             "addresses": addresses,
             "upstreams": list.iter().map(|server| AddressText(*server).to_string()).collect::<Vec<_>>(),
+            "upstreams_asked": self.reloads.needs_list(),
             "upstreams_from": match self.discovery.origin() {
                 ListOrigin::Nowhere => None,
                 ListOrigin::Leases => Some(Path::new(node::LEASES)),
