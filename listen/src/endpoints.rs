@@ -262,6 +262,12 @@ impl Endpoints {
         self.ours
     }
 
+    /// Adds and puts back no address from now on.
+    pub fn let_go(&mut self) {
+        self.ours = Ours::Nothing;
+        self.added.clear();
+    }
+
     /// Has the service manager keep the sockets for its next process, and nothing else.
     pub fn offer(&mut self, notifier: &node::Notifier) {
         self.shelf.offer(std::mem::take(&mut self.inherited), notifier);

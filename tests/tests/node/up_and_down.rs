@@ -31,6 +31,27 @@ fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
 }
 
 #[test]
+fn a_reload_after_down_adds_no_address() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        node(&server, &["down"], 0);
+        server.write_corefile(&COREFILE.replace("169.254.10.11", "169.254.10.11 169.254.10.12"));
+        server.signal("HUP");
+        server.wait_for_log("169.254.10.12 is on no interface of this machine", Duration::from_secs(10));
+        server.write_corefile(&COREFILE.replace("ttl 5", "ttl 6"));
+        server.signal("HUP");
+        server.wait_for_log("Reloading complete", Duration::from_secs(10));
+        assert!(!run("ip", &["link"]).contains("localdns"));
+        assert!(!run("ip", &["addr"]).contains("169.254.10."));
+    });
+}
+
+#[test]
 fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
     isolated(|| {
         if !tool("up and down", "nft") {
