@@ -71,11 +71,19 @@ impl Server {
             succession::hand_over(giver, sockets, started, self.succession.events.clone())
         });
         match begun {
-            Ok(()) => self.succession.under_way = true,
+            Ok(()) => self.is_under_way(true),
             Err(error) => {
                 self.succession.started.end();
                 self.running.logger.error(None, &format!("cannot hand the sockets over: {error}"));
             }
+        }
+    }
+
+    /// Whether there is a process that is to take this one's place: what is to be taken away then, it would put back.
+    fn is_under_way(&mut self, is: bool) {
+        self.succession.under_way = is;
+        if let Some(keeper) = &self.keeper {
+            keeper.state().hands_over(is);
         }
     }
 
@@ -104,7 +112,7 @@ impl Server {
             HandoverEvent::Serving(giver) => return Ok(self.leave(giver)),
             HandoverEvent::TakenBack => self.park(false),
             HandoverEvent::Failed(error) => {
-                self.succession.under_way = false;
+                self.is_under_way(false);
                 let text = format!("the next process does not serve, this one goes on: {error}");
                 self.running.logger.error(None, &text);
             }

@@ -27,6 +27,8 @@ pub struct Leased {
     looks: AtomicU64,
     /// Whether `node down` has taken all away, and nothing is put back.
     pub(super) let_go: AtomicBool,
+    /// Whether another process is about to take this one's place.
+    hands_over: AtomicBool,
 }
 
 /// One address.
@@ -53,7 +55,17 @@ impl Leased {
             outlives_us: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             let_go: AtomicBool::new(false),
+            hands_over: AtomicBool::new(false),
         }
+    }
+
+    /// Says whether another process is about to take this one's place.
+    pub(crate) fn hands_over(&self, is: bool) {
+        self.hands_over.store(is, Relaxed);
+    }
+
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.hands_over.load(Relaxed)
     }
 
     pub(super) fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {

@@ -89,7 +89,11 @@ fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
             return;
         }
         let (_lab, directory) = (Lab::new(), tempdir());
-        let (server, successor) = Successor::of(directory.path());
+        let (server, successor) = Successor::begun(directory.path());
+        // While it starts, and while it is about to answer.
+        let said = node(&server, &["down"], 1);
+        assert!(said.contains("left: the server hands over to another process"), "{said}");
+        successor.goes_on();
         let said = node(&server, &["down"], 1);
         assert!(said.contains("left: the server hands over to another process"), "{said}");
         assert!(run("nft", &["list", "tables", "inet"]).contains("table inet localdns\n"));
@@ -105,15 +109,25 @@ struct Successor(OwnedFd);
 impl Successor {
     /// A server, and one that is to answer in its place, and does nothing.
     fn of(directory: &Path) -> (Server, Self) {
+        let (server, successor) = Self::begun(directory);
+        successor.goes_on();
+        (server, successor)
+    }
+
+    /// The same, and it has the sockets and no more.
+    fn begun(directory: &Path) -> (Server, Self) {
         let door = directory.join("door");
         let how = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
         let server = Server::start_with(COREFILE, how.args(["-handover", &door.to_string_lossy()]));
         server.wait_for_log("queries to fd10::11 come here", PATIENCE);
         let successor = eventually("it may be succeeded", PATIENCE, || Self::connect(&door));
         successor.hears("localdns 1: all");
-        successor.says("ready");
-        successor.hears("yours");
         (server, successor)
+    }
+
+    fn goes_on(&self) {
+        self.says("ready");
+        self.hears("yours");
     }
 
     fn connect(door: &Path) -> Option<Self> {
