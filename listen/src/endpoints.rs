@@ -257,6 +257,11 @@ impl Endpoints {
         self.put_back(running, handle)
     }
 
+    /// The addresses that we added to the machine, now or in an earlier process.
+    pub fn added(&self) -> Vec<IpAddr> {
+        self.added.keys().map(|endpoint| endpoint.address.ip()).collect()
+    }
+
     /// Which addresses are ours to add.
     pub fn ours(&self) -> Ours {
         self.ours

@@ -116,6 +116,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
     let of_node = node.is_some();
+    let had_link = node.as_ref().is_none_or(|settings| node::link_index(settings.link.as_str()).is_some());
     let origin = origin(flags, node.as_ref())?;
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;
@@ -130,7 +131,12 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
     if !server.is_beside_another() {
-        say_pid(&life, of_node)?;
+        say_pid(&life, of_node).inspect_err(|_| {
+            // Nobody had the addresses before: nothing half-applied is left.
+            if !had_link {
+                server.take_back();
+            }
+        })?;
     }
     if !flags.quiet {
         let configuration = server.running().configuration.load_full();
