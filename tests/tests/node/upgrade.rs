@@ -2,11 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, connect, listen, recv,
+    send, socket,
 };
 use tests::{Ask, Options, Server, eventually, isolated, isolated_steadily, run, signal, tempdir, tool};
 
@@ -100,6 +102,32 @@ fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
         drop(successor);
         server.wait_for_log("the next process does not serve, this one goes on", PATIENCE);
         assert!(node(&server, &["down"], 0).contains("the rules are gone"));
+    });
+}
+
+#[test]
+fn sigterm_is_obeyed_while_the_process_before_does_not_say_that_it_has_heard() {
+    isolated(|| {
+        let directory = tempdir();
+        let (door, corefile) = (directory.path().join("door"), directory.path().join("Corefile"));
+        std::fs::write(&corefile, ".:53 {\nwhoami\n}\n").expect("the test's own");
+        let at = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        bind(&at, &SocketAddrUnix::new(&door).expect("a short path")).expect("it is free");
+        listen(&at, 1).expect("it can be connected to");
+        let mut command = Command::new(tests::binary());
+        command.arg("-conf").arg(&corefile).arg("-handover").arg(&door).stdout(Stdio::piped());
+        let mut server = command.spawn().expect("it starts");
+        let before = Successor(accept(&at).expect("it comes"));
+        set_socket_timeout(&before.0, Timeout::Recv, Some(PATIENCE)).expect("it can be set");
+        before.says("localdns 1: all");
+        before.hears("ready");
+        before.says("yours");
+        before.hears("serving");
+        signal(server.id(), "TERM");
+        let ended = eventually("its end", PATIENCE, || server.try_wait().expect("it can be asked"));
+        let log = std::io::read_to_string(server.stdout.take().expect("a pipe")).expect("text");
+        assert!(ended.success() && log.contains("SIGTERM"), "{log}");
+        assert!(!log.contains("was asked for too long ago"), "{log}");
     });
 }
 
