@@ -257,9 +257,20 @@ impl Endpoints {
         self.put_back(running, handle)
     }
 
+    /// The addresses that we added to the machine, now or in an earlier process.
+    pub fn added(&self) -> Vec<IpAddr> {
+        self.added.keys().map(|endpoint| endpoint.address.ip()).collect()
+    }
+
     /// Which addresses are ours to add.
     pub fn ours(&self) -> Ours {
         self.ours
+    }
+
+    /// Adds and puts back no address from now on.
+    pub fn let_go(&mut self) {
+        self.ours = Ours::Nothing;
+        self.added.clear();
     }
 
     /// Has the service manager keep the sockets for its next process, and nothing else.

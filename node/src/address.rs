@@ -71,6 +71,8 @@ pub enum Ours {
     /// Whatever the configuration names: a service's address, too. Not those of fe80::/10, which pods cannot reach. They come
     /// to this link.
     Named(LinkName),
+    /// None: whoever could add them has been told to keep nothing. Those that are there are served.
+    Nothing,
 }
 
 /// A name that a network interface can have.
@@ -123,13 +125,14 @@ impl Ours {
             (Self::LinkLocal, IpAddr::V6(ip)) => ip.is_unicast_link_local(),
             (Self::Named(_), IpAddr::V4(_)) => !is_other,
             (Self::Named(_), IpAddr::V6(ip)) => !is_other && !ip.is_unicast_link_local(),
+            (Self::Nothing, _) => false,
         }
     }
 
     /// The link that gets the addresses: made if it is not there. One that another program made keeps its own addresses, too.
     pub fn link(&self) -> &str {
         match self {
-            Self::LinkLocal => LINK,
+            Self::LinkLocal | Self::Nothing => LINK,
             Self::Named(link) => link.as_str(),
         }
     }

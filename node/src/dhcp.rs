@@ -1,16 +1,15 @@
 //! The servers that DHCP gave to the links whose drop-in is ours: that has `UseDNS=false`, which keeps them from the machine's
 //! resolv.conf, and networkd's leases go on telling them.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 use crate::host_resolver;
+use crate::networkd::{NETWORKD_STATE, text_of, value};
 
 /// These servers with blanks between them, as the leases have them: in the links' order, nothing of it judged. Empty where no
 /// drop-in of ours stands.
 pub fn dhcp_servers() -> String {
-    servers_of(Path::new(host_resolver::NETWORKD_STATE), &host_resolver::turned_networks())
+    servers_of(Path::new(NETWORKD_STATE), &host_resolver::turned_networks())
 }
 
 /// The directory of the leases.
@@ -36,20 +35,6 @@ fn servers_of(state: &Path, networks: &[String]) -> String {
     servers.collect::<Vec<_>>().join(" ")
 }
 
-/// The value of an assignment.
-fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
-    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-}
-
-/// A file of networkd's; nothing where it is not there, as between two leases.
-fn text_of(path: &Path) -> String {
-    let mut text = Vec::new();
-    let _ = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut text));
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-/// A lease has some hundred octets.
-const MOST: u64 = 1 << 16;
 /// A list of servers has fewer places.
 const MOST_LINKS: usize = 64;
 

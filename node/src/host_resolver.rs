@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use crate::networkd::{NETWORKD_STATE, NetworkdLink};
 use crate::program::run;
 use crate::{Usable, WIRE_SERVER, link_of};
 
@@ -197,7 +198,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
         return Err(HostResolverError::NoNetworkd);
     }
     let link = uplink(upstreams).ok_or(HostResolverError::NoUplink)?;
-    let file = field(&status_of(&link)?, "NetworkFile");
+    let file = networkd_of(&link)?.network_file;
     let file = file.filter(|file| Path::new(file).is_file());
     let name = file.as_deref().and_then(|file| Path::new(file).file_name()?.to_str());
     let name = name.ok_or_else(|| HostResolverError::NoNetworkFile { link: link.clone() })?;
@@ -230,7 +231,7 @@ fn settle(
     for _ in 0..SETTLED_TRIES {
         what = match upstreams() {
             Ok(text) if !names(&text, server) => "the machine's resolv.conf does not name us yet",
-            _ => match field(&status_of(link)?, "AdministrativeState").as_deref() {
+            _ => match networkd_of(link)?.state.as_deref() {
                 Some("configured") => return Ok(path.to_owned()),
                 Some("failed") => {
                     "networkd fails to configure its link, and says why: journalctl -u systemd-networkd"
@@ -265,14 +266,8 @@ fn uplink(upstreams: ReadServers<'_>) -> Option<String> {
     })
 }
 
-fn status_of(link: &str) -> Result<String> {
-    run("networkctl", &["--json=short", "status", link], "").map_err(HostResolverError::Program)
-}
-
-/// A text of the object that `networkctl` prints.
-fn field(json: &str, name: &str) -> Option<String> {
-    let object: serde_json::Value = serde_json::from_str(json).ok()?;
-    object.get(name)?.as_str().map(str::to_owned)
+fn networkd_of(link: &str) -> Result<NetworkdLink> {
+    NetworkdLink::of(link).map_err(HostResolverError::Program)
 }
 
 fn put_resolved(server: IpAddr) -> Result<PathBuf> {
@@ -390,7 +385,6 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// What AKS's script calls it, too.
 const DROP_IN: &str = "70-localdns.conf";
 const NETWORKD_DIRECTORY: &str = "/run/systemd/network";
-pub(crate) const NETWORKD_STATE: &str = "/run/systemd/netif";
 const RESOLVED_DIRECTORY: &str = "/run/systemd/resolved.conf.d";
 const NETWORKD: Owner = Owner { command: &["networkctl", "reload"], mark: "/run/localdns/networkd-untold" };
 const RESOLVED: Owner = Owner {

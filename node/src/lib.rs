@@ -12,6 +12,7 @@ mod host_resolver;
 mod interface;
 mod iptables;
 mod jobs;
+mod networkd;
 mod nft;
 mod obstacle;
 mod orders;

@@ -222,6 +222,9 @@ impl Server {
 
     fn serve_next(&mut self, Next { draft, configuration }: Next) -> Result<(), StartError> {
         let running = self.running.clone();
+        if self.is_let_go() {
+            self.endpoints.let_go();
+        }
         let wanted = configuration.listeners.keys().copied();
         let bound = self.endpoints.bind(wanted, configuration.sockets, self.workers.len(), &self.handle);
         let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
@@ -260,6 +263,9 @@ impl Server {
         }
         if !self.endpoints.put_back(&self.running, &self.handle) {
             self.put_back_again();
+        }
+        if let Some(keeper) = &self.keeper {
+            keeper.state().addresses_looked_at();
         }
     }
 

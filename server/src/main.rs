@@ -4,19 +4,18 @@
 //! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT. Of `node run`: 217 where its Corefile
 //! cannot be had or used, 216 where it cannot start for another reason.
 
+mod aside;
 mod unrepeated;
 
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use aside::{Aside, Done};
 use configuration::{Configuration, Explain, Shared};
 use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
-use plugins::reload::ReloadSpec;
-use rand::Rng as _;
 use server::cli::{self, Flags, Invocation, NodeCommand};
 use server::control::{After, Next, Senders, Server, StartError};
 use server::node_run::{self, Settings};
@@ -26,7 +25,7 @@ use server::signals::{Life, Requested, Signals, write_pidfile};
 use server::succession::HandoverEvent;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use unrepeated::Unrepeated;
 
 fn main() -> ExitCode {
@@ -117,6 +116,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
     let of_node = node.is_some();
+    let had_link = node.as_ref().is_none_or(|settings| node::link_index(settings.link.as_str()).is_some());
     let origin = origin(flags, node.as_ref())?;
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;
@@ -131,7 +131,12 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
     if !server.is_beside_another() {
-        say_pid(&life, of_node)?;
+        say_pid(&life, of_node).inspect_err(|_| {
+            // Nobody had the addresses before: nothing half-applied is left.
+            if !had_link {
+                server.take_back();
+            }
+        })?;
     }
     if !flags.quiet {
         let configuration = server.running().configuration.load_full();
@@ -235,117 +240,6 @@ enum Event {
     Stop,
     Quit,
     Fatal(String),
-}
-
-/// What is done on threads that may wait for disks and servers, while the main thread hears what is asked: one reload at a
-/// time, or one look at the Corefile.
-struct Aside {
-    sender: mpsc::UnboundedSender<Done>,
-    done: mpsc::UnboundedReceiver<Done>,
-    busy: bool,
-    /// The signal that asked for the reload that goes on, if one did.
-    signal: Option<&'static str>,
-    /// The signal that asked for a reload while one went on.
-    again: Option<&'static str>,
-    /// What the last look found.
-    last_seen: String,
-    /// When the next one is, and for which `reload`: what else happens meanwhile does not put it off.
-    next_look: Option<(ReloadSpec, Instant)>,
-    /// Whether there are any where the Corefile has no `reload`.
-    always: bool,
-}
-
-enum Done {
-    Reload(Box<Result<Next, StartError>>),
-    Look(String),
-}
-
-impl Aside {
-    fn new(always: bool) -> Self {
-        let (sender, done) = mpsc::unbounded_channel();
-        Self {
-            sender,
-            done,
-            busy: false,
-            signal: None,
-            again: None,
-            last_seen: String::new(),
-            next_look: None,
-            always,
-        }
-    }
-
-    fn reload(&mut self, server: &mut Server, signal: Option<&'static str>) {
-        if self.busy {
-            self.again = signal.or(self.again);
-            return;
-        }
-        self.signal = signal;
-        let work = server.begin_reload(signal);
-        if let Err(error) = self.spawn(move || Done::Reload(Box::new(work()))) {
-            server.finish_reload(Err(StartError::Machine(error)), signal);
-        }
-    }
-
-    /// What was asked for meanwhile.
-    fn reloaded(&mut self, server: &mut Server) {
-        if let Some(signal) = self.again.take() {
-            self.reload(server, Some(signal));
-        }
-    }
-
-    /// Not while two processes have the sockets.
-    fn put_off(&mut self, signal: Option<&'static str>) {
-        self.again = signal.or(self.again);
-        self.last_seen.clear();
-    }
-
-    fn look(&mut self, server: &Server) {
-        if !self.busy {
-            let work = server.look();
-            // Where there is no thread for it now there may be one the next time.
-            let _ = self.spawn(move || Done::Look(work()));
-        }
-    }
-
-    /// When the Corefile is to be looked at, if at all.
-    fn look_at(&mut self, reload: Option<ReloadSpec>) -> Option<Instant> {
-        let reload = reload.or_else(|| self.always.then_some(ALWAYS))?;
-        if let Some((of, at)) = self.next_look
-            && of == reload
-        {
-            return Some(at);
-        }
-        let jitter = reload.jitter.mul_f64(rand::rng().random_range(-1.0..=1.0_f64).abs());
-        let at = Instant::now() + reload.interval + jitter;
-        self.next_look = Some((reload, at));
-        Some(at)
-    }
-
-    fn spawn(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> std::io::Result<()> {
-        let sender = self.sender.clone();
-        let thread = std::thread::Builder::new().name("reload".to_owned());
-        thread.spawn(move || {
-            let panicked =
-                |_| Done::Reload(Box::new(Err(StartError::Machine(std::io::Error::other("a panic")))));
-            let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
-            // Sending fails only where the process ends.
-            let _ = sender.send(done);
-        })?;
-        self.busy = true;
-        Ok(())
-    }
-
-    /// The end of what goes on; for ever where nothing does.
-    async fn next(&mut self) -> Done {
-        match self.done.recv().await {
-            Some(done) => {
-                self.busy = false;
-                done
-            }
-            None => std::future::pending().await,
-        }
-    }
 }
 
 /// What the main thread listens to.
@@ -494,7 +388,5 @@ fn runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(2).thread_name("streams").enable_all().build()
 }
 
-/// How often node-cache looks at its ConfigMap.
-const ALWAYS: ReloadSpec = ReloadSpec { interval: Duration::from_secs(10), jitter: Duration::from_secs(5) };
 /// How long the pidfile's disk may take.
 const PIDFILE: Duration = Duration::from_secs(10);

@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 pub enum HandoverEvent {
     /// This process answers on every address for the first time; it says so once it is told that it may.
     Settled(oneshot::Sender<()>),
+    /// The process before has heard that this one serves: whether it leaves the service to it. Then this one may say so.
+    Succeeded(bool, oneshot::Sender<()>),
     /// Another process has connected to take over.
     Came(Giver),
     /// The other process is ready: the workers stop reading the sockets before this is answered.
@@ -47,6 +49,17 @@ pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
         Some(path) => Taker::find(path),
         None => Ok(None),
     }
+}
+
+/// Tells the process before, on a thread of its own, that this one serves: one that hangs keeps nobody waiting.
+///
+/// # Errors
+/// What the kernel says to a thread.
+pub fn succeed(taker: Taker, may_say_so: oneshot::Sender<()>, events: HandoverEvents) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("predecessor".to_owned());
+    // Sending fails only where this process ends.
+    let work = move || drop(events.send(HandoverEvent::Succeeded(taker.serving(), may_say_so)));
+    thread.spawn(work).map(drop)
 }
 
 /// The process that we started to take our place; none where the next one came by itself.

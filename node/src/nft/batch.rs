@@ -15,7 +15,7 @@ use netlink_packet_netfilter::{
 };
 use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::sockopt::{ReceiveTimeout, SndBuf, SndBufForce};
 use nix::sys::time::TimeVal;
 use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
@@ -150,7 +150,8 @@ impl Batch {
         self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
     }
 
-    fn asked(&self) -> impl Iterator<Item = &NfTablesMessage> {
+    /// What the kernel is asked to do.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &NfTablesMessage> {
         self.messages.iter().filter_map(|message| match &message.payload {
             NetlinkPayload::InnerMessage(NetfilterMessage {
                 inner: NetfilterMessageInner::NfTables(message),
@@ -158,36 +159,6 @@ impl Batch {
             }) => Some(message),
             _ => None,
         })
-    }
-
-    /// The rules that it adds.
-    pub(super) fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
-        self.asked().filter_map(|message| match message {
-            NfTablesMessage::NewRule(rule) => Some(&rule.attributes),
-            _ => None,
-        })
-    }
-
-    /// The chains that it adds.
-    pub(super) fn chains(&self) -> impl Iterator<Item = &Vec<ChainAttribute>> {
-        self.asked().filter_map(|message| match message {
-            NfTablesMessage::NewChain(chain) => Some(&chain.attributes),
-            _ => None,
-        })
-    }
-
-    /// The elements that it adds to a set, sorted.
-    pub(super) fn elements_of(&self, set: &str) -> Vec<Vec<u8>> {
-        let added = self.asked().filter_map(|message| match message {
-            NfTablesMessage::NewSetElement(added) => Some(&added.attributes),
-            _ => None,
-        });
-        let is_of = |attributes: &&Vec<SetElementList>| {
-            attributes.iter().any(|attribute| matches!(attribute, SetElementList::Set(name) if name == set))
-        };
-        let mut keys: Vec<_> = added.filter(is_of).flatten().flat_map(keys).collect();
-        keys.sort_unstable();
-        keys
     }
 }
 
@@ -283,7 +254,7 @@ impl Socket {
         }
         let last = self.sequence.wrapping_sub(1);
         self.drain();
-        self.socket.send(&bytes, 0).map_err(|error| refused("send a transaction", error))?;
+        self.send_whole(&bytes).map_err(|error| refused("send a transaction", error))?;
         // The kernel handles a transaction inside `send`, so all its replies are in the socket's queue already.
         loop {
             let bytes = self.receive().map_err(|error| refused("hear of a transaction", error))?;
@@ -299,6 +270,20 @@ impl Socket {
                     return Ok(());
                 }
             }
+        }
+    }
+
+    /// A transaction is one datagram, which the kernel takes only where it fits into the socket's send buffer: that grows with it,
+    /// whatever net.core.wmem_max says where this process may change rules.
+    fn send_whole(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.socket.send(bytes, 0) {
+            Err(error) if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) => {
+                // The kernel doubles it for its own bookkeeping.
+                let forced = setsockopt(&self.socket, SndBufForce, &bytes.len());
+                forced.or_else(|_| setsockopt(&self.socket, SndBuf, &bytes.len()))?;
+                self.socket.send(bytes, 0)
+            }
+            sent => sent,
         }
     }
 

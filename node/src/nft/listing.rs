@@ -38,6 +38,8 @@ pub(crate) struct BaseChain {
 pub(crate) struct Contents {
     /// A dormant table has its chains, and no packet comes to them.
     pub(super) flags: TableFlags,
+    /// How many chains, sets and other objects it has, whatever their names.
+    pub(super) parts: u32,
     pub(super) chains: Vec<Vec<ChainAttribute>>,
     pub(super) rules: Vec<Vec<RuleAttribute>>,
     /// The elements of each.
@@ -63,7 +65,8 @@ impl Socket {
             // One at a time, and with the table's name: other tables may have as many as the cluster has services.
             let chains = chains.iter().map(|name| self.chain(table, name)).collect::<io::Result<_>>()?;
             let sets = sets.iter().map(|name| self.elements(table, name)).collect::<io::Result<_>>()?;
-            Ok(Contents { flags: self.flags(table)?, chains, rules: self.rules(table)?, sets })
+            let (flags, parts) = self.head(table)?;
+            Ok(Contents { flags, parts, chains, rules: self.rules(table)?, sets })
         };
         listed().map_err(|error| unlisted(&format!("list table {table}"), error))
     }
@@ -87,19 +90,24 @@ impl Socket {
         Ok(found)
     }
 
-    fn flags(&mut self, table: &str) -> io::Result<TableFlags> {
+    /// A table's flags, and how many parts it has.
+    fn head(&mut self, table: &str) -> io::Result<(TableFlags, u32)> {
         let attributes = vec![TableAttribute::Name(table.to_owned())];
         let listed = if_there(self.get(NfTablesMessage::GetTable(TableMessage { attributes })))?;
-        let flags = |message: NetfilterMessage| match message.inner {
-            NetfilterMessageInner::NfTables(NfTablesMessage::NewTable(table)) => {
-                table.attributes.into_iter().find_map(|attribute| match attribute {
-                    TableAttribute::Flags(flags) => Some(flags),
-                    _ => None,
-                })
+        let (mut flags, mut parts) = (TableFlags::default(), 0);
+        for message in listed {
+            let NetfilterMessageInner::NfTables(NfTablesMessage::NewTable(table)) = message.inner else {
+                continue;
+            };
+            for attribute in table.attributes {
+                match attribute {
+                    TableAttribute::Flags(of_table) => flags = of_table,
+                    TableAttribute::Use(count) => parts = count,
+                    _ => {}
+                }
             }
-            _ => None,
-        };
-        Ok(listed.into_iter().find_map(flags).unwrap_or_default())
+        }
+        Ok((flags, parts))
     }
 
     fn rules(&mut self, table: &str) -> io::Result<Vec<Vec<RuleAttribute>>> {

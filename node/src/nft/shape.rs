@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use netlink_packet_netfilter::nftables::{
     ChainAttribute, Cmp, DataAttribute, ExpressionAttribute, Expressions, Hook, Immediate, ListAttribute,
-    Lookup, RuleAttribute, TableFlags,
+    Lookup, NfTablesMessage, RuleAttribute, SetElementList, TableFlags,
 };
 
-use super::batch::{Batch, Statement};
+use super::batch::{Batch, Statement, keys};
 use super::listing::Contents;
 
 /// A rule: its chain, and of each expression the name and what it compares with, loads, or looks up in.
@@ -86,6 +86,46 @@ fn expression(statement: &Statement) -> Option<(String, Option<Value>)> {
     Some((name, value))
 }
 
+impl Batch {
+    /// The rules that it adds.
+    fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
+        self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewRule(rule) => Some(&rule.attributes),
+            _ => None,
+        })
+    }
+
+    /// The chains that it adds.
+    fn chains(&self) -> impl Iterator<Item = &Vec<ChainAttribute>> {
+        self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewChain(chain) => Some(&chain.attributes),
+            _ => None,
+        })
+    }
+
+    /// How many chains and sets it adds.
+    fn parts(&self) -> u32 {
+        let is_part = |message: &&NfTablesMessage| {
+            matches!(message, NfTablesMessage::NewChain(_) | NfTablesMessage::NewSet(_))
+        };
+        self.asked().filter(is_part).count() as u32
+    }
+
+    /// The elements that it adds to a set, sorted.
+    fn elements_of(&self, set: &str) -> Vec<Vec<u8>> {
+        let added = self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewSetElement(added) => Some(&added.attributes),
+            _ => None,
+        });
+        let is_of = |attributes: &&Vec<SetElementList>| {
+            attributes.iter().any(|attribute| matches!(attribute, SetElementList::Set(name) if name == set))
+        };
+        let mut keys: Vec<_> = added.filter(is_of).flatten().flat_map(keys).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
 impl Contents {
     /// Whether this is what the batch puts into its table, `sets` being those that were listed.
     pub(crate) fn is_of(&self, batch: &Batch, sets: &[&str]) -> bool {
@@ -94,6 +134,7 @@ impl Contents {
             chain.iter().all(|attribute| !matches!(attribute, ChainAttribute::Policy(NF_DROP)))
         };
         self.flags == TableFlags::empty()
+            && self.parts == batch.parts()
             && self.chains.iter().all(accepts)
             && self
                 .chains

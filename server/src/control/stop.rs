@@ -51,6 +51,18 @@ impl Server {
         self.running.logger.flush(LAST_LINES);
     }
 
+    /// Takes away what this process put there that cannot begin to serve: rules, link and addresses.
+    pub fn take_back(&mut self) {
+        self.watchdog = None;
+        if let Some(keeper) = self.keeper.take() {
+            keeper.stop(Ended::Clean);
+        }
+        let (ours, added) = (self.endpoints.ours(), self.endpoints.added());
+        if let Err(error) = self.handle.block_on(node::remove_addresses(&added, Some(ours.link()))) {
+            self.running.logger.warning(None, &format!("node: {error}; `localdns node down` tries again"));
+        }
+    }
+
     /// Sends this node's clients elsewhere, and answers who still asks. On a restart, where the sockets outlive this process, they
     /// go nowhere: what keeps them is returned.
     fn let_go(&mut self) -> (Option<Ended>, Option<Keeper>) {

@@ -21,6 +21,8 @@ pub(super) struct Succession {
     pub(super) events: HandoverEvents,
     /// Who is to be told that this process serves.
     pub(super) taker: Option<Taker>,
+    /// Whether it is being told.
+    pub(super) succeeds: bool,
     /// Where the next one comes to.
     pub(super) handover: Option<PathBuf>,
     /// Whether there is one that is not ready yet, or has not failed.
@@ -38,15 +40,26 @@ pub(super) struct Succession {
 impl Succession {
     pub(super) fn new(events: HandoverEvents, taker: Option<Taker>, flags: &Flags) -> Self {
         let (handover, stays) = (flags.handover.clone(), flags.stays);
-        let (under_way, parked, gone) = (false, false, false);
-        Self { events, taker, handover, under_way, started: Started::default(), parked, gone, stays }
+        let (succeeds, under_way, parked, gone) = (false, false, false, false);
+        Self {
+            events,
+            taker,
+            succeeds,
+            handover,
+            under_way,
+            started: Started::default(),
+            parked,
+            gone,
+            stays,
+        }
     }
 }
 
 impl Server {
     /// Whether another process still speaks for the service, or does again.
     pub fn is_beside_another(&self) -> bool {
-        self.succession.taker.is_some() || self.succession.under_way || self.succession.gone
+        let Succession { taker, succeeds, under_way, gone, .. } = &self.succession;
+        taker.is_some() || *succeeds || *under_way || *gone
     }
 
     /// Starts the program's file as it is now, to take this process's place (SIGUSR2).
@@ -71,11 +84,19 @@ impl Server {
             succession::hand_over(giver, sockets, started, self.succession.events.clone())
         });
         match begun {
-            Ok(()) => self.succession.under_way = true,
+            Ok(()) => self.is_under_way(true),
             Err(error) => {
                 self.succession.started.end();
                 self.running.logger.error(None, &format!("cannot hand the sockets over: {error}"));
             }
+        }
+    }
+
+    /// Whether there is a process that is to take this one's place: what is to be taken away then, it would put back.
+    fn is_under_way(&mut self, is: bool) {
+        self.succession.under_way = is;
+        if let Some(keeper) = &self.keeper {
+            keeper.state().hands_over(is);
         }
     }
 
@@ -85,11 +106,27 @@ impl Server {
     /// Where this process cannot take over.
     pub fn act_on(&mut self, event: HandoverEvent) -> Result<After, String> {
         match event {
-            HandoverEvent::Settled(may_say_so) => {
-                if self.settled()? {
-                    return Ok(After::TookOver(may_say_so));
+            HandoverEvent::Settled(may_say_so) => match self.succession.taker.take() {
+                Some(taker) => {
+                    self.succession.succeeds = true;
+                    let told = succession::succeed(taker, may_say_so, self.succession.events.clone());
+                    told.map_err(|error| error.to_string())?;
                 }
-                let _ = may_say_so.send(());
+                None => {
+                    self.settled();
+                    let _ = may_say_so.send(());
+                }
+            },
+            HandoverEvent::Succeeded(true, may_say_so) => {
+                self.succession.succeeds = false;
+                self.serve_status();
+                self.settled();
+                return Ok(After::TookOver(may_say_so));
+            }
+            HandoverEvent::Succeeded(false, _) => {
+                return Err(
+                    "the process before has taken its sockets back: this one took too long".to_owned()
+                );
             }
             // One takeover at a time: dropping `giver` closes the second one's socket, which tells it so.
             HandoverEvent::Came(giver) if self.is_beside_another() => drop(giver),
@@ -104,7 +141,7 @@ impl Server {
             HandoverEvent::Serving(giver) => return Ok(self.leave(giver)),
             HandoverEvent::TakenBack => self.park(false),
             HandoverEvent::Failed(error) => {
-                self.succession.under_way = false;
+                self.is_under_way(false);
                 let text = format!("the next process does not serve, this one goes on: {error}");
                 self.running.logger.error(None, &text);
             }
@@ -112,17 +149,8 @@ impl Server {
         Ok(After::Goes)
     }
 
-    /// Once every address has answered; whether that is where another process answered before.
-    fn settled(&mut self) -> Result<bool, String> {
-        let took_over = self.succession.taker.is_some();
-        if let Some(taker) = self.succession.taker.take() {
-            if !taker.serving() {
-                return Err(
-                    "the process before has taken its sockets back: this one took too long".to_owned()
-                );
-            }
-            self.serve_status();
-        }
+    /// Once every address has answered, and nobody else speaks for the service.
+    fn settled(&mut self) {
         match &self.keeper {
             // Rules that look for an open socket would not see this process die while systemd's store keeps the socket open.
             Some(keeper) if keeper.state().is_seen_by_sockets() => self.endpoints.withdraw(&self.notifier),
@@ -141,7 +169,6 @@ impl Server {
             let text = format!("nobody can take over at {}: {error}", path.display());
             self.running.logger.warning(None, &text);
         }
-        Ok(took_over)
     }
 
     /// Leaves the sockets unread for another process, or reads them again.

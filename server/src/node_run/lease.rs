@@ -184,7 +184,7 @@ struct Worker {
     /// Whether every plugin has known once what it answers from.
     is_known: bool,
     /// What is to be told of the addresses that these are, where others have them.
-    owned: Option<(Vec<Listener>, Owners)>,
+    owned: Option<(Vec<Listener>, u64, Owners)>,
     reloads: Arc<Reloads>,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,

@@ -23,8 +23,12 @@ pub struct Leased {
     filler: Option<Arc<Filler>>,
     /// Whether our lease table stays when we die, as on kernels that know no owner of one.
     pub(super) outlives_us: AtomicBool,
+    /// How often addresses of ours were looked for, since one may have been taken away.
+    looks: AtomicU64,
     /// Whether `node down` has taken all away, and nothing is put back.
     pub(super) let_go: AtomicBool,
+    /// Whether another process is about to take this one's place.
+    hands_over: AtomicBool,
 }
 
 /// One address.
@@ -49,8 +53,19 @@ impl Leased {
             put_back: AtomicU64::new(0),
             filler,
             outlives_us: AtomicBool::new(false),
+            looks: AtomicU64::new(0),
             let_go: AtomicBool::new(false),
+            hands_over: AtomicBool::new(false),
         }
+    }
+
+    /// Says whether another process is about to take this one's place.
+    pub(crate) fn hands_over(&self, is: bool) {
+        self.hands_over.store(is, Relaxed);
+    }
+
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.hands_over.load(Relaxed)
     }
 
     pub(super) fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
@@ -70,6 +85,15 @@ impl Leased {
     /// What is wrong with node-cache's ConfigMap, and with the Corefile that it writes.
     pub(super) fn template_wrong(&self) -> impl Iterator<Item = String> {
         self.filler.iter().flat_map(|filler| filler.wrong())
+    }
+
+    /// One of our addresses may be on another link by now.
+    pub(crate) fn addresses_looked_at(&self) {
+        self.looks.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn looks(&self) -> u64 {
+        self.looks.load(Relaxed)
     }
 
     /// Counts an address that was taken away and cannot be put back.

@@ -9,20 +9,23 @@ use super::Settings;
 /// What is to be known of the addresses that are on others' links; nothing of a network's address, as an interface has it.
 pub(super) fn told(listeners: &[Listener], settings: &Settings) -> Vec<(IpAddr, String)> {
     let interfaces = node::interfaces().unwrap_or_default();
+    let is_ours = |link: &node::Interface| link.loopback || link.name == settings.link.as_str();
     let owner = |listener: &Listener| {
         let has = |own: &node::Address| {
             own.ip == listener.address && own.prefix_bits == if own.ip.is_ipv4() { 32 } else { 128 }
         };
-        let link = interfaces.iter().find(|link| link.addresses.iter().any(has))?;
+        let mut links = interfaces.iter().filter(|link| link.addresses.iter().any(has));
+        let first = links.next()?;
+        // One that is on our link, too, is kept there; but IPVS takes queries wherever else it is.
+        let link =
+            [first].into_iter().chain(links).find(|link| link.name == IPVS || is_ours(link)).unwrap_or(first);
         let ip = listener.address;
         let told = match link.name.as_str() {
             IPVS => format!(
                 "{ip} is on {IPVS}: kube-proxy has it there, and in its mode IPVS takes the queries before they come here; have \
                  `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place"
             ),
-            name if link.loopback || name == settings.link.as_str() || !settings.adds_addresses => {
-                return None;
-            }
+            _ if is_ours(link) || !settings.adds_addresses => return None,
             name => format!(
                 "{ip} is on {name}, which is not ours: nobody puts it back there when it is taken away; take it away \
                  there, or choose -link {name}"

@@ -432,7 +432,8 @@ fn server_lines(said: &Value) -> Vec<Line> {
     }
     let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
     if let Some(from) = said["upstreams_from"].as_str() {
-        lines.push(Line::fact("upstreams", format!("{} from {from}", upstreams.join(" "))));
+        let asked = if said["upstreams_asked"] == false { UNASKED } else { "" };
+        lines.push(Line::fact("upstreams", format!("{} from {from}{asked}", upstreams.join(" "))));
     }
     if let Some(error) = said["upstreams_error"].as_str() {
         let mend = "let the network's manager write its servers there, or name another file with -upstreams";
@@ -448,6 +449,7 @@ fn server_lines(said: &Value) -> Vec<Line> {
     lines
 }
 
+const UNASKED: &str = "; this Corefile asks none of them: no `forward` of it names 168.63.129.16";
 const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";
 const CHANGED: &str =
     "not those of this Corefile, or somebody has changed them; `localdns node up` puts them there anew";

@@ -96,6 +96,7 @@ fn what_keeps_a_command_from_its_end_is_said_in_words() {
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(216), "{told}");
         assert!(told.contains("cannot write the pidfile /proc/no.pid: "), "{told}");
+        nothing_is_there();
         let server = lab.serve(&["-host-resolver", "none"]);
         ready(&server);
         let mut status = Command::new("setpriv");

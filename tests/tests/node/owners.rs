@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tests::{Manager, Options, Server, ask, isolated, run, tool};
+use tests::{Manager, Options, Server, ask, eventually, isolated, run, tool};
 
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
 use super::never_dark::status;
@@ -45,6 +45,30 @@ fn an_address_on_anothers_link_is_told_of_once_and_stays_as_it_is() {
         for told in told {
             assert_eq!(server.log_text().matches(told).count(), 1, "{}", server.log_text());
         }
+    });
+}
+
+#[test]
+fn an_address_of_ours_that_somebody_moves_is_told_of_until_it_is_back() {
+    isolated(|| {
+        if !tool("owners", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        run("ip", &["link", "add", "theirs", "type", "bridge"]);
+        let server = Server::start_with(COREFILE, options());
+        server.wait_for_log("queries to 10.96.0.20 come here", PATIENCE);
+        assert!(!status(&server, 0).contains("theirs"));
+        run("ip", &["addr", "add", "169.254.10.11/32", "dev", "theirs"]);
+        run("ip", &["addr", "del", "169.254.10.11/32", "dev", "localdns"]);
+        let told =
+            "169.254.10.11 is on theirs, which is not ours: nobody puts it back there when it is taken away";
+        server.wait_for_log(told, PATIENCE);
+        let said = status(&server, 0);
+        assert!(said.contains("address   169.254.10.11  on theirs, ") && said.contains(told), "{said}");
+        run("ip", &["addr", "del", "169.254.10.11/32", "dev", "theirs"]);
+        server.wait_for_log("169.254.10.11 was taken from this machine; it is back, on localdns", PATIENCE);
+        eventually("it is ours again", PATIENCE, || (!status(&server, 0).contains("theirs")).then_some(()));
     });
 }
 

@@ -51,6 +51,12 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             (&format!("nft replace rule inet localdns output handle $({third}) drop"), Standing::Changed),
             ("nft insert rule inet localdns input drop", Standing::Changed),
             ("nft add chain inet localdns prerouting '{ policy drop; }'", Standing::Changed),
+            // A chain of somebody else's, and a set.
+            (
+                "nft add chain inet localdns theirs '{ type filter hook input priority 0; policy drop; }'",
+                Standing::Changed,
+            ),
+            ("nft add set inet localdns theirs '{ type ipv4_addr; }'", Standing::Changed),
             // No packet comes to its chains.
             ("nft add table inet localdns '{ flags dormant; }'", Standing::Changed),
             ("nft delete element inet localdns transports '{ 6 }'", Standing::Changed),

@@ -39,7 +39,9 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
             format!("leases    process {pid}\n"),
             format!("server    process {pid}, leases of 600 ms\n"),
             "lease     169.254.10.10  held, lost 0 times, answered a probe ".to_owned(),
-            "upstreams 10.2.0.2 from /run/systemd/resolve/resolv.conf\n".to_owned(),
+            "upstreams 10.2.0.2 from /run/systemd/resolve/resolv.conf; this Corefile asks none of them: \
+             no `forward` of it names 168.63.129.16\n"
+                .to_owned(),
             "lookups   of this machine do not come here: systemd-networkd does not run here".to_owned(),
             "firewall  ip filter FORWARD drops what its rules do not accept, on the way out; if ours is none of them: \
              iptables -I FORWARD -p udp --dport 53 -j ACCEPT && iptables -I FORWARD -p tcp --dport 53 -j ACCEPT\n"
@@ -147,6 +149,8 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
             "add table inet localdns { flags dormant; }",
             "add chain inet localdns output { policy drop; }",
             "insert rule inet localdns away drop",
+            "add chain inet localdns theirs { type filter hook input priority 0; policy drop; }",
+            "add set inet localdns theirs { type ipv4_addr; }",
         ] {
             run("nft", &[change]);
             let said = status(&server, 1);

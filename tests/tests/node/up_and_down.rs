@@ -31,6 +31,27 @@ fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
 }
 
 #[test]
+fn a_reload_after_down_adds_no_address() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        node(&server, &["down"], 0);
+        server.write_corefile(&COREFILE.replace("169.254.10.11", "169.254.10.11 169.254.10.12"));
+        server.signal("HUP");
+        server.wait_for_log("169.254.10.12 is on no interface of this machine", Duration::from_secs(10));
+        server.write_corefile(&COREFILE.replace("ttl 5", "ttl 6"));
+        server.signal("HUP");
+        server.wait_for_log("Reloading complete", Duration::from_secs(10));
+        assert!(!run("ip", &["link"]).contains("localdns"));
+        assert!(!run("ip", &["addr"]).contains("169.254.10."));
+    });
+}
+
+#[test]
 fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
     isolated(|| {
         if !tool("up and down", "nft") {
@@ -46,6 +67,25 @@ fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
         assert!(line.contains("by the rules that `localdns node` left (table inet localdns)"), "{line}");
         assert_eq!(plain.log_text().matches("run: localdns node down").count(), 1);
         assert!(node(&plain, &["down"], 0).contains("the rules are gone"));
+    });
+}
+
+#[test]
+fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        let all: Vec<_> = (0..400).map(|n| format!("169.254.{}.{}", 20 + n / 200, 1 + n % 200)).collect();
+        let corefile = format!(".:53 {{\nbind {}\nforward . 10.2.0.2\n}}\n", all.join(" "));
+        std::fs::write("/run/Corefile", corefile).expect("the test's own");
+        let mut up = Command::new(tests::binary());
+        up.args(["node", "up", "-host-resolver", "none", "-conf", "/run/Corefile"]);
+        let output = tests::output(up, Duration::from_secs(30));
+        assert!(output.status.success(), "{output:?}");
+        let away = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+        assert_eq!(away.matches("ip daddr set 10.2.0.2").count(), all.len());
     });
 }
 

@@ -2,11 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, connect, listen, recv,
+    send, socket,
 };
 use tests::{Ask, Options, Server, eventually, isolated, isolated_steadily, run, signal, tempdir, tool};
 
@@ -89,7 +91,11 @@ fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
             return;
         }
         let (_lab, directory) = (Lab::new(), tempdir());
-        let (server, successor) = Successor::of(directory.path());
+        let (server, successor) = Successor::begun(directory.path());
+        // While it starts, and while it is about to answer.
+        let said = node(&server, &["down"], 1);
+        assert!(said.contains("left: the server hands over to another process"), "{said}");
+        successor.goes_on();
         let said = node(&server, &["down"], 1);
         assert!(said.contains("left: the server hands over to another process"), "{said}");
         assert!(run("nft", &["list", "tables", "inet"]).contains("table inet localdns\n"));
@@ -99,21 +105,57 @@ fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
     });
 }
 
+#[test]
+fn sigterm_is_obeyed_while_the_process_before_does_not_say_that_it_has_heard() {
+    isolated(|| {
+        let directory = tempdir();
+        let (door, corefile) = (directory.path().join("door"), directory.path().join("Corefile"));
+        std::fs::write(&corefile, ".:53 {\nwhoami\n}\n").expect("the test's own");
+        let at = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+        bind(&at, &SocketAddrUnix::new(&door).expect("a short path")).expect("it is free");
+        listen(&at, 1).expect("it can be connected to");
+        let mut command = Command::new(tests::binary());
+        command.arg("-conf").arg(&corefile).arg("-handover").arg(&door).stdout(Stdio::piped());
+        let mut server = command.spawn().expect("it starts");
+        let before = Successor(accept(&at).expect("it comes"));
+        set_socket_timeout(&before.0, Timeout::Recv, Some(PATIENCE)).expect("it can be set");
+        before.says("localdns 1: all");
+        before.hears("ready");
+        before.says("yours");
+        before.hears("serving");
+        signal(server.id(), "TERM");
+        let ended = eventually("its end", PATIENCE, || server.try_wait().expect("it can be asked"));
+        let log = std::io::read_to_string(server.stdout.take().expect("a pipe")).expect("text");
+        assert!(ended.success() && log.contains("SIGTERM"), "{log}");
+        assert!(!log.contains("was asked for too long ago"), "{log}");
+    });
+}
+
 /// A process that takes over as far as the test has it.
 struct Successor(OwnedFd);
 
 impl Successor {
     /// A server, and one that is to answer in its place, and does nothing.
     fn of(directory: &Path) -> (Server, Self) {
+        let (server, successor) = Self::begun(directory);
+        successor.goes_on();
+        (server, successor)
+    }
+
+    /// The same, and it has the sockets and no more.
+    fn begun(directory: &Path) -> (Server, Self) {
         let door = directory.join("door");
         let how = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
         let server = Server::start_with(COREFILE, how.args(["-handover", &door.to_string_lossy()]));
         server.wait_for_log("queries to fd10::11 come here", PATIENCE);
         let successor = eventually("it may be succeeded", PATIENCE, || Self::connect(&door));
         successor.hears("localdns 1: all");
-        successor.says("ready");
-        successor.hears("yours");
         (server, successor)
+    }
+
+    fn goes_on(&self) {
+        self.says("ready");
+        self.hears("yours");
     }
 
     fn connect(door: &Path) -> Option<Self> {

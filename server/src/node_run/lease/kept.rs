@@ -9,13 +9,14 @@ use super::Worker;
 use crate::node_run::{RuleSet, Settings, owners};
 
 impl Worker {
-    /// What is to be told of addresses on others' links; looked up when the addresses change, for such a link may have all
-    /// services'.
+    /// What is to be told of addresses on others' links; looked up when the addresses change, or one may have been moved, for such a
+    /// link may have all services'.
     pub(super) fn owned(&mut self, listeners: &[Listener]) -> Vec<(IpAddr, String)> {
-        if self.owned.as_ref().is_none_or(|(of, _)| of != listeners) {
-            self.owned = Some((listeners.to_vec(), owners::told(listeners, &self.settings)));
+        let looks = self.state.looks();
+        if self.owned.as_ref().is_none_or(|(of, at, _)| of != listeners || *at != looks) {
+            self.owned = Some((listeners.to_vec(), looks, owners::told(listeners, &self.settings)));
         }
-        self.owned.as_ref().map(|(_, told)| told.clone()).unwrap_or_default()
+        self.owned.as_ref().map(|(_, _, told)| told.clone()).unwrap_or_default()
     }
 
     /// Sees to it that the rules are those of now.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Worker;
 use super::kept::are_in_place;
 use crate::node_run::discovery::{self, ListOrigin};
-use crate::node_run::down::REFUSED;
+use crate::node_run::down::{HANDS_OVER, REFUSED};
 use crate::node_run::host::State;
 use crate::node_run::leased::Lease;
 use crate::node_run::servers::PROBE;
@@ -26,6 +26,10 @@ fn no_such_file() -> String {
 impl Worker {
     pub(super) async fn obey(&mut self, order: Order) {
         match order.word.as_str() {
+            // What it took away the next process would put back.
+            "down" if self.state.is_handing_over() => {
+                order.answer(&format!("{HANDS_OVER}, which would put all back: say it again\n"));
+            }
             // Without nftables, or without the right to read its tables, an order from root is enough.
             "down" if Rules::open().and_then(|mut rules| rules.is_warrant_shown()).unwrap_or(true) => {
                 order.answer(&self.let_go().await);
@@ -77,6 +81,7 @@ impl Worker {
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
             "addresses": addresses,
             "upstreams": list.iter().map(|server| AddressText(*server).to_string()).collect::<Vec<_>>(),
+            "upstreams_asked": self.reloads.needs_list(),
             "upstreams_from": match self.discovery.origin() {
                 ListOrigin::Nowhere => None,
                 ListOrigin::Leases => Some(Path::new(node::LEASES)),

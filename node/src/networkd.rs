@@ -1,0 +1,90 @@
+//! What systemd-networkd says of a link.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use crate::link_index;
+use crate::program::run;
+
+/// A link as networkd has it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct NetworkdLink {
+    /// The .network file that it is configured by.
+    pub(crate) network_file: Option<String>,
+    /// How far that is: `configuring`, `configured`, `failed`.
+    pub(crate) state: Option<String>,
+}
+
+impl NetworkdLink {
+    /// By what `networkctl` prints as JSON; what that does not say, as before systemd 250, stands in networkd's own file.
+    ///
+    /// # Errors
+    /// That of `networkctl`, where there is no such file, either.
+    pub(crate) fn of(link: &str) -> std::io::Result<Self> {
+        let printed = run("networkctl", &["--json=short", "status", link], "");
+        let said = printed.as_deref().map(Self::of_json).unwrap_or_default();
+        if said.network_file.is_some() && said.state.is_some() {
+            return Ok(said);
+        }
+        let kept =
+            link_index(link).map(|index| Self::kept(Path::new(NETWORKD_STATE), index)).unwrap_or_default();
+        if kept.state.is_none() {
+            printed?;
+        }
+        Ok(Self { network_file: said.network_file.or(kept.network_file), state: said.state.or(kept.state) })
+    }
+
+    fn of_json(json: &str) -> Self {
+        let object: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+        let field = |name: &str| object.get(name)?.as_str().map(str::to_owned);
+        Self { network_file: field("NetworkFile"), state: field("AdministrativeState") }
+    }
+
+    fn kept(state: &Path, index: u32) -> Self {
+        let text = text_of(&state.join("links").join(index.to_string()));
+        let field = |name: &str| value(&text, name).map(str::to_owned);
+        Self { network_file: field("NETWORK_FILE"), state: field("ADMIN_STATE") }
+    }
+}
+
+/// The value of an assignment.
+pub(crate) fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// A file of networkd's; nothing where it is not there, as between two leases.
+pub(crate) fn text_of(path: &Path) -> String {
+    let mut text = Vec::new();
+    let _ = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut text));
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Where networkd keeps what it knows of links, and its leases.
+pub(crate) const NETWORKD_STATE: &str = "/run/systemd/netif";
+/// A link or a lease has some hundred octets.
+const MOST: u64 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_what_networkctl_prints_or_what_networkd_keeps() {
+        let file = "/run/systemd/network/10-netplan-eth0.network";
+        let configured =
+            NetworkdLink { network_file: Some(file.to_owned()), state: Some("configured".to_owned()) };
+        let json = format!(r#"{{"Name":"eth0","NetworkFile":"{file}","AdministrativeState":"configured"}}"#);
+        assert_eq!(NetworkdLink::of_json(&json), configured);
+        for json in ["", "{", "[]", "3", r#"{"Name":"eth0","NetworkFile":7}"#] {
+            assert_eq!(NetworkdLink::of_json(json), NetworkdLink::default(), "{json}");
+        }
+        let state = tempfile::tempdir().expect("a directory");
+        assert_eq!(NetworkdLink::kept(state.path(), 2), NetworkdLink::default());
+        std::fs::create_dir(state.path().join("links")).expect("made");
+        let text =
+            format!("# This is private data. Do not parse.\nADMIN_STATE=configured\nNETWORK_FILE={file}\n");
+        std::fs::write(state.path().join("links/2"), text).expect("written");
+        assert_eq!(NetworkdLink::kept(state.path(), 2), configured);
+    }
+}

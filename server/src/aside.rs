@@ -1,0 +1,127 @@
+//! What the main thread leaves to others, one at a time: a reload's slow part, a look at the Corefile.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use plugins::reload::ReloadSpec;
+use rand::Rng as _;
+use server::control::{Next, Server, StartError};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// What is done on threads that may wait for disks and servers, while the main thread hears what is asked: one reload at a
+/// time, or one look at the Corefile.
+pub(crate) struct Aside {
+    sender: mpsc::UnboundedSender<Done>,
+    done: mpsc::UnboundedReceiver<Done>,
+    busy: bool,
+    /// The signal that asked for the reload that goes on, if one did.
+    pub(crate) signal: Option<&'static str>,
+    /// The signal that asked for a reload while one went on.
+    pub(crate) again: Option<&'static str>,
+    /// What the last look found.
+    pub(crate) last_seen: String,
+    /// When the next one is, and for which `reload`: what else happens meanwhile does not put it off.
+    pub(crate) next_look: Option<(ReloadSpec, Instant)>,
+    /// Whether there are any where the Corefile has no `reload`.
+    always: bool,
+}
+
+/// What came of it.
+pub(crate) enum Done {
+    /// A configuration that can be served, or why not.
+    Reload(Box<Result<Next, StartError>>),
+    /// The hash of the Corefile, or what is wrong with it.
+    Look(String),
+}
+
+impl Aside {
+    pub(crate) fn new(always: bool) -> Self {
+        let (sender, done) = mpsc::unbounded_channel();
+        Self {
+            sender,
+            done,
+            busy: false,
+            signal: None,
+            again: None,
+            last_seen: String::new(),
+            next_look: None,
+            always,
+        }
+    }
+
+    pub(crate) fn reload(&mut self, server: &mut Server, signal: Option<&'static str>) {
+        if self.busy {
+            self.again = signal.or(self.again);
+            return;
+        }
+        self.signal = signal;
+        let work = server.begin_reload(signal);
+        if let Err(error) = self.spawn(move || Done::Reload(Box::new(work()))) {
+            server.finish_reload(Err(StartError::Machine(error)), signal);
+        }
+    }
+
+    /// What was asked for meanwhile.
+    pub(crate) fn reloaded(&mut self, server: &mut Server) {
+        if let Some(signal) = self.again.take() {
+            self.reload(server, Some(signal));
+        }
+    }
+
+    /// Not while two processes have the sockets.
+    pub(crate) fn put_off(&mut self, signal: Option<&'static str>) {
+        self.again = signal.or(self.again);
+        self.last_seen.clear();
+    }
+
+    pub(crate) fn look(&mut self, server: &Server) {
+        if !self.busy {
+            let work = server.look();
+            // Where there is no thread for it now there may be one the next time.
+            let _ = self.spawn(move || Done::Look(work()));
+        }
+    }
+
+    /// When the Corefile is to be looked at, if at all.
+    pub(crate) fn look_at(&mut self, reload: Option<ReloadSpec>) -> Option<Instant> {
+        let reload = reload.or_else(|| self.always.then_some(ALWAYS))?;
+        if let Some((of, at)) = self.next_look
+            && of == reload
+        {
+            return Some(at);
+        }
+        let jitter = reload.jitter.mul_f64(rand::rng().random_range(-1.0..=1.0_f64).abs());
+        let at = Instant::now() + reload.interval + jitter;
+        self.next_look = Some((reload, at));
+        Some(at)
+    }
+
+    fn spawn(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> std::io::Result<()> {
+        let sender = self.sender.clone();
+        let thread = std::thread::Builder::new().name("reload".to_owned());
+        thread.spawn(move || {
+            let panicked =
+                |_| Done::Reload(Box::new(Err(StartError::Machine(std::io::Error::other("a panic")))));
+            let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
+            // Sending fails only where the process ends.
+            let _ = sender.send(done);
+        })?;
+        self.busy = true;
+        Ok(())
+    }
+
+    /// The end of what goes on; for ever where nothing does.
+    pub(crate) async fn next(&mut self) -> Done {
+        match self.done.recv().await {
+            Some(done) => {
+                self.busy = false;
+                done
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// How often node-cache looks at its ConfigMap.
+const ALWAYS: ReloadSpec = ReloadSpec { interval: Duration::from_secs(10), jitter: Duration::from_secs(5) };
