@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::clock::Clock;
 use crate::compare::config::Place;
 use crate::compare::measure::{UPSTREAM, first_answer, listen, prefill, start_upstream};
 use crate::compare::process::{Launch, Running};
 use crate::compare::servers::{Kind, Server, find};
 use crate::compare::stage::Stage;
 use crate::compare::work::{QueriesOf, Work, all, cache_alone, services};
-use crate::flood::{self, FloodPlan, Pace};
 use crate::kubernetes::api_and_names;
-use crate::workload::{Ask, Kind::File, Workload};
+use load::clock::Clock;
+use load::flood::{self, FloodPlan, Pace};
+use load::workload::{Ask, Kind::File, Workload};
 
 /// What is counted.
 #[derive(clap::Args, Clone, Debug)]

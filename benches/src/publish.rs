@@ -17,16 +17,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::clock::Clock;
 use crate::compare::config::hosts;
 use crate::compare::measure::{UPSTREAM, first_answer, listen};
 use crate::compare::proc::Snapshot;
 use crate::compare::process::{Launch, Running};
 use crate::compare::stage::Stage;
-use crate::counts::RunCounts;
-use crate::flood::{self, FloodPlan, Pace};
 use crate::responder;
-use crate::workload::{Ask, Kind, Workload};
+use load::clock::Clock;
+use load::counts::RunCounts;
+use load::flood::{self, FloodPlan, Pace};
+use load::workload::{Ask, Kind, Workload};
 
 /// How much is asked, and beside what.
 #[derive(clap::Args, Clone, Debug)]

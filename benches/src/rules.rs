@@ -14,8 +14,8 @@ use crate::compare::config::hosts;
 use crate::compare::process::{Launch, Running};
 use crate::compare::spread::Spread;
 use crate::compare::stage::Stage;
-use crate::flood::{self, FloodPlan};
-use crate::workload::{Ask, Kind, Workload};
+use load::flood::{self, FloodPlan};
+use load::workload::{Ask, Kind, Workload};
 
 /// How often, how long and where.
 #[derive(clap::Args, Clone, Debug)]

@@ -26,8 +26,7 @@ use self::servers::{Kind, Server};
 use self::spread::Spread;
 use self::stage::Stage;
 use self::work::Work;
-use crate::clock::today;
-use crate::flood::Pace;
+use load::flood::Pace;
 
 /// What is compared, for how long, and where it is written.
 #[derive(clap::Args, Clone, Debug)]
@@ -129,7 +128,7 @@ impl Comparison {
             repeats: options.repeats,
             seed: 0,
             run: Run {
-                date: today(),
+                date: jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::now()).date().to_string(),
                 host: report::host(),
                 commit: report::commit(),
                 command: std::env::args().skip(1).take_while(|word| word != "--inside").collect(),

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::clock::Clock;
 use crate::compare::stage::Stage;
+use load::clock::Clock;
 
 use api::{Api, Size};
 use subject::{Memory, Started, Subject, Who};
