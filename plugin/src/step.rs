@@ -237,6 +237,11 @@ impl<'q> Sought<'q> {
             && self.subnet == UpstreamSubnet::Own
     }
 
+    /// Whether another question than the client's is sought.
+    pub fn is_another_question(&self) -> bool {
+        self.question.is_some()
+    }
+
     /// Seeks another name.
     pub fn set_name(&mut self, name: Name) {
         self.name = name;

@@ -200,6 +200,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         };
         // What was sought without RD, or with it, is told to a client that may have asked otherwise.
         message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
+        // An answer to another question, or its denial, authenticates nothing of the one that was asked.
+        if sought.is_another_question() {
+            message.clear_ad();
+        }
         for (index, back) in backs.iter().rev() {
             if failure.is_some() && !back.sees_failures() {
                 continue;

@@ -138,6 +138,7 @@ impl Search<'_> {
         let first = told.section(Section::Answer).next();
         let Some(ttl) = first.map(|rr| rr.ttl).filter(|_| found != sought.name()) else { return };
         told.records.insert(0, Rr::new(Section::Answer, sought.name(), RType::CNAME, ttl, &spelled));
+        told.clear_ad();
     }
 
     fn count(&self, sought: &Sought<'_>, wishes: &mut dyn Wishes) {
@@ -208,6 +209,7 @@ impl<'s> Needs<'s> for Search<'s> {
         let mut told = first.unwrap_or_default();
         if self.step.spec.noerror {
             told.rcode = Rcode::NOERROR;
+            told.clear_ad();
         }
         Some(Inward::Answer(told))
     }
@@ -223,6 +225,7 @@ impl Back for Domain {
         // Behind an alias NXDOMAIN is about another name.
         if told.rcode == Rcode::NXDOMAIN && told.section(Section::Answer).next().is_none() {
             told.rcode = Rcode::NOERROR;
+            told.clear_ad();
         }
         Outward::Done
     }

@@ -242,7 +242,10 @@ impl Back for Reversals<'_> {
                     Reversal::Ttl(Ttls { least, most }) => {
                         told.records.iter_mut().for_each(|rr| rr.ttl = rr.ttl.clamp(*least, *most));
                     }
-                    Reversal::Rcode(from, to) if told.rcode == *from => told.rcode = *to,
+                    Reversal::Rcode(from, to) if told.rcode == *from => {
+                        told.rcode = *to;
+                        told.clear_ad();
+                    }
                     Reversal::Rcode(..) => {}
                     Reversal::Cname(rule) => {
                         if rule.apply(sought, told, wishes) == Outward::Waits {
