@@ -119,7 +119,7 @@ fn step(properties: &str, domains: &[&str]) -> Autopath {
     let block = good(&format!("autopath @kubernetes {{\n{properties}\n}}"));
     let spec: AutopathSpec = block.get::<AutopathSpec>().unwrap().clone();
     let paths = Paths::OfEach(Arc::new(OfOne(domains.iter().map(|domain| name(domain)).collect())));
-    let answered = vec![("dns://:53".to_owned(), Arc::new(Counter::default()))];
+    let answered = vec![("dns://:53".to_owned(), Arc::new(PerThread::new(1)))];
     Autopath { spec, paths, answered }
 }
 
