@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -37,6 +37,8 @@ pub(super) struct Site {
     pub(super) pages: AtomicU8,
     pub(super) scrapes: Scrapes,
     pub(super) not_ready: Arc<NotReady>,
+    /// What /ready last said is waited for; empty where nothing is.
+    pub(super) waited_for: Mutex<String>,
     pub(super) status: Option<Arc<MadePage>>,
     pub(super) exporter: Option<Arc<MadePage>>,
     pub(super) logger: Logger,
@@ -178,12 +180,20 @@ impl Site {
     }
 
     fn ready(&self) -> Response<Full<Bytes>> {
-        let missing = (self.not_ready)();
+        let missing = (self.not_ready)().join(",");
+        let mut told = self.waited_for.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever probes asks again every few seconds, for as long as it takes.
+        let is_news = *told != missing;
+        if is_news {
+            told.clone_from(&missing);
+        }
+        drop(told);
         if missing.is_empty() {
             return response(StatusCode::OK, PLAIN, "OK");
         }
-        let missing = missing.join(",");
-        self.logger.info(Some("ready"), &format!("Plugins not ready: {missing:?}"));
+        if is_news {
+            self.logger.info(Some("ready"), &format!("Plugins not ready: {missing:?}"));
+        }
         response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, missing)
     }
 }

@@ -190,6 +190,7 @@ impl AdminServer {
             exporter,
             scrapes: self.scrapes.clone(),
             not_ready: self.not_ready.clone(),
+            waited_for: Mutex::default(),
             logger: self.logger.clone(),
             patience: self.patience,
         });

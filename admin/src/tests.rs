@@ -145,6 +145,26 @@ fn pages_read_as_those_of_coredns() {
 }
 
 #[test]
+fn the_log_says_what_is_waited_for_where_that_changes() {
+    let scene = Scene::new();
+    scene.serve(&everything(place(1)));
+    let address = scene.at(place(1));
+    const WAITS: &str = "[INFO] plugin/ready: Plugins not ready: \"hosts,kubernetes\"\n";
+    for (ready, status, said) in [
+        (false, 503, WAITS),
+        (false, 503, ""),
+        (true, 200, ""),
+        (true, 200, ""),
+        (false, 503, WAITS),
+        (false, 503, ""),
+    ] {
+        scene.ready.store(ready, Ordering::Relaxed);
+        assert_eq!(get(address, "/ready").0, status);
+        assert_eq!(scene.paper.read(&scene.logger), said);
+    }
+}
+
+#[test]
 fn an_exporter_s_port_has_its_page_and_says_where_it_is() {
     let scene = Scene::new();
     let mut plan = ServedPages::default();

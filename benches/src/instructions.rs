@@ -12,17 +12,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::clock::Clock;
 use crate::compare::config::Place;
 use crate::compare::measure::{UPSTREAM, first_answer, listen, prefill, start_upstream};
-use crate::compare::namespace::Namespace;
 use crate::compare::process::{Launch, Running};
 use crate::compare::servers::{Kind, Server, find};
+use crate::compare::stage::Stage;
 use crate::compare::work::{QueriesOf, Work, all, cache_alone, services};
-use crate::compare::{build, ships};
-use crate::flood::{self, FloodPlan, Pace};
 use crate::kubernetes::api_and_names;
-use crate::workload::{Ask, Kind::File, Workload};
+use load::clock::Clock;
+use load::flood::{self, FloodPlan, Pace};
+use load::workload::{Ask, Kind::File, Workload};
 
 /// What is counted.
 #[derive(clap::Args, Clone, Debug)]
@@ -30,18 +29,14 @@ pub struct Options {
     /// Kinds of queries, by name, with commas between them [default: all that have a budget]
     #[arg(long, value_delimiter = ',')]
     works: Vec<String>,
-    /// This repository's server [default: the static one, which deploy/build-static builds]
-    #[arg(long)]
-    localdns: Option<PathBuf>,
     /// Count misses of a cache of so many octets, 16 ways of 64, as well: only where a budget is held do instructions count
     #[arg(long)]
     cache: Option<u32>,
     /// Leave what callgrind wrote in this directory, for callgrind_annotate
     #[arg(long)]
     keep: Option<PathBuf>,
-    /// This is the run within the namespace, with this directory for files
-    #[arg(long, hide = true)]
-    inside: Option<PathBuf>,
+    #[command(flatten)]
+    stage: Stage,
 }
 
 /// Counts, prints a Markdown table, and compares with the budgets.
@@ -49,19 +44,15 @@ pub struct Options {
 /// # Errors
 /// When valgrind or the right to a namespace is missing, the server fails, or a query costs more than its budget.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(dir) = &options.inside {
+    if let Some(dir) = &options.stage.inside {
         return count(options, dir);
     }
-    if options.localdns.is_none() {
-        build()?;
-    }
-    let dir = std::env::temp_dir().join(format!("localdns-instructions-{}", std::process::id()));
-    Namespace::make(listen(0).iter().map(std::net::SocketAddr::ip))?.run_again(&dir)
+    options.stage.enter("instructions", listen(0).iter().map(std::net::SocketAddr::ip))
 }
 
 fn count(options: &Options, dir: &Path) -> Result<()> {
     let myself = std::env::current_exe().context("this program's file")?;
-    let localdns = options.localdns.clone().unwrap_or_else(|| ships(&myself));
+    let localdns = options.stage.server(&myself);
     let server = find(&[Kind::Localdns], &localdns, &myself).pop();
     let server = server.with_context(|| format!("{} is not there", localdns.display()))?;
     println!("| query | instructions | budget | misses |\n|---|---|---|---|");

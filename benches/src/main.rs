@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use benches::flood::{FloodPlan, Pace, Transport};
-use benches::workload::{Ask, Workload};
-use benches::{compare, flood, hickory, instructions, kubernetes, publish, relay, responder, rules};
+use benches::{compare, hickory, instructions, kubernetes, publish, relay, responder, rules};
 use clap::{Args, Parser, Subcommand};
+use load::flood::{self, FloodPlan, Pace, Transport};
+use load::workload::{Ask, Workload};
 
 #[derive(Parser)]
 #[command(about = "Load generator and measurements", version)]

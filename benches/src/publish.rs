@@ -17,17 +17,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::clock::Clock;
 use crate::compare::config::hosts;
 use crate::compare::measure::{UPSTREAM, first_answer, listen};
-use crate::compare::namespace::Namespace;
 use crate::compare::proc::Snapshot;
 use crate::compare::process::{Launch, Running};
-use crate::compare::{build, ships};
-use crate::counts::RunCounts;
-use crate::flood::{self, FloodPlan, Pace};
+use crate::compare::stage::Stage;
 use crate::responder;
-use crate::workload::{Ask, Kind, Workload};
+use load::clock::Clock;
+use load::counts::RunCounts;
+use load::flood::{self, FloodPlan, Pace};
+use load::workload::{Ask, Kind, Workload};
 
 /// How much is asked, and beside what.
 #[derive(clap::Args, Clone, Debug)]
@@ -59,12 +58,8 @@ pub struct Options {
     /// Core of the load, of the upstream and of the other program
     #[arg(long, default_value_t = 1)]
     load_core: usize,
-    /// This repository's server [default: the static one, which deploy/build-static builds]
-    #[arg(long)]
-    localdns: Option<PathBuf>,
-    /// This is the run within the namespace, with this directory for files
-    #[arg(long, hide = true)]
-    inside: Option<PathBuf>,
+    #[command(flatten)]
+    stage: Stage,
 }
 
 /// Measures, and prints a Markdown table.
@@ -72,19 +67,15 @@ pub struct Options {
 /// # Errors
 /// When there is no right to a namespace, the server fails, a query is lost or answered wrongly, or nothing was published.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(dir) = &options.inside {
+    if let Some(dir) = &options.stage.inside {
         return measure(options, dir);
     }
-    if options.localdns.is_none() {
-        build()?;
-    }
-    let dir = std::env::temp_dir().join(format!("localdns-publish-{}", std::process::id()));
-    Namespace::make(listen(0).iter().map(SocketAddr::ip))?.run_again(&dir)
+    options.stage.enter("publish", listen(0).iter().map(SocketAddr::ip))
 }
 
 fn measure(options: &Options, dir: &Path) -> Result<()> {
     let myself = std::env::current_exe().context("this program's file")?;
-    let localdns = options.localdns.clone().unwrap_or_else(|| ships(&myself));
+    let localdns = options.stage.server(&myself);
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     // What this process does beside the load stays off the server's core.
     sockets::pin_to_core(options.load_core).with_context(|| format!("core {}", options.load_core))?;

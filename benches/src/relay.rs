@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use sockets::{BATCH, Events, Outgoing, Received, UpstreamSocket};
 use wire::HEADER;
 
-use crate::burst::Burst;
-use crate::clock::Clock;
 use crate::responder::{LOOK_AT_CLOCK, Listeners, SLOT_BYTES};
+use load::burst::Burst;
+use load::clock::Clock;
 
 /// Passes every query that comes to `listen` on to `upstream` under an id of its own, and every reply back; pinned to
 /// `core` where one is given, and ends after `lasting`. It looks at nothing but the id: no retry, no timeout.

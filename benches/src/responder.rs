@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, Outgoing, Received};
 use wire::{Class, Flags, Gate, HEADER, RType, accept};
 
-use crate::clock::Clock;
-use crate::names::address_of;
+use load::clock::Clock;
+use load::names::address_of;
 
 /// Answers whatever comes to `listen`, pinned to `core` where one is given, and ends after `lasting`. `answer` writes
 /// the reply into the empty buffer and says whether there is one.
@@ -122,7 +122,7 @@ pub(crate) const LOOK_AT_CLOCK: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::{Expect, Judgement, judge};
+    use load::judge::{Expect, Judgement, judge};
 
     #[test]
     fn an_echo_flips_one_bit_and_leaves_replies_and_stumps_alone() {

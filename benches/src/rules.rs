@@ -4,19 +4,18 @@
 use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::compare::config::hosts;
-use crate::compare::namespace::Namespace;
 use crate::compare::process::{Launch, Running};
 use crate::compare::spread::Spread;
-use crate::compare::{build, ships};
-use crate::flood::{self, FloodPlan};
-use crate::workload::{Ask, Kind, Workload};
+use crate::compare::stage::Stage;
+use load::flood::{self, FloodPlan};
+use load::workload::{Ask, Kind, Workload};
 
 /// How often, how long and where.
 #[derive(clap::Args, Clone, Debug)]
@@ -36,12 +35,8 @@ pub struct Options {
     /// The least that is allowed of the rate of NOTRACK alone
     #[arg(long, default_value_t = 0.9)]
     least: f64,
-    /// This repository's server [default: the static one, which deploy/build-static builds]
-    #[arg(long)]
-    localdns: Option<PathBuf>,
-    /// This is the run within the namespace, with this directory for files
-    #[arg(long, hide = true)]
-    inside: Option<PathBuf>,
+    #[command(flatten)]
+    stage: Stage,
 }
 
 /// Measures, and prints a Markdown table.
@@ -49,19 +44,15 @@ pub struct Options {
 /// # Errors
 /// Without root, `ip` or `nft`, when a server fails, and when the rules cost more than is allowed.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(dir) = &options.inside {
+    if let Some(dir) = &options.stage.inside {
         return measure(options, dir);
     }
-    if options.localdns.is_none() {
-        build()?;
-    }
-    let dir = std::env::temp_dir().join(format!("localdns-rules-{}", std::process::id()));
-    Namespace::make(std::iter::empty())?.run_again(&dir)
+    options.stage.enter("rules", std::iter::empty())
 }
 
 fn measure(options: &Options, dir: &Path) -> Result<()> {
     let myself = std::env::current_exe().context("this program's file")?;
-    let localdns = options.localdns.clone().unwrap_or_else(|| ships(&myself));
+    let localdns = options.stage.server(&myself);
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     fs::write(dir.join("hosts"), hosts(NAMES)).with_context(|| dir.display().to_string())?;
     let mut nodes = Vec::new();

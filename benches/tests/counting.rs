@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use benches::counts::{RunCounts, Window};
-use benches::flood::{self, Edge, FloodPlan, Pace, Transport};
 use benches::responder::upstream;
-use benches::workload::Workload;
+use load::counts::{RunCounts, Window};
+use load::flood::{self, Edge, FloodPlan, Pace, Transport};
+use load::workload::Workload;
 
 #[test]
 fn every_fault_of_a_udp_server_is_counted_once() {

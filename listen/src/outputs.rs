@@ -303,7 +303,10 @@ impl Outputs {
             let mut options = OptionBytes::none();
             failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
             let ede = options.as_bytes().to_vec();
-            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, ..Answer::default() };
+            // What became of one client's subnet says nothing of others: an upstream may fail for a part of the network, and a
+            // client may send a subnet that makes it fail (RFC 7871, section 7.4, has denials alone taken as those of all).
+            let for_one = query.has_clients_subnet();
+            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, for_one, ..Answer::default() };
             cache.partition.store(&cache.spec, query, &mut answer, now);
         }
     }

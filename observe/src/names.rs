@@ -48,11 +48,11 @@ metrics! {
     /// Counter {server, zones, view}.
     CACHE_SERVED_STALE = "coredns_cache_served_stale_total" "The number of requests served from stale cache entries.";
 
-    /// Gauge {name, family, source}; family: ipv4, ipv6; source: shipped, file, refreshed.
+    /// Gauge {hostsfile, name, family, source}; family: ipv4, ipv6; source: shipped, file, refreshed.
     REFRESH_ENTRY_AGE = "localdns_refresh_entry_age_seconds" "Time since the addresses of a refreshed name were known to be good.";
-    /// Gauge {name, family}.
+    /// Gauge {hostsfile, name, family}.
     REFRESH_ENTRY_TTL = "localdns_refresh_entry_ttl_seconds" "TTL of the last good answer for a refreshed name.";
-    /// Counter {name, family}.
+    /// Counter {hostsfile, name, family}.
     REFRESH_FAILURES = "localdns_refresh_failures_total" "Rounds that brought no good answer for a refreshed name.";
     /// Counter {hostsfile, result}; result: ok, partial, failed.
     REFRESH_ROUNDS = "localdns_refresh_rounds_total" "Rounds of lookups, by how many of their names were answered.";
@@ -74,7 +74,7 @@ metrics! {
     HOSTS_HITS = "localdns_hosts_hits_total" "Counter of queries that the hosts table answered.";
     /// Counter {server, zone, view}.
     HOSTS_MISSES = "localdns_hosts_misses_total" "Counter of queries whose name the hosts table does not hold.";
-    /// Counter {server}.
+    /// Counter.
     KERNEL_DROPS = "localdns_kernel_drops_total" "Counter of datagrams that the kernel dropped because a receive buffer was full.";
     /// Gauge {address}.
     LEASE_HELD = "localdns_lease_held" "1 while queries to this address come to this server, 0 while they go elsewhere.";

@@ -1,7 +1,9 @@
 //! Why a query has no answer, and what its client is told: one total function from failure to rcode.
 
+use std::borrow::Cow;
+
 use thiserror::Error;
-use wire::{Ede, NameError, Rcode};
+use wire::{Ede, Rcode};
 
 /// Why a query has no answer.
 #[derive(Debug, Clone, Error)]
@@ -18,24 +20,12 @@ pub enum Failure {
     /// The server block has no plugin left to ask.
     #[error("plugin/{0}: no next plugin found")]
     NoNextPlugin(&'static str),
-    /// `hosts` does not know the name and does not fall through.
-    #[error("plugin/hosts: no such name")]
-    NoHost,
-    /// `template` matched the zone but no pattern, and does not fall through.
-    #[error("plugin/template: no pattern matches")]
-    NoPattern,
-    /// `template` could not make its records.
-    #[error("plugin/template: {0}")]
-    Template(String),
-    /// Objects of a cluster decide, and are not known yet.
-    #[error("plugin/kubernetes: {0} are not known yet")]
-    ClusterUnknown(&'static str),
+    /// A plugin's own.
+    #[error(transparent)]
+    Own(#[from] OwnFailure),
     /// What a name leads to has no answer, as whoever was asked for it said.
     #[error("the name that it leads to has no answer: {0}")]
     Target(Rcode),
-    /// What a `rewrite` makes of the name is none.
-    #[error("plugin/rewrite: the rules make {0:?} of it, which is not a name: {1}")]
-    NameAfterRewrite(String, NameError),
     /// An answer needs another that the client may not have.
     #[error("plugin/acl: a name that the answer leads to is dropped")]
     Dropped,
@@ -74,7 +64,35 @@ pub enum Failure {
     Panic,
 }
 
+/// Why a plugin has no answer, in its own words. The client is told SERVFAIL.
+#[derive(Debug, Clone, Error)]
+#[error("plugin/{plugin}: {why}")]
+pub struct OwnFailure {
+    /// Its name.
+    pub plugin: &'static str,
+    /// What it says.
+    pub why: Cow<'static, str>,
+    /// What kind of failure it is.
+    pub kind: FailureKind,
+}
+
+/// What a plugin's failure is to clients and operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureKind {
+    /// Something is wrong: `errors` tells it.
+    Error,
+    /// The name is merely not the plugin's, which does not fall through.
+    NotMine,
+    /// What decides is not known yet.
+    NotReady,
+}
+
 impl Failure {
+    /// A plugin's own.
+    pub fn own(plugin: &'static str, kind: FailureKind, why: impl Into<Cow<'static, str>>) -> Self {
+        Self::Own(OwnFailure { plugin, why: why.into(), kind })
+    }
+
     /// What the header says.
     pub fn rcode(&self) -> Rcode {
         match self {
@@ -83,12 +101,8 @@ impl Failure {
             }
             Self::NoUpdate => Rcode::NOTIMP,
             Self::NoNextPlugin(_)
-            | Self::NoHost
-            | Self::NoPattern
-            | Self::Template(_)
-            | Self::ClusterUnknown(_)
+            | Self::Own(_)
             | Self::Target(_)
-            | Self::NameAfterRewrite(..)
             | Self::Dropped
             | Self::TooManyNames(_)
             | Self::TooManyRecords(_)
@@ -105,31 +119,24 @@ impl Failure {
 
     /// Whether `errors` tells it: CoreDNS's plugins answer SERVFAIL without an error where a name is merely not theirs.
     pub fn is_error(&self) -> bool {
-        !matches!(
-            self,
-            Self::NoHost
-                | Self::NoPattern
-                | Self::NotTaken
-                | Self::NotPermitted
-                | Self::NoUpdate
-                | Self::ClusterUnknown(_)
-        )
+        match self {
+            Self::Own(own) => own.kind == FailureKind::Error,
+            Self::NotTaken | Self::NotPermitted | Self::NoUpdate => false,
+            _ => true,
+        }
     }
 
     /// What a client with EDNS is told besides (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
         match self {
             Self::NoZone | Self::Class | Self::NoPlugin => Some(Ede::NOT_AUTHORITATIVE),
-            Self::ClusterUnknown(_) => Some(Ede::NOT_READY),
+            Self::Own(OwnFailure { kind: FailureKind::NotReady, .. }) => Some(Ede::NOT_READY),
             Self::NotTaken | Self::NoUpdate => Some(Ede::NOT_SUPPORTED),
             Self::NotPermitted => Some(Ede { code: 18, text: "" }),
             Self::Transfers => Some(Ede { code: 0, text: "too many transfers at a time" }),
             Self::NoNextPlugin(_)
-            | Self::NoHost
-            | Self::NoPattern
-            | Self::Template(_)
+            | Self::Own(_)
             | Self::Target(_)
-            | Self::NameAfterRewrite(..)
             | Self::Dropped
             | Self::TooManyNames(_)
             | Self::TooManyRecords(_)

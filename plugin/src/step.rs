@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use observe::counters::Counter;
+use observe::counters::PerThread;
 use wire::{
     Added, Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, OptionBytes, Query, RType, options, push_option,
 };
@@ -99,7 +99,7 @@ pub trait Wishes {
     fn may_compare(&mut self, octets: usize) -> bool;
 
     /// Counts one once the client is told what comes of this.
-    fn count_when_told(&mut self, counter: &Arc<Counter>);
+    fn count_when_told(&mut self, counter: &Arc<PerThread>);
 }
 
 /// What a wish came to. One that failed is never an empty NOERROR.
@@ -235,6 +235,11 @@ impl<'q> Sought<'q> {
             && self.flags == own_flags(self.asked)
             && self.added.is_empty()
             && self.subnet == UpstreamSubnet::Own
+    }
+
+    /// Whether another question than the client's is sought.
+    pub fn is_another_question(&self) -> bool {
+        self.question.is_some()
     }
 
     /// Seeks another name.

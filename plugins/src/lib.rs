@@ -4,7 +4,7 @@
 //! [`table`] has a row for each, in the order in which they act; [`setup`] reads a Corefile by it.
 
 mod admin_address;
-mod cluster_transfer;
+mod cluster_zone;
 mod name_text;
 mod network;
 pub mod setup;

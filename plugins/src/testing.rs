@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use observe::counters::Counter;
+use observe::counters::PerThread;
 use plugin::QueryContext;
 use plugin::step::{Inward, Outward, Sought, Step, Wish, Wishes};
 use wire::{Class, Gate, HEADER, Message, Name, RType, Rr, Section, accept};
@@ -28,8 +28,8 @@ impl Wishes for Others {
         self.2 < MOST_COMPARED
     }
 
-    fn count_when_told(&mut self, counter: &Arc<Counter>) {
-        counter.add_shared(1);
+    fn count_when_told(&mut self, counter: &Arc<PerThread>) {
+        counter.add(0);
     }
 }
 
@@ -60,6 +60,17 @@ pub(crate) fn packet(name: &str, rtype: RType) -> Vec<u8> {
     packet
 }
 
+/// Why a client is told nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Untold {
+    /// What others answer is not known yet.
+    Waits,
+    /// The query has no answer.
+    Fails,
+    /// Nobody is answered.
+    Silence,
+}
+
 /// What `step` makes of a query from `client` where `below` answers: what was sought, and what the client is told.
 pub(crate) fn through(
     step: &dyn Step,
@@ -67,7 +78,7 @@ pub(crate) fn through(
     packet: &[u8],
     below: impl FnOnce(&Sought<'_>) -> Message,
     others: &mut Others,
-) -> (String, Option<Message>) {
+) -> (String, Result<Message, Untold>) {
     let Gate::Pass(query) = accept(packet) else { panic!("refused") };
     let client = std::net::SocketAddr::new(client.parse().unwrap(), 4321).into();
     let server = "127.0.0.1:53".parse().unwrap();
@@ -76,21 +87,25 @@ pub(crate) fn through(
     let mut sought = Sought::new(&query, "dns://:53", true);
     let mut inward = step.inward(&mut sought, &context);
     if let Inward::Needs(needs) = inward {
-        let Some(then) = needs.go_on(&mut sought, &context, others) else { return (String::new(), None) };
+        let Some(then) = needs.go_on(&mut sought, &context, others) else {
+            return (String::new(), Err(Untold::Waits));
+        };
         inward = then;
     }
     let what = format!("{} {}", sought.name(), sought.rtype());
     let told = match inward {
-        Inward::Pass => Some(below(&sought)),
-        Inward::Answer(message) => Some(*message),
+        Inward::Pass => Ok(below(&sought)),
+        Inward::Answer(message) => Ok(*message),
         Inward::Back(back) => {
             let mut told = below(&sought);
             match back.back(&sought, &context, &mut told, others) {
-                Outward::Done => Some(told),
-                Outward::Waits => None,
+                Outward::Done => Ok(told),
+                Outward::Waits => Err(Untold::Waits),
             }
         }
-        Inward::Fail(_) | Inward::Silence | Inward::Needs(_) => None,
+        Inward::Fail(_) => Err(Untold::Fails),
+        Inward::Silence => Err(Untold::Silence),
+        Inward::Needs(_) => panic!("what others answer is needed a second time"),
     };
     (what, told)
 }

@@ -146,7 +146,7 @@ fn a_template_that_makes_no_record_fails_and_is_counted() {
         };
         let failed = template_failures + rr_failures > 0;
         assert_eq!(reply.2.rcode, if failed { Rcode::SERVFAIL } else { Rcode::NOERROR }, "{record}");
-        assert_eq!(matches!(reply.2.failure.as_deref(), Some(Failure::Template(_))), failed, "{record}");
+        assert_eq!(matches!(reply.2.failure.as_deref(), Some(Failure::Own(_))), failed, "{record}");
         assert_eq!(reply.0.answers.len(), usize::from(!failed), "{record}");
         let (labels, counters) = scene.shared.lasting.get::<TemplateRegistry>().all().remove(0);
         assert_eq!((labels.server.as_str(), labels.zone.as_str()), ("dns://127.0.0.1:53", "example.org."));

@@ -15,7 +15,7 @@ mod outer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use observe::counters::Counter;
+use observe::counters::PerThread;
 use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
@@ -53,7 +53,7 @@ pub struct Evaluation<'h, 'a> {
     /// How many more octets of names are compared with patterns.
     comparable: usize,
     /// What counts one when this ends.
-    counts: Vec<Arc<Counter>>,
+    counts: Vec<Arc<PerThread>>,
     /// Whether what is looked up now is a target, to which a CNAME or a wish led, and neither the client's own question nor a
     /// candidate for it ([`Wishes::candidate`]).
     at_target: bool,
@@ -142,7 +142,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         self.room = zone.block.envelope.size.limit(self.query, self.context.proto);
         self.comparable = MOST_COMPARED * self.room;
         let end = self.evaluate(zone, self.query, 0)?;
-        self.counts.drain(..).for_each(|counter| counter.add_shared(1));
+        self.counts.drain(..).for_each(|counter| counter.add(self.context.writer));
         Ok(end)
     }
 
@@ -200,6 +200,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         };
         // What was sought without RD, or with it, is told to a client that may have asked otherwise.
         message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
+        // An answer to another question, or its denial, authenticates nothing of the one that was asked.
+        if sought.is_another_question() {
+            message.clear_ad();
+        }
         for (index, back) in backs.iter().rev() {
             if failure.is_some() && !back.sees_failures() {
                 continue;
@@ -426,7 +430,7 @@ impl Wishes for Evaluation<'_, '_> {
         self.comparable > 0
     }
 
-    fn count_when_told(&mut self, counter: &Arc<Counter>) {
+    fn count_when_told(&mut self, counter: &Arc<PerThread>) {
         self.counts.push(counter.clone());
     }
 }

@@ -64,6 +64,17 @@ steps.example.org {
     cache
     forward . 192.0.2.53
 }
+idle.example.org {
+    bind 127.0.0.1
+    rewrite type MX TXT
+    rewrite class CH IN
+    acl {
+        block type A net 203.0.113.0/24
+    }
+    hosts /nowhere/hosts {
+        192.0.2.1 a.idle.example.org
+    }
+}
 plain.example.org {
     bind 127.0.0.1
     hosts /nowhere/hosts {
@@ -258,6 +269,14 @@ fn a_hit_allocates_nothing_whoever_answers_and_whatever_is_logged() {
             }
         }
     }
+}
+
+/// Without steps there is nothing to ask; these are asked, and let the query go the straight way.
+#[test]
+fn steps_that_have_nothing_to_do_with_a_query_allocate_nothing() {
+    let mut scene = Scene::new(Format::Text);
+    let asked = packet("a.idle.example.org", wire::RType::A, true);
+    nothing_is_allocated(&mut scene, &asked, (wire::Rcode::NOERROR, 1), "idle steps");
 }
 
 #[test]

@@ -113,6 +113,12 @@ impl Message {
         Ok(())
     }
 
+    /// No longer says that the data are authentic: of what this server made of it nobody has verified a signature (RFC 4035,
+    /// section 3.2.3).
+    pub fn clear_ad(&mut self) {
+        self.flags &= !Flags::AD;
+    }
+
     /// The records of one section.
     pub fn section(&self, section: Section) -> impl Iterator<Item = &Rr> {
         self.records.iter().filter(move |rr| rr.section == section)

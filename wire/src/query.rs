@@ -47,6 +47,12 @@ impl Query<'_> {
         self.edns.is_some_and(|edns| edns.dnssec_ok)
     }
 
+    /// Whether the client sent a subnet, and upstreams get no other: what they say is for that part of the network, unless they say
+    /// that it is for all.
+    pub fn has_clients_subnet(&self) -> bool {
+        self.edns.is_some_and(|edns| edns.client_subnet.is_some()) && !self.added.has_subnet()
+    }
+
     /// The largest reply over UDP that the client takes: 512 without EDNS (RFC 1035, section 4.2.1; RFC 6891, section 6.2.3).
     #[inline]
     pub fn udp_limit(&self) -> usize {

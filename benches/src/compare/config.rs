@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use super::work::{QueriesOf, Work};
-use crate::names::{Pattern, address_of};
-use crate::workload::HOSTS;
+use load::names::{Pattern, address_of};
+use load::workload::HOSTS;
 
 /// Where a server finds its files and its network.
 #[derive(Clone, Copy, Debug)]
@@ -277,11 +277,11 @@ const DNSDIST_ENTRIES: u32 = 10_000;
 mod tests {
     use super::*;
     use crate::compare::work;
-    use crate::workload::Workload;
+    use load::workload::Workload;
 
     #[test]
     fn the_files_know_the_names_that_are_asked_for() {
-        let mut workload = Workload::in_order(&crate::workload::Kind::Hosts(3)).expect("a workload");
+        let mut workload = Workload::in_order(&load::workload::Kind::Hosts(3)).expect("a workload");
         let mut question = Vec::new();
         for text in hosts(3).lines() {
             question.clear();
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn zones_are_the_parents_of_the_names_asked_for() {
-        let pattern = Pattern::new(crate::workload::ZONES).expect("a constant of ours");
+        let pattern = Pattern::new(load::workload::ZONES).expect("a constant of ours");
         let name = pattern.name(12).to_string();
         assert_eq!(name.split_once('.').expect("not the root").1, zone_name(12) + ".");
     }

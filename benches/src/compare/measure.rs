@@ -13,11 +13,11 @@ use super::proc::{Snapshot, Usage, resident_kb};
 use super::process::{Launch, Running};
 use super::servers::{Kind, Server};
 use super::work::{QueriesOf, Work};
-use crate::clock::Clock;
-use crate::counts::{RunCounts, Window};
-use crate::flood::{self, Edge, FloodPlan, Pace};
-use crate::judge::{Judgement, judge};
-use crate::workload::Workload;
+use load::clock::Clock;
+use load::counts::{RunCounts, Window};
+use load::flood::{self, Edge, FloodPlan, Pace};
+use load::judge::{Judgement, judge};
+use load::workload::Workload;
 
 /// What all rounds have in common.
 #[derive(Clone, Debug)]

@@ -1,6 +1,5 @@
 //! Servers side by side: the same work, in turns, on a core of their own, in a network of their own.
 
-mod build;
 pub mod config;
 pub mod measure;
 pub(crate) mod namespace;
@@ -11,6 +10,7 @@ pub mod process;
 pub mod report;
 pub mod servers;
 pub mod spread;
+pub(crate) mod stage;
 pub mod work;
 
 use std::fs;
@@ -19,16 +19,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-pub(crate) use self::build::{build, ships};
 use self::measure::{Bench, Round};
-use self::namespace::Namespace;
 use self::overload::Overload;
 use self::report::{Failure, Offered, Point, Run, Sample};
 use self::servers::{Kind, Server};
 use self::spread::Spread;
+use self::stage::Stage;
 use self::work::Work;
-use crate::clock::today;
-use crate::flood::Pace;
+use load::flood::Pace;
 
 /// What is compared, for how long, and where it is written.
 #[derive(clap::Args, Clone, Debug)]
@@ -78,12 +76,8 @@ pub struct Options {
     /// Points of the plot's row for each server; 0 for no plot
     #[arg(long, default_value_t = 10)]
     points: u32,
-    /// This repository's server [default: the static one, which deploy/build-static builds]
-    #[arg(long)]
-    localdns: Option<PathBuf>,
-    /// This is the run within the namespace, with this directory for files
-    #[arg(long, hide = true)]
-    inside: Option<PathBuf>,
+    #[command(flatten)]
+    stage: Stage,
 }
 
 /// Makes the namespace, runs the comparison in it and writes the report.
@@ -91,15 +85,11 @@ pub struct Options {
 /// # Errors
 /// When there is no right to a namespace, no server, or nowhere to write. A server that fails is a line of the report.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(dir) = &options.inside {
+    if let Some(dir) = &options.stage.inside {
         return Comparison::new(options, dir.clone())?.compare(options);
     }
-    if options.localdns.is_none() {
-        build()?;
-    }
     fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
-    let dir = std::env::temp_dir().join(format!("localdns-bench-{}", std::process::id()));
-    Namespace::make((0..measure::SLOTS).flat_map(measure::listen).map(|addr| addr.ip()))?.run_again(&dir)
+    options.stage.enter("bench", (0..measure::SLOTS).flat_map(measure::listen).map(|addr| addr.ip()))
 }
 
 struct Comparison {
@@ -113,7 +103,7 @@ struct Comparison {
 impl Comparison {
     fn new(options: &Options, dir: PathBuf) -> Result<Self> {
         let myself = std::env::current_exe().context("this program's file")?;
-        let localdns = options.localdns.clone().unwrap_or_else(|| ships(&myself));
+        let localdns = options.stage.server(&myself);
         let mut works = work::all();
         choose(&mut works, &options.works, |work| work.name)?;
         let mut kinds = Kind::ALL.to_vec();
@@ -138,7 +128,7 @@ impl Comparison {
             repeats: options.repeats,
             seed: 0,
             run: Run {
-                date: today(),
+                date: jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::now()).date().to_string(),
                 host: report::host(),
                 commit: report::commit(),
                 command: std::env::args().skip(1).take_while(|word| word != "--inside").collect(),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::measure::{Bench, Round};
 use super::servers::Server;
 use super::work::Work;
-use crate::flood::Pace;
+use load::flood::Pace;
 
 /// What one server showed.
 #[derive(Clone, Debug)]

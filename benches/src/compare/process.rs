@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::proc::Snapshot;
-use crate::clock::Clock;
+use load::clock::Clock;
 
 /// A command line.
 #[derive(Clone, Debug, Default)]

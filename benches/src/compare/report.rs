@@ -362,7 +362,7 @@ mod tests {
     use super::*;
     use crate::compare::proc::Usage;
     use crate::compare::work;
-    use crate::counts::{RunCounts, Window};
+    use load::counts::{RunCounts, Window};
 
     fn sample(server: Kind, number: u32, rate: u64, fraction: Option<f64>, disturbed: bool) -> Sample {
         let mut counts = RunCounts { replies: rate, answered: rate, lost: 1, ..RunCounts::default() };

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::config::{self, Place};
 use super::process::Launch;
 use super::work::{QueriesOf, Work};
-use crate::flood::Transport;
+use load::flood::Transport;
 
 /// Which program it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

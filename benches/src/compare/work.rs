@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::flood::Transport;
-use crate::workload::{Ask, Kind};
+use load::flood::Transport;
+use load::workload::{Ask, Kind};
 
 /// One row.
 #[derive(Clone, Debug)]

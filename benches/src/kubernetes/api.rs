@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::https::{Access, Connection};
-use crate::clock::Clock;
 use crate::compare::process::signal;
+use load::clock::Clock;
 
 /// What stands at each number: paths, and objects.
 type Objects<'o> = dyn Fn(u32) -> Vec<(String, Value)> + Sync + 'o;

@@ -21,11 +21,11 @@ use testkit::kube::{Api, Form, Reply, Request};
 use super::api::{Size, objects, slice_with};
 use super::subject::{Started, Subject, Who};
 use super::visible;
-use crate::clock::Clock;
 use crate::compare::config::hosts;
 use crate::compare::proc::Snapshot;
-use crate::flood::{self, FloodPlan, Pace};
-use crate::workload::{Ask, Kind, Workload};
+use load::clock::Clock;
+use load::flood::{self, FloodPlan, Pace};
+use load::workload::{Ask, Kind, Workload};
 
 /// How it is measured.
 pub(super) struct ChurnPlan<'p> {

@@ -19,9 +19,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::clock::Clock;
-use crate::compare::namespace::Namespace;
-use crate::compare::{build, ships};
+use crate::compare::stage::Stage;
+use load::clock::Clock;
 
 use api::{Api, Size};
 use subject::{Memory, Started, Subject, Who};
@@ -69,12 +68,8 @@ pub struct Options {
     /// CoreDNS 1.15.0
     #[arg(long, default_value = "coredns")]
     coredns: PathBuf,
-    /// This repository's server [default: the static one, which deploy/build-static builds]
-    #[arg(long)]
-    localdns: Option<PathBuf>,
-    /// This is the run within the namespace, with this directory for files
-    #[arg(long, hide = true)]
-    inside: Option<PathBuf>,
+    #[command(flatten)]
+    stage: Stage,
 }
 
 /// What can be measured by itself.
@@ -93,15 +88,11 @@ enum Part {
 /// # Errors
 /// When there is no right to a namespace, no API or no server, an answer is wrong, or a goal is missed.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(dir) = &options.inside {
+    if let Some(dir) = &options.stage.inside {
         return measure(options, dir);
     }
-    if options.localdns.is_none() {
-        build()?;
-    }
-    let dir = std::env::temp_dir().join(format!("localdns-kubernetes-{}", std::process::id()));
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-    Namespace::make(Who::ALL.map(Who::address).into_iter().filter(|own| *own != loopback))?.run_again(&dir)
+    options.stage.enter("kubernetes", Who::ALL.map(Who::address).into_iter().filter(|own| *own != loopback))
 }
 
 /// An API of 10,000 services and 100,000 endpoints that has its lists at hand, and a workload's lines for the services' names.
@@ -113,7 +104,7 @@ pub(crate) fn api_and_names() -> (testkit::kube::Api, String) {
 fn measure(options: &Options, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let myself = std::env::current_exe().context("this program's file")?;
-    let localdns = options.localdns.clone().unwrap_or_else(|| ships(&myself));
+    let localdns = options.stage.server(&myself);
     let size = Size { services: options.services, endpoints: options.endpoints };
     let mut goals = Vec::new();
     if options.parts.contains(&Part::Starts) {

@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use wire::{Name, Rcode};
 
-use crate::clock::Clock;
 use crate::compare::process::{Launch, Running};
-use crate::judge::{Expect, Judgement, judge};
+use load::clock::Clock;
+use load::judge::{Expect, Judgement, judge};
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

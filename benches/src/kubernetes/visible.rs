@@ -10,8 +10,8 @@ use serde_json::json;
 use super::api::{Api, Size};
 use super::https::Connection;
 use super::subject::{Started, question};
-use crate::clock::Clock;
-use crate::judge::Expect;
+use load::clock::Clock;
+use load::judge::Expect;
 
 /// From the API's reply to the answer that shows the change.
 #[derive(Default)]

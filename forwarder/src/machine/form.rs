@@ -183,7 +183,7 @@ impl<W> Forwarder<W> {
         let sent = form == Form::Whole && flight.has_subnet();
         // Where the subnet was made here of the client's address, the cache finds the answer by that subnet, for its clients
         // alone.
-        let own = flight.has_subnet() && !flight.held.0.query().added.has_subnet();
+        let own = flight.held.0.query().has_clients_subnet();
         // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network. Section 7.3 would have one without
         // the option taken as one with scope 0; then a forger need not repeat anything (section 11.2), so here only what
         // repeats the subnet is for everybody.

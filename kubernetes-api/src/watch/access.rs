@@ -9,6 +9,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
+use super::trust::FewCertificates;
 use crate::plain::plain;
 use crate::settings::{ClientFiles, Lost};
 
@@ -146,10 +147,15 @@ impl Pem {
     fn settings(self, host: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), Lost> {
         let name = self.server_name.as_deref().unwrap_or(host).to_owned();
         let name = ServerName::try_from(name.clone()).map_err(|_| lost(&name, "no name of a TLS server"))?;
-        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let of_tls = |error: rustls::Error| lost("TLS", &error.to_string());
+        let judge = FewCertificates::new(self.roots()?, provider.clone()).map_err(of_tls)?;
+        // Not dangerous: it is stricter than rustls's own, to which it leaves what is few.
+        let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| lost("TLS", &error.to_string()))?
-            .with_root_certificates(self.roots()?);
+            .map_err(of_tls)?
+            .dangerous()
+            .with_custom_certificate_verifier(judge);
         let config = match self.client {
             None => builder.with_no_client_auth(),
             Some(Client { certificate, key }) => {

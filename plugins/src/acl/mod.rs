@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use wire::{Ede, Message, Name, RType, Rcode};
 
 use crate::network::mapped;
-use observe::counters::Counter;
+use observe::counters::PerThread;
 use observe::{Families, Metric};
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
 use plugin::lasting::Keeps;
@@ -213,7 +213,9 @@ impl StepSpec for AclSpec {
     fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
         let registry: Arc<AclCounters> = context.lasting.get();
         let zones = || self.0.iter().flat_map(|list| &list.zones);
-        let of = |action, server: &String, zone: Option<&Name>| registry.counter(action, server, zone);
+        let of = |action, server: &String, zone: Option<&Name>| {
+            registry.counter(action, server, zone, context.threads)
+        };
         let counters = context.servers.iter().map(|server| ServerCounters {
             server: server.clone(),
             allowed: of(Action::Allow, server, None),
@@ -243,13 +245,13 @@ struct Acl {
 #[derive(Debug)]
 struct ServerCounters {
     server: String,
-    allowed: Arc<Counter>,
+    allowed: Arc<PerThread>,
     /// Blocked, filtered and dropped, by the zone of the list.
-    by_zone: HashMap<Name, [Arc<Counter>; 3]>,
+    by_zone: HashMap<Name, [Arc<PerThread>; 3]>,
 }
 
 impl Acl {
-    fn count(&self, server: &str, action: Action, zone: Option<&Name>) {
+    fn count(&self, server: &str, action: Action, zone: Option<&Name>, writer: usize) {
         let Some(counters) = self.counters.iter().find(|counters| counters.server == server) else { return };
         let refused = zone.and_then(|zone| counters.by_zone.get(zone));
         let counter = match (action, refused) {
@@ -258,7 +260,7 @@ impl Acl {
             (Action::Filter, Some([_, filtered, _])) => filtered,
             (Action::Drop, Some([.., dropped])) => dropped,
         };
-        counter.add_shared(1);
+        counter.add(writer);
     }
 }
 
@@ -268,7 +270,7 @@ impl Step for Acl {
         let found = self.spec.find(sought.name(), sought.rtype(), client);
         let action = found.map_or(Action::Allow, |(_, rule)| rule.action);
         if sought.counts {
-            self.count(sought.server, action, found.map(|(zone, _)| zone));
+            self.count(sought.server, action, found.map(|(zone, _)| zone), context.writer);
         }
         let (rcode, ede) = match action {
             Action::Allow => return Inward::Pass,
@@ -303,16 +305,17 @@ impl Step for Acl {
 
 /// What is counted of every `acl`, for as long as the process lives.
 #[derive(Debug, Default)]
-struct AclCounters(Mutex<BTreeMap<Labels, Arc<Counter>>>);
+struct AclCounters(Mutex<BTreeMap<Labels, Arc<PerThread>>>);
 
 /// What was done, the server, the zone of the list.
 type Labels = (usize, String, String);
 
 impl AclCounters {
-    fn counter(&self, action: Action, server: &str, zone: Option<&Name>) -> Arc<Counter> {
+    fn counter(&self, action: Action, server: &str, zone: Option<&Name>, threads: usize) -> Arc<PerThread> {
         let zone = zone.map(ToString::to_string).unwrap_or_default();
         let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.entry((action as usize, server.to_owned(), zone)).or_default().clone()
+        let labels = (action as usize, server.to_owned(), zone);
+        counters.entry(labels).or_insert_with(|| Arc::new(PerThread::new(threads))).clone()
     }
 }
 

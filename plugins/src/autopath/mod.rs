@@ -17,7 +17,7 @@ use wire::{Message, Name, Opcode, RType, Rcode, Rr, Section};
 pub use self::setup::AutopathSpec;
 pub(crate) use self::setup::read;
 use self::setup::{PLUGIN, PathSource};
-use observe::counters::Counter;
+use observe::counters::PerThread;
 use observe::{Families, Metric};
 use plugin::args::Result;
 use plugin::failure::Failure;
@@ -39,7 +39,7 @@ impl StepSpec for AutopathSpec {
             }
         };
         let registry: Arc<AutopathCounters> = context.lasting.get();
-        let counter = |server: &String| (server.clone(), registry.counter(server));
+        let counter = |server: &String| (server.clone(), registry.counter(server, context.threads));
         let answered = context.servers.iter().map(counter).collect();
         Ok(Arc::new(Autopath { spec: self.clone(), paths, answered }))
     }
@@ -62,7 +62,7 @@ struct Autopath {
     spec: AutopathSpec,
     paths: Paths,
     /// Where names that were found are counted, by server.
-    answered: Vec<(String, Arc<Counter>)>,
+    answered: Vec<(String, Arc<PerThread>)>,
 }
 
 /// Search paths.
@@ -138,6 +138,7 @@ impl Search<'_> {
         let first = told.section(Section::Answer).next();
         let Some(ttl) = first.map(|rr| rr.ttl).filter(|_| found != sought.name()) else { return };
         told.records.insert(0, Rr::new(Section::Answer, sought.name(), RType::CNAME, ttl, &spelled));
+        told.clear_ad();
     }
 
     fn count(&self, sought: &Sought<'_>, wishes: &mut dyn Wishes) {
@@ -208,6 +209,7 @@ impl<'s> Needs<'s> for Search<'s> {
         let mut told = first.unwrap_or_default();
         if self.step.spec.noerror {
             told.rcode = Rcode::NOERROR;
+            told.clear_ad();
         }
         Some(Inward::Answer(told))
     }
@@ -223,6 +225,7 @@ impl Back for Domain {
         // Behind an alias NXDOMAIN is about another name.
         if told.rcode == Rcode::NXDOMAIN && told.section(Section::Answer).next().is_none() {
             told.rcode = Rcode::NOERROR;
+            told.clear_ad();
         }
         Outward::Done
     }
@@ -230,12 +233,12 @@ impl Back for Domain {
 
 /// What is counted of every `autopath`, for as long as the process lives.
 #[derive(Debug, Default)]
-struct AutopathCounters(Mutex<BTreeMap<String, Arc<Counter>>>);
+struct AutopathCounters(Mutex<BTreeMap<String, Arc<PerThread>>>);
 
 impl AutopathCounters {
-    fn counter(&self, server: &str) -> Arc<Counter> {
+    fn counter(&self, server: &str, threads: usize) -> Arc<PerThread> {
         let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.entry(server.to_owned()).or_default().clone()
+        counters.entry(server.to_owned()).or_insert_with(|| Arc::new(PerThread::new(threads))).clone()
     }
 }
 

@@ -16,10 +16,12 @@ use wire::{Class, Flags, Query, RType, Reply};
 
 pub use self::registry::{HostsRegistry, plans};
 pub use self::setup::HostsSpec;
+use self::setup::PLUGIN;
 pub(crate) use self::setup::read;
 use clock::pace;
 use observe::Logger;
 use observe::counters::ThreadCounters;
+use plugin::failure::{Failure, FailureKind};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Scope, Tables};
 
@@ -111,7 +113,7 @@ impl Source for Hosts {
                     Lookup::Pass
                 } else {
                     // As CoreDNS: there is no SOA to deny the name with.
-                    Lookup::Fail(plugin::failure::Failure::NoHost)
+                    Lookup::Fail(Failure::own(PLUGIN, FailureKind::NotMine, "no such name"))
                 }
             }
         }

@@ -15,7 +15,7 @@ use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unkn
 use plugin::spec::{SourceSpec, Written};
 use plugin::{Fallthrough, SetupError};
 
-const PLUGIN: &str = "hosts";
+pub(super) const PLUGIN: &str = "hosts";
 const PROPERTIES: &[&str] = &[
     "fallthrough",
     "fallthrough_unsupported",

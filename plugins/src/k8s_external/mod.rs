@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::cluster_transfer;
+use crate::cluster_zone;
 use ::kubernetes::{Answered, External, ExternalRules, Lent};
 use corefile::Directive;
 use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
-use plugin::failure::Failure;
 use plugin::messages::OfZone;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use plugin::{Fallthrough, Lookup, QueryContext, Tables};
@@ -110,7 +109,7 @@ impl Source for Services {
             Answered::NotMine | Answered::NoName(_) => Lookup::Pass,
             Answered::Written => Lookup::Answer,
             Answered::Follow => Lookup::FollowOrFail,
-            Answered::Unknown(kind) => Lookup::Fail(Failure::ClusterUnknown(kind.resource())),
+            Answered::Unknown(kind) => Lookup::Fail(cluster_zone::not_known_yet(kind)),
         }
     }
 
@@ -125,7 +124,7 @@ impl Source for Services {
         let soa_alone = context.proto == Proto::Udp;
         let (name, serial) = (&request.query.name, request.serial());
         let transfer = external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone);
-        cluster_transfer::of_zone(transfer)
+        cluster_zone::of_zone(transfer)
     }
 
     fn explain(&self, query: &Query<'_>) -> Explained {

@@ -22,14 +22,13 @@ pub use self::setup::{KubernetesSpec, keep_snapshots_apart, odd, unreachable};
 pub use self::snapshot::SnapshotSpec;
 pub use self::status::{ClusterStatus, KindStatus};
 pub use self::wrong::Wrong;
-use crate::cluster_transfer;
+use crate::cluster_zone;
 use cluster::Cluster;
 use labels::Published;
 use observe::counters::ThreadCounters;
 use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::endpoint::Endpoint;
-use plugin::failure::Failure;
 use plugin::messages::OfZone;
 use plugin::search::SearchPaths;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
@@ -94,7 +93,7 @@ impl Source for Kubernetes {
             }
             // `fallthrough` is for names that do not exist. Whether this one does is not known yet, so the next plugin is not
             // asked.
-            Answered::Unknown(kind) => Lookup::Fail(Failure::ClusterUnknown(kind.resource())),
+            Answered::Unknown(kind) => Lookup::Fail(cluster_zone::not_known_yet(kind)),
         }
     }
 
@@ -106,7 +105,7 @@ impl Source for Kubernetes {
         let soa_alone = context.proto == Proto::Udp;
         let name = &request.query.name;
         let transfer = self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone);
-        cluster_transfer::of_zone(transfer)
+        cluster_zone::of_zone(transfer)
     }
 
     fn explain(&self, query: &Query<'_>) -> Explained {

@@ -54,8 +54,11 @@ impl<'m> NameMaps<'m> {
             return;
         }
         let (mut owners, mut values) = (Known::new(), Known::new());
+        let mut changed = false;
         for at in 0..told.records.len() {
-            if self.map_record(&mut told.records[at], &mut owners, &mut values, wishes).is_err() {
+            let mapped = self.map_record(&mut told.records[at], &mut owners, &mut values, wishes);
+            changed |= mapped.as_ref().is_ok_and(|changed| *changed);
+            if mapped.is_err() {
                 if told.records[at].section != Section::Additional {
                     told.flags |= Flags::TC;
                 }
@@ -63,19 +66,24 @@ impl<'m> NameMaps<'m> {
                 break;
             }
         }
+        if changed {
+            told.clear_ad();
+        }
     }
 
+    /// Whether it is another record now.
     fn map_record(
         &self,
         rr: &mut Rr,
         owners: &mut Known,
         values: &mut Known,
         wishes: &mut dyn Wishes,
-    ) -> Result<(), NoMore> {
+    ) -> Result<bool, NoMore> {
+        let mut changed = false;
         if !self.owners.is_empty()
             && let Some(name) = self.map(&self.owners, &rr.name(), owners, wishes)?
         {
-            rr.owner = name;
+            (rr.owner, changed) = (name, true);
         }
         if !self.values.is_empty()
             && let Some(at) = value_at(rr)
@@ -83,8 +91,9 @@ impl<'m> NameMaps<'m> {
             && let Some(name) = self.map(&self.values, &name, values, wishes)?
         {
             rr.data = [&rr.data[..at], &name, &rr.data[end..]].concat().into();
+            changed = true;
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// What the rules make of a name; `None` where it stays.

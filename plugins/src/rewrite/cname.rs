@@ -27,6 +27,7 @@ impl Cname {
         });
         let Some((at, to)) = found else { return Outward::Done };
         let Some(wish) = wishes.wish(&to, sought.rtype(), sought.class()) else { return Outward::Waits };
+        told.clear_ad();
         told.records[at].data = to.as_wire().into();
         told.records.truncate(at + 1);
         told.records.retain(|rr| rr.rtype == RType::CNAME);

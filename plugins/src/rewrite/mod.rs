@@ -22,7 +22,7 @@ use edns0::{Edns0, Undo};
 use observe::labels::Labels;
 use pattern::{Pattern, Replacement};
 use plugin::QueryContext;
-use plugin::failure::{Failure, beginning};
+use plugin::failure::{Failure, FailureKind, beginning};
 use plugin::spec::{BuildContext, Explained, StepSpec};
 use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
 
@@ -84,6 +84,7 @@ struct Ttls {
     most: u32,
 }
 
+use setup::PLUGIN;
 pub(crate) use setup::read;
 
 impl StepSpec for Rewrite {
@@ -185,7 +186,11 @@ impl NameRule {
         let before = *sought.name();
         let after = self.pattern.replace_by(&before.to_string(), &self.to, label);
         let Some(after) = after else { return Ok(false) };
-        let name = Name::from_text(&after).map_err(|why| Failure::NameAfterRewrite(beginning(after), why))?;
+        let name = Name::from_text(&after).map_err(|why| {
+            let after = beginning(after);
+            let why = format!("the rules make {after:?} of it, which is not a name: {why}");
+            Failure::own(PLUGIN, FailureKind::Error, why)
+        })?;
         sought.set_name(name);
         if self.auto {
             reversals.push(Reversal::Names(NameMap::Zone(Box::new(Turned { from: name, to: before }))));
@@ -242,7 +247,10 @@ impl Back for Reversals<'_> {
                     Reversal::Ttl(Ttls { least, most }) => {
                         told.records.iter_mut().for_each(|rr| rr.ttl = rr.ttl.clamp(*least, *most));
                     }
-                    Reversal::Rcode(from, to) if told.rcode == *from => told.rcode = *to,
+                    Reversal::Rcode(from, to) if told.rcode == *from => {
+                        told.rcode = *to;
+                        told.clear_ad();
+                    }
                     Reversal::Rcode(..) => {}
                     Reversal::Cname(rule) => {
                         if rule.apply(sought, told, wishes) == Outward::Waits {

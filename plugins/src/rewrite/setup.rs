@@ -403,7 +403,7 @@ impl Ttls {
     }
 }
 
-const PLUGIN: &str = "rewrite";
+pub(super) const PLUGIN: &str = "rewrite";
 const KINDS: [(&str, Kind); 5] = [
     ("exact", Kind::Exact),
     ("prefix", Kind::Prefix),

@@ -23,10 +23,11 @@ use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::labels::Labels;
 use observe::{Families, Metric};
 use plugin::envelope::ReplySize;
-use plugin::failure::{Failure, beginning};
+use plugin::failure::{Failure, FailureKind, beginning};
 use plugin::lasting::Keeps;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Scope, Tables};
+use setup::PLUGIN;
 pub(crate) use setup::read;
 pub use setup::{Record, TemplateSpec, TemplateSpecs};
 use var::{Entries, Var};
@@ -228,7 +229,7 @@ impl One {
         let name = text.get_or_insert_with(NameText::new).of(&query.name);
         let missed = || match spec.fallthrough.through(&query.name) {
             true => Lookup::Pass,
-            false => Lookup::Fail(Failure::NoPattern),
+            false => Lookup::Fail(no_pattern()),
         };
         let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else { return missed() };
         match spec.evaluate(context, self.labels.as_deref(), self.size, query, regex, name) {
@@ -237,7 +238,7 @@ impl One {
                 self.answer(context, query, zone, regex, name, vars, reply)
             }
             Ok(None) => missed(),
-            Err(error) => Lookup::Fail(Failure::Template(beginning(error))),
+            Err(error) => Lookup::Fail(failed(beginning(error))),
         }
     }
 
@@ -257,7 +258,7 @@ impl One {
         if spec.has_no_records() {
             return Lookup::Answer;
         }
-        let Some(captures) = regex.captures(name) else { return Lookup::Fail(Failure::NoPattern) };
+        let Some(captures) = regex.captures(name) else { return Lookup::Fail(no_pattern()) };
         let class = if query.class == Class::ANY { spec.class } else { query.class };
         let rtype = if query.rtype == RType::ANY { spec.rtype } else { query.rtype };
         let (zone, groups) = (zone.to_string(), Groups::new(regex, captures));
@@ -277,11 +278,11 @@ impl One {
                 if let Err(error) = record.template.render(&data, &mut text) {
                     self.counters.template_failures.add_shared(1);
                     let error = format!("{error} in {:?}", record.text);
-                    return Lookup::Fail(Failure::Template(beginning(error)));
+                    return Lookup::Fail(failed(beginning(error)));
                 }
                 if let Err(error) = records.push(section, &text) {
                     self.counters.rr_failures.add_shared(1);
-                    return Lookup::Fail(Failure::Template(error.to_string()));
+                    return Lookup::Fail(failed(error.to_string()));
                 }
             }
         }
@@ -294,6 +295,16 @@ impl One {
             _ => Lookup::Answer,
         }
     }
+}
+
+/// The zone is a template's, and none of its patterns fits.
+fn no_pattern() -> Failure {
+    Failure::own(PLUGIN, FailureKind::NotMine, "no pattern matches")
+}
+
+/// A record could not be made.
+fn failed(why: String) -> Failure {
+    Failure::own(PLUGIN, FailureKind::Error, why)
 }
 
 /// The fields that a record of `template` may name; `vars` are the names of its variables.

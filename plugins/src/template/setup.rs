@@ -12,7 +12,7 @@ use plugin::args::{Args, Result, bad, no_block, number, regex, unknown_property,
 use plugin::spec::{SourceSpec, Written};
 use plugin::{Fallthrough, SetupError};
 
-const PLUGIN: &str = "template";
+pub(super) const PLUGIN: &str = "template";
 /// What a template without `match` is for: compiled once, for a Corefile may have a thousand of them.
 static EVERY_NAME: LazyLock<std::result::Result<Regex, regex::Error>> = LazyLock::new(|| Regex::new(".*"));
 const PROPERTIES: &[&str] =

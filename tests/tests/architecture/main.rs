@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gotemplate", &[]),
     ("sockets", &[]),
     ("node", &["sockets"]),
+    ("load", &["sockets", "wire"]),
     ("handover", &["clock", "node", "sockets"]),
     ("hostsfile", &["readfile", "wire"]),
     ("cache", &["wire"]),

@@ -1,5 +1,7 @@
 //! Upstreams that are hostile to EDNS, and client subnets.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::scope;
 use std::time::Duration;
 
@@ -165,6 +167,35 @@ fn the_upstreams_scope_goes_back_to_who_asked_with_a_subnet_and_decides_what_is_
                 assert_eq!(reply.option(ECS), None, "{name}: who sent none gets none");
             }
             assert_eq!(upstream.count(&format!("{name}.")), queries, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_failure_for_one_clients_subnet_is_no_failure_for_others() {
+    steadily(|| {
+        // Silent, until it is told otherwise.
+        let silent = Arc::new(AtomicBool::new(true));
+        let hears = silent.clone();
+        let upstream =
+            Upstream::start(
+                fresh_ip(),
+                move |asked| {
+                    if hears.load(Relaxed) { Action::Silent } else { good(asked) }
+                },
+            );
+        let dns = Dns::start(&format!(
+            "cache {{\nservfail 5m\n}}\nforward . {} {{\nread_timeout 200ms\nmax_fails 0\n}}",
+            upstream.word()
+        ));
+        let subnet = [0, 1, 24, 0, 192, 0, 2];
+        let failed = Ask::new("subnet.example", "A").option(ECS, &subnet).of(dns.at);
+        assert_eq!(failed.status(), "SERVFAIL");
+        assert_eq!(Ask::new("plain.example", "A").of(dns.at).status(), "SERVFAIL");
+        silent.store(false, Relaxed);
+        // What failed for all is kept, what failed for a part of the network is not.
+        for (name, status) in [("subnet.example", "NOERROR"), ("plain.example", "SERVFAIL")] {
+            assert_eq!(Ask::new(name, "A").of(dns.at).status(), status, "{name}");
         }
     });
 }

@@ -218,10 +218,10 @@ fn flags_and_additional_records_of_a_target_come_with_it_as_documented() {
     let template = "template IN A to {\nanswer \"{{ .Name }} 60 IN CNAME here.example.\"\n}";
     for (directives, name, old_tc, new, flags, additional) in [
         // The alias is the client's own answer, and its target's TC alone is told in place of its own.
-        (REWRITE, "cname-there.example", false, 0, "qr aa rd ra ad", &["new.example."][..]),
-        (REWRITE, "cname-there.example", false, 0x0200, "qr aa tc rd ra ad", &["new.example."]),
-        (REWRITE, "cname-there.example", true, 0, "qr aa rd ra ad", &["new.example."]),
-        (REWRITE, "cname-there.example", false, 0x0420, "qr aa rd ra ad", &["new.example."]),
+        (REWRITE, "cname-there.example", false, 0, "qr aa rd ra", &["new.example."][..]),
+        (REWRITE, "cname-there.example", false, 0x0200, "qr aa tc rd ra", &["new.example."]),
+        (REWRITE, "cname-there.example", true, 0, "qr aa rd ra", &["new.example."]),
+        (REWRITE, "cname-there.example", false, 0x0420, "qr aa rd ra", &["new.example."]),
         // A template's answer is its own, and of the target's the answer section comes, as in CoreDNS.
         (template, "x.to", false, 0x0020, "qr aa rd", &[]),
         (template, "x.to", false, 0x0200, "qr aa tc rd", &[]),

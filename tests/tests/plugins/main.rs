@@ -3,6 +3,7 @@
 mod admin;
 mod answers;
 mod around;
+mod authentic;
 mod autopath;
 mod cache;
 mod hosts;

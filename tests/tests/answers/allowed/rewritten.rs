@@ -94,6 +94,15 @@ pub(super) const ALLOWED: &[Allowed] = &[
         },
     },
     Allowed {
+        name: "AD of what a step changed",
+        stands: "AD is clear where a step changed or added records",
+        counted_alike: true,
+        matches: |case, difference| {
+            let steps = ["rewrite", "autopath"].iter().any(|step| case.text().contains(step));
+            difference.what == "flag ad" && steps && ours(case).flags & 0x0020 == 0
+        },
+    },
+    Allowed {
         name: "TTLs behind a rewritten alias",
         stands: "CoreDNS gives all records of an answer the least of them",
         counted_alike: true,

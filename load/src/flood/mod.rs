@@ -146,7 +146,7 @@ pub fn run(
 }
 
 /// Threads start and connect in this time; then all begin together.
-pub(crate) const SETUP: Duration = Duration::from_millis(50);
+pub const SETUP: Duration = Duration::from_millis(50);
 const LOOK_FOR_END: Duration = Duration::from_millis(20);
 const SLICE: Duration = Duration::from_micros(100);
 

@@ -1,7 +1,8 @@
-//! The transfer of a cluster's zone, as the plugins that have such zones answer a request for one.
+//! What the plugins that have a cluster's zones share: how they answer a request for a zone, and what is not known yet.
 
 use ::kubernetes::{Answered, Progress, Transfer};
-use plugin::failure::Failure;
+use kubernetes_api::objects::Kind;
+use plugin::failure::{Failure, FailureKind};
 use plugin::messages::{Next, OfZone, Push, RecordByRecord};
 
 /// What a source does with a request for a zone of which the cluster says this.
@@ -14,7 +15,13 @@ pub(crate) fn of_zone(transfer: Result<Transfer, Answered>) -> OfZone {
                 Progress::All => Next::End,
             })))
         }
-        Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),
+        Err(Answered::Unknown(kind)) => OfZone::Fail(not_known_yet(kind)),
         Err(_) => OfZone::Pass,
     }
+}
+
+/// Objects of this kind decide, and are not known yet.
+pub(crate) fn not_known_yet(kind: Kind) -> Failure {
+    // By whatever name a cluster's zone is asked for, it is `kubernetes` that waits for it.
+    Failure::own("kubernetes", FailureKind::NotReady, format!("{} are not known yet", kind.resource()))
 }

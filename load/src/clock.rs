@@ -2,9 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
-use jiff::tz::Offset;
-
 /// Nanoseconds since the run began, the same for all of its threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -29,9 +26,4 @@ impl Clock {
     pub fn sleep_until(&self, at_ns: u64) {
         std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(self.now_ns())));
     }
-}
-
-/// Today's date in UTC as `2026-01-31`.
-pub fn today() -> String {
-    Offset::UTC.to_datetime(Timestamp::now()).date().to_string()
 }

@@ -1,0 +1,56 @@
+//! What every measurement begins with: the server as it ships, the static binary, and a network of its own.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+
+use super::namespace::Namespace;
+
+// A comment of documentation would be printed as that of each subcommand.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Stage {
+    /// This repository's server [default: the static one, which deploy/build-static builds]
+    #[arg(long)]
+    localdns: Option<PathBuf>,
+    /// This is the run within the namespace, with this directory for files
+    #[arg(long, hide = true)]
+    pub(crate) inside: Option<PathBuf>,
+}
+
+impl Stage {
+    /// Builds the server where none is named, and runs this program again in a namespace whose loopback has these addresses;
+    /// `name` is that of the directory for its files.
+    ///
+    /// # Errors
+    /// When the server does not build, there is no right to a namespace, or the run in it fails.
+    pub(crate) fn enter(&self, name: &str, addresses: impl Iterator<Item = IpAddr>) -> Result<()> {
+        if self.localdns.is_none() {
+            build()?;
+        }
+        let dir = std::env::temp_dir().join(format!("localdns-{name}-{}", std::process::id()));
+        Namespace::make(addresses)?.run_again(&dir)
+    }
+
+    /// The one that is named, else the static one: beside the directory of this program, in that of its target.
+    pub(crate) fn server(&self, myself: &Path) -> PathBuf {
+        let target = myself.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("target"));
+        self.localdns.clone().unwrap_or_else(|| target.join("x86_64-unknown-linux-musl/release/localdns"))
+    }
+}
+
+/// Builds this repository's server as it ships where cargo is at hand; else an older build will do.
+fn build() -> Result<()> {
+    if std::env::var_os("CARGO").is_none() {
+        return Ok(());
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/build-static");
+    let status = Command::new(script).stdout(Stdio::null()).status();
+    ensure!(
+        status.context(script)?.success(),
+        "the static server does not build; --localdns FILE measures another build"
+    );
+    Ok(())
+}
