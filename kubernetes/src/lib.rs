@@ -7,6 +7,7 @@ pub mod index;
 #[cfg(test)]
 mod looks;
 pub mod snapshot;
+mod sync;
 #[cfg(test)]
 mod testing;
 

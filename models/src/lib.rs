@@ -1,22 +1,30 @@
-//! Models of what threads do to each other: waker, mailbox, flight registry and log ring.
+//! Models of what threads do to each other: waker, mailbox, flight registry, log ring, and a cluster's index.
 //!
-//! The files of `sockets`, `observe` and `listen` themselves are compiled here a second time, with loom's atomics, locks and counted
-//! pointers where theirs say `crate::sync`. The tests run a few steps of them in every order that so many preemptions allow,
-//! with every value that a weak memory may show. Loom knows no load that sees a later store: what only such a load would
+//! The files of `sockets`, `observe`, `listen` and `kubernetes` themselves are compiled here a second time, with loom's atomics, locks
+//! and counted pointers where theirs say `crate::sync`. The tests run a few steps of them in every order that so many preemptions
+//! allow, with every value that a weak memory may show. Loom knows no load that sees a later store: what only such a load would
 //! break is not found here.
 //!
-//! Beside that only the descriptor of a waker is made up: a counter that orders nothing, for a thread must not rely on what a
-//! system call happens to order.
+//! Beside that only two things are made up: the descriptor of a waker, a counter that orders nothing, for a thread must not rely on
+//! what a system call happens to order, and `arc_swap`, whose own steps are not modelled.
 
+#[path = "../../kubernetes/src/index/buckets.rs"]
+#[allow(dead_code, reason = "not everything of an index is modelled")]
+mod buckets;
 #[path = "../../listen/src/flights.rs"]
 #[allow(dead_code, reason = "what hashes a query is not modelled")]
 pub mod flights;
+pub mod index;
+#[path = "../../kubernetes/src/index/kinds.rs"]
+#[allow(dead_code, reason = "not everything of an index is modelled")]
+mod kinds;
 #[path = "../../listen/src/mailbox.rs"]
 pub mod mailbox;
 #[path = "../../sockets/src/pending.rs"]
 mod pending;
 #[path = "../../observe/src/ring.rs"]
 pub mod ring;
+mod swap;
 
 mod sync {
     pub(crate) use std::sync::PoisonError;
@@ -24,6 +32,7 @@ mod sync {
     pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, atomic};
 
     pub(crate) use crate::Waker;
+    pub(crate) use crate::swap::{ArcSwapOption, Guard};
 }
 
 use loom::sync::atomic::{AtomicUsize, Ordering};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 #[cfg(test)]
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use arc_swap::{ArcSwapOption, Guard};
+use crate::sync::{ArcSwapOption, Guard};
 
 /// Entries by hash. Read by many threads at once, changed by one.
 pub(crate) struct Buckets<T> {
@@ -138,13 +138,7 @@ impl<T: Clone> Buckets<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::index::Entry;
-
-    #[test]
-    fn a_bucket_of_one_service_is_two_lines_of_the_processors_cache() {
-        // Behind an `Arc`'s two counters; an allocator keeps up to 8 octets with each piece.
-        assert_eq!(2 * size_of::<usize>() + size_of::<Bucket<Entry>>(), 128 - 8);
-    }
+impl<T> Buckets<T> {
+    /// Octets of a bucket of one entry.
+    pub(super) const OCTETS: usize = size_of::<Bucket<T>>();
 }

@@ -11,6 +11,7 @@
 mod buckets;
 mod directory;
 mod entry;
+mod kinds;
 mod label;
 mod pods;
 mod serials;
@@ -21,11 +22,12 @@ mod writer;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use wire::hash_of;
 
 use buckets::{BucketView, Buckets};
+use kinds::Kinds;
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
 use serials::Serials;
@@ -60,9 +62,9 @@ pub struct Index {
     /// Which kinds are followed, a bit for each.
     wanted: u8,
     /// Those of which a list has been whole once.
-    known: AtomicU8,
+    known: Kinds,
     /// Those whose changes are heard just now.
-    followed: AtomicU8,
+    followed: Kinds,
     serials: Serials,
     /// How often something changed.
     changes: AtomicU64,
@@ -114,8 +116,8 @@ impl Index {
             namespaces: Buckets::new(FEW_BUCKETS),
             pods: Buckets::new(if wants.pods.is_some() { BUCKETS } else { 1 }),
             wanted: wants.kinds().fold(0, |all, kind| all | bit(kind)),
-            known: AtomicU8::new(0),
-            followed: AtomicU8::new(0),
+            known: Kinds::none(),
+            followed: Kinds::none(),
             serials: Serials::new(now),
             changes: AtomicU64::new(0),
             counts: Default::default(),
@@ -126,7 +128,7 @@ impl Index {
     /// known before, is not there.
     #[inline]
     pub fn unknown(&self) -> Unknown {
-        Unknown(self.wanted & !self.known.load(Acquire))
+        Unknown(self.wanted & !self.known.bits())
     }
 
     /// Everything that is followed.
@@ -141,7 +143,7 @@ impl Index {
 
     /// Whether changes of a kind are heard just now.
     pub fn is_followed(&self, kind: Kind) -> bool {
-        self.followed.load(Acquire) & bit(kind) != 0
+        self.followed.bits() & bit(kind) != 0
     }
 
     /// The serial of its zones.

@@ -92,6 +92,7 @@ impl Slices {
                 Some(slice) => self.known.insert(of.clone(), (new.clone(), slice.clone())),
                 None => self.known.remove(&of),
             };
+            let is_replaced = old.is_some();
             let old = old.map(|(names, _)| names).unwrap_or_default();
             for (all, (old, new)) in all.iter_mut().zip(old.into_iter().zip(new)) {
                 if let Some(left) = old.filter(|old| new.as_ref() != Some(old)) {
@@ -99,7 +100,10 @@ impl Slices {
                 }
                 if let Some((new, slice)) = new.zip(slice.as_ref()) {
                     let change = all.entry(new).or_default();
-                    change.replaced.insert(of.clone());
+                    // None of a first list is: no set is made then.
+                    if is_replaced {
+                        change.replaced.insert(of.clone());
+                    }
                     change.come.push(slice.clone());
                 }
             }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use wire::hash_of;
 
@@ -155,7 +155,7 @@ impl Writer {
         }
         if !has_room {
             self.crowded |= bit(kind);
-            self.index.known.fetch_and(!bit(kind), Release);
+            self.index.known.remove(bit(kind));
             self.watcher.crowded(kind, self.most_octets);
         }
         has_room
@@ -407,18 +407,18 @@ impl Sink for Writer {
         self.tell_count(kind);
         self.lead_back(kind);
         if self.crowded & bit(kind) == 0 {
-            self.index.known.fetch_or(bit(kind), Release);
+            self.index.known.add(bit(kind));
         }
         self.watcher.complete(kind);
     }
 
     fn following(&mut self, kind: Kind) {
-        self.index.followed.fetch_or(bit(kind), Release);
+        self.index.followed.add(bit(kind));
         self.watcher.following(kind);
     }
 
     fn lost(&mut self, kind: Kind, why: &Lost) {
-        self.index.followed.fetch_and(!bit(kind), Release);
+        self.index.followed.remove(bit(kind));
         self.end_list(kind, Vec::new());
         self.watcher.lost(kind, why);
     }

@@ -5,7 +5,7 @@ use std::thread::scope;
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Asked, Authority, Connection, Dns, Metrics, Options, Says, Server, Stream, Transport,
+    Action, Ask, Asked, Authority, Connection, Dns, Metrics, Options, Reply, Says, Server, Stream, Transport,
     Upstream, ask, assert_contains, eventually, free_port, fresh_ip, port, skip, steadily, tempdir,
 };
 
@@ -183,6 +183,55 @@ fn clients_that_share_a_flight_get_their_own_spelling_back() {
                 assert_eq!(asked.map(|asked| asked.join().unwrap()), ["192.0.2.1"; 3]);
             });
             assert!(upstream.count(&format!("{name}.")) < 3, "they shared a query");
+        }
+    });
+}
+
+#[test]
+fn clients_of_both_transports_share_a_flight_where_one_transport_is_asked_and_each_gets_what_fits_it() {
+    // Forty addresses fit what the upstream is asked for, but not a client without EDNS; two hundred fit no datagram here. With how
+    // many queries the upstream is asked, hedges aside, and whether over UDP, and over TCP.
+    let rows = [
+        ("", 40, 2, [true, true]),
+        ("", 200, 3, [true, true]),
+        ("prefer_udp", 40, 1, [true, false]),
+        ("prefer_udp", 200, 2, [true, true]),
+        ("force_tcp", 40, 1, [false, true]),
+        ("force_tcp", 200, 1, [false, true]),
+    ];
+    steadily(|| {
+        for (property, count, queries, over) in rows {
+            let upstream = Upstream::start(fresh_ip(), move |asked| {
+                let line = |n| format!("{} 300 IN A 198.51.100.{n}\n", asked.name);
+                let says = Says::answer(&(0..count).map(line).collect::<String>());
+                Action::Reply(says.fitting()).after(Duration::from_millis(200))
+            });
+            let ip = fresh_ip();
+            let forward = format!("forward . {} {{\n{property}\n}}", upstream.word());
+            let dns = Dns::start_on(ip, &format!("multisocket 2\nprometheus {ip}:9153\n{forward}"));
+            let plain = Ask::new("many.example", "A");
+            let asks = [plain.clone(), plain.clone().edns(1232), plain.clone().tcp(), plain.edns(512).tcp()];
+            let [short, long, streamed @ ..] = scope(|scope| {
+                let at = dns.at;
+                let asked = asks.map(|ask| scope.spawn(move || ask.of(at)));
+                asked.map(|asked| asked.join().unwrap())
+            });
+            let is_cut = |reply: &Reply| reply.flag_names().contains("tc");
+            assert!(is_cut(&short) && short.answers.len() < count, "{property} {count}: {short:?}");
+            assert_eq!(is_cut(&long), count == 200, "{property} {count}: {long:?}");
+            assert!(is_cut(&long) || long.answers.len() == count, "{property} {count}: {long:?}");
+            for reply in streamed {
+                assert_eq!((is_cut(&reply), reply.answers.len()), (false, count), "{property} {count}");
+            }
+            let hedges = Metrics::of((ip, 9153).into()).count("localdns_forward_hedges_total", &[]);
+            let asked: Vec<_> = upstream.asked_for("many.example.").iter().map(|one| one.transport).collect();
+            assert_eq!(
+                asked.len() as f64 - hedges,
+                f64::from(queries),
+                "{property} {count}: {asked:?}, {hedges} hedges"
+            );
+            let is_over = [Transport::Udp, Transport::Tcp].map(|transport| asked.contains(&transport));
+            assert_eq!(is_over, over, "{property} {count}: {asked:?}");
         }
     });
 }
