@@ -14,9 +14,14 @@ pub enum NoAnswer {
     /// No stanza of the block forwards this name.
     #[error("no forwarder defined")]
     NoStanza,
-    /// The stanza has no upstream at the moment (an empty resolv.conf).
-    #[error("no nameserver")]
+    /// The stanza has no upstream at the moment: no name among them has been looked up yet.
+    #[error("no address of an upstream is known: none of the host names in `forward` could be looked up")]
     NoUpstream,
+    /// Each of its upstreams is left out, as it sends our queries back.
+    #[error(
+        "no upstream is left to ask, as each one sends our queries back to us: name one that does not in `forward`, or in the file that it follows"
+    )]
+    AllLoop,
     /// Every upstream is down, and the stanza says to fail fast.
     #[error("no healthy proxies")]
     NoHealthy,

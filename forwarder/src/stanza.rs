@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use wire::{Name, Proto, Rcode};
 
 use crate::fair::{Fair, Who};
-use crate::{HealthCheck, MAX_UPSTREAMS, Policy, StanzaMetrics, Upstream};
+use crate::{HealthCheck, MAX_UPSTREAMS, NoAnswer, Policy, StanzaMetrics, Upstream};
 
 /// What a stanza's properties say, with CoreDNS's defaults.
 #[derive(Clone, Debug)]
@@ -166,6 +166,11 @@ impl Stanza {
         self.lock_looping().clone()
     }
 
+    /// Why it asks nobody, where it has no upstreams.
+    pub(crate) fn without_upstreams(&self) -> NoAnswer {
+        if self.lock_looping().is_empty() { NoAnswer::NoUpstream } else { NoAnswer::AllLoop }
+    }
+
     /// Asks `upstreams` alone from now on, for the others send our queries back to us. Only where it still asks `before`: `false`
     /// where a followed file or name has given it others meanwhile.
     pub fn leave_out(
@@ -317,6 +322,20 @@ mod tests {
         ] {
             assert_eq!(stanza.matches(&name(asked)), taken, "{asked}");
         }
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "a test's time begins at any moment")]
+    fn without_upstreams_it_says_whether_loops_are_why() {
+        let stanza = stanza("example.org", &[]);
+        let unknown = stanza.without_upstreams().to_string();
+        assert!(unknown.starts_with("no address of an upstream is known: "), "{unknown}");
+        let (registry, _requests) = crate::Registry::new(std::time::Instant::now());
+        let looping = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
+        let before = stanza.upstreams();
+        assert!(stanza.leave_out(&before, vec![looping], Vec::new()));
+        let all_loop = stanza.without_upstreams().to_string();
+        assert!(all_loop.starts_with("no upstream is left to ask, as each one sends"), "{all_loop}");
     }
 
     #[test]

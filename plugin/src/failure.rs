@@ -26,6 +26,9 @@ pub enum Failure {
     /// What a name leads to has no answer, as whoever was asked for it said.
     #[error("the name that it leads to has no answer: {0}")]
     Target(Rcode),
+    /// The same of a name that was looked up here. `errors` has told of that name, as in CoreDNS, and says nothing twice.
+    #[error("{0}")]
+    OfTarget(Box<Failure>),
     /// An answer needs another that the client may not have.
     #[error("plugin/acl: a name that the answer leads to is dropped")]
     Dropped,
@@ -100,6 +103,7 @@ impl Failure {
                 Rcode::REFUSED
             }
             Self::NoUpdate => Rcode::NOTIMP,
+            Self::OfTarget(failure) => failure.rcode(),
             Self::NoNextPlugin(_)
             | Self::Own(_)
             | Self::Target(_)
@@ -121,29 +125,46 @@ impl Failure {
     pub fn is_error(&self) -> bool {
         match self {
             Self::Own(own) => own.kind == FailureKind::Error,
-            Self::NotTaken | Self::NotPermitted | Self::NoUpdate => false,
+            Self::NotTaken | Self::NotPermitted | Self::NoUpdate | Self::OfTarget(_) => false,
             _ => true,
+        }
+    }
+
+    /// The same failure, of a name that was asked for because another leads to it: what `errors` told of that name is told
+    /// once.
+    #[must_use]
+    pub fn of_target(self) -> Self {
+        match self {
+            // Nobody has told that the time was over before anybody was asked.
+            Self::Forward(forwarder::NoAnswer::Patience) => self,
+            Self::NoPlugin | Self::NoNextPlugin(_) | Self::Own(_) | Self::Forward(_) => {
+                Self::OfTarget(Box::new(self))
+            }
+            // No query for it has failed: it was not asked for.
+            _ => self,
         }
     }
 
     /// What a client with EDNS is told besides (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
+        let other = |text| Some(Ede { code: 0, text });
         match self {
             Self::NoZone | Self::Class | Self::NoPlugin => Some(Ede::NOT_AUTHORITATIVE),
             Self::Own(OwnFailure { kind: FailureKind::NotReady, .. }) => Some(Ede::NOT_READY),
             Self::NotTaken | Self::NoUpdate => Some(Ede::NOT_SUPPORTED),
             Self::NotPermitted => Some(Ede { code: 18, text: "" }),
-            Self::Transfers => Some(Ede { code: 0, text: "too many transfers at a time" }),
-            Self::NoNextPlugin(_)
-            | Self::Own(_)
-            | Self::Target(_)
-            | Self::Dropped
-            | Self::TooManyNames(_)
-            | Self::TooManyRecords(_)
-            | Self::Circle
-            | Self::CutOff(_)
-            | Self::Overload
-            | Self::Panic => Some(Ede { code: 0, text: "" }),
+            Self::Transfers => other("too many transfers at a time"),
+            Self::OfTarget(failure) => failure.ede(),
+            Self::NoNextPlugin(_) => other("no plugin of the server block is left to ask"),
+            Self::Own(_) => other("a plugin of the server block has no answer"),
+            Self::Target(_) => other("the name that it leads to has no answer"),
+            Self::Dropped => other("a name that the answer leads to is dropped"),
+            Self::TooManyNames(_) => other("the answer leads to too many other names"),
+            Self::TooManyRecords(_) => other("the answer leads through too many records"),
+            Self::Circle => other("the answer leads round in circles"),
+            Self::CutOff(_) => other("the transfer is cut off"),
+            Self::Overload => other("too many queries in flight"),
+            Self::Panic => other("a fault of this server"),
             Self::Forward(failure) => Some(forward_ede(failure)),
         }
     }
@@ -165,12 +186,15 @@ const LONGEST_NAME: usize = 1_016;
 fn forward_ede(failure: &forwarder::NoAnswer) -> Ede {
     use forwarder::NoAnswer as F;
     match failure {
-        F::Silent { .. } | F::NoHealthy | F::NoUpstream | F::NoStanza => Ede::NO_REACHABLE_AUTHORITY,
+        F::Silent { .. } | F::NoHealthy | F::NoUpstream | F::AllLoop | F::NoStanza => {
+            Ede::NO_REACHABLE_AUTHORITY
+        }
         F::Network { .. } | F::NoSocket { .. } | F::NotSent { .. } | F::Exchange(_) | F::Garbled(_) => {
             Ede::NETWORK_ERROR
         }
         F::MaxConcurrent(_) => Ede { code: 0, text: "concurrent queries exceeded maximum" },
         F::TableFull | F::Subnets => Ede { code: 0, text: "too many queries in flight" },
-        F::Patience | F::Shutdown => Ede { code: 0, text: "" },
+        F::Patience => Ede { code: 0, text: "no answer within the time allowed" },
+        F::Shutdown => Ede { code: 0, text: "shutting down" },
     }
 }

@@ -130,7 +130,7 @@ impl<W> Forwarder<W> {
     /// Asks the upstreams of the first stanza that forwards the name, or joins who asks the same already.
     ///
     /// # Errors
-    /// The waiter and why: [`NoAnswer::NoStanza`], [`NoAnswer::NoUpstream`], [`NoAnswer::NoHealthy`] (with failfast),
+    /// The waiter and why: [`NoAnswer::NoStanza`], [`NoAnswer::NoUpstream`] or [`NoAnswer::AllLoop`], [`NoAnswer::NoHealthy`] (with failfast),
     /// [`NoAnswer::MaxConcurrent`], [`NoAnswer::TableFull`], [`NoAnswer::Subnets`] (ask again without the client's subnet).
     /// After `Ok` the waiter comes back through [`Effects::finished`], once.
     pub fn ask(
@@ -160,7 +160,7 @@ impl<W> Forwarder<W> {
         }
         let upstreams = stanza.upstreams();
         if upstreams.is_empty() {
-            return refuse(waiter, NoAnswer::NoUpstream);
+            return refuse(waiter, stanza.without_upstreams());
         }
         let spec = stanza.spec();
         let tcp = stanza.asks_over_tcp(ask.proto);

@@ -178,7 +178,7 @@ impl<W> Forwarder<W> {
         let who = self.table[slot].waiters.asker;
         // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
         let admitted = if upstreams.is_empty() {
-            Err(NoAnswer::NoUpstream)
+            Err(stanza.without_upstreams())
         } else {
             stanza.admit(who).ok_or(NoAnswer::MaxConcurrent(stanza.spec().max_concurrent))
         };

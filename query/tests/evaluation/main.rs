@@ -328,7 +328,7 @@ fn scene_that_asks(wants: Wants) -> Scene {
 
 fn octet(name: &str) -> Result<u8, Failure> {
     match name.split('.').next() {
-        Some("fails") => Err(Failure::Forward(forwarder::NoAnswer::NoUpstream)),
+        Some("fails") => Err(Failure::Forward(forwarder::NoAnswer::NoHealthy)),
         Some(label) => Ok(label.len() as u8),
         None => Ok(0),
     }
@@ -362,13 +362,13 @@ fn several_wishes_are_asked_for_at_once() {
             "a.example.org",
             vec!["fails.other", "x.other"],
             vec![names(&["fails.other", "x.other"])],
-            "NOERROR 1 1, no nameserver",
+            "NOERROR 1 1, no healthy proxies",
         ),
         (
             "a.example.org",
             vec!["x.other", "fails.other"],
             vec![names(&["x.other", "fails.other"])],
-            "SERVFAIL 1 1, no nameserver",
+            "SERVFAIL 1 1, no healthy proxies",
         ),
     ] {
         let scene = scene_that_asks(Wants { names: wants.clone(), ..Wants::default() });
