@@ -30,6 +30,7 @@ mod rules;
 mod status;
 mod status_page;
 mod stop_in_reload;
+mod stop_in_start;
 mod tcp_alone;
 mod trials;
 mod up_and_down;
