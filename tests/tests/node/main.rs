@@ -31,6 +31,7 @@ mod status;
 mod status_page;
 mod stop_in_reload;
 mod stop_in_start;
+mod taken_links;
 mod tcp_alone;
 mod trials;
 mod up_and_down;
