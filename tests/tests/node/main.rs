@@ -19,6 +19,7 @@ mod manifest;
 mod networkd;
 mod never_dark;
 mod node_cache;
+mod node_cache_flags;
 mod node_local;
 mod older_kernel;
 mod overload;
