@@ -28,6 +28,7 @@ mod pods;
 mod production;
 mod restart;
 mod rules;
+mod setup_errors;
 mod status;
 mod status_page;
 mod stop_in_reload;
