@@ -25,6 +25,7 @@ mod older_kernel;
 mod overload;
 mod owners;
 mod pods;
+mod probe_mark;
 mod production;
 mod restart;
 mod rules;
