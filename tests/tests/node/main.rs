@@ -24,6 +24,7 @@ mod node_local;
 mod older_kernel;
 mod overload;
 mod owners;
+mod partial_start;
 mod pods;
 mod probe_mark;
 mod production;
