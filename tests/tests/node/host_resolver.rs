@@ -296,6 +296,17 @@ impl Machine {
         tests::publish(Path::new("/run/state"), state);
     }
 
+    /// From now on `networkctl` hangs, where it is called with this.
+    #[allow(clippy::unused_self, reason = "without the programs nobody hangs")]
+    pub(super) fn hangs_at(&self, word: &str) {
+        tests::publish(Path::new("/run/hangs"), word);
+    }
+
+    #[allow(clippy::unused_self, reason = "without the programs nobody hangs")]
+    pub(super) fn hangs_nowhere(&self) {
+        let _ = fs::remove_file("/run/hangs");
+    }
+
     pub(super) fn resolv_conf(&self, text: &str) {
         tests::publish(Path::new("/run/systemd/resolve/resolv.conf"), text);
     }
@@ -340,6 +351,7 @@ const RESOLVED_DROP_IN: &str = "/run/systemd/resolved.conf.d/70-localdns.conf";
 const RESOLVED_RELOAD: &str = "try-reload-or-restart systemd-resolved.service";
 const NETWORKCTL: &str = r#"#!/bin/sh
 echo "$*" >> /run/calls
+[ -e /run/hangs ] && case "$*" in *"$(cat /run/hangs)"*) exec sleep 60 ;; esac
 case "$*" in
 *status*) if [ -s /run/networkctl-json ]; then cat /run/networkctl-json
     elif [ -e /run/networkctl-json ]; then echo "networkctl: unrecognized option '--json=short'" >&2; exit 1

@@ -230,27 +230,32 @@ fn serve(words: &[&'static str]) -> Server {
 }
 
 fn serve_of(template: &str, words: &[&'static str]) -> Server {
+    let options = options_of(template);
+    Server::start_with("", words.iter().fold(options, |options, word| options.args([*word])))
+}
+
+/// How it is started on this template; its flags come behind.
+pub(super) fn options_of(template: &str) -> Options {
     std::fs::write("/run/Corefile.base", template).expect("/run is ours");
     std::fs::create_dir_all("/run/kube-dns").expect("/run is ours");
-    let options = Options::default()
+    Options::default()
         .subcommand(&["node-cache"])
         .args(["-basecorefile", "/run/Corefile.base", "-kubednscm", "/run/kube-dns"])
         .args(["-upstreamsvc", "kube-dns-upstream"])
-        .env("KUBE_DNS_UPSTREAM_SERVICE_HOST", "10.96.0.10");
-    Server::start_with("", words.iter().fold(options, |options, word| options.args([*word])))
+        .env("KUBE_DNS_UPSTREAM_SERVICE_HOST", "10.96.0.10")
 }
 
 fn configmap(key: &str, text: &str) {
     tests::publish(Path::new("/run/kube-dns").join(key).as_path(), text);
 }
 
-fn answer(address: &str) -> String {
+pub(super) fn answer(address: &str) -> String {
     let address: IpAddr = address.parse().expect("an address");
     ask((address, 53).into(), NAME, "A").short().concat()
 }
 
 /// The add-on manifest's, with `hosts` to tell who answers, and a shorter `reload`.
-const TEMPLATE: &str = "
+pub(super) const TEMPLATE: &str = "
 cluster.local:53 {
     errors
     cache {
