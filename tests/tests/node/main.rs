@@ -29,6 +29,7 @@ mod restart;
 mod rules;
 mod status;
 mod status_page;
+mod status_script;
 mod stop_in_reload;
 mod tcp_alone;
 mod trials;
