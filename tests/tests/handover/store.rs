@@ -100,6 +100,23 @@ fn an_address_that_went_while_nobody_served_comes_back_with_the_sockets_that_are
 }
 
 #[test]
+fn the_manager_is_told_to_watch_nothing_that_it_keeps() {
+    isolated(|| {
+        if !tool("the_manager_is_told_to_watch_nothing_that_it_keeps", "bash") {
+            return;
+        }
+        let (manager, upstream) = (Manager::new(), upstream());
+        let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
+        manager.wait_for_stored(&names(2), PATIENCE);
+        assert!(server.stop().success());
+        // Two sockets for UDP, a listener, and what is known.
+        assert_eq!(manager.said("FDSTORE=1\n"), 4);
+        // It would close a socket that is polled and has an error.
+        assert_eq!(manager.said("FDSTORE=1\nFDPOLL=0\n"), 4);
+    });
+}
+
+#[test]
 fn a_store_with_too_little_room_is_told_of() {
     isolated(|| {
         let test = "a_store_with_too_little_room_is_told_of";

@@ -4,6 +4,7 @@ mod addresses;
 mod bad_input;
 mod command_line;
 mod hanging;
+mod image;
 mod packages;
 mod packages_rpm;
 mod reload;

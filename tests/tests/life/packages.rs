@@ -19,6 +19,7 @@ const HELD: &[&str] = &[
     "/usr/bin/localdns",
     "/usr/lib/systemd/system/localdns-node-resolver.service",
     "/usr/lib/systemd/system/localdns-node-annotate.service",
+    "/usr/lib/systemd/system/localdns-node-up.service",
     "/usr/lib/systemd/system/localdns-node.service",
     "/usr/lib/systemd/system/localdns-refresh.service",
     "/usr/lib/systemd/system/localdns-refresh.timer",

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Action, Options, Says, Server, Upstream, ask, eventually, isolated, run, signal, tool};
+use tests::{Action, Manager, Options, Says, Server, Upstream, ask, eventually, isolated, run, signal, tool};
 
 use super::lab::{CLUSTER, Lab, NAME, POD, US, within};
 
@@ -181,6 +181,49 @@ fn no_program_runs_where_no_rule_of_iptables_is_ours() {
         Tools("legacy").run("iptables", &["-t", "raw", "-S"]);
         let told = up("/nonexistent");
         assert!(told.contains("there are tables of iptables-legacy"), "{told}");
+    });
+}
+
+#[test]
+fn a_start_changes_each_familys_tables_by_one_program_and_a_second_one_by_none() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        let tools = Tools("nft");
+        std::fs::create_dir("/run/told").expect("the test's own");
+        for name in ["iptables", "iptables-restore", "ip6tables", "ip6tables-restore"] {
+            let script = format!(
+                "#!/bin/sh\necho {name} $* >> /run/called\nexec /usr/sbin/xtables-nft-multi {name} \"$@\"\n"
+            );
+            let path = format!("/run/told/{name}");
+            std::fs::write(&path, script).expect("the test's own");
+            run("chmod", &["755", &path]);
+        }
+        for (rules, count) in [("iptables", 16), ("node-cache", 48)] {
+            for changes in [&["iptables-restore -w 4 --noflush", "ip6tables-restore -w 4 --noflush"][..], &[]]
+            {
+                let _ = std::fs::remove_file("/run/called");
+                let manager = Manager::new();
+                let mut server = lab.serve_with(|_| {
+                    let options = manager.options().subcommand(&["node", "run"]);
+                    let options = options.args(["-rules", rules, "-host-resolver", "none"]);
+                    options.env("PATH", &format!("/run/told:{}", tools.path()))
+                });
+                // It says so once the rules are those that are to be.
+                manager.wait_for("READY=1", 1, Duration::from_secs(15));
+                assert_eq!(tools.ours().len(), count);
+                let called = std::fs::read_to_string("/run/called").expect("it asks what is there");
+                let (reads, others): (Vec<_>, Vec<_>) =
+                    called.lines().partition(|line| line.contains(" -S "));
+                assert_eq!(others, changes, "-rules {rules}");
+                assert!(reads.iter().all(|line| line.contains("tables -w 4 -t ")), "{called}");
+                signal(server.pid(), "KILL");
+                server.wait(Duration::from_secs(5));
+                manager.forget();
+            }
+            let mut down = Command::new(tests::binary());
+            down.args(["node", "down"]).env("PATH", tools.path());
+            assert!(tests::output(down, Duration::from_secs(20)).status.success());
+        }
     });
 }
 

@@ -33,6 +33,7 @@ mod rules;
 mod setup_errors;
 mod status;
 mod status_page;
+mod status_script;
 mod stop_in_reload;
 mod stop_in_start;
 mod taken_links;
