@@ -28,7 +28,7 @@ pub enum Failure {
     Target(Rcode),
     /// The same of a name that was looked up here. `errors` has told of that name, as in CoreDNS, and says nothing twice.
     #[error("{0}")]
-    OfTarget(Box<Failure>),
+    OfTarget(Box<Self>),
     /// An answer needs another that the client may not have.
     #[error("plugin/acl: a name that the answer leads to is dropped")]
     Dropped,
