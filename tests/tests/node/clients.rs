@@ -21,7 +21,7 @@ pub(crate) fn thirty_percent() -> u32 {
         return rate.parse().expect("HANDOVER_RATE is queries a second");
     }
     let started = now();
-    let answered = flood(at(ADDRESSES[0]), 50_000, 500, |_| Ask::new(NAME, "A"), is_ours);
+    let answered = flood(at(ADDRESSES[0]), 50_000, 500, |_| Ask::new(NAME, "A"), judge(is_ours));
     answered.assert_clean();
     let measured = answered.answered as f64 / started.elapsed().as_secs_f64();
     tell(&format!("measured: {measured:.0} queries a second"));
@@ -44,13 +44,24 @@ impl Clients {
 
     /// So many queries a second over UDP from each place to each address.
     pub(crate) fn start(rate: u32) -> Self {
+        Self::of(&[None, Some(POD)], &ADDRESSES, rate, is_ours)
+    }
+
+    /// So many from each of these places to each of these addresses, whose replies are judged so.
+    pub(crate) fn of(
+        places: &[Option<&'static str>],
+        addresses: &[&'static str],
+        rate: u32,
+        is_right: fn(&str) -> bool,
+    ) -> Self {
         let (started, stop) = (now(), Arc::new(AtomicBool::new(false)));
-        let places = || ADDRESSES.into_iter().flat_map(|ip| [(None, ip), (Some(POD), ip)]);
-        let streams = places().map(|(place, ip)| placed(place, move || stream(at(ip), rate))).collect();
+        let places = || addresses.iter().flat_map(|&ip| places.iter().map(move |&place| (place, ip)));
+        let streams =
+            places().map(|(place, ip)| placed(place, move || stream(at(ip), rate, is_right))).collect();
         let over_tcp: Vec<_> = places().map(|_| Arc::<AtomicUsize>::default()).collect();
         let tcp = places().zip(&over_tcp).map(|((place, ip), count)| {
             let (count, stop) = (count.clone(), stop.clone());
-            placed(place, move || thread::spawn(move || tcp(at(ip), &count, &stop)))
+            placed(place, move || thread::spawn(move || tcp(at(ip), is_right, &count, &stop)))
         });
         let tcp = tcp.collect();
         Self { started, streams, tcp, over_tcp, stop }
@@ -65,7 +76,7 @@ impl Clients {
         });
     }
 
-    /// Ends them, and asserts that every query got one reply, of ours.
+    /// Ends them, and asserts that every query got one right reply.
     pub(crate) fn finish(self) {
         eventually("queries over TCP", PATIENCE, || {
             self.over_tcp.iter().all(|asked| asked.load(Ordering::Relaxed) > 10).then_some(())
@@ -93,23 +104,32 @@ fn placed<T: Send + 'static>(place: Option<&'static str>, make: impl FnOnce() ->
     }
 }
 
-fn stream(at: SocketAddr, rate: u32) -> Stream {
-    Stream::start(at, rate, |_| Ask::new(NAME, "A"), is_ours)
+fn stream(at: SocketAddr, rate: u32, is_right: fn(&str) -> bool) -> Stream {
+    Stream::start(at, rate, |_| Ask::new(NAME, "A"), judge(is_right))
 }
 
-fn is_ours(_: usize, message: &Message) -> bool {
-    message.answers.first().is_some_and(|record| record.data == US)
+fn judge(is_right: fn(&str) -> bool) -> impl Fn(usize, &Message) -> bool + Copy + Send + 'static {
+    move |_, message| message.answers.first().is_some_and(|record| is_right(&record.data))
+}
+
+fn is_ours(who: &str) -> bool {
+    who == US
 }
 
 /// Asks every 50 ms; how often, and what went wrong.
-fn tcp(at: SocketAddr, count: &AtomicUsize, stop: &AtomicBool) -> (usize, Vec<String>) {
+fn tcp(
+    at: SocketAddr,
+    is_right: fn(&str) -> bool,
+    count: &AtomicUsize,
+    stop: &AtomicBool,
+) -> (usize, Vec<String>) {
     let (mut asked, mut failed) = (0, Vec::new());
     while !stop.load(Ordering::Relaxed) {
         let next = now() + Duration::from_millis(50);
         asked += 1;
         count.store(asked, Ordering::Relaxed);
         match Ask::new(NAME, "A").tcp().try_of(at) {
-            Ok(reply) if reply.short() == [US] => {}
+            Ok(reply) if is_right(&reply.short().concat()) => {}
             Ok(reply) => failed.push(format!("query {asked} to {at}: {reply:?}")),
             Err(error) => failed.push(format!("query {asked} to {at}: {error:#}")),
         }

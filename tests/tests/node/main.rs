@@ -4,6 +4,7 @@ mod bad_input;
 mod both_addresses;
 mod broken_start;
 mod chaos;
+mod clean_stop;
 mod clients;
 mod deaths;
 mod delegated;

@@ -1,0 +1,52 @@
+//! A clean stop while pods and the host ask a thousand times a second: whoever asks is answered, here or elsewhere.
+
+use std::time::Duration;
+
+use tests::{eventually, isolated_steadily, now, run, signal, tool};
+
+use super::clients::Clients;
+use super::lab::{CLUSTER, Lab, POD, US};
+
+#[test]
+fn a_clean_stop_loses_no_query_and_a_services_address_is_answered_by_its_endpoints_then() {
+    isolated_steadily(Duration::from_secs(120), || {
+        if !tool("clean stop", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let mut server = lab.serve(&["-at-stop", "clean", "-host-resolver", "none"]);
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        // Nobody else has these: who asks there until the end is answered here.
+        let ours =
+            Clients::of(&[None, Some(POD)], &["169.254.10.10", "169.254.10.11", "fd10::11"], RATE, |who| {
+                who == US
+            });
+        // A pod's: the host's own socket has the service's address as its source, and that goes.
+        let service = Clients::of(&[Some(POD)], &["10.96.0.20"], 2 * RATE, |who| who == US || who == CLUSTER);
+        ours.go_on(RATE as usize / 2);
+        let (asked, told) = (lab.asked(), now());
+        signal(server.pid(), "TERM");
+        eventually("no rules", PATIENCE, || run("nft", &["list", "tables", "inet"]).is_empty().then_some(()));
+        assert!(server.is_running(), "the rules go first");
+        assert!(run("ip", &["link"]).contains("localdns"), "and the addresses last");
+        // The better part of the 5 s.
+        ours.go_on(3 * RATE as usize);
+        ours.finish();
+        assert!(server.is_running(), "whoever asked was answered by it");
+        assert_eq!(server.wait(PATIENCE).code(), Some(0));
+        let took = told.elapsed();
+        assert!((ANSWERS..ANSWERS + MORE).contains(&took), "it takes {took:.1?}");
+        assert!(!run("ip", &["link"]).contains("localdns"));
+        assert_eq!(run("nft", &["list", "tables", "inet"]), "");
+        service.go_on(2 * RATE as usize);
+        service.finish();
+        assert!(lab.asked() > asked, "the service's endpoints answer now");
+    });
+}
+
+/// Queries a second from each of two places to each of three addresses, and twice as many from a pod to the fourth: 1,000 in all.
+const RATE: u32 = 125;
+/// How long a stop answers who still asks, and less than how much more it takes.
+const ANSWERS: Duration = Duration::from_secs(5);
+const MORE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(20);
