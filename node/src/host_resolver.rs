@@ -197,20 +197,23 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     if !Path::new(NETWORKD_STATE).is_dir() {
         return Err(HostResolverError::NoNetworkd);
     }
-    let link = uplink(upstreams).ok_or(HostResolverError::NoUplink)?;
+    let text = format!(
+        "# Set DNS server to localdns cluster listernerIP.\n[Network]\nDNS={server}\n\n\
+         # Disable DNS provided by DHCP to ensure local DNS is used.\n[DHCP]\nUseDNS=false\n"
+    );
+    let is_there = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|there| there == text);
+    let Some(link) = uplink(upstreams) else {
+        // Of a link that a predecessor has turned, the list may name us alone.
+        return networkd_drop_ins().into_iter().find(is_there).ok_or(HostResolverError::NoUplink);
+    };
     let file = networkd_of(&link)?.network_file;
     let file = file.filter(|file| Path::new(file).is_file());
     let name = file.as_deref().and_then(|file| Path::new(file).file_name()?.to_str());
     let name = name.ok_or_else(|| HostResolverError::NoNetworkFile { link: link.clone() })?;
     let path = Path::new(NETWORKD_DIRECTORY).join(format!("{name}.d")).join(DROP_IN);
-    let text = format!(
-        "# Set DNS server to localdns cluster listernerIP.\n[Network]\nDNS={server}\n\n\
-         # Disable DNS provided by DHCP to ensure local DNS is used.\n[DHCP]\nUseDNS=false\n"
-    );
     // A predecessor may have been killed after it wrote the file and before networkd was told to reload.
     let counts = || upstreams().map_or(true, |text| names(&text, server));
-    let is_there = fs::read_to_string(&path).is_ok_and(|there| there == text);
-    if !go_on.load(Relaxed) || (is_there && counts()) {
+    if !go_on.load(Relaxed) || (is_there(&path) && counts()) {
         return Ok(path);
     }
     write(&path, &text)?;
@@ -256,8 +259,8 @@ fn names(resolv_conf: &str, server: IpAddr) -> bool {
 fn uplink(upstreams: ReadServers<'_>) -> Option<String> {
     let text = upstreams().unwrap_or_default();
     let servers = Usable::of_resolv_conf(&text, &|_| false).servers;
-    let fallback = servers.first().copied();
-    [Some(SocketAddr::new(WIRE_SERVER, 53)), fallback].into_iter().flatten().find_map(|server| {
+    // Of those that are ours, no link of the network's is found: the next one counts.
+    [SocketAddr::new(WIRE_SERVER, 53)].into_iter().chain(servers).find_map(|server| {
         // Connecting a datagram socket sends nothing: the kernel looks the route up.
         let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -272,7 +275,9 @@ fn networkd_of(link: &str) -> Result<NetworkdLink> {
 
 fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     let path = Path::new(RESOLVED_DIRECTORY).join(DROP_IN);
-    let text = format!("# Lookups of this machine go to localdns.\n[Resolve]\nDNS={server}\nDomains=~.\n");
+    // The empty one ends the list of resolved.conf, whose servers would be asked first.
+    let text =
+        format!("# Lookups of this machine go to localdns.\n[Resolve]\nDNS=\nDNS={server}\nDomains=~.\n");
     if fs::read_to_string(&path).is_ok_and(|there| there == text) {
         return Ok(path);
     }

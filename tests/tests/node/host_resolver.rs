@@ -87,7 +87,7 @@ fn down_gives_back_what_a_killed_server_had() {
                 "resolved",
                 Some(RESOLVED_RELOAD),
                 RESOLVED_DROP_IN,
-                "# Lookups of this machine go to localdns.\n[Resolve]\nDNS=169.254.10.10\nDomains=~.\n",
+                "# Lookups of this machine go to localdns.\n[Resolve]\nDNS=\nDNS=169.254.10.10\nDomains=~.\n",
             ),
             ("resolv.conf", None, "/etc/resolv.conf", "nameserver 169.254.10.10\nsearch a.b\n"),
         ] {
@@ -260,7 +260,7 @@ fn a_list_of_servers_that_is_a_pipe_holds_up_neither_the_drop_in_nor_ready_nor_t
     });
 }
 
-/// A networkd whose link is v2, as `networkctl` shows it, and a `systemctl`: both write down how they were called.
+/// A networkd that has a file for v2, as `networkctl` shows it, and a `systemctl`: both write down how they were called.
 pub(super) struct Machine {
     programs: tempfile::TempDir,
 }
@@ -284,7 +284,7 @@ impl Machine {
         machine
     }
 
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         format!("{}:{}", self.programs.path().display(), std::env::var("PATH").expect("there is one"))
     }
 
@@ -355,7 +355,11 @@ echo "$*" >> /run/calls
 case "$*" in
 *status*) if [ -s /run/networkctl-json ]; then cat /run/networkctl-json
     elif [ -e /run/networkctl-json ]; then echo "networkctl: unrecognized option '--json=short'" >&2; exit 1
-    else printf '{"Name":"v2","NetworkFile":"/run/systemd/network/10-netplan-eth0.network","AdministrativeState":"%s"}' "$(cat /run/state)"; fi ;;
+    else
+        for link; do :; done
+        file=$(grep -lx "Name=$link" /run/systemd/network/*.network)
+        printf '{"Name":"%s","NetworkFile":"%s","AdministrativeState":"%s"}' "$link" "$file" "$(cat /run/state)"
+    fi ;;
 reload) if [ -e /run/fails ]; then echo "no bus${NOTIFY_SOCKET:+, and tells a manager}" >&2; exit 1; fi ;;
 esac
 "#;
