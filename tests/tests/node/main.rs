@@ -15,6 +15,7 @@ mod host_resolver;
 mod iptables;
 mod kube_proxy;
 mod lab;
+mod lease_off;
 mod leases;
 mod manifest;
 mod networkd;

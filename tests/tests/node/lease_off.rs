@@ -1,0 +1,64 @@
+//! `-lease off`: a lease that ends with its process alone.
+
+use std::time::Duration;
+
+use tests::{Ask, eventually, isolated, run, signal, tool};
+
+use super::clients::{ADDRESSES, answers_everywhere, at};
+use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
+use super::never_dark::status;
+
+#[test]
+fn without_an_end_a_lease_goes_with_its_process_alone() {
+    isolated(|| {
+        if !tool("lease flags", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let mut server = lab.serve(&["-lease", "off", "-host-resolver", "none"]);
+        for ip in ADDRESSES {
+            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+        }
+        answers_everywhere(US, US);
+        let leases = run("nft", &["list", "ruleset"]);
+        assert!(!leases.contains("expires") && !leases.contains("timeout 600ms"), "{leases}");
+
+        // It hangs for five times the lease that there is by default, and nobody is sent elsewhere.
+        let asked = lab.asked();
+        server.signal("STOP");
+        let stat = format!("/proc/{}/task", server.pid());
+        // Each thread stops for itself, and one that has not may answer.
+        eventually("every thread stands still", PATIENCE, || {
+            let threads = std::fs::read_dir(&stat).expect("the process is there");
+            let stands = |thread: std::io::Result<std::fs::DirEntry>| {
+                let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
+                stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+            };
+            threads.into_iter().all(stands).then_some(())
+        });
+        let unanswered = || {
+            let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(400));
+            let answer = |ip: &&str| Some(format!("{ip}: {:?}", ask.try_of(at(ip)).ok()?.short()));
+            ADDRESSES.iter().filter_map(answer).collect::<String>()
+        };
+        assert_eq!(unanswered(), "", "somebody answers in its place");
+        assert_eq!(
+            within(POD, unanswered).join().expect("it asks"),
+            "",
+            "somebody answers a pod in its place"
+        );
+        assert_eq!(lab.asked(), asked, "an upstream was asked");
+        server.signal("CONT");
+        answers_everywhere(US, US);
+        let said = status(&server, 0);
+        assert!(said.contains("leases as long as it lives\n"), "{said}");
+        assert_eq!(said.matches("held, lost 0 times").count(), ADDRESSES.len(), "{said}");
+        assert!(!server.log_text().contains("the lease of "), "{}", server.log_text());
+
+        signal(server.pid(), "KILL");
+        server.wait(PATIENCE);
+        answers_everywhere(CLUSTER, PLAIN);
+    });
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
