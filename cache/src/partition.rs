@@ -147,7 +147,10 @@ impl Partition {
         let mut earlier = None;
         if let Some((at, known)) = shard.find(&key) {
             if outlasts(spec, known, verdict, now) {
-                known.note_failure(now, spec.stale.as_ref());
+                // One client's subnet says nothing of when others may ask again.
+                if !answer.for_one {
+                    known.note_failure(now, spec.stale.as_ref());
+                }
                 return Stored::EarlierIsBetter;
             }
             if verdict == Storability::Failure {

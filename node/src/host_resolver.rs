@@ -202,9 +202,11 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
          # Disable DNS provided by DHCP to ensure local DNS is used.\n[DHCP]\nUseDNS=false\n"
     );
     let is_there = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|there| there == text);
-    let Some(link) = uplink(upstreams) else {
+    let Some(link) = uplink(upstreams, server) else {
         // Of a link that a predecessor has turned, the list may name us alone.
-        return networkd_drop_ins().into_iter().find(is_there).ok_or(HostResolverError::NoUplink);
+        let is_turned = upstreams().is_ok_and(|text| names(&text, server));
+        let left = networkd_drop_ins().into_iter().find(|path| is_turned && is_there(path));
+        return left.ok_or(HostResolverError::NoUplink);
     };
     let file = networkd_of(&link)?.network_file;
     let file = file.filter(|file| Path::new(file).is_file());
@@ -256,10 +258,10 @@ fn names(resolv_conf: &str, server: IpAddr) -> bool {
 }
 
 /// The link over which the network's servers are reached.
-fn uplink(upstreams: ReadServers<'_>) -> Option<String> {
+fn uplink(upstreams: ReadServers<'_>, ours: IpAddr) -> Option<String> {
     let text = upstreams().unwrap_or_default();
-    let servers = Usable::of_resolv_conf(&text, &|_| false).servers;
-    // Of those that are ours, no link of the network's is found: the next one counts.
+    let servers = Usable::of_resolv_conf(&text, &|ip| ip == ours).servers;
+    // Others of ours lead to no link of the network's: the next one counts.
     [SocketAddr::new(WIRE_SERVER, 53)].into_iter().chain(servers).find_map(|server| {
         // Connecting a datagram socket sends nothing: the kernel looks the route up.
         let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };

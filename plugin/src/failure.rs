@@ -26,9 +26,6 @@ pub enum Failure {
     /// What a name leads to has no answer, as whoever was asked for it said.
     #[error("the name that it leads to has no answer: {0}")]
     Target(Rcode),
-    /// The same of a name that was looked up here. `errors` has told of that name, as in CoreDNS, and says nothing twice.
-    #[error("{0}")]
-    OfTarget(Box<Self>),
     /// An answer needs another that the client may not have.
     #[error("plugin/acl: a name that the answer leads to is dropped")]
     Dropped,
@@ -103,7 +100,6 @@ impl Failure {
                 Rcode::REFUSED
             }
             Self::NoUpdate => Rcode::NOTIMP,
-            Self::OfTarget(failure) => failure.rcode(),
             Self::NoNextPlugin(_)
             | Self::Own(_)
             | Self::Target(_)
@@ -125,23 +121,8 @@ impl Failure {
     pub fn is_error(&self) -> bool {
         match self {
             Self::Own(own) => own.kind == FailureKind::Error,
-            Self::NotTaken | Self::NotPermitted | Self::NoUpdate | Self::OfTarget(_) => false,
+            Self::NotTaken | Self::NotPermitted | Self::NoUpdate => false,
             _ => true,
-        }
-    }
-
-    /// The same failure, of a name that was asked for because another leads to it: what `errors` told of that name is told
-    /// once.
-    #[must_use]
-    pub fn of_target(self) -> Self {
-        match self {
-            // Nobody has told that the time was over before anybody was asked.
-            Self::Forward(forwarder::NoAnswer::Patience) => self,
-            Self::NoPlugin | Self::NoNextPlugin(_) | Self::Own(_) | Self::Forward(_) => {
-                Self::OfTarget(Box::new(self))
-            }
-            // No query for it has failed: it was not asked for.
-            _ => self,
         }
     }
 
@@ -154,7 +135,6 @@ impl Failure {
             Self::NotTaken | Self::NoUpdate => Some(Ede::NOT_SUPPORTED),
             Self::NotPermitted => Some(Ede { code: 18, text: "" }),
             Self::Transfers => other("too many transfers at a time"),
-            Self::OfTarget(failure) => failure.ede(),
             Self::NoNextPlugin(_) => other("no plugin of the server block is left to ask"),
             Self::Own(_) => other("a plugin of the server block has no answer"),
             Self::Target(_) => other("the name that it leads to has no answer"),

@@ -354,7 +354,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                         .records
                         .extend(answer.records.into_iter().filter(|rr| rr.section == Section::Answer));
                 }
-                Wish::Failed(failure) => why = Some(failure.of_target()),
+                Wish::Failed(failure) => why = Some(failure),
             }
         }
         match why.filter(|_| follow == FollowCnames::OrFail) {

@@ -116,7 +116,10 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
     let of_node = node.is_some();
-    let had_link = node.as_ref().is_none_or(|settings| node::link_index(settings.link.as_str()).is_some());
+    // Where others add the addresses, nothing says whether rules were left for whoever still has them.
+    let had_link = node.as_ref().is_none_or(|settings| {
+        !settings.adds_addresses || node::link_index(settings.link.as_str()).is_some()
+    });
     let origin = origin(flags, node.as_ref())?;
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;

@@ -151,6 +151,8 @@ impl Server {
         let read = Arc::new(move || Some((origin.text().ok()?, origin.read().ok()?)));
         let reloads = self.reloads.clone();
         let keeper = Keeper::start(&self.running, settings, (read, discovery, filler), reloads, in_place)?;
+        // What `node down` takes while two processes change places, one of them would put back.
+        keeper.state().hands_over(self.succession.taker.is_some());
         let _ = leased.set(keeper.state().clone());
         self.keeper = Some(keeper);
         Ok(())

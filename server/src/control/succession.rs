@@ -119,6 +119,7 @@ impl Server {
             },
             HandoverEvent::Succeeded(true, may_say_so) => {
                 self.succession.succeeds = false;
+                self.is_under_way(false);
                 self.serve_status();
                 self.settled();
                 return Ok(After::TookOver(may_say_so));

@@ -241,17 +241,24 @@ impl Worker {
         // restart.
         let mut probes = self.probe(running, &configuration, &listeners);
         let is_left = |ip: &IpAddr| left.iter().any(|(left, _)| left == ip);
-        let (mut renewed, mut until) = (0, Instant::now());
+        let (mut renewed, mut looked_at) = (0, false);
         loop {
             // One that is slow, and whose lease has a while to go, holds up no other.
-            until += patience(self.settings.lease);
-            let all = probes.hear_until(until).await;
+            let all = probes.hear_until(Instant::now() + STEP).await;
             let good: Vec<_> = probes.answered[renewed..].iter().copied().filter(|ip| !is_left(ip)).collect();
-            renewed = probes.answered.len();
-            if let Err(error) = self.renew(running, &good) {
-                notes.push(format!("leases cannot be renewed: {error}"));
-                // What was given up is made again at once; where that fails, the next round says why.
-                let _ = self.open_leases();
+            if !good.is_empty() || (all && !looked_at) {
+                looked_at = true;
+                match self.renew(running, &good) {
+                    Ok(()) => renewed = probes.answered.len(),
+                    Err(error) => {
+                        let note = format!("leases cannot be renewed: {error}");
+                        if !notes.contains(&note) {
+                            notes.push(note);
+                        }
+                        // What was given up is made again at once; where that fails, the next round says why.
+                        let _ = self.open_leases();
+                    }
+                }
             }
             if all {
                 break;
@@ -425,9 +432,10 @@ fn tell_lost(running: &Running, ip: IpAddr, state: &mut Lease, why: &str) {
 }
 
 /// How long the pause after a round is that took so long. Rounds begin a third of the lease apart, sooner where they are slow, and
-/// the one after a failed one at once, so that one may fail.
+/// the one after a failed one almost at once, so that one may fail. Who has many addresses rests for some time in any case.
 fn rest(lease: Option<Duration>, took: Duration) -> Duration {
-    lease.map_or(WITHOUT_LEASE, |lease| lease / 3).saturating_sub(SLOWNESS * took)
+    let Some(lease) = lease else { return WITHOUT_LEASE.saturating_sub(took) };
+    (lease / 3).saturating_sub(SLOWNESS * took).max(took.min(lease / 24))
 }
 
 /// Until when an address is probed whose lease ends then: an answer in time to renew it is not too late.
@@ -442,6 +450,8 @@ fn patience(lease: Option<Duration>) -> Duration {
     lease.map_or(PATIENCE, |lease| lease / 2)
 }
 
+/// How often leases are renewed of those who answered while others are waited for: less than the last probe leaves of a lease.
+const STEP: Duration = Duration::from_millis(10);
 /// How much shorter the pause is for each moment that a round took.
 const SLOWNESS: u32 = 4;
 /// Why a lease ended whose address answers.
@@ -471,7 +481,7 @@ mod tests {
     #[test]
     fn slow_rounds_follow_each_other_and_a_slow_probe_counts_as_long_as_it_helps() {
         let (lease, ms) = (Some(Settings::LEASE), Duration::from_millis);
-        for (took, pause) in [(0, 200), (10, 160), (50, 0), (700, 0)] {
+        for (took, pause) in [(0, 200), (10, 160), (40, 40), (50, 25), (700, 25)] {
             assert_eq!(rest(lease, ms(took)), ms(pause), "{took}");
         }
         let began = Instant::now();

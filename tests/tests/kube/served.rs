@@ -285,22 +285,6 @@ fn an_alias_that_a_template_leads_back_to_itself_comes_to_an_end() {
 }
 
 #[test]
-fn an_external_name_without_an_answer_is_one_error_line_that_names_the_target() {
-    let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
-    let at = SocketAddr::from((fresh_ip(), tests::port()));
-    // Nobody listens there.
-    let text = corefile(at, &cluster.api, &upstream).replace(&upstream.word(), &format!("{}:53", fresh_ip()));
-    let server = Server::start(&text);
-    assert_eq!(ask(at, "ext.t1.svc.cluster.local", "A").status(), "SERVFAIL");
-    server.wait_for_log("plugin/errors: 2 example.net. A: ", Duration::from_secs(10));
-    // What comes behind it in the log shows that there is no second line.
-    assert_eq!(ask(at, "behind.example.net", "A").status(), "SERVFAIL");
-    server.wait_for_log("plugin/errors: 2 behind.example.net. A: ", Duration::from_secs(10));
-    let log = server.log_text();
-    assert!(!log.contains("ext.t1.svc.cluster.local. A"), "{log}");
-}
-
-#[test]
 fn a_reload_that_follows_the_same_keeps_what_is_known() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
