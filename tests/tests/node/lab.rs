@@ -42,9 +42,9 @@ impl Lab {
         for (name, net) in [(POD, 1), (OUTSIDE, 2)] {
             wire(name, net);
         }
-        for address in ["10.3.0.2/32", "fd03::2/128"] {
-            run("ip", &["-n", OUTSIDE, "addr", "add", address, "dev", "lo"]);
-        }
+        run("ip", &["-n", OUTSIDE, "addr", "add", "10.3.0.2/32", "dev", "lo"]);
+        // Usable at once, also while the kernel's own work on addresses is late.
+        run("ip", &["-n", OUTSIDE, "addr", "add", "fd03::2/128", "dev", "lo", "nodad"]);
         // Nobody out there knows these.
         for net in ["10.96.0.0/16", "169.254.0.0/16", "fd10::/64", "fd96::/64"] {
             run("ip", &["-n", OUTSIDE, "route", "add", "blackhole", net]);
