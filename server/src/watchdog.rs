@@ -8,7 +8,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
-use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
 use crate::left_rules::leads_away;
@@ -210,33 +209,19 @@ pub(crate) async fn udp(
     let taken = || (0..workers).map(move |worker| running.taken.count(endpoint, worker));
     let before: Vec<u64> = taken().collect();
     let mut answered = vec![false; workers];
-    let all_work = |answered: &mut [bool]| {
-        for (answered, (now, before)) in answered.iter_mut().zip(taken().zip(&before)) {
-            *answered |= now != *before;
-        }
-        answered.iter().all(|answered| *answered)
-    };
     while Instant::now() < until {
-        let lost = until.min(Instant::now() + manner.one_probe);
-        let mut asked = pin!(ask(target, query, manner));
-        let reply = loop {
-            match timeout_at(lost.min(Instant::now() + LOOK), asked.as_mut()).await {
-                Ok(reply) => break Some(reply),
-                // A full queue drops the probe, and who takes clients' datagrams off it works.
-                Err(_) if all_work(&mut answered) => return Ok(()),
-                Err(_) if Instant::now() >= lost => break None,
-                Err(_) => {}
-            }
-        };
-        match reply {
-            Some(Ok(worker)) if worker < workers => answered[worker] = true,
-            Some(other) => {
-                is_taken |= other.is_err_and(|error| is_of_others(&error));
+        match timeout(manner.one_probe, ask(target, query, manner)).await {
+            Ok(Ok(worker)) if worker < workers => answered[worker] = true,
+            lost => {
+                is_taken |= matches!(&lost, Ok(Err(error)) if is_of_others(error));
+                for (answered, (now, before)) in answered.iter_mut().zip(taken().zip(&before)) {
+                    *answered |= now != *before;
+                }
                 // Most likely an ICMP error came at once: without a pause this would be a busy loop.
-                sleep(REFUSED_PAUSE).await;
-                all_work(&mut answered);
+                if lost.is_ok() {
+                    sleep(REFUSED_PAUSE).await;
+                }
             }
-            None => {}
         }
         if answered.iter().all(|answered| *answered) {
             return Ok(());
@@ -262,19 +247,16 @@ pub(crate) async fn stream(
     let taken = || running.taken.count(endpoint, running.workers());
     let before = taken();
     let mut asked = JoinSet::new();
-    let mut next = Instant::now();
     while Instant::now() < until {
-        if next <= Instant::now() || asked.is_empty() {
-            next = until.min(Instant::now() + manner.one_stream);
-            let (running, query, manner) = (running.clone(), query.clone(), *manner);
-            asked.spawn(async move {
-                match endpoint.transport {
-                    Transport::Dns => tcp(target, &query, &running, &manner).await,
-                    Transport::Tls => hello(target, &running, &manner).await,
-                }
-            });
-        }
-        match timeout_at(next.min(Instant::now() + LOOK), asked.join_next()).await {
+        let next = until.min(Instant::now() + manner.one_stream);
+        let (running, query, manner) = (running.clone(), query.clone(), *manner);
+        asked.spawn(async move {
+            match endpoint.transport {
+                Transport::Dns => tcp(target, &query, &running, &manner).await,
+                Transport::Tls => hello(target, &running, &manner).await,
+            }
+        });
+        match timeout_at(next, asked.join_next()).await {
             Ok(Some(Ok(Ok(())))) => return Ok(()),
             // The probe's connection may wait in a full accept queue; who has heard clients over others meanwhile works.
             Err(_) if taken() != before => return Ok(()),
@@ -282,7 +264,6 @@ pub(crate) async fn stream(
             Ok(ended) => {
                 is_taken |= matches!(&ended, Some(Ok(Err(error))) if is_of_others(error));
                 sleep(REFUSED_PAUSE).await;
-                next = Instant::now();
             }
         }
     }
@@ -383,8 +364,6 @@ const RETRY: Duration = Duration::from_millis(100);
 /// How long all addresses and workers may take together.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
-/// How often it is looked, while a probe is on its way, whether clients are heard.
-const LOOK: Duration = Duration::from_millis(20);
 /// Addresses asked at the same time.
 const AT_ONCE: usize = 64;
 

@@ -235,36 +235,20 @@ impl Worker {
             ));
         }
         notes.extend(self.leases.as_ref().and_then(|leases| kept::lacking(leases.seen())).map(str::to_owned));
+        let silent = self.probe(running, &configuration, &listeners).await;
+        let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
         let left = self.left_to_cluster(running, &listeners);
         notes.extend(left.first().map(|(_, silent)| silent.why.clone()));
+        let is_left = |listener: &Listener| left.iter().any(|(ip, _)| *ip == listener.address);
+        let good = listeners.iter().filter(|one| answered(one) && !is_left(one));
+        let good: Vec<_> = good.map(|one| one.address).collect();
         // The leases are renewed before the rules are put: putting them removes what an earlier process planned for its
         // restart.
-        let mut probes = self.probe(running, &configuration, &listeners);
-        let is_left = |ip: &IpAddr| left.iter().any(|(left, _)| left == ip);
-        let (mut renewed, mut looked_at) = (0, false);
-        loop {
-            // One that is slow, and whose lease has a while to go, holds up no other.
-            let all = probes.hear_until(Instant::now() + STEP).await;
-            let good: Vec<_> = probes.answered[renewed..].iter().copied().filter(|ip| !is_left(ip)).collect();
-            if !good.is_empty() || (all && !looked_at) {
-                looked_at = true;
-                match self.renew(running, &good) {
-                    Ok(()) => renewed = probes.answered.len(),
-                    Err(error) => {
-                        let note = format!("leases cannot be renewed: {error}");
-                        if !notes.contains(&note) {
-                            notes.push(note);
-                        }
-                        // What was given up is made again at once; where that fails, the next round says why.
-                        let _ = self.open_leases();
-                    }
-                }
-            }
-            if all {
-                break;
-            }
+        if let Err(error) = self.renew(running, &good) {
+            notes.push(format!("leases cannot be renewed: {error}"));
+            // What was given up is made again at once; where that fails, the next round says why.
+            let _ = self.open_leases();
         }
-        let silent = probes.silent(&listeners);
         // Rules are put only once all addresses answer: before, clients keep the way they have.
         let had_rules = self.put.is_some();
         if (self.led_away(&listeners, &silent, false).len() == silent.len() || self.put.is_some())
@@ -431,18 +415,10 @@ fn tell_lost(running: &Running, ip: IpAddr, state: &mut Lease, why: &str) {
     running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));
 }
 
-/// How long the pause after a round is that took so long. Rounds begin a third of the lease apart, sooner where they are slow, and
-/// the one after a failed one almost at once, so that one may fail. Who has many addresses rests for some time in any case.
+/// How long the pause after a round is that took so long. Rounds begin a third of the lease apart, and the one after a failed one
+/// at once, so that one may fail.
 fn rest(lease: Option<Duration>, took: Duration) -> Duration {
-    let Some(lease) = lease else { return WITHOUT_LEASE.saturating_sub(took) };
-    (lease / 3).saturating_sub(SLOWNESS * took).max(took.min(lease / 24))
-}
-
-/// Until when an address is probed whose lease ends then: an answer in time to renew it is not too late.
-fn probed_until(began: Instant, lease: Option<Duration>, ends: Option<Instant>) -> Instant {
-    let least = began + patience(lease);
-    let last = |ends: Instant| ends.checked_sub(lease.unwrap_or(WITHOUT_LEASE) / 12);
-    ends.filter(|_| lease.is_some()).and_then(last).map_or(least, |last| last.max(least))
+    lease.map_or(WITHOUT_LEASE, |lease| lease / 3).saturating_sub(took)
 }
 
 /// How long the probes of a round may take.
@@ -450,10 +426,6 @@ fn patience(lease: Option<Duration>) -> Duration {
     lease.map_or(PATIENCE, |lease| lease / 2)
 }
 
-/// How often leases are renewed of those who answered while others are waited for: less than the last probe leaves of a lease.
-const STEP: Duration = Duration::from_millis(10);
-/// How much shorter the pause is for each moment that a round took.
-const SLOWNESS: u32 = 4;
 /// Why a lease ended whose address answers.
 const LATE: &str = "a round took too long";
 /// A lease that ends with its table.
@@ -476,22 +448,5 @@ mod tests {
         let failed = rest(lease, Duration::ZERO) + patience(lease);
         let third = rest(lease, patience(lease)) + Settings::LEASE / 12;
         assert!(failed + third < Settings::LEASE, "{failed:?} and {third:?}");
-    }
-
-    #[test]
-    fn slow_rounds_follow_each_other_and_a_slow_probe_counts_as_long_as_it_helps() {
-        let (lease, ms) = (Some(Settings::LEASE), Duration::from_millis);
-        for (took, pause) in [(0, 200), (10, 160), (40, 40), (50, 25), (700, 25)] {
-            assert_eq!(rest(lease, ms(took)), ms(pause), "{took}");
-        }
-        let began = Instant::now();
-        // The lease's end, if any, and until when it is probed, in milliseconds from the round's begin.
-        for (ends, until) in
-            [(None, 300), (Some(0), 300), (Some(350), 300), (Some(400), 350), (Some(600), 550)]
-        {
-            let ends = ends.map(|ends| began + ms(ends));
-            assert_eq!(probed_until(began, lease, ends), began + ms(until), "{ends:?}");
-        }
-        assert_eq!(probed_until(began, None, Some(began + ms(600))), began + PATIENCE);
     }
 }

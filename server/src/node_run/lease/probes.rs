@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use node::Listener;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::{Worker, patience, probed_until};
+use super::{Worker, patience};
 use crate::node_run::iptables::KeptRules;
 use crate::node_run::{RuleSet, is_clusters_without_us, is_link_local};
 use crate::watchdog::{self, DNS_PORT, Manner, Silent};
@@ -15,61 +15,23 @@ use configuration::Configuration;
 use listen::Running;
 use plugin::endpoint::Endpoint;
 
-/// The probes of one round.
-pub(super) struct Probes {
-    asked: JoinSet<Heard>,
-    pub(super) answered: Vec<IpAddr>,
-    silent: Vec<(IpAddr, Silent)>,
-}
-
-type Heard = (IpAddr, Result<(), Silent>);
-
-impl Probes {
-    /// Waits for what comes until then; `true` when that is all.
-    pub(super) async fn hear_until(&mut self, until: Instant) -> bool {
-        loop {
-            match timeout_at(until, self.asked.join_next()).await {
-                Ok(Some(Ok((address, Ok(()))))) => self.answered.push(address),
-                Ok(Some(Ok((address, Err(why))))) => self.silent.push((address, why)),
-                Ok(Some(Err(_))) => {}
-                Ok(None) => return true,
-                Err(_) => return false,
-            }
-        }
-    }
-
-    /// Who did not answer, once all was waited for, and why: one whose probe did not end is silent, too.
-    pub(super) fn silent(mut self, listeners: &[Listener]) -> Vec<(IpAddr, Silent)> {
-        for Listener { address, .. } in listeners {
-            if !self.answered.contains(address) && self.silent.iter().all(|(other, _)| other != address) {
-                let why = format!("the probe of {address} panicked");
-                self.silent.push((*address, Silent { why, is_taken: false }));
-            }
-        }
-        self.silent
-    }
-}
-
 impl Worker {
-    /// Asks every address, each as long as it has a lease that could still be renewed, and for the round's patience at least.
-    pub(super) fn probe(
+    /// Who did not answer, and why.
+    pub(super) async fn probe(
         &self,
         running: &Arc<Running>,
         configuration: &Configuration,
         listeners: &[Listener],
-    ) -> Probes {
+    ) -> Vec<(IpAddr, Silent)> {
         let patience = patience(self.settings.lease);
-        let began = Instant::now();
+        let until = Instant::now() + patience;
         let manner =
             Manner { mark: Some(self.settings.mark), one_probe: patience / 4, one_stream: patience / 3 };
         let query: Arc<[u8]> = watchdog::query(&running.shared.probe).into();
         let readers = running.workers().min(configuration.sockets);
-        let states = self.state.addresses();
         let mut asked = JoinSet::new();
         for address in listeners.iter().map(|listener| listener.address) {
             let (running, query) = (running.clone(), query.clone());
-            let ends = states.get(&address).filter(|state| state.held).and_then(|state| state.ends);
-            let until = probed_until(began, self.settings.lease, ends);
             asked.spawn(async move {
                 let endpoint = Endpoint::dns((address, DNS_PORT).into());
                 // Together: what took all the time over UDP leaves the other way its own.
@@ -80,7 +42,7 @@ impl Worker {
                 (address, udp.and(stream))
             });
         }
-        Probes { asked, answered: Vec::new(), silent: Vec::new() }
+        heard(asked, listeners).await
     }
 
     /// Addresses whose queries the cluster's own DNS gets while we do not know the cluster yet, and why: it knows what we would
@@ -143,9 +105,30 @@ pub(super) fn told_of(ip: IpAddr, rules: RuleSet) -> String {
     )
 }
 
+/// Who is silent, and why: one whose probe did not end is silent, too.
+async fn heard(
+    mut asked: JoinSet<(IpAddr, Result<(), Silent>)>,
+    listeners: &[Listener],
+) -> Vec<(IpAddr, Silent)> {
+    let (mut answered, mut silent) = (Vec::new(), Vec::new());
+    while let Some(ended) = asked.join_next().await {
+        match ended {
+            Ok((address, Ok(()))) => answered.push(address),
+            Ok((address, Err(why))) => silent.push((address, why)),
+            Err(_) => {}
+        }
+    }
+    for Listener { address, .. } in listeners {
+        if !answered.contains(address) && silent.iter().all(|(other, _)| other != address) {
+            let why = format!("the probe of {address} panicked");
+            silent.push((*address, Silent { why, is_taken: false }));
+        }
+    }
+    silent
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::PATIENCE;
     use super::*;
 
     #[test]
@@ -153,15 +136,13 @@ mod tests {
         let silence = |why: &str| Silent { why: why.to_owned(), is_taken: false };
         let address = |last| IpAddr::from([192, 0, 2, last]);
         let listeners = [1, 2, 3].map(|last| Listener { address: address(last), way_out: None });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut silent = runtime.block_on(async {
             let mut asked = JoinSet::new();
             asked.spawn(async { panic!("as a fault would") });
             asked.spawn(async move { (address(2), Ok(())) });
             asked.spawn(async move { (address(3), Err(silence("nobody"))) });
-            let mut probes = Probes { asked, answered: Vec::new(), silent: Vec::new() };
-            assert!(probes.hear_until(Instant::now() + PATIENCE).await);
-            probes.silent(&listeners)
+            heard(asked, &listeners).await
         });
         silent.sort_by_key(|(ip, _)| *ip);
         let panicked = silence("the probe of 192.0.2.1 panicked");
