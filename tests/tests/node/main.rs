@@ -30,7 +30,6 @@ mod partial_start;
 mod pods;
 mod probe_mark;
 mod production;
-mod resolved;
 mod restart;
 mod rules;
 mod setup_errors;
