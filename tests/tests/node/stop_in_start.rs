@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::libc;
-use tests::{Manager, eventually, isolated, isolated_steadily, now, run, signal, tool};
+use tests::{Manager, eventually, isolated_steadily, now, run, signal, tool};
 
 use super::host_resolver::{DROP_IN, Machine};
 use super::lab::Lab;
@@ -38,7 +38,7 @@ fn a_start_that_waits_for_the_networks_list_ends_at_once_and_leaves_nothing() {
 
 #[test]
 fn a_start_that_waits_for_networkd_ends_in_time_and_leaves_nothing() {
-    isolated(|| {
+    isolated_steadily(Duration::from_secs(120), || {
         if !tool("stop in a start", "nft") {
             return;
         }
@@ -58,12 +58,16 @@ fn a_start_that_waits_for_networkd_ends_in_time_and_leaves_nothing() {
             let options = manager.options().subcommand(&["node", "run"]).args(["-at-stop", "clean"]);
             let mut server = lab.serve_with(|_| machine.on_path(options));
             eventually("networkd is asked", PATIENCE, || (machine.calls(call) > before).then_some(()));
+            let asked = now();
             server.signal("TERM");
             manager.wait_for("STOPPING=1", 1, PATIENCE);
             // What it waits for keeps the rules no longer than without it.
             eventually("no rules", Duration::from_secs(3), || has_no_table().then_some(()));
             assert_eq!(server.wait(Duration::from_secs(30)).code(), Some(0), "{hangs:?}");
+            let took = asked.elapsed();
+            assert!(took < Duration::from_secs(20), "{hangs:?}: {took:?}, of systemd's 30 s");
             let log = server.log_text();
+            assert!(!log.contains("given up"), "{hangs:?}: {log}");
             assert_eq!(manager.said("READY=1"), 0, "{hangs:?}: {log}");
             nothing_is_there();
             machine.hangs_nowhere();
