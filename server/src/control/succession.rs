@@ -67,7 +67,7 @@ impl Server {
         let logger = self.running.logger.clone();
         logger.info(None, "SIGUSR2: Upgrading");
         let started = match (&self.origin, std::process::id()) {
-            _ if self.succession.under_way => Err("another upgrade is under way".to_owned()),
+            _ if self.is_beside_another() => Err("another upgrade is under way".to_owned()),
             (Origin::Text(_), _) => Err("the Corefile came by a pipe, which a successor has not".to_owned()),
             (_, 1) => Err("the first process of a container cannot be replaced: start a container beside it, with -handover".to_owned()),
             _ => succession::start_again().map_err(|error| error.to_string()),
