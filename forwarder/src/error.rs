@@ -5,8 +5,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use trust::{CA_AS_OWN, TooManyCertificates};
+
 use crate::StreamKind;
-use crate::trust::{CA_AS_OWN, TooManyCertificates};
 
 /// Why a query was not answered. The text is what CoreDNS's errors plugin prints, where it has words for it.
 #[derive(Clone, Debug, thiserror::Error)]

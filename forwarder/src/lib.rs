@@ -25,7 +25,6 @@ mod stanza;
 mod stream_kind;
 mod streams;
 mod tls;
-pub mod trust;
 mod upstream;
 
 pub use error::{ExchangeError, NoAnswer, NotSent, TlsError};

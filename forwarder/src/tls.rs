@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use trust::Servers;
 
-use crate::trust::Servers;
 use crate::{TlsError, pem};
 
 /// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name behind `%` of an upstream.

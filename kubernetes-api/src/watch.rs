@@ -12,7 +12,6 @@ mod find;
 mod follower;
 mod kubeconfig;
 mod pace;
-mod trust;
 
 use std::convert::Infallible;
 use std::future::poll_fn;

@@ -11,8 +11,8 @@ use wire::{Name, RType};
 use node_resolver::Request;
 use refresher::{Environment, Once};
 
-use crate::node_cache::Template;
 use crate::node_run::{Annotation, Settings};
+use ::node_cache::Template;
 use admin::AdminAddress;
 use configuration::Explain;
 

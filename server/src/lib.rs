@@ -10,7 +10,6 @@ pub mod cli;
 pub mod control;
 mod files;
 mod left_rules;
-pub mod node_cache;
 pub mod node_run;
 pub mod origin;
 mod pages;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha512};
 use thiserror::Error;
 
 use crate::cli::Flags;
-use crate::node_cache::Filler;
+use node_cache::Filler;
 use plugin::{SetupError, Spec};
 
 /// Where the configuration comes from.

@@ -9,7 +9,6 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-use super::trust::FewCertificates;
 use crate::plain::plain;
 use crate::settings::{ClientFiles, Lost};
 
@@ -149,8 +148,8 @@ impl Pem {
         let name = ServerName::try_from(name.clone()).map_err(|_| lost(&name, "no name of a TLS server"))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let of_tls = |error: rustls::Error| lost("TLS", &error.to_string());
-        let judge = FewCertificates::new(self.roots()?, provider.clone()).map_err(of_tls)?;
-        // Not dangerous: it is stricter than rustls's own, to which it leaves what is few.
+        let judge = trust::Servers::new(Vec::new(), self.roots()?, provider.clone()).map_err(of_tls)?;
+        // Not dangerous: with no certificate named as good it is stricter than rustls's own, to which it leaves chains that are short.
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(of_tls)?
@@ -239,6 +238,44 @@ mod tests {
         let given_up = of_the_system(hangs, Duration::from_millis(1));
         assert!(matches!(given_up, Err(Lost::Access { .. })), "{given_up:?}");
         drop(release);
+    }
+
+    /// An API of whose authority we have the certificate, and which shows so many others beside its own.
+    fn shaken_hands(others: usize) -> Result<(), rustls::Error> {
+        let made = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap();
+        let (own, key) = (made.cert.der().clone(), made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let server =
+            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let chain = vec![own; others + 1];
+        let server = server.unwrap().with_no_client_auth().with_single_cert(chain, key.try_into().unwrap());
+        let mut server = rustls::ServerConnection::new(Arc::new(server.unwrap())).unwrap();
+        let authority = Some(("ca".to_owned().into(), made.cert.pem().into_bytes()));
+        let (config, name) = Pem { authority, client: None, server_name: None }.settings("api").unwrap();
+        let mut client = rustls::ClientConnection::new(config, name).unwrap();
+        let mut octets = Vec::new();
+        client.write_tls(&mut octets).unwrap();
+        server.read_tls(&mut &*octets).unwrap();
+        server.process_new_packets()?;
+        octets.clear();
+        while server.wants_write() {
+            server.write_tls(&mut octets).unwrap();
+        }
+        let mut unread = &*octets;
+        while !unread.is_empty() {
+            client.read_tls(&mut unread).unwrap();
+            client.process_new_packets()?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_api_that_shows_many_certificates_is_refused() {
+        for (others, is_refused) in [(0, false), (5, false), (6, true), (100, true)] {
+            let error = shaken_hands(others).err();
+            let said = format!("{error:?}");
+            assert_eq!(said.contains("TooManyCertificates"), is_refused, "{others}: {said}");
+        }
     }
 
     #[test]

@@ -22,11 +22,11 @@ use super::iptables::{self, KeptRules};
 use super::leased::{Lease, Leased};
 use super::written::{self, ReadCorefile};
 use super::{AtStop, Settings, listeners, owners};
-use crate::node_cache::Filler;
 use crate::reloads::Reloads;
 use crate::watchdog::{InPlace, Silent};
 use configuration::Configuration;
 use listen::Running;
+use node_cache::Filler;
 
 /// What keeps the leases; it ends with its value.
 pub struct Keeper {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::RuleSet;
-use crate::node_cache::{Filler, SetupErrorKind};
+use node_cache::{Filler, SetupErrorKind};
 
 /// What is known of the leases.
 #[derive(Debug)]

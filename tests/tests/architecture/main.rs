@@ -1,102 +1,14 @@
 //! The arrows between the crates, as the design draws them, and the one crate that may be unsafe.
 
+mod arrows;
 mod vendors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use arrows::ARROWS;
 use cargo_metadata::{Metadata, MetadataCommand, Package};
 
-/// Who may import what of ours, outside of tests.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("wire", &[]),
-    ("readfile", &[]),
-    ("corefile", &["readfile"]),
-    ("gotemplate", &[]),
-    ("sockets", &[]),
-    ("node", &["sockets"]),
-    ("load", &["sockets", "wire"]),
-    ("handover", &["clock", "node", "sockets"]),
-    ("hostsfile", &["readfile", "wire"]),
-    ("cache", &["wire"]),
-    ("clock", &[]),
-    ("histogram", &[]),
-    ("resolver", &["wire"]),
-    ("forwarder", &["histogram", "readfile", "resolver", "wire"]),
-    ("admin", &["clock", "corefile", "histogram", "node", "observe"]),
-    (
-        "node-resolver",
-        &["admin", "clock", "hostsfile", "node", "observe", "readfile", "refresh", "resolver", "wire"],
-    ),
-    (
-        "refresher",
-        &["clock", "corefile", "hostsfile", "node", "observe", "readfile", "refresh", "resolver", "wire"],
-    ),
-    ("observe", &["clock", "corefile", "histogram", "wire"]),
-    ("kubernetes-api", &["readfile"]),
-    ("kubernetes", &["kubernetes-api", "wire"]),
-    ("plugin", &["corefile", "forwarder", "hostsfile", "node", "observe", "sockets", "wire"]),
-    (
-        "plugins",
-        &[
-            "admin",
-            "cache",
-            "clock",
-            "corefile",
-            "forwarder",
-            "gotemplate",
-            "histogram",
-            "hostsfile",
-            "kubernetes",
-            "kubernetes-api",
-            "node",
-            "observe",
-            "plugin",
-            "readfile",
-            "refresh",
-            "refresher",
-            "resolver",
-            "wire",
-        ],
-    ),
-    ("query", &["cache", "corefile", "forwarder", "observe", "plugin", "wire"]),
-    (
-        "listen",
-        &[
-            "cache",
-            "clock",
-            "configuration",
-            "forwarder",
-            "handover",
-            "node",
-            "observe",
-            "plugin",
-            "plugins",
-            "query",
-            "sockets",
-            "wire",
-        ],
-    ),
-    (
-        "configuration",
-        &[
-            "admin",
-            "cache",
-            "clock",
-            "corefile",
-            "forwarder",
-            "node",
-            "observe",
-            "plugin",
-            "plugins",
-            "query",
-            "readfile",
-            "refresher",
-            "wire",
-        ],
-    ),
-    ("refresh", &["hostsfile", "resolver", "wire"]),
-];
 /// The most lines that a crate has without its tests; the plugins may have more, for no folder of theirs imports another.
 const MOST_LINES: usize = 8_000;
 /// The most lines of a file, tests too.

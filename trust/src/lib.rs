@@ -23,7 +23,7 @@ use rustls::{
 };
 
 /// webpki's word for an authority that is shown as somebody's own certificate.
-pub(crate) const CA_AS_OWN: &str = "CaUsedAsEndEntity";
+pub const CA_AS_OWN: &str = "CaUsedAsEndEntity";
 
 /// Certificates between somebody's own and its authority, at most: several times what is usual.
 const MOST_INTERMEDIATES: usize = 5;
@@ -36,9 +36,9 @@ fn refuse_many(intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
     }
 }
 
-/// There are more than [`MOST_INTERMEDIATES`].
+/// More certificates than can be judged in a moment: above five beside somebody's own.
 #[derive(Debug)]
-pub(crate) struct TooManyCertificates;
+pub struct TooManyCertificates;
 
 impl fmt::Display for TooManyCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,7 +50,7 @@ impl std::error::Error for TooManyCertificates {}
 
 /// Judges servers.
 #[derive(Debug)]
-pub(crate) struct Servers {
+pub struct Servers {
     /// `None` without an authority: nobody is believed.
     signed: Option<Arc<WebPkiServerVerifier>>,
     named: Named,
@@ -59,7 +59,10 @@ pub(crate) struct Servers {
 
 impl Servers {
     /// By these authorities; `named` are those of them that a file names.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    /// What rustls finds wrong with them.
+    pub fn new(
         named: Vec<CertificateDer<'static>>,
         roots: RootCertStore,
         provider: Arc<CryptoProvider>,

@@ -33,7 +33,7 @@ impl SetupErrors {
     }
 
     /// What /metrics tells of them: each kind, those too that never came.
-    pub(crate) fn collect(&self, into: &mut Families) {
+    pub fn collect(&self, into: &mut Families) {
         for (kind, count) in KINDS.into_iter().zip(&self.0) {
             into.counter(names::NODECACHE_SETUP_ERRORS, &[("errortype", kind)], count.load(Relaxed) as f64);
         }
