@@ -342,12 +342,13 @@ impl Worker {
             self.leases = self.leases.take().filter(is_ours);
             return Err(error);
         }
-        let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
+        // The kernel counts from when it takes the request, and answers some 10 ms later: this is the earliest end.
+        let ends = before + self.settings.lease.unwrap_or(OPEN_ENDED);
         let mut states = self.state.addresses();
         for address in addresses {
             let state = states.entry(*address).or_default();
             // The lease timed out before it was renewed, as where the whole process hung: it is counted as lost now.
-            if state.held && state.ends.is_some_and(|ends| ends <= before) {
+            if state.ends.is_some_and(|ends| ends <= before) {
                 tell_lost(running, *address, state, LATE);
             }
             state.ends = Some(ends);
@@ -363,16 +364,18 @@ impl Worker {
         for listener in listeners {
             let ip = listener.address;
             let state = states.entry(ip).or_default();
-            let held = state.ends.is_some_and(|ends| now < ends);
-            match (state.held, held) {
-                (true, false) => {
+            match state.ends {
+                // One that nobody had been told of yet, too.
+                Some(ends) if ends <= now => {
                     let why = silent.iter().find(|(address, _)| *address == ip);
                     tell_lost(running, ip, state, why.map_or(LATE, |(_, silent)| &silent.why));
                 }
-                (false, true) => running.logger.info(None, &format!("node: queries to {ip} come here")),
+                Some(_) if !state.held => {
+                    state.held = true;
+                    running.logger.info(None, &format!("node: queries to {ip} come here"));
+                }
                 _ => {}
             }
-            state.held = held;
             state.silent =
                 silent.iter().find(|(address, _)| *address == ip).map(|(_, silent)| silent.why.clone());
             state.probed = Some(now);
@@ -411,7 +414,7 @@ impl Worker {
 /// Counts a lease that ended while we lived.
 fn tell_lost(running: &Running, ip: IpAddr, state: &mut Lease, why: &str) {
     state.lost += 1;
-    state.held = false;
+    (state.held, state.ends) = (false, None);
     running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));
 }
 

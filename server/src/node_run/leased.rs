@@ -34,11 +34,11 @@ pub struct Leased {
 /// One address.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lease {
-    /// Whether queries come to us.
+    /// Whether queries come to us, as it was told.
     pub(super) held: bool,
     /// How often it ended while we lived.
     pub(super) lost: u64,
-    /// When it ends, if nobody renews it.
+    /// When it ends at the earliest, if nobody renews it; nothing once that was counted.
     pub(super) ends: Option<Instant>,
     /// When it was probed last, and why it did not answer then.
     pub(super) probed: Option<Instant>,

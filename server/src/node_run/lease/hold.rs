@@ -69,7 +69,7 @@ impl Worker {
     fn tell_ended(&self, now: Instant) {
         let Some(running) = self.running.upgrade() else { return };
         for (address, lease) in self.state.addresses().iter_mut() {
-            if lease.held && lease.ends.is_some_and(|ends| ends <= now) {
+            if lease.ends.is_some_and(|ends| ends <= now) {
                 tell_lost(&running, *address, lease, "the next process does not answer");
             }
         }

@@ -106,7 +106,7 @@ impl Worker {
         let given_up = self.leases.take().map_or(Ok(()), Leases::give_up);
         self.iptables = None;
         let _ = self.host.take_back().await;
-        self.state.addresses().values_mut().for_each(|lease| lease.held = false);
+        self.state.addresses().values_mut().for_each(|lease| (lease.held, lease.ends) = (false, None));
         if let Some(running) = self.running.upgrade() {
             let note =
                 "node: `node down` was asked for: addresses and rules are not kept any more, until a restart";
