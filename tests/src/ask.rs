@@ -1,5 +1,6 @@
 //! One query, one reply.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -254,8 +255,14 @@ pub fn exchange_udp(server: SocketAddr, query: &[u8], timeout: Duration) -> Resu
     socket.set_read_timeout(Some(timeout))?;
     socket.send(query)?;
     let mut buffer = vec![0; 65_535];
-    let length = socket.recv(&mut buffer).with_context(|| format!("no reply within {timeout:?}"))?;
-    buffer.truncate(length);
+    // A signal ends a wait without an answer, and says nothing of the server.
+    let received = loop {
+        match socket.recv(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => break other,
+        }
+    };
+    buffer.truncate(received.with_context(|| format!("no reply within {timeout:?}"))?);
     Ok(buffer)
 }
 
