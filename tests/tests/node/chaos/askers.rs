@@ -74,7 +74,12 @@ impl Questions {
         }
     }
 
-    fn answer(&self, after: Duration) {
+    /// Answered, unless that comes so late that nobody waits for it any more.
+    fn answer(&self, client: Client, first: Instant) {
+        let after = first.elapsed();
+        if after > PATIENCE {
+            return self.give_up(client, first);
+        }
         let mut counts = self.counts.lock().expect("nobody panics with it");
         *counts.answered.entry(after.as_secs()).or_default() += 1;
         counts.slowest = counts.slowest.max(after);
@@ -188,7 +193,7 @@ impl Client {
             let sockets: Vec<_> = open.iter().map(|question| question.socket.clone()).collect();
             for socket in sockets {
                 while let Some(reply) = socket.receive() {
-                    judge(questions, &mut open, &socket, &reply);
+                    self.judge(questions, &mut open, &socket, &reply);
                 }
             }
             open.retain(|question| {
@@ -223,21 +228,21 @@ impl Client {
                 false
             });
             match answered {
-                true => questions.answer(first.elapsed()),
+                true => questions.answer(self, first),
                 false => questions.give_up(self, first),
             }
             sleep((first + Duration::from_millis(200)).saturating_duration_since(now()));
         }
     }
-}
 
-fn judge(questions: &Questions, open: &mut Vec<Open>, socket: &Rc<Port>, reply: &Message) {
-    let is_its = |one: &Open| Rc::ptr_eq(&one.socket, socket) && one.id == reply.id;
-    // The answer to one that was asked again may come twice.
-    let Some(index) = open.iter().position(is_its) else { return };
-    match (reply.rcode(), reply.answers.len()) {
-        (0, 1) => questions.answer(open.swap_remove(index).first.elapsed()),
-        (rcode, _) => questions.refuse(rcode),
+    fn judge(self, questions: &Questions, open: &mut Vec<Open>, socket: &Rc<Port>, reply: &Message) {
+        let is_its = |one: &Open| Rc::ptr_eq(&one.socket, socket) && one.id == reply.id;
+        // The answer to one that was asked again may come twice.
+        let Some(index) = open.iter().position(is_its) else { return };
+        match (reply.rcode(), reply.answers.len()) {
+            (0, 1) => questions.answer(self, open.swap_remove(index).first),
+            (rcode, _) => questions.refuse(rcode),
+        }
     }
 }
 
