@@ -97,6 +97,10 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
         no_block(PLUGIN, property)?;
         read_property(property, written.root(), &mut spec, &mut places)?;
     }
+    // As client-go has it, wherever the two are written.
+    if spec.pace.per_second > 0.0 && spec.pace.burst == 0 {
+        spec.pace.burst = BURST;
+    }
     // Pods are followed where somebody asks for them: a verified name, a search path, or a rule that reads whose pod asks.
     let is_searched = written.is_searched(PLUGIN);
     places.check(&mut spec)?;
@@ -330,15 +334,11 @@ fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Pl
     Ok(())
 }
 
-/// The bounds of client-go: a burst of 10 where only a rate is set.
 fn read_pace(property: &Directive, pace: &mut Pace) -> Result<()> {
     const LIMIT: &str = "a number of 0 or more";
     let mut args = Args::new(PLUGIN, property, LIMIT);
     match property.name.text.as_str() {
-        "apiserver_qps" => {
-            pace.per_second = args.number(0.0..=f64::from(f32::MAX), LIMIT)?;
-            pace.burst = pace.burst.max(10);
-        }
+        "apiserver_qps" => pace.per_second = args.number(0.0..=f64::from(f32::MAX), LIMIT)?,
         "apiserver_burst" => {
             pace.burst = u32::try_from(args.number(0..=i64::MAX, LIMIT)?).unwrap_or(u32::MAX)
         }
@@ -391,4 +391,6 @@ impl Places<'_> {
 }
 
 const WRITTEN_EVERY: Duration = Duration::from_secs(30);
+/// Requests at once where a rate is set and no burst.
+const BURST: u32 = 10;
 const TTL: &str = "a TTL in seconds, 0 to 3600";

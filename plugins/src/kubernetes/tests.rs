@@ -76,6 +76,12 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
             s.access = Access::Kubeconfig { file: "/run/k".into(), context: Some("dev".into()) };
         }),
         ("apiserver_qps 0.5", |s| s.pace = Pace { per_second: 0.5, burst: 10, in_flight: 0 }),
+        ("apiserver_burst 5\napiserver_qps 50", |s| {
+            s.pace = Pace { per_second: 50.0, burst: 5, in_flight: 0 }
+        }),
+        ("apiserver_qps 50\napiserver_burst 0", |s| {
+            s.pace = Pace { per_second: 50.0, burst: 10, in_flight: 0 }
+        }),
         ("apiserver_qps 50\napiserver_burst 100\napiserver_max_inflight 4", |s| {
             s.pace = Pace { per_second: 50.0, burst: 100, in_flight: 4 };
         }),
