@@ -36,7 +36,7 @@ pub use machine::{
 pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
 pub use policy::{MAX_UPSTREAMS, Policy};
 pub use resolve::{Addresses, ResolveError, resolve};
-pub use stanza::{Chain, ConnectionLimits, DEADLINE, Stanza, StanzaError, StanzaSpec};
+pub use stanza::{Chain, ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec};
 pub use stream_kind::StreamKind;
 pub use streams::{Deliver, Streams};
 pub use tls::{TlsSettings, UpstreamTlsSpec};

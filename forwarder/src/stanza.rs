@@ -257,6 +257,9 @@ impl Drop for Admitted<'_> {
     }
 }
 
+/// How many stanzas a block may have: a query notes its own in one octet.
+pub const MOST_STANZAS: usize = u8::MAX as usize;
+
 /// A block's stanzas, in file order.
 #[derive(Debug, Default)]
 pub struct Chain {
@@ -264,9 +267,9 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A block's stanzas, in file order; those beyond 255 are never asked.
+    /// A block's stanzas, in file order; those beyond [`MOST_STANZAS`] are never asked.
     pub fn new(mut stanzas: Vec<Arc<Stanza>>) -> Self {
-        stanzas.truncate(usize::from(u8::MAX));
+        stanzas.truncate(MOST_STANZAS);
         Self { stanzas }
     }
 

@@ -111,6 +111,10 @@ pub struct TlsFiles {
 
 /// Reads every `forward` of a server block, in file order.
 pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    if let Some(more) = directives.get(forwarder::MOST_STANZAS) {
+        let rule = "a server block has 255 `forward` at most; give some of these zones a block of their own";
+        return Err(Located::new(&more.name.at, SetupError::Order { plugin: PLUGIN, rule }));
+    }
     let stanzas =
         directives.iter().map(|directive| stanza(directive, written.root())).collect::<Result<_>>()?;
     Ok(Arc::new(ForwardSpecs { stanzas }))

@@ -203,6 +203,17 @@ fn what_is_wrong_is_told_at_its_word() {
 }
 
 #[test]
+fn there_are_as_many_as_a_query_can_note() {
+    let of =
+        |count: usize| (0..count).map(|n| format!("forward z{n}.example 192.0.2.1\n")).collect::<String>();
+    let written = of(255);
+    let spec: ForwardSpecs = said(written.trim_end()).unwrap();
+    assert_eq!(spec.stanzas.len(), 255);
+    let more = "a server block has 255 `forward` at most; give some of these zones a block of their own";
+    refused(&[(of(256).trim_end(), &format!("257:1: plugin/forward: {more}"))]);
+}
+
+#[test]
 fn wrong_properties_are_told_at_their_word() {
     refused_properties(
         "forward . 192.0.2.1",
