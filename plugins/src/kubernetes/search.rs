@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wire::Name;
 
 use super::cluster::Cluster;
-use plugin::search::{MOST_DOMAINS, SearchPaths};
+use plugin::search::{MOST_DOMAINS, MOST_SEARCH_OCTETS, SearchPaths};
 
 /// The search paths of a cluster's pods: `NAMESPACE.svc.ZONE`, `svc.ZONE`, `ZONE`, and what the machine's resolv.conf has.
 pub(super) struct PodPaths {
@@ -49,8 +49,18 @@ impl fmt::Debug for PodPaths {
 /// The domains of the machine's own search list, which kubelet puts behind the cluster's; none where it cannot be read.
 fn machine(file: &Path) -> Vec<Name> {
     let text = readfile::read_in_time(file, LARGEST).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let domains = node::search_list(&text).into_iter().filter_map(|domain| Name::from_text(domain).ok());
+    domains(&String::from_utf8_lossy(&text))
+}
+
+/// Those of a search list, as many as a search path holds besides the cluster's.
+fn domains(text: &str) -> Vec<Name> {
+    let mut octets = 0;
+    let mut fits = |domain: &&str| {
+        octets += domain.len() + 1;
+        octets <= MOST_SEARCH_OCTETS
+    };
+    let words = node::search_list(text).into_iter().take_while(|domain| fits(domain));
+    let domains = words.filter_map(|domain| Name::from_text(domain).ok());
     domains.filter(|domain| *domain != Name::ROOT).take(MOST_DOMAINS - OF_CLUSTER).collect()
 }
 
@@ -59,3 +69,26 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 const LARGEST: u64 = 1 << 20;
 /// Domains that the cluster's zone makes.
 const OF_CLUSTER: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machines_search_list_ends_where_no_resolv_conf_may_go_on() {
+        let long = format!("{}.example", ["a".repeat(61).as_str(); 3].join("."));
+        let list = |domain: &str, count: usize| format!("search{}", format!(" {domain}").repeat(count));
+        let rows = [
+            (list("example.com", 29), 29),
+            (list("example.com", 40), 29),
+            // 194 octets each.
+            (list(&long, 10), 10),
+            (list(&long, 11), 10),
+            ("search . a..b example.com".to_owned(), 1),
+            (String::new(), 0),
+        ];
+        for (text, count) in rows {
+            assert_eq!(domains(&text).len(), count, "{text}");
+        }
+    }
+}
