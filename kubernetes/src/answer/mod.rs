@@ -30,7 +30,7 @@ pub use self::transfer::{Progress, Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
 use self::ports::{MOST_LOOKS, MeantPorts};
-use crate::index::{Directory, Entry, Index, Leads, Service, Unknown, named};
+use crate::index::{Directory, Index, Leads, Service, ServiceEntry, Unknown, named};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
 /// How a cluster's zones are answered: what a `kubernetes` directive says, but for what is followed.
@@ -281,7 +281,7 @@ impl Responder {
     /// A and AAAA of a service's own name, where that leads to addresses: what nearly all ask for. Where its entry has them, the
     /// service is not looked at.
     #[inline]
-    fn addresses(&self, question: &Question<'_>, entry: &Entry, reply: &mut Reply<'_>) -> ZoneAnswer {
+    fn addresses(&self, question: &Question<'_>, entry: &ServiceEntry, reply: &mut Reply<'_>) -> ZoneAnswer {
         match entry.leads() {
             Leads::ToItself if self.is_empty(entry) => return question.absent(&[Kind::Slice]),
             Leads::ToItself => {}
@@ -300,7 +300,7 @@ impl Responder {
 
     /// Whether a service is not there for its lack of endpoints.
     #[inline]
-    fn is_empty(&self, entry: &Entry) -> bool {
+    fn is_empty(&self, entry: &ServiceEntry) -> bool {
         self.rules.ignore_empty && !entry.has_endpoints()
     }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use wire::hash_of;
 
 use super::service::Service;
-use super::{Directory, Entry, Listed, hash_of_address};
+use super::{Directory, Listed, ServiceEntry, hash_of_address};
 
 impl Directory {
     /// Every service, by name, then by namespace.
     pub(super) fn in_order(&self) -> Vec<Listed> {
         let mut services = Vec::new();
-        self.by_name.each(|Entry { service, .. }| {
+        self.by_name.each(|ServiceEntry { service, .. }| {
             if service.object.is_some() {
                 services.push(Listed { service: service.clone(), is_known: service.namespace.is_known() });
             }
@@ -26,7 +26,7 @@ impl Directory {
         let mut count = 0;
         self.by_name.each(|entry| count += entry.service.by_address().count() + 1);
         let mut all = Vec::with_capacity(count);
-        self.by_name.each(|Entry { service, .. }| {
+        self.by_name.each(|ServiceEntry { service, .. }| {
             let name = hash_of(service.key());
             all.extend(service.addresses(true).into_iter().map(|address| (hash_of_address(address), name)));
         });
@@ -46,7 +46,7 @@ impl Directory {
         let before = old.map(addresses).unwrap_or_default();
         let after = new.as_deref().map(addresses).unwrap_or_default();
         let hash = hash_of(name);
-        self.by_name.set(hash, |entry| entry.key() == name, new.map(Entry::new));
+        self.by_name.set(hash, |entry| entry.key() == name, new.map(ServiceEntry::new));
         let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
         // Both are in order, and most are in both.
         loop {

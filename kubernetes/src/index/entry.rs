@@ -12,7 +12,7 @@ use super::service::{Leads, Namespace, Service};
 /// costs as much as all that is done with it, where the cluster is larger than the processor's cache.
 #[derive(Clone)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct ServiceEntry {
     pub(crate) namespace: Arc<Namespace>,
     pub(crate) service: Arc<Service>,
     leads: Leads,
@@ -26,7 +26,7 @@ pub(crate) struct Entry {
     octets: [u8; ROOM],
 }
 
-impl Entry {
+impl ServiceEntry {
     pub(super) fn new(service: Arc<Service>) -> Self {
         let mut entry = Self {
             namespace: service.namespace.clone(),
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_bucket_of_one_service_is_two_lines_of_the_processors_cache() {
         // Behind an `Arc`'s two counters; an allocator keeps up to 8 octets with each piece.
-        assert_eq!(2 * size_of::<usize>() + Buckets::<Entry>::OCTETS, 128 - 8);
+        assert_eq!(2 * size_of::<usize>() + Buckets::<ServiceEntry>::OCTETS, 128 - 8);
     }
 
     /// Names and addresses that an entry has room for, and those that it has not: nobody sees which.

@@ -32,7 +32,7 @@ use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
 use serials::Serials;
 
-pub(crate) use entry::Entry;
+pub(crate) use entry::ServiceEntry;
 pub(crate) use label::key;
 pub use serials::Now;
 pub(crate) use serials::{Listed, Listing};
@@ -101,7 +101,7 @@ pub struct Unknown(u8);
 
 /// Services by name, and by the addresses that lead back to them.
 pub(crate) struct Directory {
-    by_name: Buckets<Entry>,
+    by_name: Buckets<ServiceEntry>,
     /// The hash of a service's name at the hash of each of its addresses: whose address it is, the service itself says. Buckets
     /// of numbers are copied without a look at anything else.
     by_address: Buckets<u64>,
@@ -170,7 +170,7 @@ impl Index {
             }
         });
         for (directory, is_import) in [(&self.services, false), (&self.imports, true)] {
-            directory.by_name.each(|Entry { service, .. }| {
+            directory.by_name.each(|ServiceEntry { service, .. }| {
                 let known = if is_import { Known::Import } else { Known::Service };
                 service.object.iter().for_each(|object| tell(known(object)));
                 service.slices.iter().for_each(|slice| tell(Known::Slice(slice)));
@@ -245,7 +245,7 @@ impl Directory {
 
     /// Where the service of this name is, if there is one: [`named`] finds it there.
     #[inline]
-    pub(crate) fn of_name(&self, key: &[u8]) -> BucketView<Entry> {
+    pub(crate) fn of_name(&self, key: &[u8]) -> BucketView<ServiceEntry> {
         self.by_name.of(hash_of(key))
     }
 
@@ -274,7 +274,7 @@ impl Directory {
 
 /// The service of this name.
 #[inline]
-pub(crate) fn named<'f>(found: &'f BucketView<Entry>, key: &[u8]) -> Option<&'f Entry> {
+pub(crate) fn named<'f>(found: &'f BucketView<ServiceEntry>, key: &[u8]) -> Option<&'f ServiceEntry> {
     found.find(|entry| entry.key() == key)
 }
 
