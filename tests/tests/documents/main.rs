@@ -1,5 +1,6 @@
 //! The documents hold what they say: every example runs, every Corefile can be served, the unit is what it claims.
 
+mod bounds;
 mod commands;
 mod example;
 mod kubernetes;

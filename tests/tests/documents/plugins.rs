@@ -201,7 +201,12 @@ fn every_property_stands_in_an_example() {
             .map(|property| property.word)
             .collect();
         for word in known(&name, &page) {
-            let said = ["`", "|"].iter().any(|before| page.contains(&format!("{before}{word}")));
+            // The word, and not the beginning of another one.
+            let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+            let said = ["`", "|"].iter().any(|before| {
+                page.match_indices(&format!("{before}{word}"))
+                    .any(|(at, found)| ends(&page[at + found.len()..]))
+            });
             assert!(said, "the page of {name} does not say what {word} is");
             let is_built = !NOT_BUILT.contains(&(&*name, &*word));
             assert!(!is_built || shown.contains(&&*word), "no example of {name} has {word}");
