@@ -140,6 +140,24 @@ fn a_silent_upstream_is_told_as_without_steps() {
 }
 
 #[test]
+fn what_an_answer_leads_to_has_the_time_that_is_left() {
+    steadily(|| {
+        let slow = Upstream::start(fresh_ip(), |asked| upstream(asked).after(Duration::from_millis(1_900)));
+        let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
+        let dns = Dns::start(&format!(
+            "rewrite cname exact there.example. here.silent.\nforward silent {}\nforward . {}",
+            silent.word(),
+            slow.word()
+        ));
+        let reply = Ask::new("cname-there.example", "A").timeout(Duration::from_secs(8)).of(dns.at);
+        assert_eq!(reply.status(), "SERVFAIL");
+        assert!(!silent.asked().is_empty(), "it leads there");
+        // 4.8 s in all, and not for each of the two.
+        assert!(reply.elapsed < Duration::from_millis(5_300), "{:?}", reply.elapsed);
+    });
+}
+
+#[test]
 fn a_target_that_finds_no_room_is_told_at_once() {
     steadily(|| {
         let (other, silent) =
