@@ -2,6 +2,7 @@
 
 mod case;
 mod cluster;
+mod hits;
 mod rewritten;
 
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ pub(crate) fn find(case: &Case<'_>, difference: &Difference) -> Option<&'static 
 
 /// All of them. The first that matches names a difference.
 pub(crate) fn all() -> impl Iterator<Item = &'static Allowed> {
-    ALLOWED.iter().chain(rewritten::ALLOWED).chain(cluster::ALLOWED)
+    ALLOWED.iter().chain(hits::ALLOWED).chain(rewritten::ALLOWED).chain(cluster::ALLOWED)
 }
 
 const ALLOWED: &[Allowed] = &[
@@ -130,18 +131,6 @@ const ALLOWED: &[Allowed] = &[
             case.text().contains("rewrite name")
                 && difference.what == "answer"
                 && case.query.what.contains("mixed")
-        },
-    },
-    Allowed {
-        name: "header and minimal on hits",
-        stands: "CoreDNS puts `header` and `minimal` below its cache",
-        counted_alike: true,
-        matches: |case, difference| {
-            let (text, what) = (case.text(), difference.what);
-            let header = text.contains("header") && matches!(what, "flag aa" | "flag ra" | "flag rd");
-            let minimal =
-                text.contains("minimal") && (what.starts_with("authority") || what.starts_with("additional"));
-            text.contains("cache") && (header || minimal)
         },
     },
     Allowed {
