@@ -5,6 +5,7 @@ mod line;
 mod load;
 
 use std::fmt::{self, Display, Formatter};
+use std::net::UdpSocket;
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use tests::{
     tool,
 };
 
-use super::clients::ADDRESSES;
+use super::clients::{ADDRESSES, at};
 use super::deaths::kill_for_memory;
 use super::lab::{Lab, US};
 use super::never_dark::node;
@@ -233,6 +234,10 @@ impl Machine {
         if let Some(mut server) = self.server.take().filter(|_| !fault.is_of_systemd()) {
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
+            // Those that it had just handed to the manager are open until that has read of them.
+            for ip in ADDRESSES {
+                eventually("its sockets are closed", PATIENCE, || UdpSocket::bind(at(ip)).ok());
+            }
         }
     }
 
