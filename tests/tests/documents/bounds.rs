@@ -43,8 +43,8 @@ const ROWS: &[Row] = &[
     Row(
         "hosts",
         "time between two rounds, at least 5s",
-        "hosts {|refresh a.example|refresh_via 192.0.2.53|refresh_interval 5s|}",
-        "hosts {|refresh a.example|refresh_via 192.0.2.53|refresh_interval 4s|}",
+        "hosts /nowhere/h {|refresh a.example|refresh_via 203.0.113.53|refresh_interval 5s|}",
+        "hosts /nowhere/h {|refresh a.example|refresh_via 203.0.113.53|refresh_interval 4s|}",
     ),
     Row(
         "k8s_external",
@@ -90,10 +90,10 @@ const ROWS: &[Row] = &[
 ];
 const AUTOPATH_15: &str = "kubernetes c.local|autopath @kubernetes {|ndots 15|}";
 const AUTOPATH_16: &str = "kubernetes c.local|autopath @kubernetes {|ndots 16|}";
-const FORWARD_15: &str = "forward . 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8 \
-                          192.0.2.9 192.0.2.10 192.0.2.11 192.0.2.12 192.0.2.13 192.0.2.14 192.0.2.15";
-const FORWARD_16: &str = "forward . 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8 \
-                          192.0.2.9 192.0.2.10 192.0.2.11 192.0.2.12 192.0.2.13 192.0.2.14 192.0.2.15 192.0.2.16";
+const FORWARD_15: &str = "forward . 203.0.113.1 203.0.113.2 203.0.113.3 203.0.113.4 203.0.113.5 203.0.113.6 203.0.113.7 203.0.113.8 \
+                          203.0.113.9 203.0.113.10 203.0.113.11 203.0.113.12 203.0.113.13 203.0.113.14 203.0.113.15";
+const FORWARD_16: &str = "forward . 203.0.113.1 203.0.113.2 203.0.113.3 203.0.113.4 203.0.113.5 203.0.113.6 203.0.113.7 203.0.113.8 \
+                          203.0.113.9 203.0.113.10 203.0.113.11 203.0.113.12 203.0.113.13 203.0.113.14 203.0.113.15 203.0.113.16";
 /// 128 octets, and one more.
 const NSID_128: &str = "nsid 12345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678";
 const NSID_129: &str = "nsid 123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";
