@@ -1,6 +1,10 @@
 //! The server blocks on CoreDNS's own pages of `acl`, `any`, `header`, `loadbalance`, `minimal` and `rewrite`, asked what they are about. Those of `tls` are beside the others in `corefiles.rs`.
 
-use tests::Ask;
+use std::collections::HashSet;
+use std::fs;
+use std::process::Command;
+
+use tests::{Ask, skip};
 
 use crate::battery::{tcp, udp, under};
 use crate::corefiles::{block, counted};
@@ -174,3 +178,68 @@ const PLAIN: &[&str] =
 const TTLS: &[&str] = &["example.com", "a.example.com"];
 const RCODES: &[&str] = &["servfail.coredns.rocks", "nx.coredns.rocks", "a.coredns.rocks", "servfail.x"];
 const OPTIONS: &[&str] = &["heard.x", "noopt.x", "nx.x", "host.example"];
+
+/// Each line of those pages' blocks that is a directive or property of theirs is asked about here.
+#[test]
+fn every_line_of_coredns_own_pages_is_asked_about() {
+    let test = "every_line_of_coredns_own_pages_is_asked_about";
+    let mut go = Command::new("go");
+    let modules = match go.args(["env", "GOMODCACHE"]).output() {
+        Ok(told) => String::from_utf8_lossy(&told.stdout).trim().to_owned(),
+        Err(error) => return skip(test, &format!("go: {error}")),
+    };
+    let plugins = format!("{modules}/github.com/coredns/coredns@v1.15.0/plugin");
+    let texts = ACL.iter().map(|(_, text, _)| text).chain(WHOLE.iter().map(|(_, text)| text));
+    let texts = texts.chain(BLOCKS.iter().map(|(text, _)| text));
+    let asked: HashSet<String> = texts.flat_map(|text| text.lines()).map(words).collect();
+    let mut count = 0;
+    for plugin in ["acl", "any", "header", "loadbalance", "minimal", "rewrite"] {
+        let Ok(page) = fs::read_to_string(format!("{plugins}/{plugin}/README.md")) else {
+            return skip(test, "CoreDNS's source is not in the module cache of go");
+        };
+        let page = page.replace("~~~", "```");
+        for line in page.split("```").skip(1).step_by(2).flat_map(str::lines) {
+            let line = words(line.split('#').next().unwrap_or_default());
+            let is_theirs = line.split(' ').next().is_some_and(|word| THEIRS.contains(&word));
+            if is_theirs && !line.contains(['[', '|']) && !NOT_ASKED.contains(&&*line) {
+                assert!(asked.contains(&line), "the page of {plugin} has {line:?}, and nothing here");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 60, "{count} lines");
+}
+
+/// Without indentation.
+fn words(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Words that begin a line about a step.
+const THEIRS: &[&str] = &[
+    "acl",
+    "allow",
+    "block",
+    "filter",
+    "drop",
+    "any",
+    "header",
+    "response",
+    "query",
+    "loadbalance",
+    "prefer",
+    "minimal",
+    "rewrite",
+    "name",
+    "answer",
+    "ttl",
+    "rcode",
+    "edns0",
+    "cname",
+];
+/// Words that stand for others, and a file that waits for `file`.
+const NOT_ASKED: &[&str] = &[
+    "name regex STRING STRING",
+    "answer name STRING STRING",
+    "loadbalance weighted ./db.example.com.weights {",
+];
