@@ -6,8 +6,8 @@
 mod message;
 mod transfer;
 
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read as _};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -162,13 +162,23 @@ impl Connection {
         }
     }
 
-    /// Tells a TLS client that this is the end, as far as the kernel takes it.
+    /// Tells the client that this is the end, as far as the kernel takes it.
     fn close(mut self) {
         if let (Some(tls), true) = (&mut self.tls, self.unsent.is_empty()) {
             let mut octets = Vec::new();
             if tls.close(&mut octets).is_ok() {
                 // Where the alert cannot be written the client still sees the connection close.
                 let _ = self.stream.try_write(&octets);
+            }
+        }
+        // While octets are unread `close` sends an RST in the place of a FIN, and a client takes that for a fault. They may come until
+        // the client has heard of the end; what comes after the FIN is too late to hide it.
+        let socket = socket2::SockRef::from(&self.stream);
+        let _ = socket.shutdown(Shutdown::Write);
+        let mut unread = [0; 4096];
+        for _ in 0..ROUNDS {
+            if !matches!((&*socket).read(&mut unread), Ok(1..)) {
+                break;
             }
         }
     }

@@ -5,7 +5,7 @@
 //!        the clients               spawned, watched, ended         what it was asked
 //! ```
 //! - [`binary()`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
-//! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`] of them means harm; [`Stream`] keeps a steady load and counts what is lost.
+//! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`] of them means harm; [`Stream`] keeps a steady load and counts what is lost, a [`Persistent`] client keeps its connection.
 //! - [`Transports`] asks the same over UDP, TCP and TLS.
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
 //! - [`Manager`] stands for systemd: it is told READY, and keeps descriptors for the next process; [`Systemd`] is one, with the shipped units.
@@ -32,6 +32,7 @@ mod manager;
 mod message;
 mod network;
 mod older_kernel;
+mod persistent;
 mod place;
 mod pod;
 mod records;
@@ -58,6 +59,7 @@ pub use manager::Manager;
 pub use message::{Edns, Message, Question, Record, header, question_end};
 pub use network::{wire, within, within_scope};
 pub use older_kernel::OlderKernel;
+pub use persistent::{Persistent, PersistentCounts};
 pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdir};
 pub use pod::Pod;
 pub use records::{record, rtype_name, rtype_number};

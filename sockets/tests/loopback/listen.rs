@@ -255,6 +255,40 @@ fn a_socket_handed_over_keeps_its_address_and_its_queue() -> io::Result<()> {
 }
 
 #[test]
+fn a_receive_buffer_is_as_large_as_is_asked_for_where_we_may_go_beyond_the_limit() -> io::Result<()> {
+    let options = ListenOptions::default();
+    // The kernel keeps twice as much, for its own.
+    let wanted = 2 * options.receive_buffer_bytes;
+    if !may_force() {
+        println!("skipped: without CAP_NET_ADMIN the kernel gives at most net.core.rmem_max");
+        return Ok(());
+    }
+    let first = ListenSocket::bind_first(SocketAddr::from(([127, 0, 0, 1], 0)), &options)?;
+    let sibling = first.bind_sibling()?;
+    let wildcard = listen("0.0.0.0")?;
+    let beside = SocketAddr::from(([127, 0, 0, 1], wildcard.local_addr().port()));
+    let beside = ListenSocket::bind_beside(beside, &options)?;
+    // An earlier process, or a manager, may have left less.
+    let left = UdpSocket::bind("127.0.0.1:0")?;
+    assert!(socket2::SockRef::from(&left).recv_buffer_size()? < wanted);
+    let heir = ListenSocket::from_owned_fd(left.into(), &options)?;
+    for (what, socket) in
+        [("first", first), ("sibling", sibling), ("wildcard", wildcard), ("beside", beside), ("heir", heir)]
+    {
+        let bytes = socket2::SockRef::from(&socket).recv_buffer_size()?;
+        assert!(bytes >= wanted && bytes >= 8 << 20, "{what}: {bytes}");
+    }
+    Ok(())
+}
+
+/// Whether this process has CAP_NET_ADMIN, the twelfth.
+fn may_force() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells it");
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.is_some_and(|set| u64::from_str_radix(set.trim(), 16).is_ok_and(|set| set >> 12 & 1 == 1))
+}
+
+#[test]
 fn only_a_bound_udp_socket_can_be_taken_over() -> io::Result<()> {
     let unbound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
     let local = std::os::unix::net::UnixDatagram::unbound()?;

@@ -51,6 +51,34 @@ fn what_dashboard_and_alerts_look_at_is_exposed() {
 }
 
 #[test]
+fn the_dashboard_looks_at_all_that_a_node_is_judged_by() {
+    let shown: BTreeSet<String> =
+        expressions(&dashboard()).flat_map(|text| metrics(&text).collect::<Vec<_>>()).collect();
+    for (what, wanted) in [
+        (
+            "hit ratio",
+            &["coredns_cache_hits_total", "coredns_cache_requests_total", "localdns_hosts_hits_total"][..],
+        ),
+        (
+            "latency",
+            &["coredns_dns_request_duration_seconds_bucket", "coredns_proxy_request_duration_seconds_bucket"],
+        ),
+        (
+            "upstream health",
+            &["coredns_proxy_healthcheck_failures_total", "coredns_proxy_request_duration_seconds_count"],
+        ),
+        ("lease", &["localdns_lease_held", "localdns_leases_lost_total", "localdns_rules_put_back_total"]),
+        ("stale served", &["coredns_cache_served_stale_total"]),
+        ("refresh age", &["localdns_refresh_entry_age_seconds", "localdns_refresh_last_round_failed"]),
+        ("drops", &["localdns_kernel_drops_total", "localdns_queries_shed_total"]),
+    ] {
+        for metric in wanted {
+            assert!(shown.contains(*metric), "{what}: {metric}");
+        }
+    }
+}
+
+#[test]
 fn metrics_of_plugins_are_named_as_prometheus_wants() {
     let plugins = text_of("plugins/src");
     let families: Vec<(&str, &str)> = plugins

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Message, Stream, eventually, flood, now, tell};
+use tests::{Ask, Message, Persistent, PersistentCounts, Stream, eventually, flood, now, tell};
 
 /// What `hosts` answers, and the upstream.
 pub(crate) const LOCAL: &str = "192.0.2.1";
@@ -28,10 +28,15 @@ pub(crate) fn thirty_percent(at: SocketAddr) -> u32 {
     (measured * 0.3) as u32
 }
 
-/// Queries over UDP at a steady rate, every second one a miss, and connections over TCP, one for each query.
+/// Queries over UDP at a steady rate, every second one a miss, and connections over TCP: one for each query, and one that is kept.
 pub(crate) struct Clients {
     started: Instant,
+    /// How many queries a second are to be sent.
+    rate: u32,
+    /// Whether that rate has to be reached.
+    is_held_to_it: bool,
     streams: Vec<Stream>,
+    persistent: Vec<Persistent>,
     tcp: Vec<JoinHandle<(usize, Vec<String>)>>,
     over_tcp: Vec<Arc<AtomicUsize>>,
     stop: Arc<AtomicBool>,
@@ -47,11 +52,19 @@ impl Clients {
             Stream::start(at, rate, move |n| query(n, stream), right)
         });
         let streams = streams.collect();
+        let persistent = STREAMS..STREAMS + 2;
+        let persistent = persistent.map(|stream| Persistent::start(at, move |n| query(n, stream), right));
+        let persistent = persistent.collect();
         let stop = Arc::new(AtomicBool::new(false));
         let over_tcp: Vec<_> = (0..2).map(|_| Arc::<AtomicUsize>::default()).collect();
         let tcp = over_tcp.iter().enumerate();
         let tcp = tcp.map(|(client, asked)| tcp_client(at, client, asked.clone(), stop.clone())).collect();
-        Self { started, streams, tcp, over_tcp, stop }
+        Self { started, rate, is_held_to_it: false, streams, persistent, tcp, over_tcp, stop }
+    }
+
+    /// The same, and it is no test where they come to less than nine tenths of that.
+    pub(crate) fn held_to(at: SocketAddr, rate: u32) -> Self {
+        Self { is_held_to_it: true, ..Self::start(at, rate) }
     }
 
     /// How many queries went out over UDP.
@@ -59,23 +72,35 @@ impl Clients {
         self.streams.iter().map(Stream::sent).sum()
     }
 
-    /// Ends them, and asserts that every query got one right reply.
-    pub(crate) fn finish(self) {
+    /// Ends them, and asserts that every query got one right reply; how often each that keeps a connection saw it end, at least.
+    pub(crate) fn finish(self) -> usize {
         eventually("queries over TCP", Duration::from_secs(10), || {
-            self.over_tcp.iter().all(|asked| asked.load(Ordering::Relaxed) > 10).then_some(())
+            let persistent = self.persistent.iter().map(Persistent::asked);
+            let asked = self.over_tcp.iter().map(|asked| asked.load(Ordering::Relaxed));
+            asked.chain(persistent).all(|asked| asked > 10).then_some(())
         });
         self.stop.store(true, Ordering::Relaxed);
         let (sent, length) = (self.sent(), self.started.elapsed());
+        let wanted = 0.9 * f64::from(self.rate) * length.as_secs_f64();
         for stream in self.streams {
             stream.finish(Duration::from_secs(5)).assert_clean();
         }
+        let persistent: Vec<_> = self.persistent.into_iter().map(Persistent::finish).collect();
         let (each_second, asked) = (sent as f64 / length.as_secs_f64(), self.over_tcp.iter());
         let asked: usize = asked.map(|asked| asked.load(Ordering::Relaxed)).sum();
         println!("measured: {sent} over UDP, {each_second:.0} a second, and {asked} over TCP: all answered");
+        let sum = |of: fn(&PersistentCounts) -> usize| persistent.iter().map(of).sum::<usize>();
+        let (kept, again, ends) = (sum(|one| one.asked), sum(|one| one.again), sum(|one| one.ends));
+        println!(
+            "measured: {kept} over connections that were kept, {again} of them asked again after {ends} ends"
+        );
+        assert!(!self.is_held_to_it || sent as f64 >= wanted, "{sent} queries are less than {wanted:.0}");
         for client in self.tcp {
             let (asked, failed) = client.join().expect("a client does not panic");
             assert!(failed.is_empty(), "{} of {asked} over TCP: {:?}", failed.len(), failed.first());
         }
+        persistent.iter().for_each(PersistentCounts::assert_clean);
+        persistent.iter().map(|one| one.ends).min().unwrap_or_default()
     }
 }
 

@@ -13,21 +13,21 @@ use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
 #[test]
 fn no_query_is_lost_over_five_upgrades_by_a_signal() {
-    isolated(|| upgrades(5, |_| CALM));
+    isolated(|| upgrades(5, |_| CALM, Clients::start));
 }
 
 #[test]
 #[ignore = "long: a hundred upgrades"]
 fn no_query_is_lost_over_a_hundred_upgrades_by_a_signal() {
-    tests::isolated_for(Duration::from_secs(600), || upgrades(100, thirty_percent));
+    tests::isolated_for(Duration::from_secs(600), || upgrades(100, thirty_percent, Clients::held_to));
 }
 
-fn upgrades(times: usize, rate: fn(SocketAddr) -> u32) {
+fn upgrades(times: usize, rate: fn(SocketAddr) -> u32, clients: fn(SocketAddr, u32) -> Clients) {
     let (manager, upstream, at) = (Manager::new(), upstream(), at());
     let mut server =
         Server::start_with(&corefile(2, &upstream), manager.options().env("WATCHDOG_USEC", "900000"));
     manager.wait_for("READY=1", 1, PATIENCE);
-    let clients = Clients::start(at, rate(at));
+    let clients = clients(at, rate(at));
     let mut pid = server.pid();
     for upgrade in 1..=times {
         let sent = clients.sent();
@@ -47,7 +47,7 @@ fn upgrades(times: usize, rate: fn(SocketAddr) -> u32) {
     assert_eq!(manager.said("STOPPING=1"), 0, "an upgrade is no stop");
     let pings = manager.said("WATCHDOG=1");
     manager.wait_for("WATCHDOG=1", pings + 2, PATIENCE);
-    clients.finish();
+    assert!(clients.finish() >= times, "each connection that was kept ended with each process");
     signal(pid, "TERM");
     has_ended(pid);
     manager.wait_for("STOPPING=1", 1, PATIENCE);
@@ -151,23 +151,23 @@ fn numbers(text: &str) -> Vec<u32> {
 
 #[test]
 fn no_query_is_lost_where_one_process_takes_over_from_another() {
-    isolated(|| side_by_side(5, |_| CALM));
+    isolated(|| side_by_side(5, |_| CALM, Clients::start));
 }
 
 #[test]
 #[ignore = "long: a hundred upgrades"]
 fn no_query_is_lost_where_a_hundred_processes_take_over_one_from_another() {
-    tests::isolated_for(Duration::from_secs(600), || side_by_side(100, thirty_percent));
+    tests::isolated_for(Duration::from_secs(600), || side_by_side(100, thirty_percent, Clients::held_to));
 }
 
-fn side_by_side(times: usize, rate: fn(SocketAddr) -> u32) {
+fn side_by_side(times: usize, rate: fn(SocketAddr) -> u32, clients: fn(SocketAddr, u32) -> Clients) {
     let (upstream, at) = (upstream(), at());
     let directory = tests::tempdir();
     let door = directory.path().join("door");
     let door = door.to_string_lossy();
     let options = |after| Options::default().args(["-handover", &door, "-after-handover", after]);
     let mut server = Server::start_with(&corefile(2, &upstream), options("exit"));
-    let clients = Clients::start(at, rate(at));
+    let clients = clients(at, rate(at));
     for turn in 0..times {
         let sent = clients.sent();
         eventually("a few hundred queries", PATIENCE, || (clients.sent() >= sent + 300).then_some(()));
@@ -185,7 +185,7 @@ fn side_by_side(times: usize, rate: fn(SocketAddr) -> u32) {
         }
         server = next;
     }
-    clients.finish();
+    assert!(clients.finish() >= times, "each connection that was kept ended with each process");
     assert_eq!(Ask::new("x.example", "A").of(at).short(), [LOCAL]);
     assert!(server.stop().success());
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::SocketAddr;
 
-use tests::{Action, Ask, Manager, Says, Server, Upstream, eventually, isolated, run, signal, tool};
+use tests::{
+    Action, Ask, Manager, Options, Says, Server, Upstream, eventually, isolated, run, signal, tempdir, tool,
+};
 
 use crate::clients::REMOTE;
 use crate::place::{AT, PATIENCE, corefile, upstream};
@@ -47,6 +49,29 @@ fn hot_names_are_answered_from_memory_after_a_restart_and_after_an_upgrade() {
         assert!(server.wait(PATIENCE).success());
         assert!(asked(&upstream) <= NAMES / 10, "of ten hot names nine are answered from memory");
         signal(pid_of(&server), "TERM");
+    });
+}
+
+#[test]
+fn hot_names_are_answered_from_memory_by_a_process_that_takes_over_from_another() {
+    isolated(|| {
+        let (upstream, directory) = (upstream(), tempdir());
+        let door = directory.path().join("door");
+        let start = || {
+            let options =
+                Options::default().args(["-handover", &door.to_string_lossy(), "-after-handover", "exit"]);
+            Server::start_with(&cached(&upstream), options)
+        };
+        let mut server = start();
+        assert_eq!(asked(&upstream), NAMES);
+        for _ in 0..2 {
+            let next = start();
+            assert!(server.wait(PATIENCE).success());
+            next.wait_for_log(&format!("the cache starts with {NAMES} answers"), PATIENCE);
+            assert!(asked(&upstream) <= NAMES / 10, "of ten hot names nine are answered from memory");
+            server = next;
+        }
+        assert!(server.stop().success());
     });
 }
 

@@ -1,5 +1,6 @@
 //! Queries over TCP and TLS: pipelining and patience.
 
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
@@ -66,6 +67,24 @@ fn a_query_may_come_octet_by_octet_and_many_in_one_segment() {
         for _ in 0..20 {
             assert_eq!(connection.message().unwrap().id, 7);
         }
+    }
+}
+
+#[test]
+fn a_connection_that_has_brought_all_it_may_ends_by_fin_whatever_else_has_come() {
+    let over = Transports::fresh();
+    let _server = Server::start(&over.block(".", "whoami\ntimeouts {\nmaxtcpqueries 5\n}"));
+    let query = Ask::new("www.hosts.example", "A").id(7).bytes();
+    let framed = [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat();
+    for mut connection in over.connections(Duration::from_secs(5)) {
+        // More than is read at once: what is left is unread when the connection ends.
+        connection.send_octets(&framed.repeat(600)).unwrap();
+        for _ in 0..5 {
+            assert_eq!(connection.message().unwrap().id, 7);
+        }
+        let error = connection.receive().expect_err("the end");
+        let end = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        assert_eq!(end, Some(ErrorKind::UnexpectedEof), "{error:#}");
     }
 }
 

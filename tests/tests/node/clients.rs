@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Message, Stream, eventually, flood, now, tell};
+use tests::{Ask, Message, Persistent, PersistentCounts, Stream, eventually, flood, now, tell};
 
 use super::lab::{NAME, POD, US, within};
 
@@ -28,10 +28,16 @@ pub(crate) fn thirty_percent() -> u32 {
     (measured * 0.3) as u32
 }
 
-/// Queries at a steady rate to every address, from the pod and from the host, and connections over TCP, one for each query.
+/// Queries at a steady rate to every address, from the pod and from the host, and connections over TCP: one for each query, and
+/// one that is kept.
 pub(crate) struct Clients {
     started: Instant,
+    /// How many queries a second each stream is to send.
+    rate: u32,
+    /// Whether that rate has to be reached.
+    is_held_to_it: bool,
     streams: Vec<Stream>,
+    persistent: Vec<Persistent>,
     tcp: Vec<JoinHandle<(usize, Vec<String>)>>,
     /// How often each of those has asked.
     over_tcp: Vec<Arc<AtomicUsize>>,
@@ -44,10 +50,20 @@ impl Clients {
 
     /// So many queries a second over UDP from each place to each address.
     pub(crate) fn start(rate: u32) -> Self {
-        Self::of(&[None, Some(POD)], &ADDRESSES, rate, is_ours)
+        let places = [None, Some(POD)];
+        let each = places.into_iter().flat_map(|place| ADDRESSES.map(|ip| (place, ip)));
+        let keeps = |ip| Persistent::start(at(ip), |_| Ask::new(NAME, "A"), judge(is_ours));
+        let persistent = each.map(|(place, ip)| placed(place, move || keeps(ip))).collect();
+        Self { persistent, ..Self::of(&places, &ADDRESSES, rate, is_ours) }
     }
 
-    /// So many from each of these places to each of these addresses, whose replies are judged so.
+    /// The same, and it is no test where they come to less than nine tenths of that.
+    pub(crate) fn held_to(rate: u32) -> Self {
+        Self { is_held_to_it: true, ..Self::start(rate) }
+    }
+
+    /// So many from each of these places to each of these addresses, whose replies are judged so. Nobody keeps a connection: those
+    /// break where others answer from then on.
     pub(crate) fn of(
         places: &[Option<&'static str>],
         addresses: &[&'static str],
@@ -64,7 +80,7 @@ impl Clients {
             placed(place, move || thread::spawn(move || tcp(at(ip), is_right, &count, &stop)))
         });
         let tcp = tcp.collect();
-        Self { started, streams, tcp, over_tcp, stop }
+        Self { started, rate, is_held_to_it: false, streams, persistent: Vec::new(), tcp, over_tcp, stop }
     }
 
     /// Waits until each has sent so many more queries over UDP.
@@ -76,23 +92,35 @@ impl Clients {
         });
     }
 
-    /// Ends them, and asserts that every query got one right reply.
-    pub(crate) fn finish(self) {
+    /// Ends them, and asserts that every query got one right reply; how often each that keeps a connection saw it end, at least.
+    pub(crate) fn finish(self) -> usize {
         eventually("queries over TCP", PATIENCE, || {
-            self.over_tcp.iter().all(|asked| asked.load(Ordering::Relaxed) > 10).then_some(())
+            let persistent = self.persistent.iter().map(Persistent::asked);
+            let asked = self.over_tcp.iter().map(|asked| asked.load(Ordering::Relaxed));
+            asked.chain(persistent).all(|asked| asked > 10).then_some(())
         });
         self.stop.store(true, Ordering::Relaxed);
         let (sent, length) = (self.streams.iter().map(Stream::sent).sum::<usize>(), self.started.elapsed());
+        let wanted = 0.9 * f64::from(self.rate) * self.streams.len() as f64 * length.as_secs_f64();
         for stream in self.streams {
             stream.finish(Duration::from_secs(5)).assert_clean();
         }
+        let persistent: Vec<_> = self.persistent.into_iter().map(Persistent::finish).collect();
         let (each_second, asked) = (sent as f64 / length.as_secs_f64(), self.over_tcp.iter());
         let asked: usize = asked.map(|asked| asked.load(Ordering::Relaxed)).sum();
         println!("measured: {sent} over UDP, {each_second:.0} a second, and {asked} over TCP: all answered");
+        let sum = |of: fn(&PersistentCounts) -> usize| persistent.iter().map(of).sum::<usize>();
+        let (kept, again, ends) = (sum(|one| one.asked), sum(|one| one.again), sum(|one| one.ends));
+        println!(
+            "measured: {kept} over connections that were kept, {again} of them asked again after {ends} ends"
+        );
+        assert!(!self.is_held_to_it || sent as f64 >= wanted, "{sent} queries are less than {wanted:.0}");
         for client in self.tcp {
             let (asked, failed) = client.join().expect("a client does not panic");
             assert!(failed.is_empty(), "{} of {asked} over TCP: {failed:?}", failed.len());
         }
+        persistent.iter().for_each(PersistentCounts::assert_clean);
+        persistent.iter().map(|one| one.ends).min().unwrap_or_default()
     }
 }
 

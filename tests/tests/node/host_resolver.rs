@@ -11,6 +11,7 @@ use tests::{Manager, Options, eventually, isolated, isolated_for, run, signal, t
 
 use super::lab::{Lab, until_ready};
 use super::never_dark::{node, status};
+use super::status::json;
 
 #[test]
 fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
@@ -43,6 +44,7 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         assert_eq!(mode(DROP_IN), 0o644);
         assert_eq!(mode(DIRECTORY), 0o755);
         assert_eq!(machine.calls("reload"), 1);
+        assert_eq!(json(&server)["host_resolver"][0], DROP_IN);
 
         // What somebody takes away is told of, and comes back.
         fs::remove_file(DROP_IN).expect("it is there");

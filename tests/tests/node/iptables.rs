@@ -1,12 +1,13 @@
 //! Rule sets in the tables of iptables, in both its forms, as `iptables -S` prints them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use tests::{Action, Manager, Options, Says, Server, Upstream, ask, eventually, isolated, run, signal, tool};
 
+use super::clients::asked_at;
 use super::lab::{CLUSTER, Lab, NAME, POD, US, within};
 
 #[test]
@@ -70,9 +71,11 @@ fn node_caches_twelve_come_once_for_each_address_and_open_a_closed_firewall() {
             let mut server = tools.serve(&lab, "node-cache");
             assert_eq!(tools.settled(&server, 48), expected, "{}", tools.0);
             for address in ["169.254.10.10", "10.96.0.20", "169.254.10.11", "fd10::11"] {
-                let asked =
-                    within(POD, move || ask((address.parse::<IpAddr>().unwrap(), 53).into(), NAME, "A"));
-                assert_eq!(asked.join().expect("it is answered").short(), [US], "{address}");
+                for tcp in [false, true] {
+                    let asks = move || assert_eq!(asked_at(address, tcp), US, "{address}, TCP: {tcp}");
+                    asks();
+                    within(POD, asks).join().expect("it is answered");
+                }
             }
             let up = tools.node(&server, &["up", "-rules", "node-cache"], 0);
             assert!(up.contains("0 rules are put there, the others were"), "{up}");
@@ -152,7 +155,16 @@ fn no_program_runs_where_no_rule_of_iptables_is_ours() {
         }
         // Whoever runs it is written down.
         std::fs::create_dir("/run/told").expect("the test's own");
-        for name in ["iptables", "ip6tables"] {
+        for name in [
+            "iptables",
+            "iptables-save",
+            "iptables-restore",
+            "ip6tables",
+            "ip6tables-save",
+            "ip6tables-restore",
+            "nft",
+            "ip",
+        ] {
             let path = format!("/run/told/{name}");
             std::fs::write(&path, "#!/bin/sh\necho $0 $* >> /run/called\nexit 1\n").expect("the test's own");
             run("chmod", &["755", &path]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::{isolated, run, signal, tool};
+use tests::{isolated_steadily, run, signal, tool};
 
 use super::clients::asked_at;
 use super::lab::{CLUSTER, COREFILE, Lab, PLAIN, POD, within};
@@ -10,21 +10,21 @@ use super::never_dark::all_kinds_of_clients_are_answered;
 
 #[test]
 fn chains_of_nftables_translate_whoever_is_sent_out() {
-    isolated(|| {
+    isolated_steadily(PATIENCE * 9, || {
         whoever_is_sent_out_is_translated_once(KubeProxy::Nftables);
     });
 }
 
 #[test]
 fn chains_of_iptables_nft_translate_whoever_falls_through_and_is_sent_out() {
-    isolated(|| {
+    isolated_steadily(PATIENCE * 9, || {
         whoever_is_sent_out_is_translated_once(KubeProxy::IptablesNft);
     });
 }
 
 #[test]
 fn chains_of_iptables_legacy_translate_whoever_falls_through_and_is_sent_out() {
-    isolated(|| {
+    isolated_steadily(PATIENCE * 9, || {
         whoever_is_sent_out_is_translated_once(KubeProxy::IptablesLegacy);
     });
 }

@@ -12,15 +12,16 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use tests::{
-    Ask, Connection, Message, Server, ask, eventually, isolated, now, run, signal, skip, tell, tempdir, tool,
+    Ask, Connection, Message, Server, StreamCounts, ask, eventually, flood, isolated, isolated_steadily, now,
+    run, signal, skip, tell, tempdir, tool,
 };
 
-use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, until_ready, within_scope};
+use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, POD, US, until_ready, within, within_scope};
 use super::status::json;
 
 #[test]
 fn somebody_answers_when_the_server_dies_hangs_or_loses_an_address() {
-    isolated(|| {
+    isolated_steadily(Duration::from_secs(180), || {
         if !tool("never dark", "nft") {
             return;
         }
@@ -30,7 +31,7 @@ fn somebody_answers_when_the_server_dies_hangs_or_loses_an_address() {
 
 #[test]
 fn somebody_answers_where_our_addresses_are_on_lo() {
-    isolated(|| {
+    isolated_steadily(Duration::from_secs(180), || {
         if !tool("never dark", "nft") {
             return;
         }
@@ -60,15 +61,21 @@ fn what_a_stranger_takes_away_comes_back() {
             return;
         }
         let lab = Lab::new();
-        let server = lab.serve(&[]);
+        let server =
+            lab.serve_of(&COREFILE.replacen("hosts {", "prometheus 127.0.0.1:9253\n    hosts {", 1), &[]);
         server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        let put_back = || {
+            let metrics = server.metrics("127.0.0.1:9253".parse().expect("an address"));
+            metrics.value("localdns_rules_put_back_total", &[])
+        };
+        assert_eq!(put_back(), Some(0.0));
         let rules = || {
             let listed = Command::new("nft").args(["-s", "list", "table", "inet", "localdns"]).output();
             String::from_utf8_lossy(&listed.expect("nft starts").stdout).into_owned()
         };
         let put = rules();
         assert!(put.contains("chain away"), "{put}");
-        for change in [
+        let changes = [
             "delete table inet localdns",
             "flush table inet localdns",
             "flush chain inet localdns prerouting",
@@ -76,12 +83,18 @@ fn what_a_stranger_takes_away_comes_back() {
             "replace rule inet localdns output handle $HANDLE drop",
             "delete element inet localdns transports { 17 }",
             "add table inet localdns { flags dormant; }",
-        ] {
+        ];
+        for (count, change) in (1..).zip(changes) {
             let handle = "$(nft -a list chain inet localdns output | sed -n 's/.*# handle //p' | tail -n 1)";
             let change = change.replace("$HANDLE", handle);
             run("sh", &["-ec", &format!("nft \"{change}\"")]);
             eventually(&change, Duration::from_secs(2), || (rules() == put).then_some(()));
+            // It is counted once it is done.
+            eventually("the count", Duration::from_secs(2), || {
+                (put_back() >= Some(f64::from(count))).then_some(())
+            });
         }
+        assert_eq!(put_back(), Some(changes.len() as f64), "each once");
         let said = status(&server, 0);
         assert!(said.starts_with("rules     in place\n"), "{said}");
         run("ip", &["addr", "del", "10.96.0.20/32", "dev", "localdns"]);
@@ -179,8 +192,8 @@ fn trial(lab: &Lab, flags: &[&'static str], seen: &Seen) {
     if flags.is_empty() && !run("ip", &["-d", "link", "show", "localdns"]).contains("dummy") {
         skip("never dark, with our addresses on a dummy", "this kernel makes none, and a bridge had them");
     }
-    server = lab.serve(flags);
-    seen.until("it returns", |_| US);
+    let answered = seen.event("its return", || server = lab.serve(flags), |_| US);
+    told("its return", &answered);
     let answered = seen.event("SIGSTOP", || signal(server.pid(), "STOP"), |cell| cell.upstream);
     told("SIGSTOP", &answered);
     let answered = seen.event("SIGCONT", || signal(server.pid(), "CONT"), |_| US);
@@ -199,7 +212,7 @@ fn stop(server: &mut Server, seen: &Seen) {
     assert!(!server.log_text().contains("given up"), "{}", server.log_text());
 }
 
-/// Entries for DNS that conntrack has, of what clients have asked a moment ago, while no lease ended.
+/// Entries for DNS that conntrack has, of what clients have asked a moment ago, a pod ten thousand times, while no lease ended.
 fn conntrack(server: &Server, seen: &Seen) -> usize {
     if !tool("conntrack entries", "conntrack") {
         return 0;
@@ -208,13 +221,20 @@ fn conntrack(server: &Server, seen: &Seen) -> usize {
         let before = leases_lost(server);
         run("conntrack", &["-F"]);
         seen.until("all have asked again", |_| US);
+        let flooded = within(POD, || {
+            let at = SocketAddr::from(([169, 254, 10, 11], 53));
+            let is_ours = |_, message: &Message| message.answers.first().is_some_and(|one| one.data == US);
+            [(); 10].map(|()| flood(at, 1_000, 64, |_| Ask::new(NAME, "A"), is_ours))
+        });
+        let flooded = flooded.join().expect("a pod asks");
         let listed = run("conntrack", &["-L"]) + &run("conntrack", &["-L", "-f", "ipv6"]);
         // Our own queries to upstreams aside.
         let of_clients = |line: &&str| line.contains("dport=53 ") && !line.contains("dst=10.3.0.2");
         let entries = listed.lines().filter(of_clients).count();
         // Where the machine stood still, a lease has ended, and clients went to the upstream as they should: they made entries, and
         // that time says nothing of those who came here.
-        if entries == 0 || leases_lost(server) == before {
+        if leases_lost(server) == before {
+            flooded.iter().for_each(StreamCounts::assert_clean);
             return entries;
         }
         tell(&format!("measured: a lease ended meanwhile, and {entries} entries came; once more"));
@@ -300,6 +320,8 @@ impl Cell {
     }
 }
 
+/// How long the right one may take to answer a client after whatever befell the server, or after its return.
+const LONG: Duration = Duration::from_secs(3);
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(250);
 
@@ -439,6 +461,7 @@ fn told(what: &str, after: &[Duration]) {
     let (longest, cell) = after.iter().zip(CELLS).max_by_key(|(after, _)| **after).expect("there are cells");
     let place = cell.place.unwrap_or("host");
     let transport = cell.transport();
+    assert!(*longest <= LONG, "{what}: {place} over {transport} at {} waits for {longest:.1?}", cell.server);
     let mut sorted = after.to_vec();
     sorted.sort_unstable();
     let middle = sorted[sorted.len() / 2];

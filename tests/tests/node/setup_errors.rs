@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tests::{Server, eventually, isolated, run, tool};
 
+use super::clients::ADDRESSES;
 use super::iptables::Tools;
 use super::lab::{Lab, US};
 use super::never_dark::anothers_table;
@@ -49,6 +50,29 @@ fn a_lock_that_is_held_and_programs_that_are_not_there_are_counted_apart() {
             (rules.matches("NodeLocal DNS Cache: ").count() == 12).then_some(())
         });
         assert!(server.0.stop().success());
+    });
+}
+
+#[test]
+fn rules_of_nft_come_and_go_while_the_lock_of_iptables_is_held() {
+    isolated(|| {
+        if !tool("setup errors", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let lock = File::create("/run/xtables.lock").expect("/run is ours");
+        lock.lock().expect("nobody else has it");
+        let mut server = lab.serve(&["-host-resolver", "none", "-at-stop", "clean"]);
+        for ip in ADDRESSES {
+            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+        }
+        let tables = || run("nft", &["list", "tables", "inet"]);
+        assert!(tables().contains("table inet localdns\n"));
+        run("nft", &["delete", "table", "inet", "localdns"]);
+        eventually("they are back", PATIENCE, || tables().contains("table inet localdns\n").then_some(()));
+        assert!(server.stop().success());
+        assert_eq!(tables(), "");
+        drop(lock);
     });
 }
 

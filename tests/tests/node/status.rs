@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::{Action, Server, eventually, isolated, run, signal, tool};
 
 use super::lab::{COREFILE, Lab};
@@ -64,6 +64,21 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         assert_eq!(json["servers"][0]["addresses"][0]["held"], true, "{json}");
         assert_eq!(json["servers"][0]["upstreams"][0], "10.2.0.2", "{json}");
         assert_eq!(json["obstacles"][0]["way"], "out", "{json}");
+        assert_eq!(json["rules"], true, "{json}");
+        assert_eq!(json["servers"][0]["upstreams_from"], "/run/systemd/resolve/resolv.conf", "{json}");
+        assert_eq!(json["host_resolver"], json!([]), "{json}");
+        for (ip, way_out) in [
+            ("169.254.10.10", json!("10.96.0.10")),
+            ("10.96.0.20", Value::Null),
+            ("169.254.10.11", json!("10.3.0.2")),
+            ("fd10::11", json!("fd03::2")),
+        ] {
+            let of = |list: &Value| list.as_array()?.iter().find(|one| one["address"] == ip).cloned();
+            let told = json!({ "address": ip, "link": "localdns", "way_out": way_out, "answers": true });
+            assert_eq!(of(&json["addresses"]), Some(told), "{json}");
+            let probed = of(&json["servers"][0]["addresses"]).and_then(|one| one["probed_ms_ago"].as_u64());
+            assert!(probed.is_some_and(|ago| ago < 10_000), "{ip}: {json}");
+        }
         server.signal("STOP");
         let hung = status(&server, 1);
         let told = format!(
@@ -244,7 +259,8 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         let lab = Lab::new();
         fs::write("/run/resolv.conf", "search a.b\n").expect("the test's own");
         let flags = ["-host-resolver", "none", "-upstreams", "/run/resolv.conf"];
-        let server = lab.serve(&flags);
+        let with_metrics = COREFILE.replacen("hosts {", "prometheus 127.0.0.1:9253\n    hosts {", 1);
+        let server = lab.serve_of(&with_metrics, &flags);
         server.wait_for_log("queries to fd10::11 come here", PATIENCE);
         let told = "let the network's manager write its servers there, or name another file with -upstreams";
         let upstreams = ("upstreams", "/run/resolv.conf has no nameserver", told);
@@ -253,16 +269,24 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         });
         is_wrong(&server, 0, &[upstreams]);
 
-        server.write_corefile(&COREFILE.replace("ttl 5", "ttl five"));
+        server.write_corefile(&with_metrics.replace("ttl 5", "ttl five"));
         server.signal("HUP");
         server.wait_for_log("Restart failed", PATIENCE);
         let reload = "mend what it names, and see `localdns check -conf FILE`";
         let corefile = "mend what it names; the server serves the one before";
         is_wrong(&server, 0, &[("corefile", "five", corefile), ("reload", "five", reload), upstreams]);
-        server.write_corefile(COREFILE);
+        server.write_corefile(&with_metrics);
         server.signal("HUP");
         server.wait_for_log("Reloading complete", PATIENCE);
         is_wrong(&server, 0, &[upstreams]);
+        let exposed = || {
+            let metrics = server.metrics("127.0.0.1:9253".parse().expect("an address"));
+            let of = |name, address| metrics.value(name, &[("address", address)]);
+            ["169.254.10.11", "169.254.10.10"].map(|address| {
+                (of("localdns_lease_held", address), of("localdns_leases_lost_total", address))
+            })
+        };
+        assert_eq!(exposed(), [(Some(1.0), Some(0.0)), (Some(1.0), Some(0.0))]);
 
         // Of our probes nothing arrives.
         run("nft", &["add table inet hang"]);
@@ -271,6 +295,7 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         server.wait_for_log("the lease of 169.254.10.11 ended", PATIENCE);
         let probe = "169.254.10.11 not held, lost 1 times, the last probe failed: ";
         is_wrong(&server, 1, &[("lease", probe, "if it goes on, restart the server"), upstreams]);
+        assert_eq!(exposed(), [(Some(0.0), Some(1.0)), (Some(1.0), Some(0.0))]);
         run("nft", &["delete table inet hang"]);
         server.wait_for_lines("queries to 169.254.10.11 come here", 2, PATIENCE);
 

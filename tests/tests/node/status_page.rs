@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::{Options, ask, eventually, http_exchange, http_get, isolated, tool};
+use tests::{Options, ask, eventually, http_exchange, http_get, isolated, run, tool};
 
 use super::lab::{CLUSTER, Lab, NAME};
 
@@ -38,6 +38,19 @@ fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
         for part in ["script-src 'sha256-", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"]
         {
             assert!(policy.contains(part), "{policy}");
+        }
+        // What does not have its sum no browser runs.
+        for (tag, directive) in [("script", "script-src"), ("style", "style-src")] {
+            let body = between(&page, &format!("<{tag}>"), &format!("</{tag}>"));
+            std::fs::write("/run/body", body).expect("the test's own");
+            let base64 = between(&policy, &format!("{directive} 'sha256-"), "'");
+            let allowed =
+                run("sh", &["-ec", &format!("echo {base64} | base64 -d | od -An -v -tx1 | tr -d ' \\n'")]);
+            assert_eq!(
+                run("sha256sum", &["/run/body"]).split(' ').next(),
+                Some(&*allowed),
+                "{tag}: {policy}"
+            );
         }
         for outside in ["http://", "https://", "src=", "@import", "url(", "innerHTML", "style=\"", "onclick"]
         {
@@ -128,6 +141,11 @@ fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
             assert_eq!(http_get(admin, path).expect("an answer").0, 404, "{admin}{path}");
         }
     });
+}
+
+fn between<'t>(text: &'t str, from: &str, to: &str) -> &'t str {
+    let rest = text.split_once(from).expect("it begins").1;
+    rest.split_once(to).expect("it ends").0
 }
 
 fn at(text: &str) -> SocketAddr {

@@ -11,13 +11,16 @@ use std::time::{Duration, Instant};
 
 use tests::{Ask, Message, now};
 
+use super::UPSTREAMS;
 use crate::clients::at;
-use crate::lab::{NAME, within_scope};
+use crate::lab::{NAME, US, within_scope};
 
 /// What became of the questions of all clients.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     pub(super) asked: AtomicUsize,
+    /// Of these, over UDP, at the rate that is meant.
+    pub(super) over_udp: AtomicUsize,
     pub(super) over: AtomicBool,
     counts: Mutex<Counts>,
 }
@@ -29,6 +32,8 @@ struct Counts {
     slowest: Duration,
     /// Replies that are no answer, by rcode; the question stays open.
     refused: BTreeMap<u16, usize>,
+    /// Answers that are neither ours nor an upstream's.
+    strange: Vec<String>,
     /// Nobody answered: which clients, and when they asked first.
     unanswered: Vec<(String, Instant)>,
 }
@@ -89,8 +94,19 @@ impl Questions {
         *self.counts.lock().expect("nobody panics with it").refused.entry(rcode).or_default() += 1;
     }
 
+    /// Whether that is what the server or one of its upstreams says of this name.
+    fn is_right(&self, client: Client, name: &str, data: &str) -> bool {
+        let ours = name == NAME && data == US;
+        let is_right = ours || UPSTREAMS.iter().any(|(_, who)| data == *who);
+        if !is_right {
+            let strange = format!("{}: {name} is {data}", client.who());
+            self.counts.lock().expect("nobody panics with it").strange.push(strange);
+        }
+        is_right
+    }
+
     fn give_up(&self, client: Client, first: Instant) {
-        let who = format!("{} over {:?} at {}", client.place.unwrap_or("host"), client.way, client.ip);
+        let who = client.who();
         self.counts.lock().expect("nobody panics with it").unanswered.push((who, first));
     }
 
@@ -112,7 +128,8 @@ impl Questions {
         )
     }
 
-    /// The questions that nobody answered within 5 s, and how long after `began` each was asked; and replies that were none.
+    /// The questions that nobody answered within 5 s, and how long after `began` each was asked; replies that were none, and answers
+    /// of a stranger.
     pub(super) fn failed(&self, began: Instant) -> Vec<String> {
         let counts = self.counts.lock().expect("nobody panics with it");
         let unanswered = counts.unanswered.iter().map(|(who, first)| {
@@ -120,7 +137,7 @@ impl Questions {
         });
         let refused =
             counts.refused.iter().map(|(rcode, count)| format!("{count} replies with rcode {rcode}"));
-        unanswered.chain(refused).collect()
+        unanswered.chain(refused).chain(counts.strange.iter().cloned()).collect()
     }
 }
 
@@ -165,6 +182,11 @@ impl Port {
 }
 
 impl Client {
+    /// In words.
+    fn who(self) -> String {
+        format!("{} over {:?} at {}", self.place.unwrap_or("host"), self.way, self.ip)
+    }
+
     /// Nine of ten questions are for a name that the server knows, the others for one that it asks an upstream for.
     fn name(self, n: usize) -> String {
         match n % 10 {
@@ -182,6 +204,7 @@ impl Client {
             while n < due && !over {
                 n += 1;
                 questions.asked.fetch_add(1, Relaxed);
+                questions.over_udp.fetch_add(1, Relaxed);
                 let socket = if self.way == Way::OnePort { one.clone() } else { Rc::default() };
                 let first = now();
                 open.push(Open { id: n as u16, name: self.name(n), first, again: first, socket });
@@ -218,11 +241,10 @@ impl Client {
             let (first, name) = (now(), self.name(n));
             let answered = (1..=PATIENCE.as_secs() as u32).any(|second| {
                 let asked = Ask::new(&name, "A").tcp().timeout(Duration::from_secs(1)).try_of(at(self.ip));
-                let rcode = asked.as_ref().map(|reply| (reply.rcode(), reply.answers.len()));
-                match rcode {
-                    Ok((0, 1)) => return true,
+                match asked.as_ref().map(|reply| (reply.rcode(), &reply.answers[..])) {
+                    Ok((0, [one])) if questions.is_right(self, &name, &one.data) => return true,
+                    Ok((0, [_])) | Err(_) => {}
                     Ok((rcode, _)) => questions.refuse(rcode),
-                    Err(_) => {}
                 }
                 sleep((first + Duration::from_secs(1) * second).saturating_duration_since(now()));
                 false
@@ -239,8 +261,11 @@ impl Client {
         let is_its = |one: &Open| Rc::ptr_eq(&one.socket, socket) && one.id == reply.id;
         // The answer to one that was asked again may come twice.
         let Some(index) = open.iter().position(is_its) else { return };
-        match (reply.rcode(), reply.answers.len()) {
-            (0, 1) => questions.answer(self, open.swap_remove(index).first),
+        match (reply.rcode(), &reply.answers[..]) {
+            (0, [one]) if questions.is_right(self, &open[index].name, &one.data) => {
+                questions.answer(self, open.swap_remove(index).first);
+            }
+            (0, [_]) => {}
             (rcode, _) => questions.refuse(rcode),
         }
     }

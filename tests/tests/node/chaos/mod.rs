@@ -43,9 +43,10 @@ fn chaos(lasts: Duration, rate: f64) {
         .unwrap_or_else(|| u64::from(std::process::id()) ^ node.began.elapsed().as_nanos() as u64);
     let mut random = Random(seed);
     let (questions, mut faults) = (Questions::default(), Vec::new());
-    scope(|scope| {
+    let wanted = scope(|scope| {
         // Whatever comes of it, the clients end.
         let _over = Over(&questions);
+        let began = now();
         questions.ask(scope, &[None, Some(POD), Some(SECOND)], &ADDRESSES, rate);
         node.serves("the server answers");
         for fault in FAULTS {
@@ -55,6 +56,7 @@ fn chaos(lasts: Duration, rate: f64) {
             let fault = FAULTS[random.below(FAULTS.len() as u64) as usize];
             node.meets(fault, &questions, &mut random, &mut faults);
         }
+        (0.9 * rate * began.elapsed().as_secs_f64()) as usize
     });
     let mut counts = BTreeMap::<String, usize>::new();
     for (_, fault) in &faults {
@@ -69,6 +71,11 @@ fn chaos(lasts: Duration, rate: f64) {
     ));
     let failed = questions.failed(node.began);
     assert!(failed.is_empty(), "{failed:#?}\nfaults: {faults:#?}\n{}", node.systemd.log(UNIT));
+    let asked = questions.over_udp.load(Relaxed);
+    assert!(
+        asked >= wanted,
+        "{asked} questions over UDP are less than {wanted}: nothing is shown of that rate"
+    );
 }
 
 /// What befalls a node.

@@ -75,7 +75,7 @@ impl Figures {
             let (fault, who) = (self.fault, client.name());
             let mut say = |what: String| self.beyond.push(format!("{fault}, trial {trial}: {who}: {what}"));
             if others > 0 {
-                say(format!("{others} answers of a stranger"));
+                say(format!("{others} {STRANGER}"));
             }
             if dark > goal {
                 say(format!("nobody answers for {dark:.0?}, at most {goal:?} is allowed"));
@@ -172,6 +172,8 @@ fn ours_from(queries: &[Query]) -> Option<Instant> {
     ours.last().map(|query| query.asked)
 }
 
+/// Said where neither we nor the right upstream answered.
+pub(super) const STRANGER: &str = "answers of a stranger";
 /// Lost queries nearer to each other are of one stuck worker.
 const APART: Duration = Duration::from_millis(200);
 /// How soon after READY the server is to answer.

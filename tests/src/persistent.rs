@@ -1,0 +1,260 @@
+//! A client that keeps one TCP connection for its queries, several of them out at a time (RFC 7766, 6.2): when the server ends
+//! it, what was unanswered is asked again over the next one.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::Duration;
+
+use crate::ask::Ask;
+use crate::clock::now;
+use crate::message::Message;
+
+/// What became of the queries of such a client.
+#[derive(Debug, Clone, Default)]
+pub struct PersistentCounts {
+    /// Queries, each counted once however often it was asked.
+    pub asked: usize,
+    /// Right replies.
+    pub answered: usize,
+    /// How many were asked again over another connection.
+    pub again: usize,
+    /// How often the server ended a connection by FIN.
+    pub ends: usize,
+    /// What went wrong: a reset, a refusal, a wrong reply or a second one, or none.
+    pub failed: Vec<String>,
+}
+
+impl PersistentCounts {
+    /// Asserts that every query got exactly one right reply, and that every connection ended by FIN.
+    ///
+    /// # Panics
+    /// When not.
+    pub fn assert_clean(&self) {
+        assert!(self.asked > 0 && self.answered == self.asked && self.failed.is_empty(), "{self:?}");
+    }
+}
+
+/// A running client.
+pub struct Persistent {
+    asked: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<PersistentCounts>,
+}
+
+impl Persistent {
+    /// Asks `server` for four names at once, and again 10 ms after their replies, until [`Self::finish`]; query `n` is `query(n)`,
+    /// and `right` judges its reply.
+    pub fn start(
+        server: SocketAddr,
+        query: impl Fn(usize) -> Ask + Send + 'static,
+        right: impl Fn(usize, &Message) -> bool + Send + 'static,
+    ) -> Self {
+        let (asked, stop) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let (count, over) = (asked.clone(), stop.clone());
+        let thread = thread::spawn(move || {
+            let mut client =
+                Client { server, open: None, out: BTreeMap::new(), counts: PersistentCounts::default() };
+            while !over.load(Relaxed) && client.counts.failed.len() < ENOUGH {
+                let next = now() + PAUSE;
+                client.ask(&query);
+                client.hear(&query, &right);
+                count.store(client.counts.asked, Relaxed);
+                // The server may end the connection meanwhile: what is asked next is then unanswered at the FIN.
+                sleep(next.saturating_duration_since(now()));
+            }
+            client.counts
+        });
+        Self { asked, stop, thread }
+    }
+
+    /// How many queries were asked so far.
+    pub fn asked(&self) -> usize {
+        self.asked.load(Relaxed)
+    }
+
+    /// Ends it, and counts.
+    ///
+    /// # Panics
+    /// When a check panicked.
+    pub fn finish(self) -> PersistentCounts {
+        self.stop.store(true, Relaxed);
+        self.thread.join().expect("the check does not panic")
+    }
+}
+
+struct Client {
+    server: SocketAddr,
+    open: Option<Open>,
+    /// Queries without a reply, by their id.
+    out: BTreeMap<u16, usize>,
+    counts: PersistentCounts,
+}
+
+struct Open {
+    stream: TcpStream,
+    came: Vec<u8>,
+}
+
+/// How a connection came to its end.
+enum End {
+    /// By FIN, of which a client hears as the end of what it reads, or as EPIPE when it writes.
+    Fin,
+    Otherwise(String),
+}
+
+impl Client {
+    /// Asks the next ones.
+    fn ask(&mut self, query: &impl Fn(usize) -> Ask) {
+        let next = self.counts.asked..self.counts.asked + TOGETHER;
+        self.counts.asked = next.end;
+        self.out.extend(next.map(|n| (n as u16, n)));
+        self.send(query);
+    }
+
+    /// Sends all that have no reply, all at once, over a connection that is made where there is none.
+    fn send(&mut self, query: &impl Fn(usize) -> Ask) {
+        if self.open.is_none() {
+            match TcpStream::connect_timeout(&self.server, PATIENCE) {
+                Ok(stream) => {
+                    stream.set_read_timeout(Some(PATIENCE)).expect("it can be set");
+                    stream.set_nodelay(true).expect("it can be set");
+                    self.open = Some(Open { stream, came: Vec::new() });
+                }
+                Err(error) => return self.give_up(&format!("connect: {error}")),
+            }
+        }
+        let framed = self.out.iter().flat_map(|(id, n)| {
+            let bytes = query(*n).id(*id).bytes();
+            let length = u16::try_from(bytes.len()).expect("a short query");
+            [&length.to_be_bytes()[..], &bytes].concat()
+        });
+        let framed: Vec<u8> = framed.collect();
+        let sent = self.open.as_mut().map(|open| open.stream.write_all(&framed));
+        match sent {
+            // The end was heard before this; it is read below.
+            Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
+                self.give_up(&format!("write: {error}"))
+            }
+            _ => {}
+        }
+    }
+
+    /// Hears until nothing is out, over as many connections as that takes.
+    fn hear(&mut self, query: &impl Fn(usize) -> Ask, right: &impl Fn(usize, &Message) -> bool) {
+        while !self.out.is_empty() {
+            match self.open.as_mut().map(Open::message) {
+                None => return,
+                Some(Ok(reply)) => self.judge(&reply, right),
+                Some(Err(End::Fin)) => {
+                    self.counts.ends += 1;
+                    self.counts.again += self.out.len();
+                    self.open = None;
+                    self.send(query);
+                }
+                Some(Err(End::Otherwise(why))) => self.give_up(&why),
+            }
+        }
+    }
+
+    fn judge(&mut self, reply: &[u8], right: &impl Fn(usize, &Message) -> bool) {
+        let message = Message::decode(reply);
+        let n = message.as_ref().ok().and_then(|message| self.out.remove(&message.id));
+        match (n, message) {
+            (Some(n), Ok(message)) if right(n, &message) => self.counts.answered += 1,
+            (n, message) => self.counts.failed.push(format!("query {n:?}: {message:?}")),
+        }
+    }
+
+    /// What is out stays without a reply.
+    fn give_up(&mut self, why: &str) {
+        self.counts.failed.push(format!(
+            "{} of {} queries unanswered: {why}",
+            self.out.len(),
+            self.counts.asked
+        ));
+        self.out.clear();
+        self.open = None;
+    }
+}
+
+impl Open {
+    fn message(&mut self) -> Result<Vec<u8>, End> {
+        let mut buffer = [0; 4096];
+        loop {
+            let length = self.came.first_chunk().map(|octets| usize::from(u16::from_be_bytes(*octets)));
+            if let Some(length) = length.filter(|length| self.came.len() >= 2 + length) {
+                let rest = self.came.split_off(2 + length);
+                return Ok(std::mem::replace(&mut self.came, rest).split_off(2));
+            }
+            match self.stream.read(&mut buffer) {
+                Ok(0) if self.came.is_empty() => return Err(End::Fin),
+                Ok(0) => return Err(End::Otherwise("the end in the midst of a reply".to_owned())),
+                Ok(count) => self.came.extend(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(End::Otherwise(format!("read: {error}"))),
+            }
+        }
+    }
+}
+
+/// So many are asked at once.
+const TOGETHER: usize = 4;
+const PAUSE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Nothing is learned from more that goes wrong.
+const ENOUGH: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::eventually;
+
+    /// Answers so many queries of each connection, and ends it then: with what came unread, by RST, or by FIN.
+    fn server(answers: usize, resets: bool) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let at = listener.local_addr().expect("it has one");
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                for _ in 0..answers {
+                    let mut length = [0; 2];
+                    if stream.read_exact(&mut length).is_err() {
+                        break;
+                    }
+                    let mut query = vec![0; u16::from_be_bytes(length).into()];
+                    stream.read_exact(&mut query).expect("a whole query");
+                    query[2] |= 0x80;
+                    stream.write_all(&[&length[..], &query].concat()).expect("it is read");
+                }
+                if !resets {
+                    stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+                    let _ = std::io::copy(&mut stream, &mut std::io::sink());
+                }
+            }
+        });
+        at
+    }
+
+    #[test]
+    fn what_is_unanswered_at_a_fin_is_asked_again_and_a_reset_is_told() {
+        let run = |answers, resets| {
+            let query = |n| Ask::new(&format!("n{n}.example"), "A");
+            let client = Persistent::start(server(answers, resets), query, |_, message| message.rcode() == 0);
+            eventually("queries", PATIENCE, || {
+                (client.asked() >= 40 || client.thread.is_finished()).then_some(())
+            });
+            client.finish()
+        };
+        let counts = run(6, false);
+        counts.assert_clean();
+        // Of eight queries the last two are asked again, of the next ones none, and so on.
+        assert!(counts.ends >= counts.asked / 6 - 1 && counts.again > 0, "{counts:?}");
+        let counts = run(6, true);
+        assert!(counts.failed.iter().any(|told| told.contains("reset")), "{counts:?}");
+    }
+}
