@@ -339,6 +339,12 @@ pub(crate) fn pod(at: &str, addresses: &str) -> Object {
     })
 }
 
+/// A pod that is about to be deleted.
+pub(crate) fn to_go(pod: Object) -> Object {
+    let Object::Pod(pod) = pod else { unreachable!("a pod") };
+    Object::Pod(Pod { terminating: true, ..pod })
+}
+
 fn target(text: &str) -> Target {
     let addresses: Result<Vec<IpAddr>, _> = text.split_whitespace().map(str::parse).collect();
     match addresses {

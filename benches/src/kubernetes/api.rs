@@ -56,11 +56,11 @@ impl Api {
         })
     }
 
-    /// Ends the API as a crash would, and starts it again: what watches have to be listed anew.
+    /// Ends the API as a crash would; etcd stays.
     ///
     /// # Errors
-    /// When it does not come back.
-    pub(super) fn restart(&self) -> Result<()> {
+    /// When it does not end.
+    pub(super) fn lose(&self) -> Result<()> {
         let file = self.state.join("kube-apiserver.pid");
         let pid = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         let pid: u32 = pid.trim().parse().with_context(|| file.display().to_string())?;
@@ -72,7 +72,33 @@ impl Api {
             ensure!(clock.now_ns() < END_MAX.as_nanos() as u64, "the API does not end");
             thread::sleep(LOOK);
         }
+        Ok(())
+    }
+
+    /// Starts it again: what watches have to be listed anew.
+    ///
+    /// # Errors
+    /// When it does not come back.
+    pub(super) fn come_back(&self) -> Result<()> {
         script("up", &self.state).map(drop)
+    }
+
+    /// Creates an object; one that is there already will do.
+    ///
+    /// # Errors
+    /// When the API refuses it.
+    pub(super) fn create_one(&self, path: &str, object: &Value) -> Result<()> {
+        create(&mut self.access.open()?, path, object)
+    }
+
+    /// An object.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub(super) fn get(&self, path: &str) -> Result<Value> {
+        let (status, body) = self.access.open()?.request("GET", path, "application/json", &Value::Null)?;
+        ensure!(status == 200, "{path}: {status} {}", String::from_utf8_lossy(&body));
+        serde_json::from_slice(&body).with_context(|| path.to_owned())
     }
 
     /// Puts in what is not there yet.
@@ -149,6 +175,11 @@ impl Size {
     /// Its slice.
     pub(super) fn changed_slice(self) -> String {
         format!("{}/{}-0", slices_of(self.services), name(self.services))
+    }
+
+    /// How many slices a service has.
+    pub(super) fn slices(self, number: u32) -> usize {
+        slices(number, self).len()
     }
 
     /// The name and the first address of a service, for questions.

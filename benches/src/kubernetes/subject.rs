@@ -43,6 +43,13 @@ pub(super) struct Memory {
     pub(super) peak: f64,
 }
 
+impl Memory {
+    /// The more of both.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self { resident: self.resident.max(other.resident), peak: self.peak.max(other.peak) }
+    }
+}
+
 impl Who {
     pub(super) const ALL: [Self; 2] = [Self::Localdns, Self::Coredns];
 
@@ -200,16 +207,24 @@ impl Probe {
     /// Asks until the answer is this address.
     ///
     /// # Errors
-    /// When it is another for half a minute.
+    /// When it is another for a minute.
     pub(super) fn until(&self, name: &str, address: Ipv4Addr) -> Result<()> {
+        self.until_is(name, Expect::Address(address))
+    }
+
+    /// Asks until the reply is this one.
+    ///
+    /// # Errors
+    /// When it is another for a minute.
+    pub(super) fn until_is(&self, name: &str, expect: Expect) -> Result<()> {
         let (question, clock) = (question(name)?, Clock::start());
         loop {
             // An error is what the network says where nobody listens yet.
-            let asked = self.send(&question).and_then(|()| self.receive(&question, Expect::Address(address)));
+            let asked = self.send(&question).and_then(|()| self.receive(&question, expect));
             if asked.unwrap_or(false) {
                 return Ok(());
             }
-            ensure!(clock.now_ns() < READY_MAX.as_nanos() as u64, "{name} is not {address}");
+            ensure!(clock.now_ns() < READY_MAX.as_nanos() as u64, "{name} is not {expect:?}");
             std::thread::sleep(LOOK);
         }
     }

@@ -28,19 +28,19 @@ impl Visible {
 }
 
 /// Who changes an endpoint's address.
-pub(super) struct Changer {
+struct Changer {
     connection: Connection,
     slice: String,
 }
 
 impl Changer {
-    pub(super) fn new(api: &Api, size: Size) -> Result<Self> {
+    fn new(api: &Api, size: Size) -> Result<Self> {
         Ok(Self { connection: api.access.open()?, slice: size.changed_slice() })
     }
 
     /// # Errors
     /// When the API refuses.
-    pub(super) fn change(&mut self, address: Ipv4Addr) -> Result<()> {
+    fn change(&mut self, address: Ipv4Addr) -> Result<()> {
         let endpoints =
             json!({"endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}]});
         let form = "application/merge-patch+json";
@@ -85,7 +85,5 @@ pub(super) fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 250, 0, 0).to_bits() + number)
 }
 
-/// The first address of those that are not timed.
-pub(super) const RELISTS: u32 = 1 << 16;
 const SEEN_MAX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);

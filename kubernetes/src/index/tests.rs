@@ -185,13 +185,6 @@ fn a_change_of_one_object_replaces_its_own_bucket_and_those_of_addresses_that_ca
         let addresses = addresses.split(' ').map(|last| format!("10.{}.0.{last}", number + 1));
         pod(&format!("a/p{number}"), &addresses.collect::<Vec<_>>().join(" "))
     };
-    let terminating = |pod: Object| match pod {
-        Object::Pod(mut pod) => {
-            pod.terminating = true;
-            Object::Pod(pod)
-        }
-        other => other,
-    };
     let all = (0..SERVICES)
         .flat_map(|number| [service_of(number, ""), slice_of(number, "1 2 3"), pod_of(number, "1 2")]);
     let wants = Wants { endpoints: true, pods: Some(PodsWanted::default()), ..Wants::default() };
@@ -216,7 +209,7 @@ fn a_change_of_one_object_replaces_its_own_bucket_and_those_of_addresses_that_ca
         ("one goes in which services lie", gone(namespace("a")), [0, 0, 1, 0]),
         ("a pod has another address", told(pod_of(7, "1 3")), [0, 0, 0, 3]),
         ("it is as it was", told(pod_of(7, "1 3")), [0; 4]),
-        ("it is about to go", told(terminating(pod_of(7, "1 3"))), [0, 0, 0, 2]),
+        ("it is about to go", told(to_go(pod_of(7, "1 3"))), [0, 0, 0, 2]),
         ("it goes", gone(pod_of(7, "1 3")), [0, 0, 0, 2]),
     ];
     let stores = |cluster: &Cluster| {

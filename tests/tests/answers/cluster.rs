@@ -28,7 +28,8 @@ pub(crate) fn fixed() -> Vec<Setup> {
     for (zones, properties, around) in ROWS {
         let text = block(&format!("{around}\nkubernetes {zones} {{\nendpoint @API@\n{properties}\n}}"));
         let name = format!("kubernetes {zones} {{ {properties} }} {around}");
-        setups.push(setup(&name, text, objects(), names()));
+        let later = if properties.contains("pods verified") { later() } else { Vec::new() };
+        setups.push(Setup { later, ..setup(&name, text, objects(), names()) });
     }
     for directives in SEARCHED {
         let name = format!("searched: {directives}");
@@ -161,6 +162,12 @@ pub(crate) fn pod(namespace: &str, name: &str, addresses: &[&str]) -> Object {
     (PODS, json!({"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": status}))
 }
 
+/// One that is about to be deleted.
+pub(crate) fn to_go((path, mut pod): Object) -> Object {
+    pod["metadata"]["deletionTimestamp"] = "2026-11-23T13:42:25Z".into();
+    (path, pod)
+}
+
 /// Every kind of object.
 pub(crate) fn objects() -> Vec<Object> {
     kinds().into_iter().chain(aliases()).collect()
@@ -265,7 +272,15 @@ fn kinds() -> Vec<Object> {
         pod("t1", "client", &["127.0.0.1"]),
         pod("t1", "pod-1", &["172.17.0.254"]),
         pod("t2", "pod-2", &["172.17.0.255", "fd00:17::2"]),
+        to_go(pod("t1", "pod-3", &["172.17.0.3", "fd00:17::3"])),
+        pod("t1", "pod-4", &["172.17.0.4", "fd00:17::4"]),
     ]
+}
+
+/// What changes while it is asked: a pod is about to be deleted, and another comes.
+fn later() -> Vec<Object> {
+    let goes = to_go(pod("t1", "pod-4", &["172.17.0.4", "fd00:17::4"]));
+    vec![goes, pod("t1", "pod-5", &["172.17.0.5"])]
 }
 
 /// A slice with one ready endpoint, of the service of that name.
@@ -289,7 +304,7 @@ fn names() -> Vec<String> {
         "svc.cluster.local",
     );
     all.extend(below(
-        "172-17-0-254.t1 172-17-0-255.t1 172-17-0-255.t2 fd00-17--2.t2 1-2-3-4.t1 1-2-3-4.nowhere 1-2-3.t1 fd00--1.t1 t1 x.1-2-3-4.t1 nowhere 999-2-3-4.t1",
+        "172-17-0-254.t1 172-17-0-255.t1 172-17-0-255.t2 fd00-17--2.t2 172-17-0-3.t1 fd00-17--3.t1 x.172-17-0-3.t1 172-17-0-3.t2 172-17-0-4.t1 fd00-17--4.t1 172-17-0-5.t1 1-2-3-4.t1 1-2-3-4.nowhere 1-2-3.t1 fd00--1.t1 t1 x.1-2-3-4.t1 nowhere 999-2-3-4.t1",
         "pod.cluster.local",
     ));
     all.extend(below("svc pod dns-version x dns.x ns.dns x.svc.y any.t1", "cluster.local"));

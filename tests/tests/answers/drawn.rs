@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use tests::kube::Object;
 
-use crate::cluster::{ROWS, SEARCHED, namespace, pod, service, setup, slice};
+use crate::cluster::{ROWS, SEARCHED, namespace, pod, service, setup, slice, to_go};
 use crate::corefiles::block;
+use crate::outside;
 use crate::random::Dice;
 use crate::run::Setup;
 
@@ -14,6 +15,7 @@ pub(crate) fn cluster(seed: u64, number: u64) -> Setup {
         dice: Dice::new(seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03)),
         objects: Vec::new(),
         names: Vec::new(),
+        outside: Vec::new(),
     };
     drawn.namespaces();
     for n in 0..12 {
@@ -23,6 +25,9 @@ pub(crate) fn cluster(seed: u64, number: u64) -> Setup {
         drawn.pod(n);
     }
     let text = drawn.corefile();
+    if text.contains("k8s_external ") {
+        drawn.names.append(&mut drawn.outside);
+    }
     drawn.names.sort();
     drawn.names.dedup();
     let name = format!("cluster {number} {{ {} }}", text.replace('\n', "; "));
@@ -34,6 +39,8 @@ struct Drawn {
     objects: Vec<Object>,
     /// What is asked for.
     names: Vec<String>,
+    /// What is asked for besides where services are known from outside.
+    outside: Vec<String>,
 }
 
 impl Drawn {
@@ -46,7 +53,9 @@ impl Drawn {
             }
             self.names.push(format!("{name}.svc.cluster.local"));
             self.names.push(format!("{name}.pod.cluster.local"));
+            self.outside.push(format!("{name}.example.org"));
         }
+        self.outside.extend(["example.org", "dns.example.org", "ns1.dns.example.org"].map(str::to_owned));
         self.objects.push(pod("t1", "client", &["127.0.0.1"]));
     }
 
@@ -68,7 +77,11 @@ impl Drawn {
         };
         if !self.objects.iter().any(is_there) {
             let (labels, spec) = (self.labels(), self.spec(n, &ports));
-            self.objects.push(service(space, &name, &labels, spec));
+            let (path, mut object) = service(space, &name, &labels, spec);
+            if self.dice.one_in(3) {
+                object["status"] = json!({"loadBalancer": {"ingress": self.ingress(n)}});
+            }
+            self.objects.push((path, object));
         }
         for part in 0..self.dice.below(3) {
             let part = format!("{name}-{n}-{part}");
@@ -77,6 +90,22 @@ impl Drawn {
         }
         self.ask_for(&format!("{name}.{space}.svc.cluster.local"));
         self.names.push(format!("{n}.0.96.10.in-addr.arpa"));
+        self.outside.push(format!("{n}.2.0.192.in-addr.arpa"));
+        self.outside.push(format!("{n}.200.168.192.in-addr.arpa"));
+        self.outside.push(format!("{n:x}{}.8.b.d.0.1.0.0.2.ip6.arpa", ".0".repeat(23)));
+    }
+
+    /// Where a load balancer is reached: addresses, and now and then a name.
+    fn ingress(&mut self, n: u64) -> Value {
+        let four = json!({"ip": format!("192.0.2.{n}")});
+        let six = json!({"ip": format!("2001:db8::{n:x}")});
+        match self.dice.below(5) {
+            0 | 1 => json!([four]),
+            2 => json!([six, four]),
+            3 => json!([{"ip": "192.0.2.1"}, four]),
+            // A name that is an address is refused by the API.
+            _ => json!([{"hostname": self.dice.of(&TARGETS[..3])}]),
+        }
     }
 
     fn ports(&mut self) -> Vec<Value> {
@@ -148,7 +177,8 @@ impl Drawn {
         let (path, mut object) = pod(space, &format!("pod-{n}"), &addresses);
         object["status"]["phase"] =
             (*self.dice.of(&["Running", "Running", "Pending", "Succeeded", "Failed"])).into();
-        self.objects.push((path, object));
+        let pod = (path, object);
+        self.objects.push(if self.dice.one_in(4) { to_go(pod) } else { pod });
         for name in [format!("172-17-0-{last}"), format!("fd00-17--{last}")] {
             self.names.push(format!("{name}.{space}.pod.cluster.local"));
         }
@@ -157,6 +187,7 @@ impl Drawn {
     /// A service's names: those that may be there, and some that are not.
     fn ask_for(&mut self, service: &str) {
         self.names.push(service.to_owned());
+        let from_outside = service.replace(".svc.cluster.local", ".example.org");
         let (last, label) = (1 + self.dice.below(9), self.dice.below(4));
         let protocol = *self.dice.of(&["tcp", "udp", "sctp", "TCP"]);
         for label in [
@@ -171,7 +202,11 @@ impl Drawn {
             format!("x.h{label}"),
         ] {
             self.names.push(format!("{label}.{service}"));
+            if !label.contains("._zone") {
+                self.outside.push(format!("{label}.{from_outside}"));
+            }
         }
+        self.outside.push(from_outside);
         self.names.push(format!("{last}.0.17.172.in-addr.arpa"));
         self.names.push(format!("{last}{}.7.1.0.0.0.0.d.f.ip6.arpa", ".0".repeat(23)));
         if self.dice.one_in(2) {
@@ -186,6 +221,9 @@ impl Drawn {
         if self.dice.one_in(4) {
             let directives: &&str = self.dice.of(SEARCHED);
             return block(directives);
+        }
+        if self.dice.one_in(5) {
+            return outside::corefile(self.dice.of(outside::ROWS));
         }
         let &(zones, properties, around) = self.dice.of(ROWS);
         let others = !self.dice.one_in(2);

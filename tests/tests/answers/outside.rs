@@ -10,10 +10,8 @@ use crate::run::Setup;
 /// One Corefile for each property, and the block of CoreDNS's own page.
 pub(crate) fn fixed() -> Vec<Setup> {
     let mut setups = Vec::new();
-    for (zones, properties, of_cluster) in ROWS {
-        let text = block(&format!(
-            "kubernetes cluster.local {{\nendpoint @API@\n{of_cluster}\n}}\nk8s_external {zones} {{\n{properties}\n}}\nforward . @UP@"
-        ));
+    for row @ (zones, properties, of_cluster) in ROWS {
+        let text = corefile(row);
         let name = format!("k8s_external {zones} {{ {properties} }} of kubernetes {{ {of_cluster} }}");
         setups.push(setup(&name, text, objects(), names()));
     }
@@ -23,8 +21,14 @@ pub(crate) fn fixed() -> Vec<Setup> {
     setups
 }
 
+pub(crate) fn corefile((zones, properties, of_cluster): &(&str, &str, &str)) -> String {
+    block(&format!(
+        "kubernetes cluster.local {{\nendpoint @API@\n{of_cluster}\n}}\nk8s_external {zones} {{\n{properties}\n}}\nforward . @UP@"
+    ))
+}
+
 /// Zones, properties, and properties of the block's `kubernetes`.
-const ROWS: &[(&str, &str, &str)] = &[
+pub(crate) const ROWS: &[(&str, &str, &str)] = &[
     ("example.org", "", ""),
     ("example.org in-addr.arpa ip6.arpa", "headless", ""),
     ("example.org in-addr.arpa ip6.arpa", "ttl 0\nfallthrough in-addr.arpa", "ttl 60"),

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use tests::kube::{Object, SERVICES, ScriptedCluster};
+use serde_json::Value;
+use tests::kube::{Object, PODS, SERVICES, ScriptedCluster};
 use tests::{Authority, Message, Record, Server, Upstream, ask, eventually, fresh_ip, port, tempdir};
 
 use crate::allowed::{self, UseCounts};
@@ -120,21 +121,35 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
     unlisted
 }
 
-/// Adds objects, and waits until both servers know of each service and of what it leads to.
+/// Adds objects, and waits until both servers know of each service and of what it leads to, and of each pod that stays; what was
+/// told before these is known then, too.
 fn add(api: &ScriptedCluster, objects: &[Object], ips: [[Ipv4Addr; 2]; 2]) {
     for (path, object) in objects {
-        api.put(path, "ADDED", object.clone());
+        // One that is about to be deleted is there.
+        let event = if is_to_go(object) { "MODIFIED" } else { "ADDED" };
+        api.put(path, event, object.clone());
     }
-    for (_, object) in objects.iter().filter(|(path, _)| *path == SERVICES) {
+    for (path, object) in objects {
         let [name, namespace] =
             ["name", "namespace"].map(|key| object["metadata"][key].as_str().expect("a name"));
-        let name = format!("{name}.{namespace}.svc.cluster.local");
+        let name = match *path {
+            SERVICES => format!("{name}.{namespace}.svc.cluster.local"),
+            PODS if !is_to_go(object) => {
+                let address = object["status"]["podIP"].as_str().expect("it has one");
+                format!("{}.{namespace}.pod.cluster.local", address.replace('.', "-"))
+            }
+            _ => continue,
+        };
         for [ip, _] in ips {
             eventually(&format!("{name} at {ip}"), PATIENCE, || {
                 (!ask((ip, port()).into(), &name, "A").short().is_empty()).then_some(())
             });
         }
     }
+}
+
+fn is_to_go(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// Whether both should count the query alike.

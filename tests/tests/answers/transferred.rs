@@ -298,6 +298,8 @@ fn is_theirs_alone(record: &Record, ours: &[Record], zone: &str, shown: &[String
         _ if below.contains('.') && !below.ends_with(".dns") && !shown.iter().any(|own| own == namespace) => {
             true
         }
+        // Of an endpoint in two slices, with the weight of the other one: as many as are in each.
+        SRV if !is_outside && has_but_for_weight(ours, record) => true,
         // At a port's name CoreDNS takes two labels off a host's name.
         SRV if is_outside && record.name.starts_with('_') => ours.iter().any(|own| {
             let rest = own.data.splitn(3, '.').nth(2);
@@ -309,6 +311,18 @@ fn is_theirs_alone(record: &Record, ours: &[Record], zone: &str, shown: &[String
         CNAME => is_outside && of_owner(&[A, AAAA, CNAME]),
         _ => false,
     }
+}
+
+/// Whether there is such a record with another weight. One of ours that CoreDNS does not have is a difference all the same.
+fn has_but_for_weight(ours: &[Record], record: &Record) -> bool {
+    let parts = |record: &Record| {
+        let parts: Vec<String> = record.data.split(' ').map(str::to_ascii_lowercase).collect();
+        (parts.first().cloned(), parts.get(2..).map(<[String]>::to_vec))
+    };
+    ours.iter().any(|own| {
+        let is_same = own.rtype == SRV && own.name.eq_ignore_ascii_case(&record.name);
+        is_same && own.data != record.data && parts(own) == parts(record)
+    })
 }
 
 /// What we send and CoreDNS does not, as it says: more than the first SRV record of a name.

@@ -52,6 +52,7 @@ fn the_way_to_localdns_and_back_names_what_the_other_way_brought() {
             forth,
             [
                 "kubectl apply -f deploy/kubernetes/localdns.yaml",
+                "kubectl -n kube-system rollout status deployment/localdns",
                 "kubectl -n kube-system scale deployment/coredns --replicas=0",
             ],
         ),
@@ -59,11 +60,43 @@ fn the_way_to_localdns_and_back_names_what_the_other_way_brought() {
             back,
             [
                 "kubectl -n kube-system scale deployment/coredns --replicas=2",
+                "kubectl -n kube-system rollout status deployment/coredns",
                 "kubectl delete -f deploy/kubernetes/localdns.yaml",
             ],
         ),
     ] {
         assert_eq!(line.split(" && ").collect::<Vec<_>>(), parts);
+    }
+}
+
+/// `apply` and `scale` return before a pod runs, and what never will be ready is to take nobody's place.
+#[test]
+fn nobody_goes_before_those_that_come_are_ready() {
+    for (document, ways) in [("README.md", 2), ("docs/kubernetes.md", 2)] {
+        let mut goes = 0;
+        for block in fenced(&read(document), "sh") {
+            // In one line: where the status is not what was waited for, what comes behind `&&` does not run.
+            for line in block.replace("\\\n", " ").lines() {
+                let commands: Vec<&str> = line.split(" && ").map(str::trim).collect();
+                for (at, command) in commands.iter().enumerate() {
+                    let takes = |words: &str| command.starts_with("kubectl ") && command.contains(words);
+                    let comes = if takes("--replicas=0") {
+                        "deployment/localdns"
+                    } else if takes(" delete ") && command.contains("localdns.yaml") {
+                        "deployment/coredns"
+                    } else {
+                        continue;
+                    };
+                    goes += 1;
+                    let waits = at.checked_sub(1).map(|before| commands[before]).unwrap_or_default();
+                    let is_awaited = waits.starts_with("kubectl ")
+                        && waits.contains(" rollout status ")
+                        && waits.ends_with(comes);
+                    assert!(is_awaited, "{document}: {command} does not wait for {comes}: {line}");
+                }
+            }
+        }
+        assert_eq!(goes, ways, "{document}: there, and back");
     }
 }
 

@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tests::kube::Cluster;
-use tests::{binary, fixtures, isolated, lacking, output, tempdir};
+use tests::{binary, eventually, fixtures, isolated, lacking, output, tempdir};
 use yaml_rust2::{Yaml, YamlLoader};
+
+use super::container::{apply, documents};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -286,6 +289,58 @@ fn the_real_api_takes_every_manifest_and_the_chart_with_other_values() {
         let wrong = manifest("service.yaml").replace("selector:", "selectors:");
         let (status, body) = dry_run(&cluster, &parsed(&wrong)[0], &wrong);
         assert!(matches!(status, 400 | 422 | 500) && body.contains("selectors"), "{status} {body}");
+    });
+}
+
+/// What cluster-proportional-autoscaler does with this target and this ConfigMap, and no more.
+#[test]
+fn the_autoscaler_may_scale_its_own_deployment_and_no_other() {
+    const TEST: &str = "the_autoscaler_may_scale_its_own_deployment_and_no_other";
+    isolated(|| {
+        let Some(cluster) = Cluster::up(TEST) else { return };
+        apply(&cluster, &documents("autoscaler.yaml"));
+        let may = |(verb, group, resource, namespace, name): (&str, &str, &str, &str, &str)| {
+            let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
+            let review = json!({"spec": {
+                "user": "system:serviceaccount:kube-system:localdns-autoscaler",
+                "groups": ["system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"],
+                "resourceAttributes": {
+                    "verb": verb, "group": group, "resource": resource, "subresource": part,
+                    "namespace": namespace, "name": name,
+                },
+            }});
+            let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+            let (status, body) = cluster.send("POST", path, &review.to_string());
+            assert_eq!(status, 201, "{body}");
+            let review: Value = serde_json::from_str(&body).expect("an object");
+            review["status"]["allowed"] == true
+        };
+        let own = "localdns-autoscaler";
+        for right in [
+            ("get", "apps", "deployments/scale", "kube-system", "localdns"),
+            ("update", "apps", "deployments/scale", "kube-system", "localdns"),
+            ("get", "", "configmaps", "kube-system", own),
+            ("create", "", "configmaps", "kube-system", ""),
+            ("list", "", "nodes", "", ""),
+            ("watch", "", "nodes", "", ""),
+        ] {
+            // Roles are heard of by the one who asks for them, too.
+            eventually(&format!("{right:?}"), PATIENCE, || may(right).then_some(()));
+        }
+        for right in [
+            ("get", "apps", "deployments/scale", "kube-system", "coredns"),
+            ("update", "apps", "deployments/scale", "kube-system", "coredns"),
+            ("update", "apps", "deployments/scale", "default", "localdns"),
+            ("update", "apps", "deployments", "kube-system", "localdns"),
+            ("delete", "apps", "deployments", "kube-system", "localdns"),
+            ("update", "", "configmaps", "kube-system", own),
+            ("get", "", "configmaps", "default", own),
+            ("get", "", "secrets", "kube-system", own),
+            ("update", "", "nodes", "", ""),
+            ("list", "", "pods", "", ""),
+        ] {
+            assert!(!may(right), "{right:?}");
+        }
     });
 }
 

@@ -125,8 +125,13 @@ fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
         // The name that it leads to has no answer: neither has it.
         ("dark.t1.svc.cluster.local", "A", "SERVFAIL"),
     ] {
-        let reply = ask(at, name, rtype);
-        assert_eq!((reply.status(), reply.short().len()), (status, 0), "{name} {rtype}");
+        let ask = Ask::new(name, rtype).edns(1232);
+        for reply in [ask.of(at), ask.tcp().of(at)] {
+            assert_eq!((reply.status(), reply.short().len()), (status, 0), "{name} {rtype}");
+            // And why, where it is a failure.
+            let is_told = reply.extended_error().is_some();
+            assert_eq!(is_told, status == "SERVFAIL", "{name} {rtype}: {:?}", reply.extended_error());
+        }
     }
     assert!(ask(at, "web.t1.svc.cluster.local", "A").rows()[0].contains(" 30 "), "the TTL of the Corefile");
     cluster.put(SLICES, "MODIFIED", slice(101, &[("172.17.0.253", "h2")]));

@@ -142,7 +142,9 @@ fn services_are_known_by_where_they_are_reached_from_outside() {
     cluster.put(SERVICES, "MODIFIED", lb(202, json!([{"hostname": "example.net"}])));
     until(&["192.0.2.7", "192.0.2.80", "example.net."]);
     cluster.put(SERVICES, "MODIFIED", lb(203, json!([{"hostname": "fails.example.net"}])));
-    eventually("a name that has no answer", PATIENCE, || {
-        (ask(at, "lb.t1.example.org", "A").status() == "SERVFAIL").then_some(())
+    let failed = eventually("a name that has no answer", PATIENCE, || {
+        let reply = Ask::new("lb.t1.example.org", "A").edns(1232).of(at);
+        (reply.status() == "SERVFAIL").then_some(reply)
     });
+    assert!(failed.extended_error().is_some(), "it says why");
 }

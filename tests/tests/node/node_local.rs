@@ -114,7 +114,8 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
         eventually("its pods are known", PATIENCE, || (completed(POD) == FOUND).then_some(()));
         first.until_ready();
 
-        for (name, without) in [("example.com", 5), ("web.t2", 2), ("web", 1)] {
+        // `only` is there below the node's own search domain alone, which stands behind the cluster's.
+        for (name, without) in [("example.com", 5), ("only", 4), ("web.t2", 2), ("web", 1)] {
             let (of_pod, mine) = resolved(POD, name);
             let (of_other, others) = resolved(ELSEWHERE, name);
             assert_eq!(mine, [1, 1], "{name}: one for each family");
@@ -296,6 +297,8 @@ fn upstream() -> Upstream {
     Upstream::at(SocketAddr::from(([10, 2, 0, 2], 53)), |asked| match (asked.name.as_str(), asked.rtype) {
         ("example.com.", 1) => Action::answer("example.com. 60 IN A 192.0.2.80"),
         ("example.com.", 28) => Action::answer("example.com. 60 IN AAAA 2001:db8::80"),
+        ("only.lab.test.", 1) => Action::answer("only.lab.test. 60 IN A 192.0.2.81"),
+        ("only.lab.test.", 28) => Action::answer("only.lab.test. 60 IN AAAA 2001:db8::81"),
         _ => Action::Reply(Says::nxdomain(". 300 IN SOA a.test. host.test. 1 7200 900 86400 20")),
     })
 }

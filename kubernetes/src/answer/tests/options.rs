@@ -1,6 +1,7 @@
 //! What a configuration shows of a cluster.
 
 use super::*;
+use kubernetes_api::Kind;
 
 #[test]
 fn only_chosen_namespaces_are_shown() {
@@ -42,7 +43,13 @@ fn pods_are_named_as_it_is_configured() {
         wants.pods = Some(Default::default());
         rules.pods = Pods::Verified;
     });
-    for object in [pod("t1/a", "172.17.0.9 fd00::9"), pod("t3/a", "172.17.0.10")] {
+    for object in [
+        pod("t1/a", "172.17.0.9 fd00::9"),
+        pod("t3/a", "172.17.0.10"),
+        to_go(pod("t1/goes", "172.17.0.12")),
+        pod("t1/will", "172.17.0.13 172.17.0.14"),
+        to_go(pod("t1/will", "172.17.0.13")),
+    ] {
         Sink::apply(&mut verified.writer, object);
     }
     for (question, expected) in [
@@ -51,8 +58,18 @@ fn pods_are_named_as_it_is_configured() {
         ("172-17-0-9.t2.pod.cluster.local A", NXDOMAIN),
         ("172-17-0-10.t3.pod.cluster.local A", NXDOMAIN),
         ("172-17-0-11.t1.pod.cluster.local A", NXDOMAIN),
+        // Until it is deleted, whatever it was when it was first heard of, at the addresses that it has by then.
+        ("172-17-0-12.t1.pod.cluster.local A", "A 172.17.0.12"),
+        ("172-17-0-13.t1.pod.cluster.local A", "A 172.17.0.13"),
+        ("172-17-0-14.t1.pod.cluster.local A", NXDOMAIN),
     ] {
         row(&verified, question, expected);
+    }
+    for (name, question) in
+        [("t1/goes", "172-17-0-12.t1.pod.cluster.local A"), ("t1/will", "172-17-0-13.t1.pod.cluster.local A")]
+    {
+        Sink::delete(&mut verified.writer, Kind::Pod, key(name));
+        row(&verified, question, NXDOMAIN);
     }
     row(&cluster(|_, _| {}), "172-17-0-9.t1.pod.cluster.local A", NXDOMAIN);
 }

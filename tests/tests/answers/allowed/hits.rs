@@ -42,6 +42,6 @@ fn is_as_rules_say(case: &Case<'_>, flag: &str) -> bool {
         let (of, action) = (words.next()?, words.next()?);
         (of == "response" && words.any(|word| word.eq_ignore_ascii_case(flag))).then(|| action == "set")
     };
-    let said = case.text().lines().filter_map(rule).last();
+    let said = case.text().lines().filter_map(rule).next_back();
     said.is_some_and(|set| set == (ours(case).flags & bit != 0))
 }
