@@ -16,9 +16,10 @@ use aside::{Aside, Done};
 use configuration::{Configuration, Explain, Shared};
 use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
+use plugin::Spec;
 use server::cli::{self, Flags, Invocation, NodeCommand};
 use server::control::{After, Next, Senders, Server, StartError};
-use server::node_run::{self, Settings};
+use server::node_run::{self, Listed, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
 use server::signals::{Life, Requested, Signals, write_pidfile};
@@ -293,10 +294,19 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
 fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     let text = match command {
-        NodeCommand::Up => node_run::up(&build_of(flags, Some(settings))?.1, settings)?,
+        NodeCommand::Up => {
+            // Other rules lead nobody to the network's servers.
+            let list = if settings.rules.has_leases() { Listed::awaited } else { Listed::now };
+            let built = build_of(flags, Some((settings, list)))?;
+            let up = node_run::up(&built.configuration, settings, built.no_list.as_deref())?;
+            if !up.is_whole {
+                code = ExitCode::FAILURE;
+            }
+            up.told
+        }
         NodeCommand::Status(json) => {
-            let report = match build_of(flags, Some(settings)) {
-                Ok((_, configuration, _)) => node_run::Report::of(&configuration, settings),
+            let report = match build_of(flags, Some((settings, Listed::now))) {
+                Ok(built) => node_run::Report::of(&built.configuration, settings),
                 Err(error) => node_run::Report::without(error, settings)?,
             };
             if !report.is_well() {
@@ -354,7 +364,16 @@ fn refresh_once(flags: &Flags, once: &refresher::Once) -> Result<ExitCode, Failu
 
 /// Builds a configuration to check it, not to serve it.
 fn build(flags: &Flags) -> Result<(Draft, Configuration, Runtime), String> {
-    build_of(flags, None)
+    build_of(flags, None).map(|built| (built.draft, built.configuration, built.runtime))
+}
+
+/// What is checked, and what it lives by.
+struct Built {
+    draft: Draft,
+    configuration: Configuration,
+    runtime: Runtime,
+    /// Why nobody knows the servers of the node's network, where it needs them.
+    no_list: Option<String>,
 }
 
 fn origin(flags: &Flags, node: Option<&Settings>) -> Result<Origin, String> {
@@ -364,8 +383,11 @@ fn origin(flags: &Flags, node: Option<&Settings>) -> Result<Origin, String> {
     }
 }
 
-fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configuration, Runtime), String> {
-    let origin = origin(flags, node)?;
+/// Has the servers of the node's network, or waits for them.
+type Look = fn(&Path, &Spec) -> Listed;
+
+fn build_of(flags: &Flags, node: Option<(&Settings, Look)>) -> Result<Built, String> {
+    let origin = origin(flags, node.map(|(settings, _)| settings))?;
     let draft = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?;
     if node.is_some() {
         node_run::check(&draft.spec).map_err(|error| error.to_string())?;
@@ -376,7 +398,8 @@ fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configurat
     let (mut shared, _probes) =
         Shared::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
     shared.resolve_names = false;
-    shared.node_upstreams = node.map(|settings| node_run::upstreams_now(&settings.upstreams, &draft.spec));
+    let listed = node.map(|(settings, list)| list(&settings.upstreams, &draft.spec));
+    shared.node_upstreams = listed.as_ref().map(|listed| listed.upstreams.clone());
     shared.environment = flags.environment.clone();
     let configuration = Configuration::build(&draft.spec, &shared, &server::control::addresses_of)
         .map_err(|error| error.to_string())?;
@@ -384,7 +407,7 @@ fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configurat
     shared.lasting.all().iter().for_each(|kept| kept.check(&logger));
     // What is wrong with the files is told before the answer, and before the end of the process.
     logger.flush(Duration::from_secs(5));
-    Ok((draft, configuration, runtime))
+    Ok(Built { draft, configuration, runtime, no_list: listed.and_then(|listed| listed.none) })
 }
 
 fn runtime() -> std::io::Result<Runtime> {

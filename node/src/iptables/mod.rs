@@ -49,14 +49,22 @@ impl Iptables {
     /// # Errors
     /// Where iptables is not there or fails.
     pub fn are_there(self, addresses: &[IpAddr]) -> io::Result<bool> {
+        self.standing(addresses).map(|(there, all)| there == all)
+    }
+
+    /// How many of the rules of these addresses are there, and how many there are to be.
+    ///
+    /// # Errors
+    /// Where iptables is not there or fails.
+    pub fn standing(self, addresses: &[IpAddr]) -> io::Result<(usize, usize)> {
+        let mut standing = (0, 0);
         for family in Family::BOTH {
             let rules = self.rules(addresses, family);
             let there = listed(family, &tables(&rules))?;
-            if rules.iter().any(|rule| !there.contains(rule)) {
-                return Ok(false);
-            }
+            standing.0 += rules.iter().filter(|rule| there.contains(rule)).count();
+            standing.1 += rules.len();
         }
-        Ok(true)
+        Ok(standing)
     }
 
     /// Takes the rules of these addresses away, each as often as it is there, also those that the script's next version

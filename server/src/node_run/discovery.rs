@@ -58,34 +58,17 @@ impl Discovery {
     /// # Errors
     /// Where one is needed, and neither the file has one nor any was kept.
     pub fn first(file: &Path, spec: &Spec) -> Result<Self, String> {
-        let own = Own::of(spec);
-        let mut tries = if needs_list(spec) { TRIES } else { 1 };
-        loop {
-            let (list, origin, wrong) = look_at(file, &|ip| own.has(ip));
-            tries -= 1;
-            if tries > 0 && list.is_empty() {
-                thread::sleep(AGAIN);
-                continue;
-            }
-            if let (true, Some(wrong)) = (list.is_empty() && needs_list(spec), &wrong) {
-                return Err(format!(
-                    "{WIRE_SERVER} stands for the servers of the node's network, and there are none: {wrong}, and {KEPT} has none of \
-                     an earlier start; let the network's manager write {}, name another file with -upstreams, or the \
-                     servers in the Corefile",
-                    file.display()
-                ));
-            }
-            let upstreams = Arc::new(Upstreams::new(&list));
-            let wrong = wrong.filter(|_| needs_list(spec));
-            return Ok(Self {
-                upstreams,
-                file: file.to_owned(),
-                origin,
-                look: Look::default(),
-                due: None,
-                wrong,
-            });
+        let (list, origin, wrong) = await_list(file, spec);
+        if let (true, Some(wrong)) = (list.is_empty() && needs_list(spec), &wrong) {
+            return Err(format!(
+                "{}; let the network's manager write {}, name another file with -upstreams, or the servers in the Corefile",
+                there_are_none(wrong),
+                file.display()
+            ));
         }
+        let upstreams = Arc::new(Upstreams::new(&list));
+        let wrong = wrong.filter(|_| needs_list(spec));
+        Ok(Self { upstreams, file: file.to_owned(), origin, look: Look::default(), due: None, wrong })
     }
 
     /// The list, for whoever asks its servers.
@@ -128,10 +111,37 @@ impl Discovery {
     }
 }
 
-/// The servers that count for a command beside the server, which waits for nobody.
-pub fn upstreams_now(file: &Path, spec: &Spec) -> Arc<Upstreams> {
-    let own = Own::of(spec);
-    Arc::new(Upstreams::new(&look_at(file, &|ip| own.has(ip)).0))
+/// The servers that count for a command beside the server.
+pub struct Listed {
+    /// Who they are.
+    pub upstreams: Arc<Upstreams>,
+    /// Why there are none, where the Corefile needs some.
+    pub none: Option<String>,
+}
+
+impl Listed {
+    /// As they are now; nobody is waited for.
+    pub fn now(file: &Path, spec: &Spec) -> Self {
+        let own = Own::of(spec);
+        Self::of(look_at(file, &|ip| own.has(ip)), spec)
+    }
+
+    /// As [`Discovery::first`] has them, which waits for the network.
+    pub fn awaited(file: &Path, spec: &Spec) -> Self {
+        Self::of(await_list(file, spec), spec)
+    }
+
+    fn of((list, _, wrong): Looked, spec: &Spec) -> Self {
+        let none = wrong.filter(|_| list.is_empty() && needs_list(spec)).map(|wrong| there_are_none(&wrong));
+        Self { upstreams: Arc::new(Upstreams::new(&list)), none }
+    }
+}
+
+fn there_are_none(wrong: &str) -> String {
+    format!(
+        "{WIRE_SERVER} stands for the servers of the node's network, and there are none: {wrong}, and {KEPT} has none of an \
+         earlier start"
+    )
 }
 
 /// What stands in the file; it is waited for no longer than a file may take.
@@ -140,10 +150,24 @@ pub(crate) fn text_of(file: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn look_at(
-    file: &Path,
-    is_ours: &dyn Fn(IpAddr) -> bool,
-) -> (Vec<std::net::SocketAddr>, ListOrigin, Option<String>) {
+/// The list, where it came from, and what is wrong with the file.
+type Looked = (Vec<std::net::SocketAddr>, ListOrigin, Option<String>);
+
+/// Looks for a list; where the Corefile needs one and there is none yet, again and again for 5 s.
+fn await_list(file: &Path, spec: &Spec) -> Looked {
+    let own = Own::of(spec);
+    let mut tries = if needs_list(spec) { TRIES } else { 1 };
+    loop {
+        let looked = look_at(file, &|ip| own.has(ip));
+        tries -= 1;
+        if tries == 0 || !looked.0.is_empty() {
+            return looked;
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+fn look_at(file: &Path, is_ours: &dyn Fn(IpAddr) -> bool) -> Looked {
     let wrong = match Said::by(readfile::read_in_time(file, MOST)).usable(file, is_ours) {
         Ok((list, origin)) => return (list, origin, None),
         Err(wrong) => wrong,

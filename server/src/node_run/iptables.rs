@@ -115,7 +115,17 @@ fn remove_tables_left(logger: &Logger) {
 pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
     let addresses = addresses(listeners);
     if let Err(why) = servers::answer(&addresses) {
-        return Ok(format!("no rules: {why}\n"));
+        // A killed script or server leaves its own.
+        return Ok(match set.standing(&addresses) {
+            Ok((0, _)) => format!("no rules: {why}\n"),
+            Ok((there, all)) => format!(
+                "no rules are put there: {why}; {there} of {all} stand from before, which keep queries from whoever else answers: \
+                 `localdns node down` takes them away\n"
+            ),
+            Err(error) => {
+                format!("no rules are put there: {why}; whether some stand nobody knows: {error}\n")
+            }
+        });
     }
     let put = set.put(&addresses)?;
     Ok(format!("{put} rules are put there, the others were\n"))

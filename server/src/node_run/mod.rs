@@ -35,12 +35,12 @@ use wire::Name;
 
 pub use annotate::Annotation;
 pub(crate) use discovery::needs_list;
-pub use discovery::{Discovery, upstreams_now};
+pub use discovery::{Discovery, Listed};
 pub use down::{down, stopped};
 pub use lease::{Ended, Keeper};
 pub use leased::Leased;
 pub use report::Report;
-pub use up::up;
+pub use up::{Up, up};
 
 use configuration::Configuration;
 use plugin::endpoint::Transport;
@@ -118,7 +118,7 @@ impl RuleSet {
     }
 
     /// Whether queries go elsewhere when we die.
-    pub(crate) fn has_leases(self) -> bool {
+    pub fn has_leases(self) -> bool {
         self == Self::Nft
     }
 }

@@ -4,17 +4,26 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 
-use node::{Added, HostResolver, Listener, NftError, Ours, Rules};
+use node::{Added, HostResolver, Listener, NftError, Ours, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
-use super::{RuleSet, Settings, discovery, host, iptables, listeners, owners, servers};
+use super::{RuleSet, Settings, discovery, host, iptables, is_link_local, listeners, owners, servers};
 use configuration::Configuration;
 
+/// What came of it.
+pub struct Up {
+    /// In words.
+    pub told: String,
+    /// Whether nothing is left to be done once the network has said who its servers are.
+    pub is_whole: bool,
+}
+
 /// Puts links, addresses and the table that stays there; the machine's own lookups come here only where a server answers.
+/// `no_list` is why nobody knows the network's servers, where the Corefile needs them.
 ///
 /// # Errors
 /// What the kernel refuses; then no address is left that was not there before.
-pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, String> {
+pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&str>) -> Result<Up, String> {
     let (listeners, mut notes) = listeners(configuration, settings);
     // Checked before an address is added: without rules its clients would reach neither this server nor another.
     let there = || Rules::open()?.are_there();
@@ -25,16 +34,16 @@ pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, 
     let runtime = runtime.map_err(text)?;
     let mut added = New { link: node::link_index(settings.link.as_str()).is_none(), addresses: Vec::new() };
     let mut put = || {
-        let mut told = addresses(&listeners, settings, &runtime, &mut added)?;
-        told += &match settings.rules {
-            RuleSet::Nft => rules(&listeners)?,
-            RuleSet::Iptables(set) => iptables::up(set, &listeners).map_err(text)?,
-            RuleSet::None => String::new(),
+        let told = addresses(&listeners, settings, &runtime, &mut added)?;
+        let rules = match settings.rules {
+            RuleSet::Nft => rules(&listeners, no_list)?,
+            RuleSet::Iptables(set) => whole(iptables::up(set, &listeners).map_err(text)?),
+            RuleSet::None => whole(String::new()),
         };
-        Ok(told)
+        Ok(Up { told: told + &rules.told, ..rules })
     };
-    let put: Result<String, String> = put();
-    let mut told = put.map_err(|error| added.take_back(error, settings, &runtime))?;
+    let put: Result<Up, String> = put();
+    let Up { mut told, is_whole } = put.map_err(|error| added.take_back(error, settings, &runtime))?;
     if settings.host_resolver != HostResolver::None {
         told += &host_resolver(&listeners, settings);
     }
@@ -42,7 +51,11 @@ pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, 
     for note in notes {
         told += &format!("{note}\n");
     }
-    Ok(told)
+    Ok(Up { told, is_whole })
+}
+
+fn whole(told: String) -> Up {
+    Up { told, is_whole: true }
 }
 
 fn addresses(
@@ -84,7 +97,7 @@ impl New {
     }
 }
 
-fn rules(listeners: &[Listener]) -> Result<String, String> {
+fn rules(listeners: &[Listener], no_list: Option<&str>) -> Result<Up, String> {
     let mut told = String::new();
     match node::remove_iptables_rules() {
         Ok(0) => {}
@@ -93,7 +106,9 @@ fn rules(listeners: &[Listener]) -> Result<String, String> {
     }
     let mut rules = Rules::open().map_err(text)?;
     if let (Some(pid), true) = (rules.holders().map_err(text)?.first(), rules.are_there().map_err(text)?) {
-        return Ok(told + &format!("the rules are those of the server of process {pid}, which keeps them\n"));
+        return Ok(whole(
+            told + &format!("the rules are those of the server of process {pid}, which keeps them\n"),
+        ));
     }
     rules.put(listeners).map_err(text)?;
     for Listener { address, way_out } in listeners {
@@ -102,7 +117,21 @@ fn rules(listeners: &[Listener]) -> Result<String, String> {
             None => format!("{address} goes where others send it while nobody answers here\n"),
         };
     }
-    Ok(told)
+    let no_list = no_list.filter(|_| listeners.iter().any(wants_list));
+    if let Some(why) = no_list {
+        told += &format!(
+            "{why}: until `localdns node up` finds some, {WIRE_SERVER} itself is meant, which answers in Azure alone\n"
+        );
+    }
+    Ok(Up { told, is_whole: no_list.is_none() })
+}
+
+/// Whether a list may give the address a way out, or another one.
+fn wants_list(listener: &Listener) -> bool {
+    match &listener.way_out {
+        Some(way_out) => way_out.target == WIRE_SERVER,
+        None => is_link_local(listener.address),
+    }
 }
 
 fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {

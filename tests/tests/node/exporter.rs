@@ -1,7 +1,7 @@
 //! What production's exporter tells, at its port: whole answers that end politely, however rude those are who ask.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -76,6 +76,71 @@ fn the_exporter_answers_whole_after_thirty_who_leave_early() {
     });
 }
 
+#[test]
+fn an_address_that_is_not_served_is_told_as_missing() {
+    isolated(|| {
+        if !tool("exporter", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let _server = serve(ALONE, &[]);
+        let (_, page) = http_exchange(EXPORTER, "/metrics").expect("it answers");
+        let of_cluster = page.lines().filter(|line| line.starts_with("localdns_kubedns_forward_info{"));
+        let metrics = Metrics::parse(&page);
+        let labels = [("ip", "unknown"), ("block", "none"), ("status", "missing")];
+        assert_eq!(of_cluster.count(), 1, "{page}");
+        assert_eq!(metrics.value("localdns_kubedns_forward_info", &labels), Some(0.0), "{page}");
+        let labels = [("ip", "10.96.0.10"), ("block", ".:53"), ("status", "ok")];
+        assert_eq!(metrics.value("localdns_vnetdns_forward_info", &labels), Some(1.0), "{page}");
+    });
+}
+
+#[test]
+fn the_exporter_is_where_it_is_to_be_or_nowhere_and_a_port_that_is_taken_stops_nothing() {
+    isolated(|| {
+        if !tool("exporter", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let refused = |at: SocketAddr| {
+            TcpStream::connect(at).expect_err("nobody listens").kind() == ErrorKind::ConnectionRefused
+        };
+        let server = serve(ALONE, &["-exporter", "off"]);
+        assert!(refused(EXPORTER));
+        drop(server);
+        let server = serve(ALONE, &["-exporter", "127.0.0.1:9400"]);
+        let (head, page) = http_exchange(ELSEWHERE, "/metrics").expect("it answers");
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert_eq!(page.lines().filter(|line| line.starts_with("# TYPE ")).count(), 6, "{page}");
+        assert!(refused(EXPORTER));
+        drop(server);
+        let _stranger = TcpListener::bind("0.0.0.0:9353").expect("nobody else is here");
+        let server = serve(ALONE, &[]);
+        let line = server.wait_for_log("Failed to start metrics handler: ", PATIENCE);
+        assert!(line.contains(":9353") && line.contains("in use"), "{line}");
+        assert_eq!(asked(), [CLUSTER]);
+        let all = server.metrics(SocketAddr::from(([127, 0, 0, 1], 9253)));
+        assert_eq!(all.value("localdns_service_status", &[("status", "active")]), Some(1.0));
+        server.write_corefile(&ALONE.replace("prometheus", "nsid\n    prometheus"));
+        server.signal("HUP");
+        server.wait_for_log("Reloading complete", PATIENCE);
+        assert_eq!(asked(), [CLUSTER]);
+    });
+}
+
+fn serve(corefile: &str, flags: &[&'static str]) -> Server {
+    let options = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
+    let server =
+        Server::start_with(corefile, flags.iter().fold(options, |options, flag| options.args([*flag])));
+    server.wait_for_log("queries to 169.254.10.10 come here", PATIENCE);
+    server
+}
+
+fn asked() -> Vec<String> {
+    let reply = Ask::new(NAME, "A").of("169.254.10.10:53".parse().expect("an address"));
+    reply.short().into_iter().map(str::to_owned).collect()
+}
+
 fn told(metrics: &Metrics) {
     assert_eq!(metrics.value("localdns_service_status", &[("status", "active")]), Some(1.0));
     assert!(metrics.count("localdns_memory_usage_bytes", &[]) > 0.0);
@@ -94,7 +159,15 @@ fn told(metrics: &Metrics) {
 }
 
 const EXPORTER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9353);
+const ELSEWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9400);
 const PATIENCE: Duration = Duration::from_secs(10);
+const ALONE: &str = "
+.:53 {
+    bind 169.254.10.10
+    forward . 10.96.0.10
+    prometheus :9253
+}
+";
 const COREFILE: &str = "
 .:53 {
     bind 169.254.10.10

@@ -75,6 +75,30 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
 }
 
 #[test]
+fn a_networkd_that_never_is_through_holds_ready_up_for_10_s_and_is_told_of() {
+    isolated_for(Duration::from_secs(120), || {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let machine = Machine::new();
+        machine.state("configuring");
+        let (manager, why) = (Manager::new(), "after 10 s networkd has not configured its link yet");
+        let server = lab.serve_with(|_| machine.on_path(manager.options().subcommand(&["node", "run"])));
+        eventually("the drop-in", Duration::from_secs(10), || Path::new(DROP_IN).exists().then_some(()));
+        machine.resolv_conf("nameserver 169.254.10.10\n");
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        assert_eq!(manager.said("READY=1"), 0, "{}", server.log_text());
+        manager.wait_for("READY=1", 1, Duration::from_secs(15));
+        let line = server.wait_for_log(why, Duration::from_secs(5));
+        assert!(line.contains(DROP_IN), "{line}");
+        let said = status(&server, 0);
+        assert!(said.contains(why) && said.contains("see what `networkctl status` says"), "{said}");
+        assert_eq!(fs::read_to_string(DROP_IN).expect("it stands"), PRODUCTION);
+    });
+}
+
+#[test]
 fn down_gives_back_what_a_killed_server_had() {
     isolated(|| {
         if !tool("host resolver", "nft") {

@@ -300,7 +300,7 @@ fn what_iptables_lacks_is_said_with_what_mends_it() {
     });
 }
 
-fn lab() -> Option<Lab> {
+pub(super) fn lab() -> Option<Lab> {
     ["/usr/sbin/xtables-nft-multi", "/usr/sbin/xtables-legacy-multi"]
         .iter()
         .all(|program| tool("iptables", program))
@@ -310,7 +310,7 @@ fn lab() -> Option<Lab> {
 /// One form of iptables, by the names that everybody calls.
 pub(super) struct Tools(pub(super) &'static str);
 
-fn both() -> [Tools; 2] {
+pub(super) fn both() -> [Tools; 2] {
     [Tools("nft"), Tools("legacy")]
 }
 
@@ -329,7 +329,7 @@ impl Tools {
         format!("{directory}:{}", std::env::var("PATH").unwrap_or_default())
     }
 
-    fn serve(&self, lab: &Lab, rules: &'static str) -> Server {
+    pub(super) fn serve(&self, lab: &Lab, rules: &'static str) -> Server {
         let how = |options: Options| {
             options.args(["-rules", rules, "-host-resolver", "none"]).env("PATH", &self.path())
         };
@@ -345,7 +345,7 @@ impl Tools {
     }
 
     /// Does this with an IPv4 rule of the table `raw`, as `iptables -S` prints it.
-    fn change(&self, how: &str, rule: &str) {
+    pub(super) fn change(&self, how: &str, rule: &str) {
         let (before, rest) = rule.split_once(" \"").expect("it has a comment");
         let (comment, after) = rest.split_once("\" ").expect("the comment ends");
         let before = before.split(' ').skip(1);
@@ -354,7 +354,7 @@ impl Tools {
     }
 
     /// Ours of either family, in order.
-    fn ours(&self) -> Vec<String> {
+    pub(super) fn ours(&self) -> Vec<String> {
         let mut all = String::new();
         for program in ["iptables", "ip6tables"] {
             for table in ["raw", "filter"] {
@@ -367,7 +367,7 @@ impl Tools {
     }
 
     /// The rules once there are so many.
-    fn settled(&self, server: &Server, count: usize) -> Vec<String> {
+    pub(super) fn settled(&self, server: &Server, count: usize) -> Vec<String> {
         let waited = std::panic::catch_unwind(|| {
             eventually(&format!("{count} rules"), Duration::from_secs(15), || {
                 let ours = self.ours();
@@ -406,6 +406,16 @@ fn rules() -> String {
 /// node-cache's for the same addresses.
 fn twelve() -> String {
     ADDRESSES.map(|ip| TWELVE.replace("IP", ip)).concat()
+}
+
+/// The eight that AKS's script puts there.
+pub(super) fn scripts_rules() -> Vec<String> {
+    ["169.254.10.10/32", "169.254.10.11/32"]
+        .map(|ip| FOUR.replace("IP", ip))
+        .concat()
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn sorted(rules: &str) -> Vec<String> {

@@ -17,6 +17,7 @@ mod kube_proxy;
 mod lab;
 mod lease_off;
 mod leases;
+mod left_rules;
 mod manifest;
 mod networkd;
 mod never_dark;

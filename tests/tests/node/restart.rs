@@ -4,9 +4,10 @@ use std::fs;
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use tests::{Ask, Message, Systemd, eventually, isolated_for, isolated_steadily, run, tool};
+use tests::{Ask, Message, Systemd, eventually, isolated_for, isolated_steadily, output, run, skip, tool};
 
 use super::clients::{Clients, answers_everywhere};
+use super::host_resolver::DROP_IN;
 use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, US};
 
 #[test]
@@ -114,6 +115,68 @@ fn what_lay_in_the_sockets_of_a_killed_server_is_answered_by_the_next_one() {
             assert_eq!(message.answers.iter().map(|record| &*record.data).collect::<Vec<_>>(), [US]);
         }
         systemd.restarts(UNIT, 1);
+    });
+}
+
+#[test]
+fn with_rules_of_iptables_a_restart_and_an_upgrade_leave_rules_and_drop_in_where_they_are() {
+    isolated_for(Duration::from_secs(180), || {
+        let test = "with_rules_of_iptables_a_restart_and_an_upgrade_leave_rules_and_drop_in_where_they_are";
+        if !tool(test, "iptables") {
+            return;
+        }
+        // iptables-legacy wants a right that the unit has not.
+        if !run("iptables", &["-V"]).contains("nf_tables") {
+            return skip(test, "iptables is not that of nftables");
+        }
+        let Some((_lab, systemd)) = boot(test) else { return };
+        fs::write("/etc/localdns/environment", "LOCALDNS_NODE_RULES=iptables\n").expect("the test's own");
+        systemd.ctl(&["start", UNIT]);
+        // One that is put there again has another handle.
+        let rules = || ["ip", "ip6"].map(|family| run("nft", &["-s", "-a", "list", "table", family, "raw"]));
+        let count = || {
+            let all = ["iptables", "ip6tables"].map(|program| run(program, &["-t", "raw", "-S"])).concat();
+            all.matches("localdns: skip conntrack").count()
+        };
+        // What networkd would have been told, had there been one; nobody puts it there again.
+        let shell = |script: &str| {
+            let mut command = systemd.inside("sh");
+            command.args(["-ec", script]);
+            let done = output(command, PATIENCE);
+            assert!(done.status.success(), "{script}: {done:?}");
+            String::from_utf8_lossy(&done.stdout).into_owned()
+        };
+        let put = || {
+            assert_eq!(count(), 16, "{}", systemd.log(UNIT));
+            shell(&format!("mkdir -p $(dirname {DROP_IN}); touch {DROP_IN}"));
+        };
+        let seen = || (rules(), shell(&format!("stat --format=%i {DROP_IN}")));
+        let waited = || systemd.log(UNIT).matches("who still asks here is answered for 5s").count();
+        put();
+        let (before, pid) = (seen(), systemd.main_pid(UNIT));
+        systemd.ctl(&["restart", UNIT]);
+        let next = systemd.main_pid(UNIT);
+        assert!(pid != next && next != "0", "{pid} is followed by {next}");
+        assert_eq!(seen(), before);
+        assert_eq!(waited(), 0, "a restart waits for nobody");
+        answers_everywhere(US, US);
+        // A stop is another matter.
+        systemd.ctl(&["stop", UNIT]);
+        assert_eq!(count(), 0, "{}", systemd.log(UNIT));
+        assert_eq!(shell(&format!("test -e {DROP_IN} || echo gone")), "gone\n");
+        assert_eq!(waited(), 1, "{}", systemd.log(UNIT));
+
+        systemd.ctl(&["start", UNIT]);
+        put();
+        let (before, pid) = (seen(), systemd.main_pid(UNIT));
+        systemd.ctl(&["kill", "--kill-who=main", "--signal=USR2", UNIT]);
+        eventually("the next process", PATIENCE, || {
+            let main = systemd.main_pid(UNIT);
+            (main != pid && main != "0" && systemd.log(UNIT).contains("Upgrade finished")).then_some(())
+        });
+        answers_everywhere(US, US);
+        assert_eq!(seen(), before);
+        assert_eq!(waited(), 1, "an upgrade waits for nobody");
     });
 }
 

@@ -88,13 +88,13 @@ fn has_no_table() -> bool {
 }
 
 /// Whether the main thread of this process sleeps for a time that it chose.
-fn sleeps(pid: u32) -> bool {
+pub(super) fn sleeps(pid: u32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     call.starts_with(&format!("{} ", libc::SYS_clock_nanosleep))
 }
 
 /// It is killed with its value.
-struct Killed(Child);
+pub(super) struct Killed(pub(super) Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

@@ -1,15 +1,20 @@
 //! What commands beside a server put there and take away, and what a stop leaves.
 
+use std::fs;
+use std::io::Read as _;
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use tests::{Ask, Options, Server, ask, isolated, run, signal, tool};
+use tests::{Ask, Options, Server, ask, eventually, isolated, publish, run, signal, tool};
 
-use super::lab::{COREFILE, Lab, NAME, PLAIN, US};
+use super::clients::asked_at;
+use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, US};
 use super::never_dark::{node, status};
 use super::restart::{UNIT, boot};
+use super::stop_in_start::{Killed, sleeps};
 
 #[test]
 fn a_clean_stop_leaves_nothing_and_answers_until_its_end() {
@@ -79,7 +84,7 @@ fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
         run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
         let all: Vec<_> = (0..400).map(|n| format!("169.254.{}.{}", 20 + n / 200, 1 + n % 200)).collect();
         let corefile = format!(".:53 {{\nbind {}\nforward . 10.2.0.2\n}}\n", all.join(" "));
-        std::fs::write("/run/Corefile", corefile).expect("the test's own");
+        fs::write("/run/Corefile", corefile).expect("the test's own");
         let mut up = Command::new(tests::binary());
         up.args(["node", "up", "-host-resolver", "none", "-conf", "/run/Corefile"]);
         let output = tests::output(up, Duration::from_secs(30));
@@ -90,11 +95,73 @@ fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
 }
 
 #[test]
+fn up_waits_for_the_networks_servers_and_says_so_where_there_are_none() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/run/Corefile", OF_THE_NETWORK).expect("the test's own");
+        let begun = || {
+            let mut up = Command::new(tests::binary());
+            let words =
+                ["node", "up", "-host-resolver", "none", "-upstreams", GIVEN, "-conf", "/run/Corefile"];
+            let mut up = Killed(up.args(words).stdout(Stdio::piped()).spawn().expect("the binary starts"));
+            eventually("a wait for the list", PATIENCE, || sleeps(up.0.id()).then_some(()));
+            assert!(up.0.try_wait().expect("it is ours").is_none());
+            up
+        };
+        let ended = |mut up: Killed| {
+            let status = eventually("its end", PATIENCE, || up.0.try_wait().expect("it is ours"));
+            let mut told = String::new();
+            up.0.stdout.take().expect("it is piped").read_to_string(&mut told).expect("it speaks UTF-8");
+            (status.code(), told)
+        };
+        let (code, told) = ended(begun());
+        let why = "168.63.129.16 stands for the servers of the node's network, and there are none: /run/given: No such file or directory";
+        assert!(told.contains(why) && told.contains("until `localdns node up` finds some"), "{told}");
+        assert_eq!(code, Some(1), "{told}");
+        // The other address has its way out all the same.
+        assert_eq!(asked_at("169.254.10.11", false), CLUSTER);
+
+        let up = begun();
+        publish(Path::new(GIVEN), "nameserver 10.3.0.2\n");
+        let (code, told) = ended(up);
+        assert_eq!(code, Some(0), "{told}");
+        assert!(told.contains("169.254.10.10 goes to 10.3.0.2 while nobody answers here"), "{told}");
+        for tcp in [false, true] {
+            assert_eq!(asked_at("169.254.10.10", tcp), PLAIN);
+        }
+    });
+}
+
+#[test]
+fn a_first_boots_unit_looks_for_the_networks_servers_until_there_are_some() {
+    isolated(|| {
+        let test = "a_first_boots_unit_looks_for_the_networks_servers_until_there_are_some";
+        let Some((_lab, systemd)) = boot(test) else { return };
+        fs::write("/etc/localdns/Corefile", OF_THE_NETWORK).expect("the test's own");
+        let given = "LOCALDNS_NODE_UPSTREAMS=/etc/localdns/given\nLOCALDNS_NODE_HOST_RESOLVER=none\n";
+        fs::write("/etc/localdns/environment", given).expect("the test's own");
+        let unit = "localdns-node-up";
+        systemd.more(unit, "[Service]\nRestartSec=100ms\n");
+        systemd.ctl(&["start", "--no-block", unit]);
+        eventually("a second try", PATIENCE, || (systemd.show(unit, "NRestarts") == ["1"]).then_some(()));
+        assert!(systemd.log(unit).contains("there are none: /etc/localdns/given"), "{}", systemd.log(unit));
+        publish(Path::new("/etc/localdns/given"), "nameserver 10.3.0.2\n");
+        eventually("its end", PATIENCE, || {
+            (systemd.show(unit, "ActiveState,SubState") == ["active", "exited"]).then_some(())
+        });
+        assert_eq!(asked_at("169.254.10.10", false), PLAIN);
+    });
+}
+
+#[test]
 fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
     isolated(|| {
         let test = "the_unit_without_a_server_takes_the_flags_of_the_servers_unit";
         let Some((_lab, systemd)) = boot(test) else { return };
-        std::fs::write("/etc/localdns/environment", "LOCALDNS_NODE_LINK=dns0\n").expect("the test's own");
+        fs::write("/etc/localdns/environment", "LOCALDNS_NODE_LINK=dns0\n").expect("the test's own");
         for unit in ["localdns-node-up", UNIT] {
             systemd.ctl(&["start", unit]);
             let on = run("ip", &["-o", "addr", "show", "to", "169.254.10.10"]);
@@ -110,9 +177,9 @@ fn the_unit_takes_corefile_and_pidfile_from_the_environment() {
     isolated(|| {
         let test = "the_unit_takes_corefile_and_pidfile_from_the_environment";
         let Some((_lab, systemd)) = boot(test) else { return };
-        std::fs::rename("/etc/localdns/Corefile", "/etc/localdns/another").expect("the test's own");
+        fs::rename("/etc/localdns/Corefile", "/etc/localdns/another").expect("the test's own");
         let said = "LOCALDNS_NODE_CONF=/etc/localdns/another\nLOCALDNS_NODE_PIDFILE=/run/another.pid\n";
-        std::fs::write("/etc/localdns/environment", said).expect("the test's own");
+        fs::write("/etc/localdns/environment", said).expect("the test's own");
         systemd.ctl(&["start", UNIT]);
         assert_eq!(systemd.show(UNIT, "ActiveState"), ["active"]);
         let mut pid = systemd.inside("cat");
@@ -264,14 +331,14 @@ fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_
 
 /// A server of a user without any right here; it listens for words.
 fn another_users() -> Child {
-    std::fs::write("/run/Corefile", ".:1053 {\nbind 127.0.0.1\nwhoami\n}\n").expect("the test's own");
+    fs::write("/run/Corefile", ".:1053 {\nbind 127.0.0.1\nwhoami\n}\n").expect("the test's own");
     let mut other = Command::new("setpriv");
     other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(tests::binary());
     other.args(["node", "run", "-rules", "none", "-host-resolver", "none", "-conf", "/run/Corefile"]);
     let other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("setpriv is there");
     let name = format!("@localdns-node-{}-0", other.id());
-    let listens = || std::fs::read_to_string("/proc/net/unix").ok()?.contains(&name).then_some(());
-    tests::eventually("another user's socket", PATIENCE, listens);
+    let listens = || fs::read_to_string("/proc/net/unix").ok()?.contains(&name).then_some(());
+    eventually("another user's socket", PATIENCE, listens);
     other
 }
 
@@ -298,6 +365,19 @@ fn nothing_is_there() {
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The resolv.conf of the network.
+const GIVEN: &str = "/run/given";
+/// As on AKS: the node's address asks the network's servers, the pods' the cluster's.
+const OF_THE_NETWORK: &str = "
+.:53 {
+    bind 169.254.10.10
+    forward . 168.63.129.16
+}
+.:53 {
+    bind 169.254.10.11
+    forward . 10.96.0.10
+}
+";
 
 fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")

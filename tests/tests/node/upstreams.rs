@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use tests::{
@@ -13,6 +13,7 @@ use tests::{
 
 use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, within};
 use super::never_dark::status;
+use super::stop_in_start::{Killed, sleeps};
 
 #[test]
 fn the_networks_servers_are_asked_followed_kept_and_told() {
@@ -94,6 +95,55 @@ fn without_a_server_there_never_was_one_is_216_and_files_stay() {
         }
         assert_eq!(fs::read_to_string(&updated).expect("it is there"), "old");
         assert!(!run("ip", &["link"]).contains("localdns"), "nothing half-applied");
+    });
+}
+
+#[test]
+fn a_start_takes_the_list_that_comes_while_it_waits() {
+    isolated(|| {
+        if !tool("upstreams", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/run/Corefile", COREFILE).expect("the test's own");
+        // The network's manager has written nothing yet; or what an earlier drop-in of ours made of it.
+        for (first, then, who) in
+            [(None, "10.3.0.2", PLAIN), (Some("nameserver 169.254.10.10\n"), "10.2.0.2", CLUSTER)]
+        {
+            let _ = (fs::remove_file(RESOLV_CONF), fs::remove_file(KEPT));
+            first.into_iter().for_each(network_says);
+            let mut start = Command::new(tests::binary());
+            start.args(["node", "run", "-host-resolver", "none", "-conf", "/run/Corefile", "-pidfile", ""]);
+            let start = start.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+            let mut start = Killed(start.expect("the binary starts"));
+            eventually("a wait for the list", Duration::from_secs(5), || sleeps(start.0.id()).then_some(()));
+            network_says(&format!("nameserver {then}\n"));
+            eventually("the list's server", Duration::from_secs(10), || {
+                assert!(start.0.try_wait().expect("it is ours").is_none(), "{first:?}: it has ended");
+                (asked() == [who]).then_some(())
+            });
+        }
+    });
+}
+
+#[test]
+fn another_file_than_the_machines_is_asked_and_followed() {
+    isolated(|| {
+        if !tool("upstreams", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let given = Path::new("/run/given");
+        network_says("nameserver 10.2.0.2\n");
+        publish(given, "nameserver 10.3.0.2\n");
+        let server = serve(&["-upstreams", "/run/given", "-host-resolver", "none"]);
+        assert_eq!(asked(), [PLAIN]);
+        let said = status(&server, 0);
+        assert!(said.contains("upstreams 10.3.0.2 from /run/given\n"), "{said}");
+        network_says("nameserver 10.3.0.2\n");
+        publish(given, "nameserver 10.2.0.2\n");
+        eventually("the other server", Duration::from_secs(5), || (asked() == [CLUSTER]).then_some(()));
+        server.wait_for_log("node: 168.63.129.16 stands for 10.2.0.2", Duration::from_secs(5));
     });
 }
 

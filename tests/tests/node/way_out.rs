@@ -58,10 +58,54 @@ fn the_way_out_sees_the_pods_address_where_nobody_is_to_hide_it() {
     });
 }
 
+#[test]
+fn only_a_plain_address_at_port_53_is_a_way_out() {
+    isolated(|| {
+        if !tool("way out", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        for (upstreams, target) in [
+            ("10.2.0.2:5300 10.3.0.2", Some("10.3.0.2")),
+            ("tls://10.2.0.2:53 127.0.0.1 fd02::2 10.3.0.2", Some("10.3.0.2")),
+            ("10.2.0.2:5300", None),
+            ("tls://10.2.0.2", None),
+            ("tls://10.2.0.2:53", None),
+        ] {
+            let corefile = format!(".:53 {{\nbind 169.254.10.10\nforward . {upstreams}\n}}\n");
+            let mut server = serve_of(&corefile, &[]);
+            let none = "169.254.10.10 has no way out: its `forward .` names no upstream of its family at port 53, in plain DNS";
+            let rules = run("nft", &["list", "table", "inet", "localdns"]);
+            let said = super::never_dark::status(&server, 0);
+            match target {
+                Some(target) => {
+                    assert!(rules.contains(&format!("ip daddr set {target}")), "{upstreams}: {rules}");
+                    assert!(!server.log_text().contains("has no way out"), "{upstreams}");
+                    assert!(!said.contains("no way out"), "{upstreams}: {said}");
+                }
+                None => {
+                    assert!(!rules.contains("daddr set"), "{upstreams}: {rules}");
+                    server.wait_for_log(none, PATIENCE);
+                    assert!(said.contains(none), "{upstreams}: {said}");
+                }
+            }
+            signal(server.pid(), "KILL");
+            server.wait(PATIENCE);
+            if target.is_some() {
+                assert_eq!(of_pod(), PLAIN, "{upstreams}");
+            }
+        }
+    });
+}
+
 fn serve(flags: &[&'static str]) -> Server {
+    serve_of(COREFILE, flags)
+}
+
+fn serve_of(corefile: &str, flags: &[&'static str]) -> Server {
     let options = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
     let server =
-        Server::start_with(COREFILE, flags.iter().fold(options, |options, flag| options.args([*flag])));
+        Server::start_with(corefile, flags.iter().fold(options, |options, flag| options.args([*flag])));
     server.wait_for_log("queries to 169.254.10.10 come here", PATIENCE);
     server
 }

@@ -1,0 +1,80 @@
+//! Rules that a killed server, or AKS's script, left where the next one keeps others.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tests::{ask, eventually, isolated, run, signal};
+
+use super::clients::answers_everywhere;
+use super::iptables::{Tools, both, lab, scripts_rules};
+use super::lab::{CLUSTER, COREFILE, NAME, PLAIN, US};
+
+#[test]
+fn what_the_script_left_goes_with_a_start_that_keeps_its_rules_elsewhere() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        for tools in both() {
+            scripts_rules().iter().for_each(|rule| tools.change("-A", rule));
+            assert_eq!(tools.ours().len(), 8, "{}", tools.0);
+            let mut server =
+                lab.serve_with(|options| options.args(["-host-resolver", "none"]).env("PATH", &tools.path()));
+            server.wait_for_log("8 rules in the tables of iptables are gone", PATIENCE);
+            server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+            assert!(tools.ours().is_empty(), "{}", tools.0);
+            answers_everywhere(US, US);
+            signal(server.pid(), "KILL");
+            server.wait(Duration::from_secs(5));
+            // Untracked they would not be translated to the cluster's DNS.
+            answers_everywhere(CLUSTER, PLAIN);
+        }
+    });
+}
+
+#[test]
+fn the_tables_of_a_killed_server_go_with_a_start_that_keeps_rules_of_iptables() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        let tools = Tools("nft");
+        for rules in ["none", "iptables"] {
+            let mut before = lab.serve(&["-host-resolver", "none"]);
+            before.wait_for_log("queries to fd10::11 come here", PATIENCE);
+            signal(before.pid(), "KILL");
+            before.wait(Duration::from_secs(5));
+            assert_eq!(run("nft", &["list", "tables", "inet"]), "table inet localdns\n");
+            let server = tools.serve(&lab, rules);
+            if rules == "iptables" {
+                tools.settled(&server, 16);
+            }
+            // Its own was for the probes of the start.
+            eventually("no table of ours", PATIENCE, || {
+                (run("nft", &["list", "tables", "inet"]).is_empty()).then_some(())
+            });
+            // Others' rules may lead a service's queries away, where none of ours keeps them.
+            let asked = ask("169.254.10.11:53".parse().expect("an address"), NAME, "A");
+            assert_eq!(asked.short(), [US], "-rules {rules}");
+        }
+    });
+}
+
+#[test]
+fn up_without_a_server_says_how_many_rules_stand() {
+    isolated(|| {
+        let Some(_lab) = lab() else { return };
+        std::fs::write("/run/Corefile", COREFILE).expect("the test's own");
+        for tools in both() {
+            scripts_rules().iter().for_each(|rule| tools.change("-A", rule));
+            let mut up = Command::new(tests::binary());
+            up.args(["node", "up", "-conf", "/run/Corefile", "-host-resolver", "none", "-rules", "iptables"]);
+            up.env("PATH", tools.path());
+            let output = tests::output(up, PATIENCE);
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{output:?}");
+            let stand = "no rules are put there: no server runs; 8 of 16 stand from before";
+            assert!(told.contains(stand) && !told.contains("no rules: "), "{told}");
+            assert_eq!(tools.ours().len(), 8, "{}: they stay", tools.0);
+            scripts_rules().iter().for_each(|rule| tools.change("-D", rule));
+        }
+    });
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
