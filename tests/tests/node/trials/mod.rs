@@ -237,9 +237,12 @@ impl Machine {
         if let Some(mut server) = self.server.take().filter(|_| !fault.is_of_systemd()) {
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
-            // Those that it had just handed to the manager are open until that has read of them.
+            // Those that the manager has are open until it forgets them, and it may just be hearing of more.
             for ip in ADDRESSES {
-                eventually("its sockets are closed", PATIENCE, || UdpSocket::bind(at(ip)).ok());
+                eventually("its sockets are closed", PATIENCE, || {
+                    self.manager.forget();
+                    UdpSocket::bind(at(ip)).ok()
+                });
             }
         }
     }
