@@ -4,6 +4,8 @@ use std::io;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use tokio::time::Instant;
+
 use super::NftError;
 use super::batch::{Batch, Socket, refused};
 use super::listing::Contents;
@@ -49,9 +51,13 @@ impl SocketApart {
         self.do_there(move |socket| socket.commit(batch))
     }
 
-    /// The same, as [`Socket::commit_unseen`].
-    pub(crate) fn commit_unseen(&self, batch: Batch) -> Result<(), NftError> {
-        self.do_there(move |socket| socket.commit_unseen(batch))
+    /// The same, as [`Socket::commit_unseen`]; when the kernel was asked, which may be long after this was called and before it
+    /// returns.
+    pub(crate) fn commit_unseen(&self, batch: Batch) -> Result<Instant, NftError> {
+        self.do_there(move |socket| {
+            let asked = Instant::now();
+            socket.commit_unseen(batch).map(|()| asked)
+        })
     }
 
     /// What is in a table, as [`Socket::contents`].

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use netlink_packet_netfilter::nftables::InetHookNumber::{LocalOut, PreRouting};
 use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
+use tokio::time::Instant;
 
 use super::{RAW, TABLE, UNOWNED_LEASES, name, transports};
 use crate::nft::{
@@ -141,11 +142,11 @@ impl Leases {
         if self.seen.by_owner { self.give_up() } else { Ok(()) }
     }
 
-    /// Gives these addresses a lease that ends so long from now, or with the table.
+    /// Gives these addresses a lease that ends so long from now, or with the table; when that was, by the kernel, at the earliest.
     ///
     /// # Errors
     /// Where the kernel refuses; where the table is gone, or another process has changed one that has no owner.
-    pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<(), NftError> {
+    pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<Instant, NftError> {
         if self.put.is_some() && Some(self.contents()?) != self.put {
             return Err(NftError::Changed { table: self.table.clone() });
         }

@@ -333,22 +333,25 @@ impl Worker {
 
     fn renew(&mut self, running: &Running, addresses: &[IpAddr]) -> Result<(), node::NftError> {
         let Some(leases) = &mut self.leases else { return Ok(()) };
-        let before = Instant::now();
-        if let Err(error) = leases.renew(addresses, self.settings.lease) {
-            // What is no longer as we made it is given up, and the next round makes another; so is a table without an owner, which others
-            // may have changed.
-            let is_ours =
-                |leases: &Leases| leases.seen().by_owner && !matches!(error, node::NftError::Changed { .. });
-            self.leases = self.leases.take().filter(is_ours);
-            return Err(error);
-        }
-        // The kernel counts from when it takes the request, and answers some 10 ms later: this is the earliest end.
-        let ends = before + self.settings.lease.unwrap_or(OPEN_ENDED);
+        let renewed = match leases.renew(addresses, self.settings.lease) {
+            Ok(renewed) => renewed,
+            // What is no longer as we made it is given up, and the next round makes another; so is a table without an owner, which
+            // others may have changed.
+            Err(error) => {
+                let is_ours = |leases: &Leases| {
+                    leases.seen().by_owner && !matches!(error, node::NftError::Changed { .. })
+                };
+                self.leases = self.leases.take().filter(is_ours);
+                return Err(error);
+            }
+        };
+        // The kernel counts from when it was asked, and answers some 10 ms later: this is the earliest end.
+        let ends = renewed + self.settings.lease.unwrap_or(OPEN_ENDED);
         let mut states = self.state.addresses();
         for address in addresses {
             let state = states.entry(*address).or_default();
             // The lease timed out before it was renewed, as where the whole process hung: it is counted as lost now.
-            if state.ends.is_some_and(|ends| ends <= before) {
+            if state.ends.is_some_and(|ends| ends <= renewed) {
                 tell_lost(running, *address, state, LATE);
             }
             state.ends = Some(ends);

@@ -1,5 +1,6 @@
 //! More queries than the server can take are no reason to send anybody elsewhere.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tests::{
@@ -13,6 +14,7 @@ use super::never_dark::status;
 
 #[test]
 fn no_lease_ends_under_three_times_too_many_queries() {
+    let _alone = ONE_FLOOD.lock().unwrap_or_else(PoisonError::into_inner);
     isolated_steadily(Duration::from_secs(180), || overload(Duration::from_secs(8), 2.0));
 }
 
@@ -30,6 +32,7 @@ fn no_lease_ends_while_there_are_three_times_too_many_queries_for_minutes() {
 
 #[test]
 fn one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_part() {
+    let _alone = ONE_FLOOD.lock().unwrap_or_else(PoisonError::into_inner);
     isolated_steadily(Duration::from_secs(120), || {
         let test = "one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_part";
         if !tool(test, "nft") {
@@ -135,6 +138,8 @@ fn overload(length: Duration, times: f64) {
     }
 }
 
+/// Floods take turns.
+static ONE_FLOOD: Mutex<()> = Mutex::new(());
 const HOST: &str = "169.254.10.10";
 const IN_POD: &str = "169.254.10.11";
 const PATIENCE: Duration = Duration::from_secs(20);
