@@ -345,8 +345,8 @@ impl Worker {
                 return Err(error);
             }
         };
-        // The kernel counts from when it was asked, and answers some 10 ms later: this is the earliest end.
-        let ends = renewed + self.settings.lease.unwrap_or(OPEN_ENDED);
+        // The kernel counts from when it was asked, at the latest from now: an end is counted where it is certain.
+        let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
         let mut states = self.state.addresses();
         for address in addresses {
             let state = states.entry(*address).or_default();

@@ -38,7 +38,7 @@ pub(super) struct Lease {
     pub(super) held: bool,
     /// How often it ended while we lived.
     pub(super) lost: u64,
-    /// When it ends at the earliest, if nobody renews it; nothing once that was counted.
+    /// When it ends at the latest, if nobody renews it; nothing once that was counted.
     pub(super) ends: Option<Instant>,
     /// When it was probed last, and why it did not answer then.
     pub(super) probed: Option<Instant>,
