@@ -171,8 +171,8 @@ impl Connection {
                 let _ = self.stream.try_write(&octets);
             }
         }
-        // While octets are unread `close` sends an RST in the place of a FIN, and a client takes that for a fault. They may come until
-        // the client has heard of the end; what comes after the FIN is too late to hide it.
+        // While received octets are unread the kernel's close sends an RST in the place of a FIN, and a client takes that for a fault.
+        // The FIN goes first: octets that come once all is read still cause an RST, behind the FIN, which the client has read by then.
         let socket = socket2::SockRef::from(&self.stream);
         let _ = socket.shutdown(Shutdown::Write);
         let mut unread = [0; 4096];
