@@ -8,6 +8,7 @@ use tests::{Metrics, Options, Server, eventually, http_get, isolated, run, signa
 
 use super::lab::{CLUSTER, Lab, US};
 use super::node_cache::{TEMPLATE, answer, options_of};
+use super::status::json;
 
 #[test]
 fn each_flag_of_node_cache_does_what_its_user_knows() {
@@ -33,21 +34,37 @@ fn each_flag_of_node_cache_does_what_its_user_knows() {
 }
 
 #[test]
-fn rules_of_iptables_that_somebody_deletes_come_back_each_time() {
+fn rules_of_iptables_that_somebody_deletes_come_back_as_often_as_they_are_looked_at() {
     isolated(|| {
         if !tool("node-cache's flags", "iptables") {
             return;
         }
         let _lab = Lab::new();
-        let _server = serve(&["-rules", "node-cache", "-syncinterval", "1"]);
+        let mut server = serve(&["-rules", "node-cache", "-syncinterval", "1"]);
         let ours = || run("iptables-save", &[]).matches("NodeLocal DNS Cache: ").count();
-        // How soon is the machine's, too.
         let there = || eventually("rules of two addresses", PATIENCE, || (ours() == 24).then_some(()));
         there();
+        let delete = || run("iptables", &["-t", "raw", "-D", "PREROUTING", "1"]);
         for _ in 0..3 {
-            run("iptables", &["-t", "raw", "-D", "PREROUTING", "1"]);
+            delete();
             there();
         }
+        // Its rules go with it, so that those seen next are the next one's.
+        assert!(server.stop().success());
+        assert_eq!(ours(), 0);
+        let server = serve(&["-rules", "node-cache", "-syncinterval", "3600"]);
+        there();
+        delete();
+        // Rounds of probes go on, a second apart, and none of them looks: the last one's age is small again after each.
+        let (mut rounds, mut last_ms) = (0, 0);
+        eventually("six rounds", PATIENCE, || {
+            let said = json(&server);
+            let ms = said["servers"][0]["addresses"][0]["probed_ms_ago"].as_u64()?;
+            rounds += usize::from(ms < last_ms);
+            last_ms = ms;
+            (rounds == 6).then_some(())
+        });
+        assert_eq!(ours(), 23);
     });
 }
 
