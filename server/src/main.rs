@@ -384,9 +384,9 @@ fn origin(flags: &Flags, node: Option<&Settings>) -> Result<Origin, String> {
 }
 
 /// Has the servers of the node's network, or waits for them.
-type Look = fn(&Path, &Spec) -> Listed;
+type ListServers = fn(&Path, &Spec) -> Listed;
 
-fn build_of(flags: &Flags, node: Option<(&Settings, Look)>) -> Result<Built, String> {
+fn build_of(flags: &Flags, node: Option<(&Settings, ListServers)>) -> Result<Built, String> {
     let origin = origin(flags, node.map(|(settings, _)| settings))?;
     let draft = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?;
     if node.is_some() {
