@@ -3,47 +3,28 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::{Systemd, eventually, isolated, lacking, output, tool};
+use tests::{Systemd, eventually, isolated, isolated_steadily, lacking, output, tool};
 
-use super::clients::answers_everywhere;
-use super::lab::US;
+use super::clients::{ADDRESSES, answers_everywhere};
+use super::lab::{Lab, US};
 use super::restart::{UNIT, boot};
+use super::taken_links::is_whole;
 
 #[test]
 fn networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop() {
     isolated(|| {
         let test = "networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop";
-        for program in ["networkctl", "dbus-daemon"] {
-            if !tool(test, program) {
-                return;
-            }
-        }
-        if let Some(unit) = UNITS.iter().find(|unit| !Path::new(SHIPPED).join(unit).exists()) {
-            return lacking(test, "systemd", &format!("{SHIPPED}/{unit} is not there"));
-        }
-        let Some((_lab, systemd)) = boot(test) else { return };
-        for unit in UNITS {
-            fs::copy(Path::new(SHIPPED).join(unit), Path::new("/etc/systemd/system").join(unit))
-                .expect("the test's own");
-        }
-        shell(&systemd, &format!("mkdir -p {DIRECTORY}; printf '{NETWORK}' > {DIRECTORY}/{FILE}"));
-        // There is no udev: networkd waits for none where it cannot change devices.
-        systemd.more("systemd-networkd", "[Service]\nReadOnlyPaths=/sys\n");
-        for unit in ["dbus.service", "systemd-networkd.service"] {
-            systemd.ctl(&["start", unit]);
-        }
-        eventually("a configured link", PATIENCE, || {
-            (state(&systemd)["AdministrativeState"] == "configured").then_some(())
-        });
+        let Some((_lab, systemd)) = boot_with_networkd(test) else { return };
         assert_eq!(servers(&systemd), [VNET]);
 
         // It comes back once the server has said READY.
         systemd.ctl(&["start", UNIT]);
         assert_eq!(servers(&systemd), [VNET, NODE], "{}", systemd.log(UNIT));
-        assert_eq!(state(&systemd)["AdministrativeState"], "configured");
+        assert_eq!(state(&systemd, "v2")["AdministrativeState"], "configured");
         answers_everywhere(US, US);
         assert!(!systemd.log(UNIT).contains("own lookups do not come here"), "{}", systemd.log(UNIT));
 
@@ -60,16 +41,74 @@ fn networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop() {
     });
 }
 
-/// What networkd says of the uplink.
-fn state(systemd: &Systemd) -> Value {
+/// It takes from a link that it is to configure what it did not put there.
+#[test]
+fn networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s() {
+    isolated_steadily(Duration::from_secs(120), || {
+        let test = "networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s";
+        let Some((_lab, systemd)) = boot_with_networkd(test) else { return };
+        systemd.ctl(&["start", UNIT]);
+        answers_everywhere(US, US);
+        let mut monitor = Command::new("ip");
+        monitor.args(["-o", "monitor", "address", "dev", "localdns"]);
+        let taken = "/run/taken";
+        monitor.stdout(fs::File::create(taken).expect("the test's own"));
+        let mut monitor = monitor.spawn().expect("it runs");
+        let ours = "[Match]\\nName=localdns\\n[Network]\\nLinkLocalAddressing=no\\nIPv6AcceptRA=no\\n";
+        shell(&systemd, &format!("printf '{ours}' > {DIRECTORY}/90-localdns.network; networkctl reload"));
+        eventually("every address is taken", PATIENCE, || {
+            let seen = fs::read_to_string(taken).ok()?;
+            let is_taken = |ip: &&str| {
+                seen.lines().any(|line| line.contains("Deleted") && line.contains(&format!(" {ip}/")))
+            };
+            ADDRESSES.iter().all(|ip| is_taken(&ip)).then_some(())
+        });
+        eventually("every address is back", Duration::from_secs(2), || is_whole().then_some(()));
+        answers_everywhere(US, US);
+        // It has what it wants, and does not come again.
+        assert_eq!(state(&systemd, "localdns")["AdministrativeState"], "configured");
+        assert!(is_whole());
+        monitor.kill().expect("it is ours");
+        let _ = monitor.wait();
+    });
+}
+
+/// A systemd of the test's own with a networkd, which has configured the uplink.
+fn boot_with_networkd(test: &str) -> Option<(Lab, Systemd)> {
+    if !["networkctl", "dbus-daemon"].iter().all(|program| tool(test, program)) {
+        return None;
+    }
+    if let Some(unit) = UNITS.iter().find(|unit| !Path::new(SHIPPED).join(unit).exists()) {
+        lacking(test, "systemd", &format!("{SHIPPED}/{unit} is not there"));
+        return None;
+    }
+    let (lab, systemd) = boot(test)?;
+    for unit in UNITS {
+        fs::copy(Path::new(SHIPPED).join(unit), Path::new("/etc/systemd/system").join(unit))
+            .expect("the test's own");
+    }
+    shell(&systemd, &format!("mkdir -p {DIRECTORY}; printf '{NETWORK}' > {DIRECTORY}/{FILE}"));
+    // There is no udev: networkd waits for none where it cannot change devices.
+    systemd.more("systemd-networkd", "[Service]\nReadOnlyPaths=/sys\n");
+    for unit in ["dbus.service", "systemd-networkd.service"] {
+        systemd.ctl(&["start", unit]);
+    }
+    eventually("a configured link", PATIENCE, || {
+        (state(&systemd, "v2")["AdministrativeState"] == "configured").then_some(())
+    });
+    Some((lab, systemd))
+}
+
+/// What networkd says of a link.
+fn state(systemd: &Systemd, link: &str) -> Value {
     let mut command = systemd.inside("networkctl");
-    command.args(["--json=short", "status", "v2"]);
+    command.args(["--json=short", "status", link]);
     serde_json::from_slice(&output(command, PATIENCE).stdout).unwrap_or_default()
 }
 
 /// The servers that it has for it.
 fn servers(systemd: &Systemd) -> Vec<IpAddr> {
-    let state = state(systemd);
+    let state = state(systemd, "v2");
     let listed = state["DNS"].as_array().into_iter().flatten();
     listed.filter_map(|server| address(&server["Address"])).collect()
 }

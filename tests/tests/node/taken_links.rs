@@ -39,7 +39,7 @@ fn a_link_that_goes_or_goes_down_and_addresses_that_are_flushed_are_back_within_
 }
 
 /// Whether our link is up and has every address.
-fn is_whole() -> bool {
+pub(crate) fn is_whole() -> bool {
     let link = run("sh", &["-c", "ip -o link show dev localdns 2>&1; ip -o addr show dev localdns 2>&1"]);
     let is_up = link.lines().next().is_some_and(|line| line.contains("UP"));
     is_up && ADDRESSES.iter().all(|ip| link.contains(&format!(" {ip}/")))
