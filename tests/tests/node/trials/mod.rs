@@ -225,6 +225,8 @@ impl Machine {
             self.serve(fault);
         }
         if fault == Fault::CrashLoop {
+            // One that runs would not be started below, and have one start more.
+            self.systemd().ctl(&["stop", UNIT]);
             let limit = format!("[Unit]\nStartLimitIntervalSec=600\nStartLimitBurst={CRASHES}\n");
             self.systemd().more(UNIT, &limit);
         }
