@@ -328,6 +328,7 @@ fn table(report: &Value) -> String {
         }
     }
     clusters(report).for_each(|line| text.push_str(&line));
+    unasked(report).for_each(|line| text.push_str(&line));
     if text.is_empty() { "no names are refreshed\n".to_owned() } else { text }
 }
 
@@ -358,6 +359,18 @@ fn clusters(report: &Value) -> impl Iterator<Item = String> {
             text.push_str(&format!("  {about}: {what}; {mend}\n"));
         }
         text
+    })
+}
+
+/// A line for each upstream that is not asked.
+fn unasked(report: &Value) -> impl Iterator<Item = String> {
+    list(report, "upstreams").iter().filter(|upstream| upstream["up"] == false).map(|upstream| {
+        let [address, transport, fails] = ["address", "transport", "fails"].map(|key| cell(&upstream[key]));
+        let why = match upstream["loops"] == true {
+            true => "sends our queries back".to_owned(),
+            false => format!("is down, failed {fails} times in a row"),
+        };
+        format!("upstream {address} ({transport}) {why}\n")
     })
 }
 

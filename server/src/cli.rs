@@ -265,7 +265,7 @@ pub fn command() -> Command {
         .subcommand(
             shared(Command::new("status"))
                 .about(
-                    "Print what a running server knows of the names it refreshes and the clusters it follows",
+                    "Print what a running server knows of the names it refreshes, the clusters it follows and its upstreams",
                 )
                 .mut_arg("conf", |arg| {
                     arg.help("Corefile of the server, whose `prometheus` says where it shows its status")

@@ -291,10 +291,20 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
     }
 }
 
+const NO_COREFILE: &str = "there is no ./Corefile; name one by -conf FILE";
+
+/// Whether there is no Corefile: none is named, and none lies here.
+fn is_unnamed(flags: &Flags, node: Option<&Settings>) -> bool {
+    flags.conf.is_none() && matches!(origin(flags, node), Ok(Origin::Default))
+}
+
 fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     let text = match command {
         NodeCommand::Up => {
+            if is_unnamed(flags, Some(settings)) {
+                return Err(NO_COREFILE.to_owned().into());
+            }
             // Other rules lead nobody to the network's servers.
             let list = if settings.rules.has_leases() { Listed::awaited } else { Listed::now };
             let built = build_of(flags, Some((settings, list)))?;
@@ -305,9 +315,12 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
             up.told
         }
         NodeCommand::Status(json) => {
-            let report = match build_of(flags, Some((settings, Listed::now))) {
-                Ok(built) => node_run::Report::of(&built.configuration, settings),
-                Err(error) => node_run::Report::without(error, settings)?,
+            let report = match is_unnamed(flags, Some(settings)) {
+                true => node_run::Report::unnamed(settings).ok_or_else(|| NO_COREFILE.to_owned())?,
+                false => match build_of(flags, Some((settings, Listed::now))) {
+                    Ok(built) => node_run::Report::of(&built.configuration, settings),
+                    Err(error) => node_run::Report::without(error, settings)?,
+                },
             };
             if !report.is_well() {
                 code = ExitCode::FAILURE;
@@ -333,7 +346,7 @@ fn check(flags: &Flags) -> Result<ExitCode, Failure> {
         let addresses = configuration.listeners.len();
         format!("{addresses} address{}", if addresses == 1 { "" } else { "es" })
     };
-    let what = match flags.conf.is_none() && matches!(Origin::find(flags), Ok(Origin::Default)) {
+    let what = match is_unnamed(flags, None) {
         true => "there is no ./Corefile; what is served without one, `. { whoami log }`,",
         false => "the Corefile",
     };

@@ -73,6 +73,13 @@ impl Report {
         Ok(Self { corefile: Some(corefile), ..report })
     }
 
+    /// As [`Self::of`], where no Corefile is named: of what servers say of themselves; nothing where there is none.
+    pub fn unnamed(settings: &Settings) -> Option<Self> {
+        let servers = servers::all();
+        let note = "there is no ./Corefile, and -conf names none: addresses are those that the server says";
+        (!servers.is_empty()).then(|| Self::about(served(&servers), vec![note.to_owned()], servers, settings))
+    }
+
     fn about(
         listeners: Vec<Listener>,
         mut notes: Vec<String>,

@@ -1,10 +1,11 @@
 //! The dashboard and the alert rules: they can be loaded, fire when they should, and look at what the server exposes.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::process::Command;
 
-use serde_json::Value;
-use tests::{output, tool};
+use serde_json::{Value, json};
+use tests::{output, tempdir, tool};
 
 use super::{PATIENCE, read, root};
 
@@ -107,7 +108,7 @@ fn metrics_of_plugins_stand_on_their_pages_and_in_the_list() {
     let list = read("docs/metrics.md");
     let families: Vec<&str> = list.split('`').filter_map(|word| word.strip_suffix('*')).collect();
     let mut count = 0;
-    for entry in std::fs::read_dir(root().join("plugins/src")).expect("plugins have a folder").flatten() {
+    for entry in fs::read_dir(root().join("plugins/src")).expect("plugins have a folder").flatten() {
         if !entry.path().is_dir() {
             continue;
         }
@@ -128,17 +129,58 @@ fn metrics_of_plugins_stand_on_their_pages_and_in_the_list() {
 fn text_of(folder: &str) -> String {
     let (mut folders, mut text) = (vec![root().join(folder)], String::new());
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("it is there").flatten() {
+        for entry in fs::read_dir(folder).expect("it is there").flatten() {
             match entry.path() {
                 path if path.is_dir() => folders.push(path),
                 path if path.extension().is_some_and(|extension| extension == "rs") => {
-                    text += &std::fs::read_to_string(path).expect("it can be read");
+                    text += &fs::read_to_string(path).expect("it can be read");
                 }
                 _ => {}
             }
         }
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn shares_are_shown_of_a_node_that_lacks_a_directive_or_has_met_no_failure() {
+    if !tool("shares_are_shown_of_a_node_that_lacks_a_directive_or_has_met_no_failure", "promtool") {
+        return;
+    }
+    let dashboard = dashboard();
+    let shown = |title: &str| {
+        let panels = dashboard["panels"].as_array().expect("it has panels");
+        let panel = panels.iter().find(|panel| panel["title"] == title).expect("such a panel");
+        let expression = panel["targets"][0]["expr"].as_str().expect("a target has its expression");
+        expression.replace("$job", "dns").replace("$instance", ".*")
+    };
+    let rising = |series: &str, by: u32| {
+        let (name, more) = series.split_once('{').unwrap_or((series, "}"));
+        json!({"series": format!("{name}{{job=\"dns\",instance=\"a\",{more}"), "values": format!("0+{by}x60")})
+    };
+    let all = rising("coredns_dns_requests_total", 600);
+    let good = rising("coredns_dns_responses_total{rcode=\"NOERROR\"}", 600);
+    let cases = [
+        ("Answered from memory", vec![all.clone(), rising("coredns_cache_hits_total", 300)], 0.5),
+        ("Answered from memory", vec![all.clone(), rising("localdns_hosts_hits_total", 150)], 0.25),
+        ("Answered from memory", vec![all], 0.0),
+        ("SERVFAIL", vec![good], 0.0),
+    ];
+    let tests: Vec<Value> = cases
+        .into_iter()
+        .map(|(title, series, value)| {
+            let samples = [json!({"labels": "{}", "value": value})];
+            let wanted = json!({"expr": shown(title), "eval_time": "50m", "exp_samples": samples});
+            json!({"interval": "1m", "input_series": series, "promql_expr_test": [wanted]})
+        })
+        .collect();
+    let directory = tempdir();
+    let text = json!({"evaluation_interval": "1m", "tests": tests}).to_string();
+    fs::write(directory.path().join("shares.yaml"), text).expect("the test's own");
+    let mut promtool = Command::new("promtool");
+    promtool.args(["test", "rules", "shares.yaml"]).current_dir(directory.path());
+    let output = output(promtool, PATIENCE);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

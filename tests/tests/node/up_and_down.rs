@@ -57,6 +57,43 @@ fn a_reload_after_down_adds_no_address() {
 }
 
 #[test]
+fn without_a_corefile_up_says_so_and_status_goes_by_what_the_server_says() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        // The tests' own directory has no Corefile.
+        let unnamed = |word: &str, code: i32| {
+            let mut command = Command::new(tests::binary());
+            command.args(["node", word, "-host-resolver", "none"]);
+            let output = tests::output(command, PATIENCE);
+            let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{word}: {text}");
+            text.into_owned()
+        };
+        let none = "there is no ./Corefile; name one by -conf FILE";
+        for word in ["up", "status"] {
+            let said = unnamed(word, 1);
+            assert!(said.contains(none) && !said.contains("0.0.0.0"), "{word}: {said}");
+        }
+        nothing_is_there();
+
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        let said = unnamed("status", 0);
+        for line in [
+            "address   169.254.10.11  on localdns, way out 10.3.0.2, answers\n",
+            "note      there is no ./Corefile, and -conf names none: addresses are those that the server says\n",
+        ] {
+            assert!(said.contains(line), "{line}{said}");
+        }
+        assert!(!said.contains("0.0.0.0"), "{said}");
+        assert!(unnamed("up", 1).contains(none));
+    });
+}
+
+#[test]
 fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
     isolated(|| {
         if !tool("up and down", "nft") {

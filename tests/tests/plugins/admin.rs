@@ -330,4 +330,29 @@ fn an_upstream_that_sends_queries_back_is_told_by_status_and_no_longer_asked() {
     assert_eq!(upstreams, ((true.into(), false.into()), (false.into(), true.into())));
     dns.server.wait_for_log("sends our queries back to us", Duration::from_secs(5));
     assert_eq!(ask(dns.at, "a.example", "A").status(), "NOERROR");
+    assert_eq!(printed_status(ip), format!("upstream {looping} (UDP) sends our queries back\n"));
+}
+
+#[test]
+fn localdns_status_names_an_upstream_that_is_down() {
+    let (ip, good) = (fresh_ip(), Upstream::start(fresh_ip(), good));
+    let gone = format!("{}:{}", fresh_ip(), port());
+    let body = format!("prometheus {ip}:9153\nforward . {gone} {} {{\npolicy sequential\n}}", good.word());
+    let dns = Dns::start_on(ip, &body);
+    assert_eq!(printed_status(ip), "no names are refreshed\n");
+    let line = eventually("it is down", Duration::from_secs(20), || {
+        assert_eq!(ask(dns.at, "a.example", "A").status(), "NOERROR");
+        Some(printed_status(ip)).filter(|line| line != "no names are refreshed\n")
+    });
+    assert!(line.starts_with(&format!("upstream {gone} (UDP) is down, failed ")), "{line}");
+    assert!(line.ends_with(" times in a row\n"), "{line}");
+}
+
+/// What `localdns status` prints of the server at the address.
+fn printed_status(ip: std::net::Ipv4Addr) -> String {
+    let mut command = std::process::Command::new(tests::binary());
+    command.args(["status", "-status", &format!("{ip}:9153")]);
+    let output = tests::output(command, Duration::from_secs(5));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
 }
