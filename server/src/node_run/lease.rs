@@ -260,7 +260,7 @@ impl Worker {
         // Where the rules have just come, the next round sees whether they bring those here.
         let led_away = self.led_away(&listeners, &silent, !had_rules && self.put.is_some());
         let all_answer = led_away.len() == silent.len();
-        let owned = self.owned(&listeners);
+        let owned = self.owned(&configuration, &listeners);
         let is_told =
             |ip: &IpAddr| owned.iter().any(|(address, told)| address == ip && told.contains(owners::IPVS));
         notes.extend(

@@ -72,6 +72,32 @@ fn an_address_of_ours_that_somebody_moves_is_told_of_until_it_is_back() {
     });
 }
 
+/// A pod that started before has it in its resolv.conf.
+#[test]
+fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_gone_or_bound_again() {
+    isolated(|| {
+        if !tool("owners", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let server = Server::start_with(COREFILE, options());
+        server.wait_for_log("queries to 169.254.10.11 come here", PATIENCE);
+        assert!(!status(&server, 0).contains("no block binds it"));
+        let told = "169.254.10.11 is on localdns, and no block binds it: who has it in its resolv.conf is refused; have `bind` name \
+            it again or, once nobody has it, `ip address del 169.254.10.11/32 dev localdns`";
+        for (corefile, is_told) in
+            [(COREFILE.replace(" 169.254.10.11", ""), true), (COREFILE.to_owned(), false)]
+        {
+            server.write_corefile(&corefile);
+            server.signal("HUP");
+            eventually("what is told of it", PATIENCE, || {
+                (status(&server, 0).contains(&format!("note      {told}\n")) == is_told).then_some(())
+            });
+        }
+        assert_eq!(server.log_text().matches(told).count(), 1, "{}", server.log_text());
+    });
+}
+
 #[test]
 fn ready_comes_although_somebody_takes_a_services_queries_whatever_our_rules_say() {
     isolated(|| {

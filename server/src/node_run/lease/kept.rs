@@ -3,18 +3,25 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
+use configuration::Configuration;
 use node::{Leases, Listener, Rules, Seen, Standing};
 
 use super::Worker;
 use crate::node_run::{RuleSet, Settings, owners};
 
 impl Worker {
-    /// What is to be told of addresses on others' links; looked up when the addresses change, or one may have been moved, for such a
-    /// link may have all services'.
-    pub(super) fn owned(&mut self, listeners: &[Listener]) -> Vec<(IpAddr, String)> {
+    /// What is to be told of addresses on others' links, and of those on ours that nobody serves; looked up when the addresses
+    /// change, or one may have been moved, for such a link may have all services'.
+    pub(super) fn owned(
+        &mut self,
+        configuration: &Configuration,
+        listeners: &[Listener],
+    ) -> Vec<(IpAddr, String)> {
         let looks = self.state.looks();
         if self.owned.as_ref().is_none_or(|(of, at, _)| of != listeners || *at != looks) {
-            self.owned = Some((listeners.to_vec(), looks, owners::told(listeners, &self.settings)));
+            let mut told = owners::told(listeners, &self.settings);
+            told.extend(owners::left(configuration, &self.settings));
+            self.owned = Some((listeners.to_vec(), looks, told));
         }
         self.owned.as_ref().map(|(_, _, told)| told.clone()).unwrap_or_default()
     }
