@@ -1,13 +1,11 @@
 //! The arrows between the crates, as the design draws them, and the one crate that may be unsafe.
 
-mod arrows;
 mod vendors;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use arrows::ARROWS;
-use cargo_metadata::{Metadata, MetadataCommand, Package};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// The most lines that a crate has without its tests; the plugins may have more, for no folder of theirs imports another.
 const MOST_LINES: usize = 8_000;
@@ -22,24 +20,23 @@ const CIRCLES: &[(&str, &[&str])] = &[
 const ABOVE: &[&str] = &["server", "scene", "tests", "benches", "fuzz", "models"];
 
 #[test]
-fn imports_follow_the_design() {
+fn crates_import_each_other_as_it_is_drawn() {
     let metadata = metadata();
     let ours: BTreeSet<&str> =
         metadata.workspace_packages().iter().map(|package| package.name.as_str()).collect();
+    let mut drawn = drawn();
     for package in metadata.workspace_packages() {
-        let imports = package
-            .dependencies
-            .iter()
-            .filter(|import| import.kind != cargo_metadata::DependencyKind::Development);
-        for import in imports.filter(|import| ours.contains(import.name.as_str())) {
-            assert!(
-                may_import(&package.name, &import.name),
-                "{} may not import {}",
-                package.name,
-                import.name
-            );
+        let name = package.name.as_str();
+        if ABOVE.contains(&name) {
+            continue;
         }
+        let outside_of_tests =
+            package.dependencies.iter().filter(|one| one.kind != DependencyKind::Development);
+        let imports: BTreeSet<_> =
+            outside_of_tests.map(|one| one.name.clone()).filter(|one| ours.contains(one.as_str())).collect();
+        assert_eq!(drawn.remove(name), Some(imports), "{name}, as ARCHITECTURE.md draws it, and as it is");
     }
+    assert!(drawn.is_empty(), "drawn in ARCHITECTURE.md, and no crate: {drawn:?}");
 }
 
 #[test]
@@ -61,13 +58,6 @@ fn unsafe_code_is_forbidden_everywhere_but_in_sockets() {
             manifest(package.manifest_path.parent().expect("a manifest lies in a directory").as_std_path());
         let inherits = own.contains("[lints]\nworkspace = true");
         assert!(inherits || package.name.as_str() == "sockets", "{} has lints of its own", package.name);
-    }
-}
-
-#[test]
-fn every_crate_has_its_place_in_the_design() {
-    for package in metadata().workspace_packages() {
-        assert!(is_known(package), "{} is in no list of this test", package.name);
     }
 }
 
@@ -384,13 +374,20 @@ fn sources_in(directory: &Path) -> Vec<PathBuf> {
     files.into_iter().chain(directories.iter().flat_map(|directory| sources_in(directory))).collect()
 }
 
-fn may_import(from: &str, to: &str) -> bool {
-    ABOVE.contains(&from) || ARROWS.iter().any(|(name, imports)| *name == from && imports.contains(&to))
-}
-
-fn is_known(package: &Package) -> bool {
-    let name = package.name.as_str();
-    ABOVE.contains(&name) || ARROWS.iter().any(|(known, _)| *known == name)
+/// What each crate imports of ours outside of tests, as ARCHITECTURE.md draws it: `crate, crate -> crate, crate; ...`.
+fn drawn() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("it is there");
+    let block = text.split("\n## Crates\n").nth(1).and_then(|section| section.split("```").nth(1));
+    let arrows = block.expect("a drawing").split(['\n', ';']).filter_map(|arrow| arrow.split_once("->"));
+    let words = |list: &str| list.split(',').map(|word| word.trim().to_owned()).collect::<BTreeSet<_>>();
+    let mut drawn = BTreeMap::new();
+    for (from, to) in arrows {
+        let imports = if to.trim() == "none of ours" { BTreeSet::new() } else { words(to) };
+        for name in words(from) {
+            assert!(drawn.insert(name.clone(), imports.clone()).is_none(), "{name} is drawn twice");
+        }
+    }
+    drawn
 }
 
 fn metadata() -> Metadata {
