@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tests::assert_contains;
 
-use super::{documents, read, root};
+use super::{documents, localdns, read, root};
 
 #[test]
 fn links_in_documents_lead_somewhere() {
@@ -39,6 +39,71 @@ fn what_is_read_first_stays_short() {
         let lines = read(document).lines().count();
         assert!(lines < most, "{document} has {lines} lines");
     }
+}
+
+/// Whoever walks through the code by them finds it.
+#[test]
+fn names_of_the_code_in_architecture_and_walk_are_there() {
+    let crates = fs::read_dir(root()).expect("the workspace").map(|entry| entry.expect("can be read").path());
+    let folders = crates.map(|path| path.join("src")).filter(|path| path.exists());
+    let (paths, texts): (Vec<_>, Vec<_>) = folders
+        .flat_map(|folder| {
+            sources(&folder.to_string_lossy()).into_iter().map(move |(path, text)| (folder.join(path), text))
+        })
+        .unzip();
+    let sources: String = texts.concat();
+    let mut count = 0;
+    for document in ["ARCHITECTURE.md", "docs/walk.md"] {
+        let text = read(document);
+        for name in text.split('`').skip(1).step_by(2).filter(|name| name.contains("::")) {
+            // A function of a type stands there without it.
+            let function = name.rsplit("::").next().map(|last| format!("fn {last}")).unwrap_or_default();
+            let is_there = sources.contains(name) || sources.contains(&function);
+            assert!(is_there, "{document}: {name} is nowhere in the code");
+            count += 1;
+        }
+        let files =
+            text.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs") && name.contains('/'));
+        for file in files {
+            assert!(paths.iter().any(|path| path.ends_with(file)), "{document}: {file}");
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
+/// Its flags, with what they are unless said, and their variables.
+#[test]
+fn each_flag_of_node_run_has_its_row() {
+    let output = localdns(&["node", "run", "-h"]).output().expect("it runs");
+    let help = String::from_utf8(output.stdout).expect("text");
+    let (node, server) = (read("docs/node.md"), read("docs/command-line.md"));
+    // Behind it stand those of node-cache.
+    let node =
+        node.split("\n## ").find(|section| section.starts_with("Commands")).expect("a section").to_owned();
+    let mut count = 0;
+    for line in help.lines().filter(|line| line.trim_start().starts_with("--")) {
+        let name =
+            line.trim_start().trim_start_matches('-').split([' ', '[', '=']).next().unwrap_or_default();
+        let row =
+            |text: &str| text.lines().find(|row| row.starts_with(&format!("| `-{name}"))).map(str::to_owned);
+        let of_node = row(&node);
+        let found = of_node.clone().or_else(|| row(&server));
+        assert!(found.is_some(), "-{name} has no row in docs/node.md, nor in docs/command-line.md");
+        let default = line.split("[default: ").nth(1).and_then(|rest| rest.split(']').next());
+        if let (Some(row), Some(default)) = (&of_node, default) {
+            assert!(
+                row.replace('`', "").contains(&format!("| {default} |")),
+                "-{name} is {default} unless said: {row}"
+            );
+            let variable = line.split("[env: ").nth(1).and_then(|rest| rest.split(']').next());
+            let variable = variable.unwrap_or_default();
+            let rule = format!("LOCALDNS_NODE_{}", name.to_uppercase().replace(['-', '.'], "_"));
+            assert_eq!(variable, rule, "docs/node.md says how it is called");
+        }
+        count += 1;
+    }
+    assert!(count > 15, "{help}");
 }
 
 /// Old figures mislead, but for those that an entry of the changelog stands on. A run is named by its day, and by its kind where
