@@ -43,7 +43,7 @@ pub struct UpstreamMetrics {
     pub hedges: Counter,
     /// Datagrams that matched no query of their socket, or not its question: forged, repeated or far too late.
     pub unmatched: Counter,
-    /// Replies that came when everybody who waited had been told of the failure.
+    /// `localdns_forward_late_replies_total`: replies that came when all who waited had been told of a failure.
     pub late: Counter,
 }
 
@@ -94,7 +94,7 @@ impl UpstreamMetrics {
     }
 }
 
-/// What is counted per stanza. The server hands it in, so that it outlives a reload.
+/// What is counted of all stanzas together. The server hands it in, so that it outlives a reload.
 #[derive(Debug, Default)]
 pub struct StanzaMetrics {
     /// `coredns_forward_healthcheck_broken_total`: times that every upstream was down.

@@ -12,8 +12,8 @@ pub fn dhcp_servers() -> String {
     servers_of(Path::new(NETWORKD_STATE), &host_resolver::turned_networks())
 }
 
-/// The directory of the leases.
-pub const LEASES: &str = "/run/systemd/netif/leases";
+/// The directory of the leases that networkd has of DHCP servers.
+pub const DHCP_LEASES: &str = "/run/systemd/netif/leases";
 
 fn servers_of(state: &Path, networks: &[String]) -> String {
     if networks.is_empty() {

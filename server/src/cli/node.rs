@@ -262,7 +262,7 @@ fn lease(text: &str) -> Result<Option<Duration>, String> {
         return Ok(None);
     }
     let lease = corefile::go::parse_duration(text).map_err(|error| error.to_string())?;
-    match LEASES.contains(&lease) {
+    match LEASE_RANGE.contains(&lease) {
         true => Ok(Some(lease)),
         false => Err("out of range".to_owned()),
     }
@@ -279,4 +279,4 @@ fn mark(text: &str) -> Result<u32, String> {
 /// Where `node run` writes its process id unless said.
 const PIDFILE: &str = "/run/localdns.pid";
 /// What a lease may last.
-const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(10);
+const LEASE_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(10);

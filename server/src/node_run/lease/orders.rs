@@ -84,7 +84,7 @@ impl Worker {
             "upstreams_asked": self.reloads.needs_list(),
             "upstreams_from": match self.discovery.origin() {
                 ListOrigin::Nowhere => None,
-                ListOrigin::Leases => Some(Path::new(node::LEASES)),
+                ListOrigin::Leases => Some(Path::new(node::DHCP_LEASES)),
                 ListOrigin::File => Some(self.settings.upstreams.as_path()),
                 ListOrigin::Kept => Some(Path::new(discovery::KEPT)),
             },
