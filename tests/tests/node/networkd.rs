@@ -61,7 +61,7 @@ fn networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s
             let is_taken = |ip: &&str| {
                 seen.lines().any(|line| line.contains("Deleted") && line.contains(&format!(" {ip}/")))
             };
-            ADDRESSES.iter().all(|ip| is_taken(&ip)).then_some(())
+            ADDRESSES.iter().all(is_taken).then_some(())
         });
         eventually("every address is back", Duration::from_secs(2), || is_whole().then_some(()));
         answers_everywhere(US, US);
