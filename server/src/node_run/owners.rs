@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use configuration::Configuration;
 use node::Listener;
 
-use super::Settings;
+use super::{Settings, is_of_one_link};
 
 /// What is to be known of the addresses that are on others' links; nothing of a network's address, as an interface has it.
 pub(super) fn told(listeners: &[Listener], settings: &Settings) -> Vec<(IpAddr, String)> {
@@ -44,8 +44,10 @@ pub(super) fn left(configuration: &Configuration, settings: &Settings) -> Vec<(I
         let mut own = configuration.listeners.keys().map(|endpoint| endpoint.address.ip());
         own.any(|own| own == ip || own.is_unspecified())
     };
-    let is_left =
-        |own: &node::Address| own.prefix_bits == whole(own.ip) && !own.ip.is_loopback() && !is_bound(own.ip);
+    let is_left = |own: &node::Address| {
+        let can_be_asked = !own.ip.is_loopback() && !is_of_one_link(own.ip);
+        own.prefix_bits == whole(own.ip) && can_be_asked && !is_bound(own.ip)
+    };
     let addresses = node::addresses_of(link).unwrap_or_default();
     let told = addresses.into_iter().filter(is_left).map(|node::Address { ip, prefix_bits, .. }| {
         let told = format!(
