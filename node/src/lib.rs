@@ -28,7 +28,9 @@ mod written;
 use std::io;
 use std::net::IpAddr;
 
-pub use address::{Added, Instead, LINK, LinkName, Ours, ensure_address, remove_addresses, remove_link};
+pub use address::{
+    Added, Instead, LINK, LinkName, Ours, added_addresses, ensure_address, remove_addresses, remove_link,
+};
 pub use dhcp::{DHCP_LEASES, dhcp_servers};
 pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, SocketKind, holder_of};

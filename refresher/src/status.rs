@@ -328,7 +328,7 @@ fn table(report: &Value) -> String {
         }
     }
     clusters(report).for_each(|line| text.push_str(&line));
-    unasked(report).for_each(|line| text.push_str(&line));
+    upstreams(report).for_each(|line| text.push_str(&line));
     if text.is_empty() { "no names are refreshed\n".to_owned() } else { text }
 }
 
@@ -362,8 +362,8 @@ fn clusters(report: &Value) -> impl Iterator<Item = String> {
     })
 }
 
-/// A line for each upstream that is not asked.
-fn unasked(report: &Value) -> impl Iterator<Item = String> {
+/// A line for each upstream that is down, or sends our queries back.
+fn upstreams(report: &Value) -> impl Iterator<Item = String> {
     list(report, "upstreams").iter().filter(|upstream| upstream["up"] == false).map(|upstream| {
         let [address, transport, fails] = ["address", "transport", "fails"].map(|key| cell(&upstream[key]));
         let why = match upstream["loops"] == true {

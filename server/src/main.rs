@@ -291,8 +291,6 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
     }
 }
 
-const NO_COREFILE: &str = "there is no ./Corefile; name one by -conf FILE";
-
 /// Whether there is no Corefile: none is named, and none lies here.
 fn is_unnamed(flags: &Flags, node: Option<&Settings>) -> bool {
     flags.conf.is_none() && matches!(origin(flags, node), Ok(Origin::Default))
@@ -429,3 +427,5 @@ fn runtime() -> std::io::Result<Runtime> {
 
 /// How long the pidfile's disk may take.
 const PIDFILE: Duration = Duration::from_secs(10);
+/// Why a command about a Corefile has none.
+const NO_COREFILE: &str = "there is no ./Corefile; name one by -conf FILE";

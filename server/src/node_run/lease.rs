@@ -90,7 +90,7 @@ impl Keeper {
             leases: None,
             put: None,
             is_known: false,
-            owned: None,
+            misplaced: None,
             reloads,
             noted: Vec::new(),
             read,
@@ -166,8 +166,8 @@ fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<Hearing> {
     Ok(hearing)
 }
 
-/// Addresses with what is to be told of who else has them.
-type Owners = Vec<(IpAddr, String)>;
+/// Addresses with what is to be told of them: who else has them, or that nobody serves them.
+type Misplaced = Vec<(IpAddr, String)>;
 
 struct Worker {
     host: Host,
@@ -183,8 +183,8 @@ struct Worker {
     put: Option<Vec<Listener>>,
     /// Whether every plugin has known once what it answers from.
     is_known: bool,
-    /// What is to be told of the addresses that these are, where others have them.
-    owned: Option<(Vec<Listener>, u64, Owners)>,
+    /// What is to be told beside these listeners, as of this look.
+    misplaced: Option<(Vec<Listener>, u64, Misplaced)>,
     reloads: Arc<Reloads>,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,
@@ -260,13 +260,14 @@ impl Worker {
         // Where the rules have just come, the next round sees whether they bring those here.
         let led_away = self.led_away(&listeners, &silent, !had_rules && self.put.is_some());
         let all_answer = led_away.len() == silent.len();
-        let owned = self.owned(&configuration, &listeners);
-        let is_told =
-            |ip: &IpAddr| owned.iter().any(|(address, told)| address == ip && told.contains(owners::IPVS));
+        let misplaced = self.misplaced(&configuration, &listeners).await;
+        let is_told = |ip: &IpAddr| {
+            misplaced.iter().any(|(address, told)| address == ip && told.contains(owners::IPVS))
+        };
         notes.extend(
             led_away.iter().filter(|ip| !is_told(ip)).map(|ip| probes::told_of(*ip, self.settings.rules)),
         );
-        notes.extend(owned.into_iter().map(|(_, told)| told));
+        notes.extend(misplaced.into_iter().map(|(_, told)| told));
         let here = listeners.iter().filter(|one| !led_away.contains(&one.address)).cloned();
         let ended = all_answer && self.put.is_some() && self.host.goes_on(&here.collect::<Vec<_>>()).await;
         if let State::Failed(why) = self.host.state() {

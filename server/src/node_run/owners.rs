@@ -6,14 +6,16 @@ use std::net::IpAddr;
 use configuration::Configuration;
 use node::Listener;
 
-use super::{Settings, is_of_one_link};
+use super::Settings;
 
 /// What is to be known of the addresses that are on others' links; nothing of a network's address, as an interface has it.
 pub(super) fn told(listeners: &[Listener], settings: &Settings) -> Vec<(IpAddr, String)> {
     let interfaces = node::interfaces().unwrap_or_default();
     let is_ours = |link: &node::Interface| link.loopback || link.name == settings.link.as_str();
     let owner = |listener: &Listener| {
-        let has = |own: &node::Address| own.ip == listener.address && own.prefix_bits == whole(own.ip);
+        let has = |own: &node::Address| {
+            own.ip == listener.address && own.prefix_bits == if own.ip.is_ipv4() { 32 } else { 128 }
+        };
         let mut links = interfaces.iter().filter(|link| link.addresses.iter().any(has));
         let first = links.next()?;
         // One that is on our link, too, is kept there; but IPVS takes queries wherever else it is.
@@ -36,32 +38,23 @@ pub(super) fn told(listeners: &[Listener], settings: &Settings) -> Vec<(IpAddr, 
     listeners.iter().filter_map(owner).collect()
 }
 
-/// What is to be known of addresses on our link that no block binds: one that `bind` named before is in the resolv.conf of pods that
-/// started then.
-pub(super) fn left(configuration: &Configuration, settings: &Settings) -> Vec<(IpAddr, String)> {
-    let link = settings.link.as_str();
+/// What is to be known of addresses that we put on the machine and that no block binds any more: one that `bind` named before is in
+/// the resolv.conf of pods that started then.
+pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, String)> {
     let is_bound = |ip: IpAddr| {
         let mut own = configuration.listeners.keys().map(|endpoint| endpoint.address.ip());
         own.any(|own| own == ip || own.is_unspecified())
     };
-    let is_left = |own: &node::Address| {
-        let can_be_asked = !own.ip.is_loopback() && !is_of_one_link(own.ip);
-        own.prefix_bits == whole(own.ip) && can_be_asked && !is_bound(own.ip)
-    };
-    let addresses = node::addresses_of(link).unwrap_or_default();
-    let told = addresses.into_iter().filter(is_left).map(|node::Address { ip, prefix_bits, .. }| {
+    let added = node::added_addresses().await.unwrap_or_default();
+    let told = added.into_iter().filter(|(ip, _)| !is_bound(*ip)).map(|(ip, link)| {
+        let bits = if ip.is_ipv4() { 32 } else { 128 };
         let told = format!(
-            "{ip} is on {link}, and no block binds it: who has it in its resolv.conf is refused; have `bind` name it again or, once \
-             nobody has it, `ip address del {ip}/{prefix_bits} dev {link}`"
+            "{ip} is on {link}, and no block binds it: who has it in its resolv.conf is refused, unless another server answers there; have \
+             `bind` name it again or, once nobody has it, `ip address del {ip}/{bits} dev {link}`"
         );
         (ip, told)
     });
     told.collect()
-}
-
-/// Bits of an address that is no network's.
-fn whole(ip: IpAddr) -> u8 {
-    if ip.is_ipv4() { 32 } else { 128 }
 }
 
 /// The link that has all services' addresses where kube-proxy is in IPVS mode.

@@ -72,29 +72,51 @@ fn an_address_of_ours_that_somebody_moves_is_told_of_until_it_is_back() {
     });
 }
 
-/// A pod that started before has it in its resolv.conf.
+/// A pod that started before has it in its resolv.conf. Addresses of others on a link of theirs are none that we left.
 #[test]
-fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_gone_or_bound_again() {
+fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_bound_again_or_gone() {
     isolated(|| {
         if !tool("owners", "nft") {
             return;
         }
         let _lab = Lab::new();
-        let server = Server::start_with(COREFILE, options());
-        server.wait_for_log("queries to 169.254.10.11 come here", PATIENCE);
-        assert!(!status(&server, 0).contains("no block binds it"));
-        let told = "169.254.10.11 is on localdns, and no block binds it: who has it in its resolv.conf is refused; have `bind` name \
-            it again or, once nobody has it, `ip address del 169.254.10.11/32 dev localdns`";
-        for (corefile, is_told) in
-            [(COREFILE.replace(" 169.254.10.11", ""), true), (COREFILE.to_owned(), false)]
-        {
-            server.write_corefile(&corefile);
-            server.signal("HUP");
-            eventually("what is told of it", PATIENCE, || {
-                (status(&server, 0).contains(&format!("note      {told}\n")) == is_told).then_some(())
-            });
+        run("ip", &["link", "add", "theirs", "type", "bridge"]);
+        run("ip", &["addr", "add", "198.51.100.7/32", "dev", "theirs"]);
+        for link in ["localdns", "theirs"] {
+            let server = Server::start_with(COREFILE, options().args(["-link", link]));
+            server.wait_for_log("queries to 169.254.10.11 come here", PATIENCE);
+            assert!(!status(&server, 0).contains("no block binds it"));
+            let told = format!(
+                "169.254.10.11 is on {link}, and no block binds it: who has it in its resolv.conf is refused, unless another \
+                 server answers there; have `bind` name it again or, once nobody has it, \
+                 `ip address del 169.254.10.11/32 dev {link}`"
+            );
+            let is_told = |wanted: bool| {
+                eventually(&format!("told: {wanted}"), PATIENCE, || {
+                    (status(&server, 0).contains(&format!("note      {told}\n")) == wanted).then_some(())
+                });
+            };
+            let serve = |corefile: &str| {
+                server.write_corefile(corefile);
+                server.signal("HUP");
+            };
+            let without = COREFILE.replace(" 169.254.10.11", "");
+            serve(&without);
+            is_told(true);
+            serve(COREFILE);
+            is_told(false);
+            serve(&without);
+            is_told(true);
+            assert!(!server.log_text().contains("198.51.100.7"), "{}", server.log_text());
+            run("ip", &["address", "del", "169.254.10.11/32", "dev", link]);
+            is_told(false);
+            assert_eq!(server.log_text().matches(&told).count(), 2, "{}", server.log_text());
+            drop(server);
+            // Those of the next one are to be on another link.
+            let mut down = std::process::Command::new(tests::binary());
+            down.args(["node", "down"]);
+            assert!(tests::output(down, PATIENCE).status.success());
         }
-        assert_eq!(server.log_text().matches(told).count(), 1, "{}", server.log_text());
     });
 }
 

@@ -10,20 +10,20 @@ use super::Worker;
 use crate::node_run::{RuleSet, Settings, owners};
 
 impl Worker {
-    /// What is to be told of addresses on others' links, and of those on ours that nobody serves; looked up when the addresses
-    /// change, or one may have been moved, for such a link may have all services'.
-    pub(super) fn owned(
+    /// What is to be told of addresses on others' links, and of those that we left where nobody serves them; looked up when the
+    /// addresses change, or one may have been moved, for others' links may have all services'.
+    pub(super) async fn misplaced(
         &mut self,
         configuration: &Configuration,
         listeners: &[Listener],
     ) -> Vec<(IpAddr, String)> {
         let looks = self.state.looks();
-        if self.owned.as_ref().is_none_or(|(of, at, _)| of != listeners || *at != looks) {
+        if self.misplaced.as_ref().is_none_or(|(of, at, _)| of != listeners || *at != looks) {
             let mut told = owners::told(listeners, &self.settings);
-            told.extend(owners::left(configuration, &self.settings));
-            self.owned = Some((listeners.to_vec(), looks, told));
+            told.extend(owners::left(configuration).await);
+            self.misplaced = Some((listeners.to_vec(), looks, told));
         }
-        self.owned.as_ref().map(|(_, _, told)| told.clone()).unwrap_or_default()
+        self.misplaced.as_ref().map(|(_, _, told)| told.clone()).unwrap_or_default()
     }
 
     /// Sees to it that the rules are those of now.
