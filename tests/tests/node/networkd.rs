@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::{Systemd, eventually, isolated, isolated_steadily, lacking, output, tool};
+use tests::{Systemd, eventually, isolated, isolated_steadily, lacking, output, run, tool};
 
 use super::clients::{ADDRESSES, answers_everywhere};
 use super::lab::{Lab, US};
@@ -54,6 +54,11 @@ fn networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s
         let taken = "/run/taken";
         monitor.stdout(fs::File::create(taken).expect("the test's own"));
         let mut monitor = monitor.spawn().expect("it runs");
+        eventually("it hears", PATIENCE, || {
+            run("ip", &["address", "add", "198.51.100.7/32", "dev", "localdns"]);
+            run("ip", &["address", "del", "198.51.100.7/32", "dev", "localdns"]);
+            fs::read_to_string(taken).ok().filter(|seen| seen.contains("198.51.100.7"))
+        });
         let ours = "[Match]\\nName=localdns\\n[Network]\\nLinkLocalAddressing=no\\nIPv6AcceptRA=no\\n";
         shell(&systemd, &format!("printf '{ours}' > {DIRECTORY}/90-localdns.network; networkctl reload"));
         eventually("every address is taken", PATIENCE, || {

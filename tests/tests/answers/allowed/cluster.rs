@@ -306,7 +306,7 @@ fn is_of_pods_that_go(case: &Case<'_>, name: &str) -> bool {
     !goes.is_empty() && !goes.contains(&false)
 }
 
-/// Whether this is the reverse name of an address that a load balancer has in another text than the address' own.
+/// Whether this is the reverse name of an address that a load balancer has in another text than the address's own.
 fn is_written_otherwise(case: &Case<'_>, name: &str) -> bool {
     let services = case.setup.objects.iter().filter(|(path, _)| *path == SERVICES);
     let ingress = services.flat_map(|(_, service)| service["status"]["loadBalancer"]["ingress"].as_array());
