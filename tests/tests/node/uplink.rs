@@ -36,10 +36,13 @@ fn without_a_route_to_azures_server_the_link_of_the_first_nameserver_is_turned()
                 run("ip", &[&["route", how][..], &blackhole].concat());
             }
             machine.resolv_conf(servers);
+            let reloads = machine.calls("reload");
             let mut server = lab.serve_with(|options| machine.on_path(options));
             match file {
                 Some(file) => {
                     eventually(file, PATIENCE, || Path::new(file).exists().then_some(()));
+                    // What tells networkd outlives a server that is killed meanwhile.
+                    eventually("a reload", PATIENCE, || (machine.calls("reload") > reloads).then_some(()));
                     let other = if file == PODS { DROP_IN } else { PODS };
                     assert!(!Path::new(other).exists(), "{servers}");
                 }
