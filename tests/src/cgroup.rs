@@ -26,7 +26,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// A group whose processes may use so many hundredths of one core together, at least 5.
+    /// A group whose processes may use so many hundredths of one core together, at least 5, and have them whoever else wants the core.
     ///
     /// # Errors
     /// Why there can be none.
@@ -36,9 +36,11 @@ impl Cgroup {
         let (quota, period) = (percent * 200, 20_000);
         if group.unified {
             group.write("cpu.max", &format!("{quota} {period}"))?;
+            group.write("cpu.weight", "10000")?;
         } else {
             group.write("cpu.cfs_period_us", &period.to_string())?;
             group.write("cpu.cfs_quota_us", &quota.to_string())?;
+            group.write("cpu.shares", "262144")?;
         }
         Ok(group)
     }
