@@ -8,6 +8,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -210,20 +211,35 @@ pub(crate) async fn udp(
     let before: Vec<u64> = taken().collect();
     let mut answered = vec![false; workers];
     while Instant::now() < until {
-        match timeout(manner.one_probe, ask(target, query, manner)).await {
-            Ok(Ok(worker)) if worker < workers => answered[worker] = true,
+        let mut probe = pin!(timeout(manner.one_probe, ask(target, query, manner)));
+        let mut look = |answer: Option<usize>| {
+            for (worker, (answered, (now, before))) in
+                answered.iter_mut().zip(taken().zip(&before)).enumerate()
+            {
+                *answered |= now != *before || answer == Some(worker);
+            }
+            answered.iter().all(|answered| *answered)
+        };
+        let ended = loop {
+            match timeout(LOOK, &mut probe).await {
+                Ok(ended) => break ended,
+                // Under a flood the probe waits behind other datagrams, or is dropped, and those are taken meanwhile.
+                Err(_) if look(None) => return Ok(()),
+                Err(_) => {}
+            }
+        };
+        let answer = match ended {
+            Ok(Ok(worker)) if worker < workers => Some(worker),
             lost => {
                 is_taken |= matches!(&lost, Ok(Err(error)) if is_of_others(error));
-                for (answered, (now, before)) in answered.iter_mut().zip(taken().zip(&before)) {
-                    *answered |= now != *before;
-                }
                 // Most likely an ICMP error came at once: without a pause this would be a busy loop.
                 if lost.is_ok() {
                     sleep(REFUSED_PAUSE).await;
                 }
+                None
             }
-        }
-        if answered.iter().all(|answered| *answered) {
+        };
+        if look(answer) {
             return Ok(());
         }
     }
@@ -246,17 +262,19 @@ pub(crate) async fn stream(
     let mut is_taken = false;
     let taken = || running.taken.count(endpoint, running.workers());
     let before = taken();
-    let mut asked = JoinSet::new();
+    let (mut asked, mut next) = (JoinSet::new(), Instant::now());
     while Instant::now() < until {
-        let next = until.min(Instant::now() + manner.one_stream);
-        let (running, query, manner) = (running.clone(), query.clone(), *manner);
-        asked.spawn(async move {
-            match endpoint.transport {
-                Transport::Dns => tcp(target, &query, &running, &manner).await,
-                Transport::Tls => hello(target, &running, &manner).await,
-            }
-        });
-        match timeout_at(next, asked.join_next()).await {
+        if Instant::now() >= next {
+            next = Instant::now() + manner.one_stream;
+            let (running, query, manner) = (running.clone(), query.clone(), *manner);
+            asked.spawn(async move {
+                match endpoint.transport {
+                    Transport::Dns => tcp(target, &query, &running, &manner).await,
+                    Transport::Tls => hello(target, &running, &manner).await,
+                }
+            });
+        }
+        match timeout_at(until.min(next).min(Instant::now() + LOOK), asked.join_next()).await {
             Ok(Some(Ok(Ok(())))) => return Ok(()),
             // The probe's connection may wait in a full accept queue; who has heard clients over others meanwhile works.
             Err(_) if taken() != before => return Ok(()),
@@ -264,6 +282,7 @@ pub(crate) async fn stream(
             Ok(ended) => {
                 is_taken |= matches!(&ended, Some(Ok(Err(error))) if is_of_others(error));
                 sleep(REFUSED_PAUSE).await;
+                next = Instant::now();
             }
         }
     }
@@ -364,6 +383,8 @@ const RETRY: Duration = Duration::from_millis(100);
 /// How long all addresses and workers may take together.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
+/// How soon without a reply, and how often, is looked whether others' queries are taken in: all of a round takes time of a lease.
+const LOOK: Duration = Duration::from_millis(10);
 /// Addresses asked at the same time.
 const AT_ONCE: usize = 64;
 
