@@ -59,7 +59,7 @@ impl Index {
     /// Makes these all the entries.
     pub fn fill(&self, entries: &[(usize, usize)]) {
         let entries = entries.iter().map(|&(name, number)| (name as u64, Entry::new(name, number)));
-        self.entries.fill(entries.collect());
+        self.entries.fill(&entries.collect::<Vec<_>>());
     }
 
     /// Says that all of a list is there.

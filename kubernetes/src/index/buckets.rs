@@ -91,17 +91,28 @@ impl<T: Clone> Buckets<T> {
         self.store(place, Bucket::of(all, count.saturating_sub(1)));
     }
 
-    /// Makes these all the entries, each with its hash: what was there goes.
-    pub(crate) fn fill(&self, entries: Vec<(u64, T)>) {
-        let mut counts = vec![0; self.buckets.len()];
-        entries.iter().for_each(|(hash, _)| counts[self.number(*hash)] += 1);
-        let mut buckets: Vec<Vec<(u64, T)>> = counts.into_iter().map(Vec::with_capacity).collect();
-        for (hash, entry) in entries {
-            buckets[self.number(hash)].push((hash, entry));
+    /// Makes these all the entries, each with its hash: what was there goes. The buckets are made one after the other, so that
+    /// they lie close to each other in memory.
+    pub(crate) fn fill(&self, entries: &[(u64, T)]) {
+        // A counting sort: where the entries of each bucket begin, then which they are.
+        let mut places = vec![0; self.buckets.len() + 1];
+        entries.iter().for_each(|(hash, _)| places[self.number(*hash) + 1] += 1);
+        (1..places.len()).for_each(|number| places[number] += places[number - 1]);
+        let mut order = vec![0; entries.len()];
+        for (entry, (hash, _)) in entries.iter().enumerate() {
+            let place = &mut places[self.number(*hash)];
+            order[*place] = entry;
+            *place += 1;
         }
-        for (place, bucket) in self.buckets.iter().zip(buckets) {
-            let others = bucket.len().saturating_sub(1);
-            self.store(place, Bucket::of(bucket.into_iter(), others));
+        // By now each place is where its bucket ends.
+        let mut start = 0;
+        for (place, end) in self.buckets.iter().zip(places) {
+            let own = &order[start..end];
+            start = end;
+            if !own.is_empty() || place.load().is_some() {
+                let entries = own.iter().map(|entry| entries[*entry].clone());
+                self.store(place, Bucket::of(entries, own.len().saturating_sub(1)));
+            }
         }
     }
 

@@ -2,10 +2,36 @@
 
 use std::sync::Arc;
 
+use kubernetes_api::objects::Kind;
 use wire::hash_of;
 
 use super::service::Service;
-use super::{Directory, Listed, ServiceEntry, hash_of_address};
+use super::{Directory, Index, Listed, ServiceEntry, hash_of_address};
+
+/// Services, or imports.
+#[derive(Clone, Copy)]
+pub(super) enum Which {
+    Services,
+    Imports,
+}
+
+impl Which {
+    pub(super) const ALL: [Self; 2] = [Self::Services, Self::Imports];
+
+    pub(super) fn of(self, index: &Index) -> &Directory {
+        match self {
+            Self::Services => &index.services,
+            Self::Imports => &index.imports,
+        }
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Services => Kind::Service,
+            Self::Imports => Kind::ServiceImport,
+        }
+    }
+}
 
 impl Directory {
     /// Every service, by name, then by namespace.
@@ -21,16 +47,21 @@ impl Directory {
         services
     }
 
-    /// Lets every address lead to what has it.
-    pub(super) fn lead_back(&self) {
-        let mut count = 0;
-        self.by_name.each(|entry| count += entry.service.by_address().count() + 1);
-        let mut all = Vec::with_capacity(count);
-        self.by_name.each(|ServiceEntry { service, .. }| {
-            let name = hash_of(service.key());
-            all.extend(service.addresses(true).into_iter().map(|address| (hash_of_address(address), name)));
-        });
-        self.by_address.fill(all);
+    /// Makes these all its services, and lets the addresses lead to them that are their own, with those of their endpoints or
+    /// without.
+    pub(super) fn fill<'s>(&self, services: impl Iterator<Item = &'s Arc<Service>>, endpoints: bool) {
+        let named = |service: &Arc<Service>| (hash_of(service.key()), ServiceEntry::new(service.clone()));
+        let names: Vec<_> = services.map(named).collect();
+        self.by_name.fill(&names);
+        let count =
+            |(_, entry): &(_, ServiceEntry)| 1 + if endpoints { entry.service.endpoint_count() } else { 0 };
+        let mut addresses = Vec::with_capacity(names.iter().map(count).sum());
+        for (name, entry) in &names {
+            let own = entry.service.addresses(endpoints).into_iter();
+            addresses.extend(own.map(|address| (hash_of_address(address), *name)));
+        }
+        drop(names);
+        self.by_address.fill(&addresses);
     }
 
     /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, with those of its

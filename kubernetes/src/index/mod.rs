@@ -11,6 +11,7 @@
 mod buckets;
 mod directory;
 mod entry;
+mod first;
 mod kinds;
 mod label;
 mod pods;

@@ -42,13 +42,14 @@ type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 impl Slices {
     /// A slice that is told of, more of which may come at once; what is to be done before that.
     pub(super) fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice, gather: bool) -> Changes {
-        // What was told of it before.
-        self.coming.remove(of);
+        // What was told of it before does not count any more.
         if self.known.get(of).is_some_and(|(_, known)| answer_alike(known, &slice)) {
+            self.coming.remove(of);
             return Changes::default();
         }
         let slice = Arc::new(slice);
         if !gather {
+            self.coming.remove(of);
             return self.changes([(of.clone(), Some(slice))]);
         }
         self.endpoints += 1 + slice.endpoints.len();

@@ -131,8 +131,55 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn fresh() -> Cluster {
-    let wants = Wants { endpoints: true, ..Wants::default() };
-    Cluster::of(&wants, rules("cluster.local in-addr.arpa"), [])
+    Cluster::of(&wants(), zones(), [])
+}
+
+fn wants() -> Wants {
+    Wants { endpoints: true, ..Wants::default() }
+}
+
+fn zones() -> crate::Rules {
+    rules("cluster.local in-addr.arpa")
+}
+
+/// Names of services are answered before endpoints are known, and keep up with their own kind meanwhile.
+#[test]
+fn what_the_first_lists_tell_is_answered_when_each_ends_and_what_changes_meanwhile_at_once() {
+    let mut cluster = Cluster::new(&wants(), zones());
+    let asks = |cluster: &Cluster, what: &str, expected: [&str; 4]| {
+        let names = ["web.a.svc.cluster.local A", "hl.a.svc.cluster.local A"];
+        let addresses = ["1.0.0.10.in-addr.arpa PTR", "1.0.1.10.in-addr.arpa PTR"];
+        let told = names.into_iter().chain(addresses).map(|question| cluster.ask(question));
+        assert_eq!(told.collect::<Vec<_>>(), expected, "{what}");
+    };
+    const NO: [&str; 2] = ["services are not known", "endpointslices are not known"];
+    let writer = |cluster: &mut Cluster, tell: &dyn Fn(&mut super::Writer)| tell(&mut cluster.writer);
+    writer(&mut cluster, &|writer| {
+        KINDS.into_iter().for_each(|kind| writer.begin(kind));
+        writer.apply(service("a/web", "10.0.0.1", ""));
+        writer.apply(slice("a/hl-1", "hl", "10.1.0.1=h", ""));
+        writer.apply(namespace("a"));
+        writer.complete(Kind::Namespace);
+    });
+    asks(&cluster, "namespaces alone", [NO[0], NO[0], NO[1], NO[1]]);
+    writer(&mut cluster, &|writer| {
+        writer.apply(service("a/hl", "None", ""));
+        writer.complete(Kind::Service);
+    });
+    let web = ["A 10.0.0.1", NO[1], "PTR web.a.svc.cluster.local.", NO[1]];
+    asks(&cluster, "services", web);
+    writer(&mut cluster, &|writer| writer.apply(service("a/web", "10.0.0.2", "")));
+    asks(&cluster, "one has another address", ["A 10.0.0.2", NO[1], NO[1], NO[1]]);
+    writer(&mut cluster, &|writer| writer.apply(service("a/web", "10.0.0.1", "")));
+    // It breaks off, and comes again with another slice.
+    writer(&mut cluster, &|writer| {
+        writer.lost(Kind::Slice, &Lost::Silent(std::time::Duration::from_secs(150)));
+        writer.begin(Kind::Slice);
+        writer.apply(slice("a/hl-2", "hl", "10.1.0.1=i", ""));
+    });
+    asks(&cluster, "slices that break off", web);
+    writer(&mut cluster, &|writer| writer.complete(Kind::Slice));
+    asks(&cluster, "slices", ["A 10.0.0.1", "A 10.1.0.1", web[2], "PTR i.hl.a.svc.cluster.local."]);
 }
 
 proptest! {
@@ -140,10 +187,21 @@ proptest! {
 
     /// What happened on the way is in no answer, and nothing of it is left.
     #[test]
-    fn answers_are_those_of_an_index_that_only_ever_saw_what_is_there(steps in steps()) {
-        let (pool, mut model, mut cluster) = (pool(), BTreeMap::new(), fresh());
+    fn answers_are_those_of_an_index_that_only_ever_saw_what_is_there(
+        steps in steps(),
+        is_known in any::<bool>(),
+    ) {
+        let (pool, mut model) = (pool(), BTreeMap::new());
+        let mut cluster = if is_known { fresh() } else { Cluster::new(&wants(), zones()) };
         for one in &steps {
             step(&mut cluster, &mut model, &pool, one);
+        }
+        // A list of which nothing is told but what it ends.
+        for kind in KINDS.into_iter().filter(|_| !is_known) {
+            cluster.writer.begin(kind);
+            let objects = model.values().filter(|object| object.kind() == kind);
+            objects.for_each(|object| cluster.writer.apply(object.clone()));
+            cluster.writer.complete(kind);
         }
         let mut plain = fresh();
         // In the other order.

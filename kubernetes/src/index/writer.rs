@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use wire::hash_of;
 
+use super::directory::Which;
+use super::first::FirstServices;
 use super::pods::Addresses;
 use super::service::{Namespace, Naming, Service};
 use super::sizes::{key_of, octets_of};
 use super::slices::{Changes, Slices};
-use super::{Directory, HashMap, Index, bit, key};
+use super::{HashMap, Index, bit, key};
 use kubernetes_api::objects::{self, Kind, Object, ObjectKey, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};
 use kubernetes_api::{Asked, Sink, Unreadable};
@@ -40,9 +42,9 @@ pub struct Writer {
     addresses: Addresses,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
-    /// Whether endpoints' addresses lead back to services yet. At the first list each would copy a bucket, and before all of
-    /// them are there nobody may know what they lead to.
-    endpoints_lead_back: bool,
+    /// Services, and imports, until every kind is known. Before that endpoints' addresses lead back to none of them: nobody may
+    /// know yet what else they lead to.
+    first: Option<[FirstServices; 2]>,
 }
 
 /// An object that the API has told of.
@@ -83,23 +85,6 @@ pub trait Watcher: Send {
 /// Nobody.
 impl Watcher for () {}
 
-#[derive(Clone, Copy)]
-enum Which {
-    Services,
-    Imports,
-}
-
-impl Which {
-    const ALL: [Self; 2] = [Self::Services, Self::Imports];
-
-    fn of(self, index: &Index) -> &Directory {
-        match self {
-            Self::Services => &index.services,
-            Self::Imports => &index.imports,
-        }
-    }
-}
-
 impl Writer {
     /// The writer of `index`: it has no other.
     pub fn new(index: Arc<Index>, wants: &Wants, watcher: Box<dyn Watcher>) -> Self {
@@ -119,7 +104,7 @@ impl Writer {
             pods: HashMap::default(),
             addresses: Addresses::default(),
             namespaces: HashMap::default(),
-            endpoints_lead_back: false,
+            first: Some(Default::default()),
         }
     }
 
@@ -180,13 +165,13 @@ impl Writer {
 
     fn set_object(&mut self, which: Which, of: &ObjectKey, object: Option<objects::Service>) {
         let Some(name) = key(&of.name, &of.namespace) else { return };
-        let old = which.of(&self.index).get(&name);
+        let old = self.service(which, &name);
         let slices = match &old {
             Some(old) if old.object.as_deref() == object.as_ref() => return,
             Some(old) => old.slices.clone(),
             None => Box::default(),
         };
-        self.put(which, name, old, object.map(Arc::new), slices);
+        self.put(which, name, old, object.map(Arc::new), slices, which.kind());
     }
 
     /// Takes a slice that the API has told of.
@@ -217,15 +202,24 @@ impl Writer {
     fn hand_over(&mut self, changes: Changes) {
         for (which, changes) in Which::ALL.into_iter().zip(changes) {
             for (name, change) in changes {
-                let old = which.of(&self.index).get(&name);
+                let old = self.service(which, &name);
                 let slices = change.of(old.as_ref().map(|old| &*old.slices).unwrap_or_default());
                 let object = old.as_ref().and_then(|old| old.object.clone());
-                self.put(which, name, old, object, slices);
+                self.put(which, name, old, object, slices, Kind::Slice);
             }
         }
     }
 
-    /// Puts a service in place of the one that was; nothing where neither object nor slice is left.
+    /// A service as it was put last.
+    fn service(&self, which: Which, name: &[u8]) -> Option<Arc<Service>> {
+        match &self.first {
+            Some(first) => first[which as usize].get(name),
+            None => which.of(&self.index).get(name),
+        }
+    }
+
+    /// Puts a service in place of the one that was, for the sake of an object of this kind; nothing where neither its own object
+    /// nor a slice is left.
     fn put(
         &mut self,
         which: Which,
@@ -233,12 +227,23 @@ impl Writer {
         old: Option<Arc<Service>>,
         object: Option<Arc<objects::Service>>,
         slices: Box<[Arc<Slice>]>,
+        kind: Kind,
     ) {
         let is_left = object.is_some() || !slices.is_empty();
-        let namespace = self.lie_in(namespace_of(&name), old.is_some(), is_left);
+        let namespace = match &old {
+            Some(old) if is_left => old.namespace.clone(),
+            _ => self.lie_in(namespace_of(&name), old.is_some(), is_left),
+        };
         let naming = Naming { pods: self.pod_names, clusters: matches!(which, Which::Imports) };
         let new = is_left.then(|| Arc::new(Service::new(&name, namespace, object, slices, naming)));
-        which.of(&self.index).replace(&name, old.as_deref(), new, self.endpoints_lead_back);
+        if let Some(first) = &mut self.first {
+            let ahead = (self.listing & bit(kind) != 0).then_some(kind);
+            first[which as usize].set(name.clone(), new.clone(), ahead);
+            if ahead.is_some() {
+                return;
+            }
+        }
+        which.of(&self.index).replace(&name, old.as_deref(), new, self.first.is_none());
         self.changed();
     }
 
@@ -310,25 +315,39 @@ impl Writer {
         }
     }
 
-    /// Lets endpoints' addresses lead back, where this is the last kind that was not known.
-    fn lead_back(&mut self, last: Kind) {
-        if !self.endpoints_lead_back && self.index.unknown().0 & !bit(last) == 0 {
-            self.endpoints_lead_back = true;
-            Which::ALL.into_iter().for_each(|which| which.of(&self.index).lead_back());
+    /// Shows what waited for the end of this list, one of the first ones; `is_last` where it is the last kind that was not known.
+    fn show_first(&mut self, list: Kind, is_last: bool) {
+        let Some(mut first) = self.first.take() else { return };
+        let index = self.index.clone();
+        let _changing = index.serials.changing();
+        let directories = Which::ALL.map(|which| which.of(&index));
+        let is_new = if is_last {
+            first.into_iter().zip(directories).for_each(|(first, directory)| first.show_whole(directory));
+            true
+        } else {
+            let shown =
+                first.iter_mut().zip(directories).map(|(first, directory)| first.show(directory, list));
+            let is_new = shown.fold(false, |any, is_new| any | is_new);
+            self.first = Some(first);
+            is_new
+        };
+        if is_new {
+            self.changed();
         }
     }
 
     /// Where a list ends, whole or not: what it has told is put in, and what is gone by it is not there any more.
-    fn end_list(&mut self, kind: Kind, gone: Vec<Arc<ObjectKey>>) {
-        self.listing &= !bit(kind);
-        if kind != Kind::Slice {
+    fn end_list(&mut self, kind: Kind, gone: Vec<Arc<ObjectKey>>, is_last: bool) {
+        if kind == Kind::Slice {
+            let index = self.index.clone();
+            let _changing = index.serials.changing();
+            let changes = self.slices.told(gone);
+            self.hand_over(changes);
+        } else {
             gone.iter().for_each(|key| self.set(kind, key, None));
-            return;
         }
-        let index = self.index.clone();
-        let _changing = index.serials.changing();
-        let changes = self.slices.told(gone);
-        self.hand_over(changes);
+        self.listing &= !bit(kind);
+        self.show_first(kind, is_last);
     }
 
     fn set(&mut self, kind: Kind, key: &Arc<ObjectKey>, object: Option<Object>) {
@@ -377,7 +396,7 @@ impl Sink for Writer {
     }
 
     fn begin(&mut self, kind: Kind) {
-        self.end_list(kind, Vec::new());
+        self.end_list(kind, Vec::new(), false);
         self.lists[kind as usize] = self.lists[kind as usize].wrapping_add(1);
         self.listing |= bit(kind);
         self.crowded &= !bit(kind);
@@ -403,9 +422,9 @@ impl Sink for Writer {
         let list = self.lists[kind as usize];
         let gone: Vec<_> = self.seen[kind as usize].extract_if(|_, seen| seen.list != list).collect();
         self.octets -= gone.iter().map(|(_, seen)| seen.octets as usize).sum::<usize>();
-        self.end_list(kind, gone.into_iter().map(|(key, _)| key).collect());
+        let is_last = self.index.unknown().0 & !bit(kind) == 0;
+        self.end_list(kind, gone.into_iter().map(|(key, _)| key).collect(), is_last);
         self.tell_count(kind);
-        self.lead_back(kind);
         if self.crowded & bit(kind) == 0 {
             self.index.known.add(bit(kind));
         }
@@ -419,7 +438,7 @@ impl Sink for Writer {
 
     fn lost(&mut self, kind: Kind, why: &Lost) {
         self.index.followed.remove(bit(kind));
-        self.end_list(kind, Vec::new());
+        self.end_list(kind, Vec::new(), false);
         self.watcher.lost(kind, why);
     }
 
