@@ -177,18 +177,21 @@ struct Starts {
 }
 
 impl Bench {
-    /// The bare reader and both servers, in turns. The machine's speed changes by the minute: each start is set beside the reader
-    /// of its own turn.
+    /// Both servers in turns, the bare reader before and behind each. The machine's speed changes by the minute, and the API cleans
+    /// up behind whoever read last: each start is set beside the two readers around it.
     fn starts(&self, count: u32) -> Result<Starts> {
         let (mut bare, mut octets, mut ready) = (Vec::new(), 0, [Vec::new(), Vec::new()]);
         let (mut of_bare, mut memory) = ([Vec::new(), Vec::new()], [Memory::default(); 2]);
+        let mut last = self.read_bare()?.0;
         for number in 0..count {
-            let (reader, read) = self.read_bare()?;
-            bare.push(reader);
-            octets = read;
             for subject in &self.subjects {
                 let at = subject.who as usize;
                 let (started, took) = self.start(subject)?;
+                let (next, read) = self.read_bare()?;
+                let reader = (last + next) / 2;
+                last = next;
+                octets = read;
+                bare.push(reader);
                 ready[at].push(took);
                 of_bare[at].push(ms(took) / ms(reader));
                 self.check(&started)?;
