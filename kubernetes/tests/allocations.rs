@@ -1,4 +1,4 @@
-//! A question that ready answers or denials are the answer to allocates nothing.
+//! A question that ready answers or denials are the answer to allocates nothing, and lists allocate little for an object.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -169,4 +169,22 @@ fn a_later_list_keeps_little_beside_what_is_known() {
         let [known, later] = [known.bytes_max, later.bytes_max];
         assert!(later < known / 3, "{what}: {later} octets beside {known}");
     }
+}
+
+/// What a start costs beside the reading of its lists: most of it is allocations.
+#[test]
+fn a_service_with_a_slice_of_ten_endpoints_is_put_in_with_few_allocations() {
+    const COUNT: u16 = 4_096;
+    let service = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let target = Target::ClusterIps([[11, 0, high, low].into()].into());
+        let key = key(&format!("many-{number}"));
+        Object::Service(Service { key, target, ports: [].into(), external: [].into() })
+    };
+    let objects: Vec<_> = (0..COUNT).map(service).chain(slices(COUNT, 1, 0)).collect();
+    let mut writer = writer();
+    let counted = measure(|| list(&mut writer, objects));
+    let each = counted.count_total / u64::from(COUNT);
+    // 37; eight of them are buckets of the endpoints' addresses, of which a larger cluster needs fewer for each service.
+    assert!(each <= 40, "{each} allocations of {} octets", counted.bytes_total / u64::from(COUNT));
 }
