@@ -302,7 +302,7 @@ impl Objects {
         let (version, next) = from_json::list(text(page)?, |item| {
             let object = match item.len() {
                 0..=MOST_OBJECT => self.of_json(item),
-                _ => Err(named(from_json::name(item), Malformed::TooLarge(MOST_OBJECT))),
+                _ => Err(self.named(from_json::name(item), Malformed::TooLarge(MOST_OBJECT))),
             };
             self.event("ADDED", object, wants, tell);
         })?;
@@ -314,24 +314,37 @@ impl Objects {
         self.event("ADDED", self.of_protobuf(item), wants, tell);
     }
 
-    fn of_protobuf<'a>(&self, object: &'a [u8]) -> Result<(Meta<'a>, View<'a>), Unreadable> {
-        from_protobuf::object(self.kind, object).map_err(|why| named(from_protobuf::name(object), why))
+    fn of_protobuf<'a>(&self, object: &'a [u8]) -> Result<(Meta<'a>, View<'a>), NotRead> {
+        from_protobuf::object(self.kind, object).map_err(|why| self.named(from_protobuf::name(object), why))
     }
 
-    fn of_json<'a>(&self, object: &'a str) -> Result<(Meta<'a>, View<'a>), Unreadable> {
-        from_json::object(self.kind, object).map_err(|why| named(from_json::name(object), why))
+    fn of_json<'a>(&self, object: &'a str) -> Result<(Meta<'a>, View<'a>), NotRead> {
+        from_json::object(self.kind, object).map_err(|why| self.named(from_json::name(object), why))
+    }
+
+    /// By as much as can be read of its namespace and its name.
+    fn named(&self, (namespace, name): (Text<'_>, Text<'_>), why: Malformed) -> NotRead {
+        let unreadable = Unreadable::new(&namespace, &name, why);
+        (Meta { namespace, name, ..Meta::default() }.key(self.kind).ok(), unreadable)
     }
 
     fn event(
         &mut self,
         event: &str,
-        object: Result<(Meta<'_>, View<'_>), Unreadable>,
+        object: Result<(Meta<'_>, View<'_>), NotRead>,
         wants: &Wants,
         tell: &mut dyn FnMut(&str, Event),
     ) {
         let (meta, view) = match object {
             Ok(object) => object,
-            Err(what) => return tell("", Event::Unreadable(what)),
+            Err((key, what)) => {
+                tell("", Event::Unreadable(what));
+                // It is gone all the same.
+                if let Some(key) = key.filter(|_| event == "DELETED") {
+                    tell("", Event::Deleted(key));
+                }
+                return;
+            }
         };
         let odd = |why| Event::Unreadable(Unreadable::new(&meta.namespace, &meta.name, why));
         let told = match event {
@@ -350,10 +363,8 @@ impl Objects {
     }
 }
 
-/// By as much as can be read of its namespace and its name.
-fn named((namespace, name): (Text<'_>, Text<'_>), why: Malformed) -> Unreadable {
-    Unreadable::new(&namespace, &name, why)
-}
+/// What tells an object apart, where that can be read, and why all of it cannot.
+type NotRead = (Option<ObjectKey>, Unreadable);
 
 /// What a refusal says.
 pub fn status(form: Form, body: &[u8]) -> Result<Status, Malformed> {

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::objects::MOST_PARTS;
 
 /// What a seed of the fuzzer says, an event a word; and whether it was read to its end.
 fn told(seed: &[u8], kind: Kind, form: Form, shape: Shape, wants: &Wants) -> (String, Result<(), Malformed>) {
@@ -97,16 +98,43 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
 
 /// A watch that tells of one object, in either form.
 fn watch_of(form: Form, object: &[u8]) -> Vec<u8> {
+    event_of(form, "ADDED", object)
+}
+
+fn event_of(form: Form, event: &str, object: &[u8]) -> Vec<u8> {
     let watch = match form {
-        Form::Json => [b"\0{\"type\":\"ADDED\",\"object\":", object, b"}\n"].concat(),
+        Form::Json => [b"\0{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"].concat(),
         Form::Protobuf => {
             let envelope = [from_protobuf::MAGIC, &field(2, object)].concat();
-            let event = [field(1, b"ADDED"), field(2, &field(1, &envelope))].concat();
+            let event = [field(1, event.as_bytes()), field(2, &field(1, &envelope))].concat();
             [&[0], &(event.len() as u32).to_be_bytes()[..], &event].concat()
         }
     };
     assert!(watch.len() < MOST_OBJECT);
     watch
+}
+
+#[test]
+fn an_object_that_cannot_be_read_is_gone_all_the_same() {
+    // More labels than are read: whoever may write an object may write those.
+    let labels: Vec<u8> = (0..=MOST_PARTS).flat_map(|_| field(11, &field(1, b"a"))).collect();
+    let meta = |more: &[u8]| field(1, &[&field(1, b"web")[..], &field(3, b"t1"), more].concat());
+    let json = br#"{"metadata":{"namespace":"t1","name":"web"},"endpoints":5}"#;
+    for (form, object, why) in [
+        (Form::Protobuf, meta(&labels), "more than 32768 parts of one sort in an object"),
+        (Form::Protobuf, [meta(b""), vec![0x10, 1]].concat(), "a field of another type"),
+        (Form::Json, json.to_vec(), ""),
+    ] {
+        let of = |event: &str| {
+            told(&event_of(form, event, &object), Kind::Slice, form, Shape::Watch, &Wants::default())
+        };
+        let (words, read) = of("DELETED");
+        assert_eq!(read, Ok(()));
+        assert!(words.starts_with(&format!("?t1/web: {why}")) && words.ends_with(" -t1/web"), "{words}");
+        let (words, read) = of("MODIFIED");
+        assert_eq!(read, Ok(()));
+        assert!(words.starts_with(&format!("?t1/web: {why}")) && !words.ends_with(" -t1/web"), "{words}");
+    }
 }
 
 #[test]
