@@ -161,6 +161,9 @@ pub enum Lost {
     /// A resource version below one that was sent before; everything is listed again.
     #[error("version {0} after {1}")]
     Disorder(Box<str>, Box<str>),
+    /// Objects were left out for want of room, and there is room again; everything is listed again.
+    #[error("there is room again for what was left out")]
+    Crowded,
     /// The reply is no Kubernetes list, watch event or Status.
     #[error("the reply makes no sense: {0}")]
     Nonsense(Box<str>),
@@ -210,7 +213,7 @@ impl Lost {
             Self::Access { .. } => "once that is right it is taken without a restart",
             Self::Connection { at, .. } => at.mend(),
             Self::Silent(_) | Self::Slow(_) => "is the API overloaded, or the way to it broken?",
-            Self::Expired(_) | Self::Disorder(..) => "all is listed again",
+            Self::Expired(_) | Self::Disorder(..) | Self::Crowded => "all is listed again",
         }
     }
 }

@@ -38,6 +38,11 @@ pub trait Sink: Send {
     fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
         let _ = (kind, what);
     }
+    /// Whether all of this kind is to be listed again: objects were left out for want of room, and there is room by now.
+    fn wants_list(&mut self, kind: Kind) -> bool {
+        let _ = kind;
+        false
+    }
     /// A request was answered, or failed: for the metrics of the API's client.
     fn asked(&mut self, asked: &Asked<'_>) {
         let _ = asked;

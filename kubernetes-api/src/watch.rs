@@ -307,6 +307,9 @@ impl Shared {
                         link.connection = None;
                         return follower.end(now, sink);
                     }
+                    if sink.wants_list(kind) {
+                        return Err(follower.has_room_again());
+                    }
                     let took = self.now().saturating_duration_since(now);
                     spent += took;
                     gathered += took;

@@ -34,16 +34,27 @@ enum Told {
     Service,
     Namespace(Box<str>),
     Settled,
+    /// A list of services begins.
+    Begun,
 }
 
-/// Tells what it is told, and takes this long for each change of a service.
+/// Tells what it is told, takes this long for each change of a service, and after the first wants a list of all of them if it is
+/// to.
 struct Telling {
     told: mpsc::Sender<Told>,
     takes: Duration,
+    wants_list: bool,
 }
 
 impl Sink for Telling {
-    fn begin(&mut self, _: Kind) {}
+    fn begin(&mut self, kind: Kind) {
+        if kind == Kind::Service {
+            let _ = self.told.send(Told::Begun);
+        }
+    }
+    fn wants_list(&mut self, kind: Kind) -> bool {
+        kind == Kind::Service && std::mem::take(&mut self.wants_list)
+    }
     fn apply(&mut self, object: Object) {
         let _ = self.told.send(match object {
             Object::Namespace(name) => Told::Namespace(name),
@@ -64,7 +75,7 @@ impl Sink for Telling {
 
 /// Follows services and namespaces at an API whose watches go on as `services` and `namespaces` write them.
 fn follow_scripted(
-    takes: Duration,
+    (takes, wants_list): (Duration, bool),
     services: impl Fn(TcpStream) + Send + Sync + 'static,
     namespaces: impl Fn(TcpStream) + Send + Sync + 'static,
 ) -> (Following, Receiver<Told>) {
@@ -72,7 +83,7 @@ fn follow_scripted(
     let url = format!("http://{}", listener.local_addr().unwrap()).into();
     thread::spawn(move || {
         let scripts: [Arc<dyn Fn(TcpStream) + Send + Sync>; 2] = [Arc::new(services), Arc::new(namespaces)];
-        for stream in listener.incoming().take(scripts.len()) {
+        for stream in listener.incoming().take(2 * scripts.len()) {
             let (mut stream, scripts) = (stream.unwrap(), scripts.clone());
             thread::spawn(move || {
                 let mut head = Vec::new();
@@ -97,7 +108,7 @@ fn follow_scripted(
         pace: Pace::default(),
         now: || tokio::time::Instant::now().into_std(),
     };
-    (follow(settings, Box::new(Telling { told, takes })).unwrap(), heard)
+    (follow(settings, Box::new(Telling { told, takes, wants_list })).unwrap(), heard)
 }
 
 fn chunk(line: &str) -> String {
@@ -118,7 +129,7 @@ fn a_stream_that_always_has_something_leaves_others_their_turn() {
     let seen = Arc::new(AtomicUsize::new(0));
     let sees = seen.clone();
     let (following, told) = follow_scripted(
-        Duration::from_millis(2),
+        (Duration::from_millis(2), false),
         |mut stream| while stream.write_all(change("Service", "web").as_bytes()).is_ok() {},
         move |mut stream| {
             while sees.load(SeqCst) < 50 {
@@ -136,7 +147,7 @@ fn a_stream_that_always_has_something_leaves_others_their_turn() {
         match told.recv_timeout(Duration::from_secs(30)).expect("changes come") {
             Told::Service => changes = seen.fetch_add(1, SeqCst) + 1,
             Told::Namespace(name) => break assert_eq!(&*name, "late"),
-            Told::Settled => {}
+            Told::Settled | Told::Begun => {}
         }
         assert!(changes < 200, "a change of another kind waits for each of these");
     }
@@ -148,7 +159,7 @@ fn what_comes_at_once_is_told_as_such() {
     const MANY: usize = 20;
     let burst = change("Service", "web").repeat(MANY);
     let (following, told) = follow_scripted(
-        Duration::ZERO,
+        (Duration::ZERO, false),
         move |mut stream| {
             stream.write_all(burst.as_bytes()).unwrap();
             let _ = stream.read(&mut [0]);
@@ -160,9 +171,25 @@ fn what_comes_at_once_is_told_as_such() {
         match told.recv_timeout(Duration::from_secs(30)).expect("all is settled") {
             Told::Service => changes += 1,
             Told::Settled if changes > 0 => settled += 1,
-            told => assert_eq!(told, Told::Settled),
+            told => assert!(matches!(told, Told::Settled | Told::Begun), "{told:?}"),
         }
     }
     assert!(settled <= MANY / 2, "{settled} times for {MANY} changes that come together");
+    drop(following);
+}
+
+#[test]
+fn what_found_no_room_is_listed_again_once_there_is_room() {
+    let (following, told) = follow_scripted(
+        (Duration::ZERO, true),
+        |mut stream| {
+            let _ = stream.write_all(change("Service", "web").as_bytes());
+            let _ = stream.read(&mut [0]);
+        },
+        |mut stream| _ = stream.read(&mut [0]),
+    );
+    let until =
+        |wanted: Told| while told.recv_timeout(Duration::from_secs(30)).expect("it is told") != wanted {};
+    [Told::Begun, Told::Begun, Told::Service].into_iter().for_each(until);
     drop(following);
 }
