@@ -40,7 +40,7 @@ pub fn once(
     if servers.is_empty() {
         servers = servers::system(upstreams);
     }
-    let mut outcomes = None;
+    let (mut outcomes, mut failed) = (None, PublishError::Changing(file.clone()));
     for _ in 0..TRIES {
         let mut keeper = Keeper::new(settings.clone(), reading(clock::now()));
         match read_file(&file) {
@@ -69,11 +69,13 @@ pub fn once(
         match hostsfile::publish(&file, Some(&base), &text) {
             Ok(()) => return Ok((Vec::new(), told)),
             // The file changed since it was read: the answers are applied to the new text in the next round.
-            Err(PublishError::Changed(_)) => {}
+            Err(PublishError::Changed(_)) => failed = PublishError::Changing(file.clone()),
+            // Who holds the lock may bring its own text to a slow disk.
+            Err(error @ PublishError::Busy(_)) => failed = error,
             Err(error) => return Err(error.to_string()),
         }
     }
-    Err(PublishError::Changing(file).to_string())
+    Err(failed.to_string())
 }
 
 /// The plan of the file that is meant, or one made of the environment alone.
@@ -105,6 +107,6 @@ fn failures(outcomes: &[(Question, LookupOutcome)]) -> String {
     outcomes.iter().filter_map(line).collect()
 }
 
-/// How often a file that others change is read again.
+/// How often a file that others change, or keep locked for 2 s, is read again.
 const TRIES: usize = 5;
 const DEFAULT_HOSTS: &str = "/etc/localdns/hosts";

@@ -133,6 +133,40 @@ fn a_rename_just_before_ours_is_not_lost() {
     assert_eq!(super::files(directory.path()), ["Corefile", "hosts"]);
 }
 
+/// Others may take longer than is waited for at once: their disk may be slow.
+#[test]
+fn a_lock_that_is_held_for_long_is_waited_for() {
+    if !tool("a_lock_that_is_held_for_long_is_waited_for", "strace") {
+        return;
+    }
+    let directory = tempdir();
+    let file = |name: &str| directory.path().join(name);
+    let upstream = Upstream::start(fresh_ip(), address(1));
+    fs::write(file("hosts"), "192.0.2.98 canary.test\n").unwrap();
+    let (hosts, via) = (file("hosts"), upstream.word());
+    let refresh = format!("refresh a.test\nrefresh_via {via}");
+    fs::write(file("Corefile"), format!(".:5399 {{\nhosts {} {{\n{refresh}\n}}\n}}\n", hosts.display()))
+        .unwrap();
+    let lock = fs::File::create(file(".hosts.localdns")).unwrap();
+    lock.lock().unwrap();
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-qq", "-e", "trace=openat,open", "-o"]).arg(file("trace"));
+    traced.arg(binary()).args(["refresh", "--once", "-conf"]).arg(file("Corefile")).env_remove(NAMES);
+    let mut traced = traced.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("strace starts");
+    // The file is read once at first, and twice in each try before the lock is wanted.
+    let read = format!("{}\", O_RDONLY", hosts.display());
+    eventually("a second try", Duration::from_secs(40), || {
+        let trace = fs::read_to_string(file("trace")).unwrap_or_default();
+        let over = traced.try_wait().expect("a child").is_some();
+        (over || trace.matches(&read).count() > 3).then_some(())
+    });
+    assert_eq!(fs::read_to_string(&hosts).unwrap(), "192.0.2.98 canary.test\n");
+    drop(lock);
+    let ended = traced.wait_with_output().expect("a child");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_contains!(&fs::read_to_string(&hosts).unwrap(), "192.0.2.1 a.test\n");
+}
+
 #[test]
 fn a_timer_that_was_left_beside_the_server_does_no_harm() {
     let node = Node::start(Some("192.0.2.99 canary.test\n"), "refresh a.test", &[EVERY_5_S], address(1));
@@ -145,11 +179,12 @@ fn a_timer_that_was_left_beside_the_server_does_no_harm() {
             .map(|_| {
                 let mut command = Command::new(binary());
                 command.args(["refresh", "--once", "-conf"]).arg(&corefile).env_remove(NAMES);
-                command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
+                command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
             })
             .collect();
-        for mut run in runs {
-            assert!(run.wait().expect("a child").success());
+        for run in runs {
+            let ended = run.wait_with_output().expect("a child");
+            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
         }
         node.sees("a.test", "A", &[&format!("192.0.2.{last}")]);
         node.file_holds(&format!("192.0.2.{last} a.test"));
