@@ -73,7 +73,7 @@ impl Object {
     }
 }
 
-/// What tells objects of a kind apart.
+/// What tells objects of a kind apart. An object shares it with the tables that lead to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// Empty for a namespace.
@@ -95,7 +95,7 @@ impl fmt::Display for ObjectKey {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Namespace and name.
-    pub key: ObjectKey,
+    pub key: Arc<ObjectKey>,
     /// What its name leads to.
     pub target: Target,
     /// In the API's order; several may lack a name, or bear the same.
@@ -150,7 +150,7 @@ pub enum Protocol {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name.
-    pub key: ObjectKey,
+    pub key: Arc<ObjectKey>,
     /// Label `kubernetes.io/service-name`: the service in its namespace. Empty where it has none.
     pub service: Box<str>,
     /// Labels `multicluster.kubernetes.io/service-name` and `source-cluster`; only where imports are followed.
@@ -190,7 +190,7 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Namespace and name.
-    pub key: ObjectKey,
+    pub key: Arc<ObjectKey>,
     /// `status.podIPs`, of one family or both; none while they are not assigned.
     pub addresses: Box<[IpAddr]>,
     /// Its addresses are its node's, and other pods' as well.
@@ -207,7 +207,7 @@ pub struct Pod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceImport {
     /// Namespace and name.
-    pub key: ObjectKey,
+    pub key: Arc<ObjectKey>,
     /// The clusterset's addresses, or headless; never a name.
     pub target: Target,
     /// In the API's order.

@@ -28,7 +28,7 @@ impl Cluster {
     pub(crate) fn new(wants: &Wants, rules: Rules) -> Self {
         let now = || SinceEpoch(Duration::from_secs(SERIAL + LATER.get()));
         let index = Arc::new(Index::new(wants, now));
-        let writer = Writer::new(index.clone(), wants, Box::new(()));
+        let writer = Writer::new(index.clone(), wants, 256 << 20, Box::new(()));
         Self { index, writer, responder: Responder::new(rules) }
     }
 
@@ -271,7 +271,7 @@ pub(crate) fn namespace(name: &str) -> Object {
 /// `10.0.0.1 fd00::1`, `None`, or a name that is external. Ports as `http:80/tcp`, `:53/udp`, `x:-/tcp`.
 pub(crate) fn service(at: &str, target: &str, ports: &str) -> Object {
     Object::Service(Service {
-        key: key(at),
+        key: key(at).into(),
         target: self::target(target),
         ports: self::ports(ports),
         external: [].into(),
@@ -290,7 +290,7 @@ pub(crate) fn external(at: &str, target: &str, ports: &str, from: &str) -> Objec
 
 pub(crate) fn import(at: &str, target: &str, ports: &str) -> Object {
     Object::ServiceImport(ServiceImport {
-        key: key(at),
+        key: key(at).into(),
         target: self::target(target),
         ports: self::ports(ports),
     })
@@ -312,7 +312,7 @@ pub(crate) fn slice(at: &str, of: &str, endpoints: &str, ports: &str) -> Object 
         }
     });
     Object::Slice(Slice {
-        key: key(at),
+        key: key(at).into(),
         service: of.into(),
         import: None,
         endpoints: endpoints.collect(),
@@ -330,7 +330,7 @@ pub(crate) fn imported(at: &str, of: &str, cluster: &str, endpoints: &str, ports
 
 pub(crate) fn pod(at: &str, addresses: &str) -> Object {
     Object::Pod(Pod {
-        key: key(at),
+        key: key(at).into(),
         addresses: addresses.split_whitespace().map(|text| text.parse().unwrap()).collect(),
         host_network: false,
         running: true,

@@ -11,8 +11,8 @@ use kubernetes_api::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Sli
 use kubernetes_api::{Kind, Lost, Object, ObjectKey, Sink, Wants};
 use wire::{Flags, Gate, Name, RType, Rcode, Reply, accept};
 
-fn key(name: &str) -> ObjectKey {
-    ObjectKey { namespace: "t1".into(), name: name.into() }
+fn key(name: &str) -> Arc<ObjectKey> {
+    ObjectKey { namespace: "t1".into(), name: name.into() }.into()
 }
 
 fn objects() -> Vec<Object> {
@@ -56,7 +56,7 @@ fn a_hit_and_a_denial_allocate_nothing() {
     let wants = Wants { endpoints: true, ..Wants::default() };
     let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
     let index = Arc::new(Index::new(&wants, now));
-    let mut writer = Writer::new(index.clone(), &wants, Box::new(()));
+    let mut writer = Writer::new(index.clone(), &wants, 256 << 20, Box::new(()));
     Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
     objects().into_iter().for_each(|object| writer.apply(object));
     Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
@@ -124,7 +124,7 @@ fn slices(count: u16, of_a_service: u16, first: u8) -> impl Iterator<Item = Obje
 fn writer() -> Writer {
     let wants = Wants { endpoints: true, ..Wants::default() };
     let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
-    Writer::new(Arc::new(Index::new(&wants, now)), &wants, Box::new(()))
+    Writer::new(Arc::new(Index::new(&wants, now)), &wants, 256 << 20, Box::new(()))
 }
 
 #[test]

@@ -146,17 +146,17 @@ impl Recorder {
             View::Pod(_) => Kind::Pod,
             View::ServiceImport(_) => Kind::ServiceImport,
         };
-        let key = meta.key(kind)?;
+        let key = Arc::new(meta.key(kind)?);
         Ok(match view {
             View::Service(view) => Object::Service(service(key, view)),
             View::Slice(view) => Object::Slice(self.slice(key, meta, view, wants)),
-            View::Namespace => Object::Namespace(key.name),
+            View::Namespace => Object::Namespace(key.name.clone()),
             View::Pod(view) => Object::Pod(pod(key, meta, &view, wants)),
             View::ServiceImport(view) => Object::ServiceImport(import(key, view)),
         })
     }
 
-    fn slice(&mut self, key: ObjectKey, meta: &Meta<'_>, view: SliceView<'_>, wants: &Wants) -> Slice {
+    fn slice(&mut self, key: Arc<ObjectKey>, meta: &Meta<'_>, view: SliceView<'_>, wants: &Wants) -> Slice {
         let label = |name| value(&meta.labels, name).unwrap_or_default();
         let import = || {
             Some(Box::new(Imported {
@@ -207,7 +207,7 @@ impl Recorder {
     }
 }
 
-fn service(key: ObjectKey, view: ServiceView<'_>) -> Service {
+fn service(key: Arc<ObjectKey>, view: ServiceView<'_>) -> Service {
     let given = if view.cluster_ips.is_empty() { vec![view.cluster_ip] } else { view.cluster_ips };
     let target = if view.kind == "ExternalName" {
         Target::ExternalName((*view.external_name).into())
@@ -225,7 +225,7 @@ fn service(key: ObjectKey, view: ServiceView<'_>) -> Service {
     Service { key, target, ports: ports(&view.ports), external: external.chain(ingress).collect() }
 }
 
-fn pod(key: ObjectKey, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Pod {
+fn pod(key: Arc<ObjectKey>, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Pod {
     let keep = wants.pods.as_ref().map_or(&[][..], |pods| &pods.labels);
     let mut labels: Vec<_> = meta
         .labels
@@ -244,7 +244,7 @@ fn pod(key: ObjectKey, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Po
     }
 }
 
-fn import(key: ObjectKey, view: ImportView<'_>) -> ServiceImport {
+fn import(key: Arc<ObjectKey>, view: ImportView<'_>) -> ServiceImport {
     let headless = view.kind == "Headless";
     let target = if headless { Target::Headless } else { Target::ClusterIps(addresses(&view.ips)) };
     ServiceImport { key, target, ports: ports(&view.ports) }

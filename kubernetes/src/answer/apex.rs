@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use wire::{Class, Flags, HEADER, Name, Owner, Query, RType, Rcode, Reply, Section};
 
+use super::ports::MOST_LOOKS;
 use super::{Grammar, Question, Responder, Zone, ZoneAnswer};
 use crate::index::{Index, Service};
-use kubernetes_api::objects::Target;
+use kubernetes_api::objects::{Kind, Target};
 
 impl Responder {
     pub(super) fn at_apex(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
@@ -63,6 +64,9 @@ impl Responder {
 
     /// `ns.dns`: the addresses of the zone's servers.
     pub(super) fn name_server(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
+        if let Some(kind) = question.unknown.first_of(LEAD_TO_SERVERS) {
+            return ZoneAnswer::Unknown(kind);
+        }
         let mut found = ZoneAnswer::NoData;
         let mut addresses: Vec<IpAddr> = self
             .servers(|own| question.index.services.of_address(own), question.zone)
@@ -84,6 +88,9 @@ impl Responder {
     }
 
     fn name_servers(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
+        if let Some(kind) = question.unknown.first_of(LEAD_TO_SERVERS) {
+            return ZoneAnswer::Unknown(kind);
+        }
         let servers = self.servers(|own| question.index.services.of_address(own), question.zone);
         let mut names: Vec<&[u8]> = servers.iter().map(|(name, _)| &**name).collect();
         names.dedup();
@@ -115,12 +122,16 @@ impl Responder {
         // Names below a reverse zone would lead to nothing.
         let zone = zone.grammar.map_or(&self.primary, |_| &zone.name);
         let mut servers = Vec::new();
-        let mut is_endpoint = false;
+        let (mut is_endpoint, mut looks) = (false, MOST_LOOKS);
         for own in &self.rules.own {
             for service in of_address(*own) {
                 let name = [service.key(), &b"\x03svc"[..], zone.as_wire()].concat();
                 for slice in service.of_address(*own).map(|at| at.slice) {
                     is_endpoint = true;
+                    if looks == 0 {
+                        break;
+                    }
+                    looks -= 1;
                     let left = MOST_SERVERS - servers.len();
                     match service.target() {
                         _ if left == 0 => break,
@@ -182,6 +193,8 @@ pub(super) fn push_address(
     is_asked
 }
 
+/// What must be known before it is known which servers a zone has: whose endpoint this one is.
+pub(super) const LEAD_TO_SERVERS: &[Kind] = &[Kind::Service, Kind::Slice];
 /// Where a pointer leads at most (RFC 1035, section 4.1.4).
 pub(super) const FURTHEST: usize = 0x3fff;
 /// Address records, the shortest of which has 16 octets, that fill the largest message.

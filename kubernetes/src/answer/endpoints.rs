@@ -39,7 +39,12 @@ impl Responder {
                         return srv.end();
                     }
                 }
-                addresses.iter().for_each(|address| srv.push_address(&[], *address));
+                for address in addresses {
+                    if srv.is_full() {
+                        break;
+                    }
+                    srv.push_address(&[], *address);
+                }
                 srv.end()
             }
             _ => ZoneAnswer::NoData,

@@ -12,7 +12,7 @@ pub(super) use self::name::{Below, Meant};
 
 use self::name::read;
 use self::places::Places;
-use super::apex::{MOST_SERVERS, owner_at, push_address, soa_numbers};
+use super::apex::{LEAD_TO_SERVERS, MOST_SERVERS, owner_at, push_address, soa_numbers};
 use super::{Answered, Responder};
 use crate::index::{Index, Service};
 use kubernetes_api::objects::{Kind, Target};
@@ -67,6 +67,11 @@ impl External {
         };
         match self.read(&query.name, zone) {
             Below::Apex => {
+                if query.rtype == RType::NS
+                    && let Some(kind) = index.unknown().first_of(LEAD_TO_SERVERS)
+                {
+                    return Answered::Unknown(kind);
+                }
                 self.at_apex(of, index, zone, query, room, reply);
                 Answered::Written
             }
@@ -220,6 +225,9 @@ impl External {
         reply: &mut Reply<'_>,
     ) -> Answered {
         if *below == *self.server {
+            if let Some(kind) = index.unknown().first_of(LEAD_TO_SERVERS) {
+                return Answered::Unknown(kind);
+            }
             for address in self.own_addresses(of, |own| index.services.of_address(own)) {
                 let rtype = Some(query.rtype);
                 push_address(reply, Section::Answer, Owner::Question, rtype, self.rules.ttl, address);
@@ -280,7 +288,7 @@ impl External {
 /// The services that are reached at an address from outside.
 pub(super) fn reached_at(of: &Responder, index: &Index, address: IpAddr) -> Vec<Arc<Service>> {
     let mut services = index.services.of_address(address);
-    services.retain(|service| service.external_addresses().any(|own| own == address));
+    services.retain(|service| service.is_reached_at(address));
     services.retain(|service| of.shows_reverse(service));
     services
 }

@@ -362,6 +362,9 @@ fn what_is_not_known_yet_is_neither_answered_nor_denied() {
             ("web.t1.svc.cluster.local A", "services are not known"),
             ("1-2-3-4.t1.pod.cluster.local A", "namespaces are not known"),
             ("100.0.96.10.in-addr.arpa PTR", "endpointslices are not known"),
+            // Whose endpoint this server is.
+            ("cluster.local NS", "services are not known"),
+            ("ns.dns.cluster.local A", "services are not known"),
         ],
     );
     let complete = |cluster: &mut Cluster, kind: Kind| {

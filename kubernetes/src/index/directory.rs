@@ -42,8 +42,7 @@ impl Directory {
                 services.push(Listed { service: service.clone(), is_known: service.namespace.is_known() });
             }
         });
-        let key = |service: &Service| service.object.as_ref().map(|object| object.key.clone());
-        services.sort_by_cached_key(|listed| key(&listed.service).map(|key| (key.name, key.namespace)));
+        services.sort_by(|one, other| in_order_of(one).cmp(&in_order_of(other)));
         services
     }
 
@@ -100,4 +99,9 @@ impl Directory {
             }
         }
     }
+}
+
+fn in_order_of(listed: &Listed) -> Option<(&str, &str)> {
+    let key = &listed.service.object.as_ref()?.key;
+    Some((&key.name, &key.namespace))
 }

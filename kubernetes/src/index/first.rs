@@ -47,3 +47,6 @@ impl FirstServices {
         directory.fill(self.by_name.values(), true);
     }
 }
+
+#[cfg(test)]
+mod tests;

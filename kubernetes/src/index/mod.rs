@@ -6,7 +6,8 @@
 //! address              -> bucket -> hashes of services' names, looked up as above
 //! namespace, pod       -> bucket
 //! ```
-//! A change of one object costs its service, and the buckets that this and the addresses that came or went lie in.
+//! Once the first lists are there, a change of one object costs its service, and the buckets that this and the addresses that came
+//! or went lie in.
 
 mod buckets;
 mod directory;
@@ -60,7 +61,7 @@ pub struct Index {
     pub(crate) imports: Directory,
     namespaces: Buckets<Arc<Namespace>>,
     pods: Buckets<PodEntry>,
-    /// Which kinds are followed, a bit for each.
+    /// Which kinds are wanted, a bit for each.
     wanted: u8,
     /// Those of which a list has been whole once.
     known: Kinds,
@@ -96,7 +97,7 @@ enum PodRole {
     OfNamespace,
 }
 
-/// Kinds that are followed, and of which no list has been whole yet.
+/// Kinds that are wanted, and of which no list has been whole yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unknown(u8);
 
@@ -132,8 +133,8 @@ impl Index {
         Unknown(self.wanted & !self.known.bits())
     }
 
-    /// Everything that is followed.
-    fn unknown_at_first(&self) -> Unknown {
+    /// Everything that is wanted.
+    fn wanted(&self) -> Unknown {
         Unknown(self.wanted)
     }
 
@@ -194,12 +195,12 @@ impl Index {
     }
 
     /// The pod that asks from `address`, where its namespace is beyond doubt: all pods that have it are of one namespace, run,
-    /// will not be deleted, and do not share it with their node; and changes of pods are heard.
+    /// will not be deleted, and do not share it with their node; and all pods are known, and their changes heard.
     ///
     /// An address is another pod's as soon as its pod has ended, which may be before the API says so: one that is to be
     /// deleted may have lost it already.
     pub fn certain_pod(&self, address: IpAddr) -> Option<Arc<Pod>> {
-        if !self.is_followed(Kind::Pod) {
+        if !self.is_followed(Kind::Pod) || self.known.bits() & bit(Kind::Pod) == 0 {
             return None;
         }
         let found = self.pods.of(hash_of_address(address));

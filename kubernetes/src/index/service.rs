@@ -23,6 +23,7 @@ pub(crate) struct Service {
     leads: Leads,
     has_endpoints: bool,
     naming: Naming,
+    many: Option<Box<Many>>,
     /// None where only slices name it.
     pub(crate) object: Option<Arc<objects::Service>>,
     pub(crate) slices: Box<[Arc<Slice>]>,
@@ -50,6 +51,27 @@ pub(crate) struct Naming {
     pub(crate) pods: bool,
     /// With their cluster behind it: those of imports.
     pub(crate) clusters: bool,
+}
+
+/// Addresses of a service that has many, in order: a service may have thousands, and a query asks whether one is among them.
+struct Many {
+    own: Box<[IpAddr]>,
+    external: Box<[IpAddr]>,
+}
+
+impl Many {
+    fn of(service: &Service) -> Option<Box<Self>> {
+        let own = match service.target() {
+            Some(Target::ClusterIps(own)) => &**own,
+            _ => &[],
+        };
+        if own.len() + service.external().len() <= FEW {
+            return None;
+        }
+        let [mut own, mut external] = [own.to_vec(), service.external_addresses().collect()];
+        [&mut own, &mut external].into_iter().for_each(|addresses| addresses.sort_unstable());
+        Some(Box::new(Self { own: own.into(), external: external.into() }))
+    }
 }
 
 /// A namespace that services lie in.
@@ -107,11 +129,13 @@ impl Service {
             leads,
             has_endpoints: !by_address.is_empty(),
             naming,
+            many: None,
             object,
             slices,
             by_label,
             by_address,
         };
+        service.many = Many::of(&service);
         let addresses = service.own_addresses();
         let octets = [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|family| octets_of(&addresses, family));
         let mut all = Vec::with_capacity(key.len() + octets[0] + octets[1]);
@@ -161,14 +185,23 @@ impl Service {
 
     /// Whether an address is its own, and none of an endpoint.
     pub(crate) fn owns(&self, address: IpAddr) -> bool {
-        matches!(self.target(), Some(Target::ClusterIps(own)) if own.contains(&address))
+        match &self.many {
+            Some(many) => many.own.binary_search(&address).is_ok(),
+            None => matches!(self.target(), Some(Target::ClusterIps(own)) if own.contains(&address)),
+        }
+    }
+
+    /// Whether it is reached at an address from outside.
+    pub(crate) fn is_reached_at(&self, address: IpAddr) -> bool {
+        match &self.many {
+            Some(many) => many.external.binary_search(&address).is_ok(),
+            None => self.external_addresses().any(|external| external == address),
+        }
     }
 
     /// Whether an address is among [`Self::addresses`].
     pub(crate) fn has(&self, address: IpAddr) -> bool {
-        self.owns(address)
-            || self.external_addresses().any(|own| own == address)
-            || self.of_address(address).next().is_some()
+        self.owns(address) || self.is_reached_at(address) || self.of_address(address).next().is_some()
     }
 
     pub(crate) fn ports(&self) -> &[Port] {
@@ -263,9 +296,13 @@ impl Service {
 
     /// Those of them that are addresses.
     pub(crate) fn external_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.external().iter().filter_map(|external| match external {
-            objects::ExternalAddress::Ip(address) => Some(*address),
-            objects::ExternalAddress::Name(_) => None,
+        self.external().iter().filter_map(|external| {
+            #[cfg(test)]
+            crate::looks::looked();
+            match external {
+                objects::ExternalAddress::Ip(address) => Some(*address),
+                objects::ExternalAddress::Name(_) => None,
+            }
         })
     }
 
@@ -352,5 +389,7 @@ fn record(body: &mut Vec<u8>, rtype: RType, data: &[u8]) {
     body.extend_from_slice(data);
 }
 
+/// So many addresses are looked through one by one.
+const FEW: usize = 16;
 /// Octets of a record before its data: a pointer, type, class, TTL and length.
 const RECORD: usize = 12;

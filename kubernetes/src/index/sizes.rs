@@ -1,19 +1,17 @@
 //! What objects take, and what they are known by.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 
 use kubernetes_api::objects::{Endpoint, ExternalAddress, Object, ObjectKey, Port, Target};
 
-pub(super) fn key_of(object: &Object) -> Cow<'_, ObjectKey> {
-    Cow::Borrowed(match object {
-        Object::Service(service) => &service.key,
-        Object::Slice(slice) => &slice.key,
-        Object::Namespace(name) => {
-            return Cow::Owned(ObjectKey { namespace: Box::default(), name: name.clone() });
-        }
-        Object::Pod(pod) => &pod.key,
-        Object::ServiceImport(import) => &import.key,
-    })
+pub(super) fn key_of(object: &Object) -> Arc<ObjectKey> {
+    match object {
+        Object::Service(service) => service.key.clone(),
+        Object::Slice(slice) => slice.key.clone(),
+        Object::Namespace(name) => Arc::new(ObjectKey { namespace: Box::default(), name: name.clone() }),
+        Object::Pod(pod) => pod.key.clone(),
+        Object::ServiceImport(import) => import.key.clone(),
+    }
 }
 
 /// What an object takes, about and not less: its own octets, what the service that it is of takes, and the places in tables

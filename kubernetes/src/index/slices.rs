@@ -18,8 +18,9 @@ pub(super) struct Slices {
     known: HashMap<Arc<ObjectKey>, (Named, Arc<Slice>)>,
     /// Those that differ from these in the list that is coming, or in changes that come together: as they will be, or gone.
     coming: HashMap<Arc<ObjectKey>, Option<Arc<Slice>>>,
-    /// How many endpoints were told of in those.
+    /// How many endpoints were told of in those, and in all that were handed over before.
     endpoints: usize,
+    told: usize,
 }
 
 /// The names of what a slice is of: a service, an import.
@@ -40,8 +41,15 @@ pub(super) struct Change {
 type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 
 impl Slices {
-    /// A slice that is told of, more of which may come at once; what is to be done before that.
-    pub(super) fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice, gather: bool) -> Changes {
+    /// A slice that is told of, more of which may come at once; what is to be done before that. Of a first list nothing is kept
+    /// twice: as much is gathered as there is already.
+    pub(super) fn come(
+        &mut self,
+        of: &Arc<ObjectKey>,
+        slice: Slice,
+        gather: bool,
+        is_first: bool,
+    ) -> Changes {
         // What was told of it before does not count any more.
         if self.known.get(of).is_some_and(|(_, known)| answer_alike(known, &slice)) {
             self.coming.remove(of);
@@ -54,7 +62,9 @@ impl Slices {
         }
         self.endpoints += 1 + slice.endpoints.len();
         self.coming.insert(of.clone(), Some(slice));
-        if self.endpoints > MOST_COMING { self.told(Vec::new()) } else { Changes::default() }
+        // So that a service that is all of a first list is put together a few times, and not once for each part of it.
+        let most = if is_first { MOST_COMING.max(self.told) } else { MOST_COMING };
+        if self.endpoints > most { self.told(Vec::new()) } else { Changes::default() }
     }
 
     /// One that is gone.
@@ -74,7 +84,7 @@ impl Slices {
 
     /// What was gathered so far, and what is gone by a list.
     pub(super) fn told(&mut self, gone: Vec<Arc<ObjectKey>>) -> Changes {
-        self.endpoints = 0;
+        self.told += std::mem::take(&mut self.endpoints);
         let coming = std::mem::take(&mut self.coming);
         self.changes(coming.into_iter().chain(gone.into_iter().map(|of| (of, None))))
     }

@@ -44,11 +44,11 @@ fn pool() -> Vec<Object> {
 
 fn key_of(object: &Object) -> (Kind, ObjectKey) {
     let key = match object {
-        Object::Service(service) => service.key.clone(),
-        Object::Slice(slice) => slice.key.clone(),
+        Object::Service(service) => (*service.key).clone(),
+        Object::Slice(slice) => (*slice.key).clone(),
         Object::Namespace(name) => key(name),
-        Object::Pod(pod) => pod.key.clone(),
-        Object::ServiceImport(import) => import.key.clone(),
+        Object::Pod(pod) => (*pod.key).clone(),
+        Object::ServiceImport(import) => (*import.key).clone(),
     };
     (object.kind(), key)
 }
@@ -140,46 +140,6 @@ fn wants() -> Wants {
 
 fn zones() -> crate::Rules {
     rules("cluster.local in-addr.arpa")
-}
-
-/// Names of services are answered before endpoints are known, and keep up with their own kind meanwhile.
-#[test]
-fn what_the_first_lists_tell_is_answered_when_each_ends_and_what_changes_meanwhile_at_once() {
-    let mut cluster = Cluster::new(&wants(), zones());
-    let asks = |cluster: &Cluster, what: &str, expected: [&str; 4]| {
-        let names = ["web.a.svc.cluster.local A", "hl.a.svc.cluster.local A"];
-        let addresses = ["1.0.0.10.in-addr.arpa PTR", "1.0.1.10.in-addr.arpa PTR"];
-        let told = names.into_iter().chain(addresses).map(|question| cluster.ask(question));
-        assert_eq!(told.collect::<Vec<_>>(), expected, "{what}");
-    };
-    const NO: [&str; 2] = ["services are not known", "endpointslices are not known"];
-    let writer = |cluster: &mut Cluster, tell: &dyn Fn(&mut super::Writer)| tell(&mut cluster.writer);
-    writer(&mut cluster, &|writer| {
-        KINDS.into_iter().for_each(|kind| writer.begin(kind));
-        writer.apply(service("a/web", "10.0.0.1", ""));
-        writer.apply(slice("a/hl-1", "hl", "10.1.0.1=h", ""));
-        writer.apply(namespace("a"));
-        writer.complete(Kind::Namespace);
-    });
-    asks(&cluster, "namespaces alone", [NO[0], NO[0], NO[1], NO[1]]);
-    writer(&mut cluster, &|writer| {
-        writer.apply(service("a/hl", "None", ""));
-        writer.complete(Kind::Service);
-    });
-    let web = ["A 10.0.0.1", NO[1], "PTR web.a.svc.cluster.local.", NO[1]];
-    asks(&cluster, "services", web);
-    writer(&mut cluster, &|writer| writer.apply(service("a/web", "10.0.0.2", "")));
-    asks(&cluster, "one has another address", ["A 10.0.0.2", NO[1], NO[1], NO[1]]);
-    writer(&mut cluster, &|writer| writer.apply(service("a/web", "10.0.0.1", "")));
-    // It breaks off, and comes again with another slice.
-    writer(&mut cluster, &|writer| {
-        writer.lost(Kind::Slice, &Lost::Silent(std::time::Duration::from_secs(150)));
-        writer.begin(Kind::Slice);
-        writer.apply(slice("a/hl-2", "hl", "10.1.0.1=i", ""));
-    });
-    asks(&cluster, "slices that break off", web);
-    writer(&mut cluster, &|writer| writer.complete(Kind::Slice));
-    asks(&cluster, "slices", ["A 10.0.0.1", "A 10.1.0.1", web[2], "PTR i.hl.a.svc.cluster.local."]);
 }
 
 proptest! {
@@ -427,8 +387,14 @@ fn what_finds_no_room_makes_what_is_not_known_of_its_kind_unknown() {
     assert_eq!(ask(&cluster, "s0"), "A 10.0.0.1");
     cluster.writer.apply(service("a/s0", "10.0.0.3", ""));
     assert_eq!(ask(&cluster, "s0"), "A 10.0.0.3");
-    // There is room again.
+    // A list is wanted once there is room again.
+    let count = cluster.index.count(Kind::Service);
+    assert!(!cluster.writer.wants_list(Kind::Service), "one more list would find as little room");
+    (1..count).for_each(|n| cluster.writer.delete(Kind::Service, key(&format!("a/s{n}"))));
+    let wanted = [Kind::Service, Kind::Slice].map(|kind| cluster.writer.wants_list(kind));
+    assert_eq!((wanted, ask(&cluster, "s9").as_str()), ([true, false], "services are not known"));
     list(&mut cluster, 3);
+    assert!(!cluster.writer.wants_list(Kind::Service));
     assert_eq!(
         (ask(&cluster, "s0").as_str(), ask(&cluster, "s9").as_str()),
         ("A 10.0.0.1", "NXDOMAIN cluster.local.")

@@ -1,6 +1,5 @@
 //! Puts what the API tells into the index.
 
-use std::borrow::Cow;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -42,8 +41,8 @@ pub struct Writer {
     addresses: Addresses,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
-    /// Services, and imports, until every kind is known. Before that endpoints' addresses lead back to none of them: nobody may
-    /// know yet what else they lead to.
+    /// Services, and imports, until every kind but pods is known. Before that endpoints' addresses lead back to none of them: nobody
+    /// may know yet what else they lead to.
     first: Option<[FirstServices; 2]>,
 }
 
@@ -86,15 +85,15 @@ pub trait Watcher: Send {
 impl Watcher for () {}
 
 impl Writer {
-    /// The writer of `index`: it has no other.
-    pub fn new(index: Arc<Index>, wants: &Wants, watcher: Box<dyn Watcher>) -> Self {
+    /// The writer of `index`: it has no other. What all objects together may take, about, is `most_octets`.
+    pub fn new(index: Arc<Index>, wants: &Wants, most_octets: usize, watcher: Box<dyn Watcher>) -> Self {
         Self {
             index,
             pod_names: wants.pod_names,
             watcher,
             seen: Default::default(),
             octets: 0,
-            most_octets: MOST_OCTETS,
+            most_octets,
             crowded: 0,
             lists: [0; Kind::ALL.len()],
             listing: 0,
@@ -111,7 +110,7 @@ impl Writer {
     /// Puts in what a snapshot has, as lists of all kinds: it counts until the next ones, and nobody hears of it.
     pub fn restore(&mut self, objects: impl Iterator<Item = Object>) {
         let watcher = mem::replace(&mut self.watcher, Box::new(()));
-        let kinds: Vec<_> = self.index.unknown_at_first().kinds().collect();
+        let kinds: Vec<_> = self.index.wanted().kinds().collect();
         kinds.iter().for_each(|kind| self.begin(*kind));
         objects.filter(|object| kinds.contains(&object.kind())).for_each(|object| self.apply(object));
         kinds.iter().for_each(|kind| self.complete(*kind));
@@ -147,9 +146,9 @@ impl Writer {
     }
 
     /// A key as it is kept: every table shares one.
-    fn known_key(&self, kind: Kind, key: Cow<'_, ObjectKey>) -> Arc<ObjectKey> {
-        let known = self.seen[kind as usize].get_key_value(&*key);
-        known.map_or_else(|| Arc::new(key.into_owned()), |(known, _)| known.clone())
+    fn known_key(&self, kind: Kind, key: Arc<ObjectKey>) -> Arc<ObjectKey> {
+        let known = self.seen[kind as usize].get_key_value(&key);
+        known.map_or(key, |(known, _)| known.clone())
     }
 
     fn unsee(&mut self, kind: Kind, key: &ObjectKey) {
@@ -176,7 +175,7 @@ impl Writer {
 
     /// Takes a slice that the API has told of.
     fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice) {
-        let changes = self.slices.come(of, slice, self.gathers());
+        let changes = self.slices.come(of, slice, self.gathers(), self.first.is_some());
         self.hand_over(changes);
     }
 
@@ -315,7 +314,7 @@ impl Writer {
         }
     }
 
-    /// Shows what waited for the end of this list, one of the first ones; `is_last` where it is the last kind that was not known.
+    /// Shows what waited for the end of this list, one of the first ones; `is_last` where no kind is waited for.
     fn show_first(&mut self, list: Kind, is_last: bool) {
         let Some(mut first) = self.first.take() else { return };
         let index = self.index.clone();
@@ -412,7 +411,7 @@ impl Sink for Writer {
     }
 
     fn delete(&mut self, kind: Kind, key: ObjectKey) {
-        let key = self.known_key(kind, Cow::Owned(key));
+        let key = self.known_key(kind, Arc::new(key));
         self.unsee(kind, &key);
         self.set(kind, &key, None);
         self.tell_count(kind);
@@ -422,7 +421,7 @@ impl Sink for Writer {
         let list = self.lists[kind as usize];
         let gone: Vec<_> = self.seen[kind as usize].extract_if(|_, seen| seen.list != list).collect();
         self.octets -= gone.iter().map(|(_, seen)| seen.octets as usize).sum::<usize>();
-        let is_last = self.index.unknown().0 & !bit(kind) == 0;
+        let is_last = self.index.unknown().0 & !bit(kind) & !bit(Kind::Pod) == 0;
         self.end_list(kind, gone.into_iter().map(|(key, _)| key).collect(), is_last);
         self.tell_count(kind);
         if self.crowded & bit(kind) == 0 {
@@ -446,6 +445,11 @@ impl Sink for Writer {
         self.watcher.unreadable(kind, what);
     }
 
+    fn wants_list(&mut self, kind: Kind) -> bool {
+        let is_crowded = self.crowded & !self.listing & bit(kind) != 0;
+        is_crowded && self.octets < self.most_octets / ROOM_AGAIN.1 * ROOM_AGAIN.0
+    }
+
     fn asked(&mut self, asked: &Asked<'_>) {
         self.watcher.asked(asked);
     }
@@ -456,8 +460,8 @@ fn namespace_of(name: &[u8]) -> &[u8] {
     name.first().and_then(|length| name.get(usize::from(*length) + 2..)).unwrap_or_default()
 }
 
-/// Octets of all objects of a cluster: of one with 10,000 services and 100,000 endpoints, some 40 MB.
-const MOST_OCTETS: usize = 256 << 20;
+/// All room is filled up to seven eighths at most when what found no room is listed again.
+const ROOM_AGAIN: (usize, usize) = (7, 8);
 #[cfg(test)]
 impl Writer {
     /// With room for so many octets.

@@ -223,8 +223,8 @@ impl<'a> Decoder<'a> {
         Ok(ExternalAddress::Ip(self.address()?))
     }
 
-    fn key(&mut self) -> Result<ObjectKey, Unusable> {
-        Ok(ObjectKey { namespace: self.text()?.into(), name: self.text()?.into() })
+    fn key(&mut self) -> Result<Arc<ObjectKey>, Unusable> {
+        Ok(ObjectKey { namespace: self.text()?.into(), name: self.text()?.into() }.into())
     }
 
     fn target(&mut self, most: usize) -> Result<Target, Unusable> {

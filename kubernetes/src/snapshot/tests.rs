@@ -1,10 +1,11 @@
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::testing::*;
-use std::net::IpAddr;
 
 use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Kind, ObjectKey, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
@@ -141,7 +142,7 @@ fn no_object_of_a_snapshot_has_more_parts_than_one_of_the_api() {
     head.number().unwrap();
     let head = &octets[CONTENT..octets.len() - head.rest().len()];
     let address: IpAddr = "10.0.0.1".parse().unwrap();
-    let key = || ObjectKey { namespace: "a".into(), name: "n".into() };
+    let key = || Arc::new(ObjectKey { namespace: "a".into(), name: "n".into() });
     let port = Port { name: "".into(), protocol: Protocol::Tcp, port: Some(80) };
     // Labels of two octets become records of sixteen times as many: a file may not decide how many.
     let pod = |addresses: usize, labels: usize| {

@@ -1,9 +1,9 @@
 //! One cluster: its index, who follows its API, and what is told of that.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::io;
-use std::mem::{self, Discriminant, discriminant};
+use std::mem::{Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use ::kubernetes_api::{Asked, Unreadable};
 use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follow};
 
 use super::metrics::Metrics;
+use super::room::room;
 use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
 use super::wrong::Wrong;
 use observe::Logger;
@@ -46,7 +47,8 @@ struct Told {
     /// Causes that are told already, by their sort: once until all is followed again.
     causes: HashMap<(Discriminant<Lost>, Option<Kind>), HashSet<String>>,
     unreadable: HashSet<Kind>,
-    is_crowded: bool,
+    /// Kinds of which some found no room, which is told once until they are known again.
+    crowded: BTreeSet<Kind>,
     /// What the account may not do with them.
     forbidden: BTreeMap<Kind, &'static str>,
     /// When something was heard last.
@@ -122,6 +124,14 @@ impl Cluster {
                 None => all.push(Wrong { about: kind.to_string(), what: what.clone(), mend }),
             }
         }
+        let told = self.shared.told();
+        let crowded = self.index().unknown().kinds().filter(|kind| told.crowded.contains(kind));
+        all.extend(crowded.map(|kind| Wrong {
+            about: kind.to_string(),
+            what: "some found no room".to_owned(),
+            mend: FOLLOW_FEWER,
+        }));
+        drop(told);
         all.extend(self.snapshot().and_then(Kept::wrong));
         all
     }
@@ -144,7 +154,7 @@ impl Cluster {
         let Followed { access, wants, .. } = &*self.followed;
         let (shared, wanted) = (self.shared.clone(), wants.kinds().collect());
         let watcher = Teller { shared, logger: logger.clone(), wanted };
-        let mut writer = Writer::new(self.shared.index.clone(), wants, Box::new(watcher));
+        let mut writer = Writer::new(self.shared.index.clone(), wants, room(), Box::new(watcher));
         if let Some(kept) = &self.shared.snapshot {
             kept.restore(&self.followed, &mut writer, clock::now(), logger);
         }
@@ -207,7 +217,9 @@ impl Watcher for Teller {
             self.logger.info(Some("kubernetes"), "The API has told all: nothing is of the snapshot any more");
         }
         // The lock is held so that a thread between its check and its wait does not miss the wake-up.
-        let _told = self.shared.told();
+        let mut told = self.shared.told();
+        let unknown = self.shared.index.unknown();
+        told.crowded.retain(|crowded| *crowded != kind || unknown.kinds().any(|unknown| unknown == kind));
         self.shared.known.notify_all();
     }
 
@@ -227,7 +239,7 @@ impl Watcher for Teller {
         let mut told = self.shared.told();
         told.lost.insert(kind, (why.to_string(), why.mend()));
         // A watch that expired or came out of order is listed again at once: no answer is lost, so nothing is logged.
-        if matches!(why, Lost::Expired(_) | Lost::Disorder(..)) {
+        if matches!(why, Lost::Expired(_) | Lost::Disorder(..) | Lost::Crowded) {
             return;
         }
         if let Lost::Forbidden { verb, .. } = why {
@@ -262,11 +274,11 @@ impl Watcher for Teller {
     }
 
     fn crowded(&mut self, kind: Kind, most_octets: usize) {
-        if !mem::replace(&mut self.shared.told().is_crowded, true) {
+        if self.shared.told().crowded.insert(kind) {
             let line = format!(
-                "More {kind} than there is room for: objects of a cluster have {} MiB; what is not known of them is SERVFAIL. Follow \
-                 fewer, by `namespaces` or `labels`",
-                most_octets >> 20
+                "More {kind} than there is room for: objects of a cluster have {} MiB; what is not known of them is SERVFAIL. {}",
+                most_octets >> 20,
+                FOLLOW_FEWER
             );
             self.logger.error(Some("kubernetes"), &line);
         }
@@ -288,7 +300,7 @@ impl Recalls for Cluster {
             return Recalled(Ok(Some(age)));
         }
         let wants = &self.followed.wants;
-        let mut writer = Writer::new(self.shared.index.clone(), wants, Box::new(()));
+        let mut writer = Writer::new(self.shared.index.clone(), wants, room(), Box::new(()));
         Recalled(kept.recall(&self.followed, &mut writer, now))
     }
 }
@@ -304,6 +316,8 @@ fn wall() -> SinceEpoch {
     SinceEpoch(Duration::from_millis(clock::wall_ms()))
 }
 
+/// The mend where objects find no room.
+const FOLLOW_FEWER: &str = "Follow fewer, by `namespaces` or `labels`, or let it have more memory";
 /// Causes of one sort that are told until all is followed again.
 const MOST_CAUSES: usize = 4;
 /// When it is told that a start waits.

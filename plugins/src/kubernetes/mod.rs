@@ -4,6 +4,7 @@ mod cluster;
 mod labels;
 mod metrics;
 mod registry;
+mod room;
 mod search;
 mod setup;
 mod snapshot;

@@ -87,7 +87,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn assert_filled(store: &Store) {
-    let key = |name: &str| ObjectKey { namespace: "t1".into(), name: name.into() };
+    let key = |name: &str| ObjectKey { namespace: "t1".into(), name: name.into() }.into();
     let port = |name: &str, protocol, port| Port { name: name.into(), protocol, port: Some(port) };
     let web = Service {
         key: key("web"),

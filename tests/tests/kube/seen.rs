@@ -54,11 +54,11 @@ impl Store {
 
 fn key(object: &Object) -> ObjectKey {
     match object {
-        Object::Service(service) => service.key.clone(),
-        Object::Slice(slice) => slice.key.clone(),
+        Object::Service(service) => (*service.key).clone(),
+        Object::Slice(slice) => (*slice.key).clone(),
         Object::Namespace(name) => ObjectKey { namespace: "".into(), name: name.clone() },
-        Object::Pod(pod) => pod.key.clone(),
-        Object::ServiceImport(import) => import.key.clone(),
+        Object::Pod(pod) => (*pod.key).clone(),
+        Object::ServiceImport(import) => (*import.key).clone(),
     }
 }
 

@@ -105,6 +105,40 @@ fn what_finds_nothing_to_write_ends_all_the_same() {
 }
 
 #[test]
+fn an_address_is_sought_by_halves_among_those_of_each_service() {
+    const SERVICES: usize = 64;
+    const EACH: usize = 2_000;
+    let mut addresses: Vec<String> = (0..EACH).map(address).collect();
+    addresses.push("192.0.2.1".into());
+    let addresses = addresses.join(" ");
+    let services =
+        (0..SERVICES).map(|number| external(&format!("t1/x{number}"), "10.96.0.1", "", &addresses));
+    let cluster = of([namespace("t1")].into_iter().chain(services));
+    for zone in ["in-addr.arpa", "example.org"] {
+        let question = "1.2.0.192.in-addr.arpa PTR";
+        let looks = looks_of(|| match zone {
+            "example.org" => _ = cluster.ask_external(&external_zone(), question),
+            _ => _ = cluster.ask(question),
+        });
+        assert!(looks <= SERVICES, "{zone}: {looks}");
+    }
+}
+
+#[test]
+fn what_names_this_server_costs_no_more_than_other_names() {
+    let own = vec!["10.9.9.9".parse().unwrap()];
+    let rules = Rules { own, ttl: 5, ..rules("cluster.local in-addr.arpa") };
+    // Of a service that has no object: nothing of it is written.
+    let endpoints = vec!["10.9.9.9"; 1_000].join(" ");
+    let slices = (0..40).map(|number| slice(&format!("t1/x-{number}"), "x", &endpoints, ""));
+    let cluster = Cluster::of(&everything(), rules, [namespace("t1")].into_iter().chain(slices));
+    for question in ["cluster.local NS", "ns.dns.cluster.local A"] {
+        let looks = looks_of(|| _ = cluster.ask(question));
+        assert!((MOST_LOOKS..MOST_LOOKS + 100).contains(&looks), "{question}: {looks}");
+    }
+}
+
+#[test]
 fn names_of_an_address_are_gathered_until_no_message_could_hold_them() {
     const SERVICES: usize = 20;
     const EACH: usize = 1_000;
