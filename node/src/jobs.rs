@@ -71,10 +71,17 @@ const TRIES: u32 = 5;
 const ONE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The service whose group this is; a group below it may be its own.
+/// The service whose group this is; a group below it may be its own. Where systemd keeps to cgroup v1, its own hierarchy says so:
+/// what stands at `0::` there, if anything, is no unit's.
 fn unit_of(group: &str) -> Option<String> {
-    let path = group.lines().find_map(|line| line.strip_prefix("0::"))?;
-    path.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned)
+    let service = |path: &str| path.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned);
+    ["", "name=systemd"].iter().find_map(|hierarchy| {
+        let path = |line: &str| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            (controllers == *hierarchy).then(|| service(path))?
+        };
+        group.lines().find_map(path)
+    })
 }
 
 #[cfg(test)]
@@ -137,6 +144,14 @@ mod tests {
         for (group, unit) in [
             ("0::/system.slice/localdns-node.service\n", Some("localdns-node.service")),
             ("1:name=x:/\n0::/localdns.slice/localdns.service/main\n", Some("localdns.service")),
+            // cgroup v1, and v1 where somebody has mounted v2 beside it.
+            (
+                "2:cpu,cpuacct:/system.slice\n1:name=systemd:/system.slice/localdns-node.service\n",
+                Some("localdns-node.service"),
+            ),
+            ("1:name=systemd:/system.slice/localdns.service\n0::/\n", Some("localdns.service")),
+            ("2:pids:/a.service\n1:name=systemd:/b.service\n0::/c.service\n", Some("c.service")),
+            ("2:pids:/a.service\n1:name=x:/b.service\n", None),
             ("0::/user.slice/session-1.scope\n", None),
             ("", None),
         ] {
