@@ -1,6 +1,8 @@
 //! Points the machine's own lookups at the server, and gives them back: a drop-in for systemd-networkd, as AKS's script writes
 //! it, or for systemd-resolved; or /etc/resolv.conf. It waits for programs: it belongs on a thread that serves nobody.
 
+mod own_file;
+
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,6 +15,7 @@ use std::time::Duration;
 use crate::networkd::{NETWORKD_STATE, NetworkdLink};
 use crate::program::run;
 use crate::{Usable, WIRE_SERVER, link_of};
+use own_file::OwnFile;
 
 /// Who is told whom the machine asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +56,26 @@ pub enum HostResolverError {
     /// /etc/resolv.conf is a link to a file that another program writes.
     #[error("{RESOLV_CONF} leads to {}, which its owner writes; use -host-resolver networkd or resolved", .0.display())]
     SomebodyElses(PathBuf),
+    /// /etc/resolv.conf leads to us alone, and nobody knows where it led before.
+    #[error(
+        "{RESOLV_CONF} names {server} alone, which is ours, and nobody has kept what it held; \
+         write the network's servers into it"
+    )]
+    Unkept {
+        /// Whom it names.
+        server: IpAddr,
+    },
+    /// /etc/resolv.conf leads to us alone, and is not what we made of it.
+    #[error(
+        "{RESOLV_CONF} names {server} alone, which is ours, and somebody has changed it since; \
+         write into it what it held, which {} has", .kept.display()
+    )]
+    Changed {
+        /// Whom it names.
+        server: IpAddr,
+        /// Where the earlier text is.
+        kept: PathBuf,
+    },
     /// A file.
     #[error("{}: {source}", .path.display())]
     File {
@@ -94,7 +117,7 @@ impl HostResolver {
         match self {
             Self::Networkd => put_networkd(server, upstreams, go_on).map(Some),
             Self::Resolved => put_resolved(server).map(Some),
-            Self::ResolvConf => put_resolv_conf(server).map(Some),
+            Self::ResolvConf => OwnFile::of_machine().put(server).map(Some),
             Self::None => Ok(None),
         }
     }
@@ -102,8 +125,17 @@ impl HostResolver {
     /// Gives the machine's lookups back, whichever of these had them, a killed predecessor's and AKS's script's too. The
     /// files that are gone, or back; and what went wrong.
     pub fn take_back() -> (Vec<PathBuf>, Vec<HostResolverError>) {
+        Self::None.take_back_others()
+    }
+
+    /// The same for what is not of this kind.
+    pub fn take_back_others(self) -> (Vec<PathBuf>, Vec<HostResolverError>) {
         let (mut gone, mut failed) = (Vec::new(), Vec::new());
-        for (files, owner) in [(networkd_drop_ins(), NETWORKD), (resolved_drop_ins(), RESOLVED)] {
+        let owners = [
+            (Self::Networkd, networkd_drop_ins(), NETWORKD),
+            (Self::Resolved, resolved_drop_ins(), RESOLVED),
+        ];
+        for (_, files, owner) in owners.into_iter().filter(|(kind, ..)| *kind != self) {
             // Whoever removes the files may end, or be ended, before their owner has heard of it: the next one tells it then.
             let before = owner.untold();
             owner.note_untold(&files);
@@ -131,7 +163,7 @@ impl HostResolver {
                 None => {}
             }
         }
-        match restore_resolv_conf() {
+        match if self == Self::ResolvConf { Ok(false) } else { OwnFile::of_machine().restore() } {
             Ok(false) => {}
             Ok(true) => gone.push(RESOLV_CONF.into()),
             Err(error) => failed.push(error),
@@ -141,8 +173,22 @@ impl HostResolver {
 
     /// The files by which the machine's lookups are turned now.
     pub fn stands() -> Vec<PathBuf> {
-        let saved = Path::new(SAVED).exists().then(|| RESOLV_CONF.into());
-        networkd_drop_ins().into_iter().chain(resolved_drop_ins()).chain(saved).collect()
+        let own = OwnFile::of_machine().stands().then(|| RESOLV_CONF.into());
+        networkd_drop_ins().into_iter().chain(resolved_drop_ins()).chain(own).collect()
+    }
+
+    /// Whether what was put there for `server`, this file, still leads here.
+    pub fn is_put(self, path: &Path, server: IpAddr) -> bool {
+        match self {
+            Self::ResolvConf => OwnFile::of_machine().names(server),
+            Self::Networkd | Self::Resolved => Self::stands().iter().any(|stands| stands == path),
+            Self::None => true,
+        }
+    }
+
+    /// Why this machine asks nobody once its lookups are given back.
+    pub fn unkept() -> Option<HostResolverError> {
+        OwnFile::of_machine().unkept()
     }
 
     /// Files that are gone, and whose reader may not have heard of it.
@@ -288,60 +334,6 @@ fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// In its place, for it may be mounted by itself; what it held is kept beside our other files.
-fn put_resolv_conf(server: IpAddr) -> Result<PathBuf> {
-    let path = PathBuf::from(RESOLV_CONF);
-    let failed = |source| HostResolverError::File { path: path.clone(), source };
-    if let Ok(target) = fs::read_link(&path) {
-        return Err(HostResolverError::SomebodyElses(target));
-    }
-    let text = fs::read_to_string(&path).map_err(failed)?;
-    if names(&text, server) {
-        return Ok(path);
-    }
-    write(Path::new(SAVED), &text)?;
-    if let Err(source) = rewrite(&path, &turned(&text, server)) {
-        // A file that was cut off would name no nameserver: the old text is put back.
-        let _ = rewrite(&path, &text);
-        let _ = fs::remove_file(SAVED);
-        return Err(failed(source));
-    }
-    Ok(path)
-}
-
-/// A resolv.conf that names us in place of whom it named.
-fn turned(text: &str, server: IpAddr) -> String {
-    let is_server = |line: &&str| line.split_ascii_whitespace().next() == Some("nameserver");
-    let others = text.lines().filter(|line| !is_server(line)).map(|line| format!("{line}\n"));
-    [format!("nameserver {server}\n")].into_iter().chain(others).collect()
-}
-
-fn restore_resolv_conf() -> Result<bool> {
-    let Ok(saved) = fs::read_to_string(SAVED) else { return Ok(false) };
-    let failed = |source| HostResolverError::File { path: RESOLV_CONF.into(), source };
-    // Where others have changed the file meanwhile, or made it a link, it is left alone.
-    let is_ours = fs::read_link(RESOLV_CONF).is_err()
-        && is_turned(&fs::read_to_string(RESOLV_CONF).unwrap_or_default(), &saved);
-    if is_ours {
-        rewrite(Path::new(RESOLV_CONF), &saved).map_err(failed)?;
-    }
-    fs::remove_file(SAVED).map_err(failed)?;
-    Ok(is_ours)
-}
-
-fn is_turned(now: &str, saved: &str) -> bool {
-    let server = now.lines().next().and_then(|line| line.strip_prefix("nameserver ")?.parse().ok());
-    server.is_some_and(|server| turned(saved, server) == now)
-}
-
-/// In its place, and cut only once the new text stands: on a full disk, too, it goes on naming somebody.
-fn rewrite(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.set_len(text.len() as u64)?;
-    file.sync_all()
-}
-
 /// A drop-in, with the directory that was made for it; others' may be beside it.
 fn remove(path: &Path) {
     let _ = fs::remove_file(path);
@@ -373,20 +365,30 @@ fn resolved_drop_ins() -> Vec<PathBuf> {
 
 /// A whole file, or none; others may read it.
 fn write(path: &Path, text: &str) -> Result<()> {
-    let failed = |source| HostResolverError::File { path: path.to_owned(), source };
-    let aside = path.with_extension("new");
     let written = || {
         let directory = path.parent().unwrap_or_else(|| Path::new("/"));
         fs::create_dir_all(directory)?;
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
-        fs::write(&aside, text)?;
+        replace(path, text)
+    };
+    written().map_err(|source| {
+        let _ = path.parent().map(fs::remove_dir);
+        HostResolverError::File { path: path.to_owned(), source }
+    })
+}
+
+/// The same in a directory that is there.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let aside = path.with_extension("new");
+    let written = || {
+        let mut file = fs::File::create(&aside)?;
+        file.write_all(text.as_bytes())?;
+        // Where power is lost next, it is not empty.
+        file.sync_all()?;
         fs::set_permissions(&aside, fs::Permissions::from_mode(0o644))?;
         fs::rename(&aside, path)
     };
-    written().map_err(|source| {
-        remove(&aside);
-        failed(source)
-    })
+    written().inspect_err(|_| drop(fs::remove_file(&aside)))
 }
 
 /// What AKS's script calls it, too.
@@ -399,43 +401,6 @@ const RESOLVED: Owner = Owner {
     mark: "/run/localdns/resolved-untold",
 };
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// What /etc/resolv.conf held.
-const SAVED: &str = "/run/localdns/resolv.conf";
 /// 10 s in all.
 const SETTLED_TRIES: u32 = 100;
 const SETTLED_AGAIN: Duration = Duration::from_millis(100);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_somebody_else_made_of_a_resolv_conf_is_not_undone() {
-        let saved = "nameserver 10.2.0.2\nsearch a.b\nnameserver fd00::4\noptions edns0";
-        let ours = turned(saved, [169, 254, 10, 10].into());
-        assert_eq!(ours, "nameserver 169.254.10.10\nsearch a.b\noptions edns0\n");
-        for (now, is_ours) in [
-            (ours.as_str(), true),
-            ("nameserver fd10::10\nsearch a.b\noptions edns0\n", true),
-            (saved, false),
-            ("nameserver 169.254.10.10\n", false),
-            ("nameserver 169.254.10.10\nsearch c.d\noptions edns0\n", false),
-            ("nameserver so\nsearch a.b\noptions edns0\n", false),
-            ("", false),
-        ] {
-            assert_eq!(is_turned(now, saved), is_ours, "{now:?}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_rewritten_is_never_empty_and_keeps_its_place() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("resolv.conf");
-        fs::write(&path, "a longer text than the next").expect("written");
-        let seen = fs::File::open(&path).expect("there");
-        rewrite(&path, "short").expect("written");
-        assert_eq!(io::read_to_string(seen).expect("read"), "short", "the same file");
-        let error = rewrite(&directory.path().join("absent"), "x").expect_err("it is not made");
-        assert_eq!(error.kind(), io::ErrorKind::NotFound);
-    }
-}

@@ -2,7 +2,7 @@
 //! do, whatever file systems its programs see. Only root, or who runs either of them, is heard and believed; to let go takes
 //! a [`Warrant`](crate::Warrant) besides, for this network may be that of containers whose root may do nothing to it.
 
-use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::io::{self, Read, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -13,6 +13,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
     AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, getsockopt, shutdown, socket,
 };
+use tokio::time::Instant;
 
 /// Where a server hears.
 pub struct Orders(UnixListener);
@@ -89,16 +90,35 @@ impl Orders {
     }
 }
 
-fn hear(stream: UnixStream) -> io::Result<Order> {
+fn hear(mut stream: UnixStream) -> io::Result<Order> {
     is_trusted(&stream)?;
-    stream.set_read_timeout(Some(WORD))?;
     stream.set_write_timeout(Some(WORD))?;
-    let mut word = String::new();
-    match BufReader::new((&stream).take(LONGEST_WORD)).read_line(&mut word)? {
-        // A client that closes without a word only wanted to know which process listens.
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Ok(Order { word: word.trim_end().to_owned(), stream }),
+    let word = read_word(&mut stream)?;
+    Ok(Order { word, stream })
+}
+
+/// A line, or what comes before the end; however slowly it comes, the next client waits no longer than [`WORD`].
+fn read_word(stream: &mut UnixStream) -> io::Result<String> {
+    let (ends, mut word) = (Instant::now() + WORD, Vec::new());
+    while word.len() < LONGEST_WORD && word.last() != Some(&b'\n') {
+        let left = ends.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut some = [0; LONGEST_WORD];
+        let room = LONGEST_WORD - word.len();
+        match stream.read(&mut some[..room]) {
+            // A client that closes without a word only wanted to know which process listens.
+            Ok(0) if word.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => break,
+            Ok(n) => word.extend(&some[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
+    let line = word.split(|octet| *octet == b'\n').next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(line).trim_end().to_owned())
 }
 
 /// Whether the other end is root's, or of whoever runs this process: anybody may take a name like ours.
@@ -116,6 +136,11 @@ impl Order {
         // A client that has gone needs no answer.
         let _ = (&self.stream).write_all(text.as_bytes());
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Says that too many wait before it.
+    pub fn put_off(&self) {
+        self.answer(BUSY);
     }
 }
 
@@ -153,7 +178,7 @@ impl Running {
     /// Says a word, and returns what comes of it.
     ///
     /// # Errors
-    /// The server is gone, does not accept, or sends nothing within `patience`.
+    /// The server is gone, does not accept, has too many others to answer, or sends nothing within `patience`.
     pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(patience))?;
@@ -161,9 +186,10 @@ impl Running {
         stream.write_all(format!("{word}\n").as_bytes())?;
         let mut answer = String::new();
         stream.take(LONGEST_ANSWER).read_to_string(&mut answer)?;
-        match answer.is_empty() {
-            true => Err(io::Error::other("it hung up")),
-            false => Ok(answer),
+        match answer.as_str() {
+            "" => Err(io::Error::other("it hung up")),
+            BUSY => Err(io::Error::other("too many others ask it; ask again")),
+            _ => Ok(answer),
         }
     }
 }
@@ -185,9 +211,11 @@ const SAME_PID: u32 = 16;
 const LISTENS: u32 = 0x1_0000;
 /// How long who asks may take to say what.
 const WORD: Duration = Duration::from_secs(1);
+/// What a server says that has too many to answer.
+const BUSY: &str = "busy\n";
 /// The pause before `accept` is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
-const LONGEST_WORD: u64 = 64;
+const LONGEST_WORD: usize = 64;
 const LONGEST_ANSWER: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -215,6 +243,59 @@ mod tests {
         drop(servers);
         assert!(here().is_empty());
         assert!(found[0].tell("status", WORD).is_err());
+    }
+
+    #[test]
+    fn who_says_a_word_slowly_keeps_nobody_waiting_longer_than_who_says_none() {
+        let server = Orders::listen().expect("bound");
+        let name = SocketAddr::from_abstract_name(name_of(&server)).expect("it has one");
+        let mut slow = UnixStream::connect_addr(&name).expect("taken");
+        let mut next = UnixStream::connect_addr(&name).expect("taken");
+        next.write_all(b"status\n").expect("sent");
+        let drips = thread::spawn(move || {
+            while slow.write_all(b"s").is_ok() {
+                thread::sleep(WORD / 5);
+            }
+        });
+        let began = Instant::now();
+        assert_eq!(server.next().expect("a word").word, "status");
+        assert!(began.elapsed() < WORD * 3, "{:?}", began.elapsed());
+        drips.join().expect("it was hung up on");
+    }
+
+    #[test]
+    fn a_word_is_what_comes_before_the_line_or_the_connection_ends() {
+        for (sent, word) in [
+            ("status\n", Some("status")),
+            ("status", Some("status")),
+            ("down \nmore", Some("down")),
+            ("\n", Some("")),
+            ("", None),
+        ] {
+            let (mut client, mut server) = UnixStream::pair().expect("a pair");
+            client.write_all(sent.as_bytes()).expect("sent");
+            drop(client);
+            assert_eq!(read_word(&mut server).ok().as_deref(), word, "{sent:?}");
+        }
+        let (mut client, mut server) = UnixStream::pair().expect("a pair");
+        client.write_all(&[b'x'; 2 * LONGEST_WORD]).expect("sent");
+        assert_eq!(read_word(&mut server).expect("cut off").len(), LONGEST_WORD);
+    }
+
+    #[test]
+    fn who_is_put_off_hears_it() {
+        let server = Orders::listen().expect("bound");
+        let name = name_of(&server);
+        let asked = Running { pid: std::process::id(), name };
+        let asks = thread::spawn(move || asked.tell("status", WORD));
+        server.next().expect("a word").put_off();
+        let error = asks.join().expect("no panic").expect_err("it is busy");
+        assert_eq!(error.to_string(), "too many others ask it; ask again");
+    }
+
+    fn name_of(server: &Orders) -> String {
+        let address = server.0.local_addr().expect("it is bound");
+        String::from_utf8(address.as_abstract_name().expect("it is abstract").into()).expect("it is text")
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Leases {
     seen: Seen,
     /// What was put there, where others can change it.
     put: Option<Contents>,
+    /// Whose leases end with the table alone.
+    endless: Vec<IpAddr>,
 }
 
 /// How the kernel sees that the process has ended, besides a lease that times out.
@@ -94,7 +96,7 @@ impl Leases {
             }
             batch.add_rule(&table, "prerouting", [&leased[..], &[notrack(), accept()]].concat());
         }
-        let mut leases = Self { socket, table, seen, put: None };
+        let mut leases = Self { socket, table, seen, put: None, endless: Vec::new() };
         match seen.by_owner {
             true => leases.socket.commit(batch)?,
             false => leases.put = Some(leases.share(batch)?),
@@ -155,11 +157,37 @@ impl Leases {
         if !self.seen.by_owner && !addresses.is_empty() {
             extend(&mut batch, &self.table, HOLDERS, &holder(), lasts);
         }
-        self.socket.commit_unseen(batch).map_err(|error| match error {
+        let renewed = self.socket.commit_unseen(batch).map_err(|error| match error {
             // It was made of the same parts.
             NftError::NotSupported { .. } => NftError::Changed { table: self.table.clone() },
             error => error,
-        })
+        })?;
+        if lasts.is_none() {
+            let new = addresses.iter().filter(|ip| !self.endless.contains(ip)).copied().collect::<Vec<_>>();
+            self.endless.extend(new);
+        }
+        Ok(renewed)
+    }
+
+    /// Ends leases that have no end of their own, of every address but these.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn end_others(&mut self, served: &[IpAddr]) -> Result<(), NftError> {
+        let (stay, gone): (Vec<_>, Vec<_>) = self.endless.iter().copied().partition(|ip| served.contains(ip));
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::default();
+        for family in Family::BOTH {
+            let keys = keys_of(family, &gone);
+            if !keys.is_empty() {
+                batch.delete_elements(&self.table, name("lease", family), &keys);
+            }
+        }
+        self.socket.commit_unseen(batch)?;
+        self.endless = stay;
+        Ok(())
     }
 }
 
@@ -172,12 +200,16 @@ pub(super) fn renew(
     lasts: Option<Duration>,
 ) {
     for family in Family::BOTH {
-        let keys: Vec<_> =
-            addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect();
+        let keys = keys_of(family, addresses);
         if !keys.is_empty() {
             extend(batch, table, name(sets, family), &keys, lasts);
         }
     }
+}
+
+/// The elements that addresses of this family are.
+fn keys_of(family: Family, addresses: &[IpAddr]) -> Vec<Vec<u8>> {
+    addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect()
 }
 
 /// In three steps: a plain add does not make an element that is there live longer.

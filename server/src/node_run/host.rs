@@ -19,11 +19,20 @@ pub(crate) struct Host {
     upstreams: PathBuf,
     /// Whether they are to be ours; false ends what goes on.
     wanted: Arc<AtomicBool>,
-    putting: Option<JoinHandle<Result<Option<PathBuf>, HostResolverError>>>,
+    putting: Option<JoinHandle<Put>>,
+    /// Whom they were led to last, or are being led to.
+    server: Option<IpAddr>,
     state: State,
     /// When what failed is tried again, or what was put looked for.
     again: Option<Instant>,
+    /// Why a stop would leave the machine without anybody to ask.
+    unkept: Option<String>,
+    /// What a server of another `-host-resolver` left, and could not be taken back; nothing before that was tried.
+    left: Option<Vec<String>>,
 }
+
+/// What came of it, and what else is left.
+type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<String>>);
 
 /// How far that has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,47 +49,75 @@ impl Host {
     pub(crate) fn new(resolver: HostResolver, upstreams: PathBuf) -> Self {
         let state = if resolver == HostResolver::None { State::Put(None) } else { State::NotYet };
         let wanted = Arc::new(AtomicBool::new(true));
-        Self { resolver, upstreams, wanted, putting: None, state, again: None }
+        Self {
+            resolver,
+            upstreams,
+            wanted,
+            putting: None,
+            server: None,
+            state,
+            again: None,
+            unkept: None,
+            left: None,
+        }
     }
 
     pub(crate) fn state(&self) -> &State {
         &self.state
     }
 
-    /// Goes on with it: begins where we answer, and hears of the end. True where it has ended, well or not.
+    /// What is wrong though they come here.
+    pub(crate) fn wrong(&self) -> impl Iterator<Item = &String> {
+        self.left.iter().flatten().chain(&self.unkept)
+    }
+
+    /// Goes on with it: begins where we answer, and again where the address is no longer ours; and hears of the end. True where it
+    /// has ended, well or not.
     pub(crate) async fn goes_on(&mut self, listeners: &[Listener]) -> bool {
         if self.putting.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(putting) = self.putting.take()
         {
             self.state = match putting.await {
-                Ok(Ok(path)) => State::Put(path),
-                Ok(Err(error)) => State::Failed(error.to_string()),
+                Ok((Ok(path), left)) => {
+                    self.left = left.or_else(|| self.left.take());
+                    State::Put(path)
+                }
+                Ok((Err(error), _)) => State::Failed(error.to_string()),
                 Err(panic) => State::Failed(panic.to_string()),
             };
             self.again = Some(Instant::now() + AGAIN);
+            self.unkept = HostResolver::unkept().map(|error| error.to_string());
         }
         let is_time = self.again.is_none_or(|again| again <= Instant::now());
-        if let State::Put(Some(path)) = &self.state
+        if let (State::Put(Some(path)), Some(server)) = (&self.state, self.server)
             && is_time
+            && self.putting.is_none()
         {
             self.again = Some(Instant::now() + AGAIN);
-            if !HostResolver::stands().contains(path) {
+            self.unkept = HostResolver::unkept().map(|error| error.to_string());
+            if !self.resolver.is_put(path, server) {
                 let why = format!("somebody has taken {} away; it is put back", path.display());
                 self.state = State::Failed(why);
             }
         }
+        // With a reload its address may go.
+        let is_gone = self.server.is_some_and(|put| listeners.iter().all(|one| one.address != put));
         let begin = match &self.state {
             State::NotYet => true,
-            State::Put(_) => false,
-            State::Failed(_) => is_time,
+            State::Put(path) => path.is_some() && is_gone,
+            State::Failed(_) => is_time || is_gone,
         };
         if begin
             && self.putting.is_none()
             && let Some(server) = server(listeners)
         {
+            self.server = Some(server);
             let (resolver, upstreams, wanted) = (self.resolver, self.upstreams.clone(), self.wanted.clone());
+            let clears = self.left.is_none();
             self.putting = Some(spawn_blocking(move || {
-                resolver.put(server, &|| discovery::text_of(&upstreams), &wanted)
+                let put = resolver.put(server, &|| discovery::text_of(&upstreams), &wanted);
+                let clears = clears && put.is_ok() && wanted.load(Relaxed);
+                (put, clears.then(|| clear(resolver)))
             }));
         }
         self.state != State::NotYet
@@ -97,6 +134,17 @@ impl Host {
         }
         spawn_blocking(HostResolver::take_back).await.map(|(_, failed)| failed).unwrap_or_default()
     }
+}
+
+/// Takes back what a server of another `-host-resolver` left; what of it is left.
+fn clear(resolver: HostResolver) -> Vec<String> {
+    let (_, failed) = resolver.take_back_others();
+    // That is told by `unkept`.
+    let is_unkept = |error: &HostResolverError| {
+        matches!(error, HostResolverError::Unkept { .. } | HostResolverError::Changed { .. })
+    };
+    let failed = failed.iter().filter(|error| !is_unkept(error));
+    failed.map(|error| format!("what another -host-resolver left is not taken back: {error}")).collect()
 }
 
 /// The address that the machine asks: the node's where it has production's, else the first.

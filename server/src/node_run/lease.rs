@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::{Hearing, Leases, Listener, Order, Orders, Rules};
-use tokio::sync::{mpsc, watch};
+use node::{Hearing, Leases, Listener, Order, Rules};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::discovery::{self, Discovery, ListChange, ListOrigin};
@@ -52,8 +52,8 @@ pub enum Ended {
 /// What the thread is told.
 enum Told {
     Stop(Ended),
-    /// By a command beside us.
-    Order(Order),
+    /// By a command beside us, one of a few at once.
+    Order(Order, OwnedSemaphorePermit),
     /// Another process is about to answer; the sender hears that queries are kept until it does, so long at most.
     Hold(std_mpsc::Sender<()>, Option<Duration>),
     /// It does not: this one goes on.
@@ -101,7 +101,7 @@ impl Keeper {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("lease".to_owned());
         let thread = thread.spawn(move || runtime.block_on(worker.run()))?;
-        let hearing = hear_orders(tell.clone()).inspect_err(|error| {
+        let hearing = orders::hear(tell.clone()).inspect_err(|error| {
             let note = "node: `localdns node down` cannot tell this server to let go; stop it before";
             running.logger.warning(None, &format!("{note}: {error}"));
         });
@@ -150,22 +150,6 @@ impl Keeper {
     }
 }
 
-/// Hears commands on a thread that ends with what is returned, or with the last of who would obey.
-fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<Hearing> {
-    let orders = Orders::listen()?;
-    let hearing = orders.hearing()?;
-    let thread = std::thread::Builder::new().name("orders".to_owned());
-    let hear = move || {
-        while let Ok(order) = orders.next() {
-            if tell.send(Told::Order(order)).is_err() {
-                break;
-            }
-        }
-    };
-    thread.spawn(hear)?;
-    Ok(hearing)
-}
-
 /// Addresses with what is to be told of them: who else has them, or that nobody serves them.
 type Misplaced = Vec<(IpAddr, String)>;
 
@@ -209,7 +193,10 @@ impl Worker {
             }
             drop(running);
             match timeout(rest(self.settings.lease, began.elapsed()), self.told.recv()).await {
-                Ok(Some(Told::Order(order))) => self.obey(order).await,
+                Ok(Some(Told::Order(order, waits))) => {
+                    self.obey(order).await;
+                    drop(waits);
+                }
                 Ok(Some(Told::Stop(ended))) => return self.stop(ended).await,
                 Ok(Some(Told::Hold(held, at_most))) => {
                     if !self.hold(held, at_most).await {
@@ -244,7 +231,7 @@ impl Worker {
         let good: Vec<_> = good.map(|one| one.address).collect();
         // The leases are renewed before the rules are put: putting them removes what an earlier process planned for its
         // restart.
-        if let Err(error) = self.renew(running, &good) {
+        if let Err(error) = self.renew(running, &good, &listeners) {
             notes.push(format!("leases cannot be renewed: {error}"));
             // What was given up is made again at once; where that fails, the next round says why.
             let _ = self.open_leases();
@@ -273,6 +260,7 @@ impl Worker {
         if let State::Failed(why) = self.host.state() {
             notes.push(format!("this machine's own lookups do not come here: {why}"));
         }
+        notes.extend(self.host.wrong().cloned());
         // What the kernel or networkd refuses is logged, but does not hold up READY.
         if all_answer && (ended || self.put.is_none()) {
             self.ready.send_replace(Some(led_away));
@@ -332,9 +320,16 @@ impl Worker {
         }
     }
 
-    fn renew(&mut self, running: &Running, addresses: &[IpAddr]) -> Result<(), node::NftError> {
+    fn renew(
+        &mut self,
+        running: &Running,
+        addresses: &[IpAddr],
+        listeners: &[Listener],
+    ) -> Result<(), node::NftError> {
         let Some(leases) = &mut self.leases else { return Ok(()) };
-        let renewed = match leases.renew(addresses, self.settings.lease) {
+        let served: Vec<_> = listeners.iter().map(|one| one.address).collect();
+        let ended = leases.end_others(&served);
+        let renewed = match ended.and_then(|()| leases.renew(addresses, self.settings.lease)) {
             Ok(renewed) => renewed,
             // What is no longer as we made it is given up, and the next round makes another; so is a table without an owner, which
             // others may have changed.

@@ -99,6 +99,7 @@ impl Report {
             let path = path.display();
             format!("this machine may still ask us: {path} is gone, and who read it was not told; `localdns node down` tells it")
         }));
+        notes.extend(HostResolver::unkept().map(|error| error.to_string()));
         let (obstacles, unseen_filters) = (Obstacle::all(&listeners), node::unseen_filters(&listeners));
         let mut tables = Rules::open();
         let holders =

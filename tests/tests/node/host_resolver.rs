@@ -343,14 +343,14 @@ impl Machine {
         calls.lines().filter(|line| line.ends_with(words)).count()
     }
 
-    fn down(&self) -> String {
+    pub(super) fn down(&self) -> String {
         let (code, said) = self.tries_down();
         assert_eq!(code, Some(0), "{said}");
         said
     }
 
     /// Its exit code, and what it says on either stream.
-    fn tries_down(&self) -> (Option<i32>, String) {
+    pub(super) fn tries_down(&self) -> (Option<i32>, String) {
         let mut command = Command::new(tests::binary());
         command.args(["node", "down"]).env("PATH", self.path());
         let Output { status, stdout, stderr } = tests::output(command, Duration::from_secs(20));
@@ -373,7 +373,7 @@ DNS=169.254.10.10
 [DHCP]
 UseDNS=false
 ";
-const RESOLVED_DROP_IN: &str = "/run/systemd/resolved.conf.d/70-localdns.conf";
+pub(super) const RESOLVED_DROP_IN: &str = "/run/systemd/resolved.conf.d/70-localdns.conf";
 const RESOLVED_RELOAD: &str = "try-reload-or-restart systemd-resolved.service";
 const NETWORKCTL: &str = r#"#!/bin/sh
 echo "$*" >> /run/calls

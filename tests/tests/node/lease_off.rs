@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tests::{Ask, eventually, isolated, run, signal, tool};
 
-use super::clients::{ADDRESSES, answers_everywhere, at};
-use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
+use super::clients::{ADDRESSES, answers_everywhere, asked_at, at};
+use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, POD, US, within};
 use super::never_dark::status;
 
 #[test]
@@ -61,4 +61,34 @@ fn without_an_end_a_lease_goes_with_its_process_alone() {
     });
 }
 
+#[test]
+fn a_lease_without_an_end_goes_with_an_address_that_a_reload_takes_away() {
+    isolated(|| {
+        if !tool("lease flags", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-lease", "off", "-host-resolver", "none"]);
+        for ip in ADDRESSES {
+            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+        }
+        assert_eq!(asked_at(SERVICE, false), US);
+        server.write_corefile(&COREFILE.replace(&format!(" {SERVICE}"), ""));
+        server.signal("USR1");
+        eventually("kube-proxy has it again", PATIENCE, || {
+            let answer = Ask::new(NAME, "A").timeout(Duration::from_millis(400)).try_of(at(SERVICE)).ok()?;
+            (answer.short() == [CLUSTER]).then_some(())
+        });
+        // And it comes back.
+        server.write_corefile(COREFILE);
+        server.signal("USR1");
+        eventually("we have it again", PATIENCE, || {
+            let answer = Ask::new(NAME, "A").timeout(Duration::from_millis(400)).try_of(at(SERVICE)).ok()?;
+            (answer.short() == [US]).then_some(())
+        });
+        assert!(!server.log_text().contains("leases cannot be renewed"), "{}", server.log_text());
+    });
+}
+
+const SERVICE: &str = "10.96.0.20";
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -18,6 +18,7 @@ mod lab;
 mod lease_off;
 mod leases;
 mod left_rules;
+mod lookups_moved;
 mod manifest;
 mod networkd;
 mod never_dark;

@@ -32,10 +32,10 @@ impl Worker {
                     let _ = held.send(());
                 }
                 // What it took away the other process would put back.
-                Ok(Some(Told::Order(order))) if order.word == "down" => {
+                Ok(Some(Told::Order(order, _))) if order.word == "down" => {
                     order.answer(&format!("{HANDS_OVER}, which would put all back: say it again\n"));
                 }
-                Ok(Some(Told::Order(order))) => self.obey(order).await,
+                Ok(Some(Told::Order(order, _))) => self.obey(order).await,
                 Ok(Some(Told::Stop(ended))) => {
                     self.stop(ended).await;
                     return false;

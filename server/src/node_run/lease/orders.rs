@@ -1,15 +1,18 @@
 //! What commands beside this server tell it, and ask of it.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use node::{AddressText, Leases, Order, Rules};
+use node::{AddressText, Hearing, Leases, Order, Orders, Rules};
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
-use super::Worker;
 use super::kept::are_in_place;
+use super::{Told, Worker};
 use crate::node_run::discovery::{self, ListOrigin};
 use crate::node_run::down::{HANDS_OVER, REFUSED};
 use crate::node_run::host::State;
@@ -17,10 +20,33 @@ use crate::node_run::leased::Lease;
 use crate::node_run::servers::PROBE;
 
 const ENOENT: i32 = 2;
+/// How many commands wait for an answer; each has a descriptor, and one is answered in a round.
+const WAITING: usize = 16;
 
 /// How it is said that a file is not there.
 fn no_such_file() -> String {
-    std::io::Error::from_raw_os_error(ENOENT).to_string()
+    io::Error::from_raw_os_error(ENOENT).to_string()
+}
+
+/// Hears commands on a thread that ends with what is returned, or with the last of who would obey.
+pub(super) fn hear(tell: mpsc::UnboundedSender<Told>) -> io::Result<Hearing> {
+    let orders = Orders::listen()?;
+    let hearing = orders.hearing()?;
+    let thread = std::thread::Builder::new().name("orders".to_owned());
+    let free = Arc::new(Semaphore::new(WAITING));
+    let hears = move || {
+        while let Ok(order) = orders.next() {
+            let Ok(waits) = free.clone().try_acquire_owned() else {
+                order.put_off();
+                continue;
+            };
+            if tell.send(Told::Order(order, waits)).is_err() {
+                break;
+            }
+        }
+    };
+    thread.spawn(hears)?;
+    Ok(hearing)
 }
 
 impl Worker {
@@ -118,5 +144,51 @@ impl Worker {
                 format!("the server of process {pid} keeps nothing any more, but has its leases: {error}\n")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn no_more_commands_wait_than_may() {
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let hearing = hear(tell).expect("they are heard");
+        let all = node::Running::all();
+        let server = all.into_iter().find(|server| server.pid == std::process::id()).expect("it is found");
+        let ask = |_| {
+            let server = server.clone();
+            thread::spawn(move || server.tell("status", PATIENCE))
+        };
+        let asks: Vec<_> = (0..3 * WAITING).map(ask).collect();
+        // Those that are put off end while nobody is answered.
+        let (mut kept, mut refused) = (Vec::new(), 0);
+        while refused < 2 * WAITING {
+            thread::sleep(Duration::from_millis(1));
+            refused = asks.iter().filter(|ask| ask.is_finished()).count();
+        }
+        while let Ok(Told::Order(order, waits)) = told.try_recv() {
+            order.answer("well");
+            kept.push(waits);
+        }
+        assert_eq!((kept.len(), refused), (WAITING, 2 * WAITING));
+        let answers: Vec<_> = asks.into_iter().map(|ask| ask.join().expect("no panic")).collect();
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), WAITING);
+        let later = ask(0);
+        assert!(later.join().expect("no panic").is_err(), "they are still at work");
+        drop(kept);
+        let later = ask(0);
+        match told.blocking_recv() {
+            Some(Told::Order(order, _)) => order.answer("well"),
+            _ => panic!("a command comes"),
+        }
+        assert_eq!(later.join().expect("no panic").expect("there is room"), "well");
+        drop(hearing);
     }
 }

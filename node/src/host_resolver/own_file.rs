@@ -1,0 +1,277 @@
+//! /etc/resolv.conf, where it is a file of its own: it names us while we serve, and what it held is kept.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use super::{HostResolverError, RESOLV_CONF, Result, names, replace, write};
+use crate::resolv_conf::name_servers;
+use crate::{LINK, link_of};
+
+/// The file, and where its earlier text is kept.
+pub(super) struct OwnFile {
+    path: PathBuf,
+    /// In a place that is there for all.
+    kept: PathBuf,
+    /// In one that outlives a boot, where there is its directory.
+    lasting: PathBuf,
+    /// The link that has an address.
+    link_of: fn(IpAddr) -> Option<String>,
+}
+
+impl OwnFile {
+    pub(super) fn of_machine() -> Self {
+        Self { path: RESOLV_CONF.into(), kept: KEPT.into(), lasting: LASTING.into(), link_of }
+    }
+
+    /// In its place, for it may be mounted by itself.
+    pub(super) fn put(&self, server: IpAddr) -> Result<PathBuf> {
+        if let Ok(target) = fs::read_link(&self.path) {
+            return Err(HostResolverError::SomebodyElses(target));
+        }
+        let text = fs::read_to_string(&self.path).map_err(|source| failed(&self.path, source))?;
+        if names(&text, server) {
+            return Ok(self.path.clone());
+        }
+        // What we made of it for an address that we had before is not what is to come back.
+        let held = self.held(&text);
+        let is_new = held.is_none() && self.ours_alone(&text).is_none();
+        if is_new {
+            self.keep(&text)?;
+        }
+        let held = held.unwrap_or_else(|| text.clone());
+        if let Err(source) = rewrite(&self.path, &turned(&held, server)) {
+            // A file that was cut off would name no nameserver: the old text is put back.
+            let _ = rewrite(&self.path, &text);
+            if is_new {
+                let _ = self.forget();
+            }
+            return Err(failed(&self.path, source));
+        }
+        Ok(self.path.clone())
+    }
+
+    /// Whether there was something to give back. Where others have changed the file meanwhile, or made it a link, it is left
+    /// alone.
+    pub(super) fn restore(&self) -> Result<bool> {
+        let held = self.text().and_then(|now| self.held(&now));
+        match (&held, self.unkept()) {
+            (Some(held), _) => rewrite(&self.path, held).map_err(|source| failed(&self.path, source))?,
+            (None, Some(error)) => return Err(error),
+            (None, None) => {}
+        }
+        self.forget()?;
+        Ok(held.is_some())
+    }
+
+    /// Whether the machine asks us by it.
+    pub(super) fn stands(&self) -> bool {
+        let Some(now) = self.text() else { return false };
+        let is_first = |link: String| link == LINK || (self.has_kept().is_some() && link != "lo");
+        let first = name_servers(&now).first().and_then(|first| (self.link_of)(first.ip()));
+        self.held(&now).is_some() || first.is_some_and(is_first)
+    }
+
+    /// Whether it names this server.
+    pub(super) fn names(&self, server: IpAddr) -> bool {
+        self.text().is_some_and(|now| names(&now, server))
+    }
+
+    /// Why it stays as it is when all is given back, though it leads to nobody then.
+    pub(super) fn unkept(&self) -> Option<HostResolverError> {
+        let now = self.text()?;
+        let server = self.ours_alone(&now)?;
+        match (self.held(&now), self.has_kept()) {
+            (Some(_), _) => None,
+            (None, None) => Some(HostResolverError::Unkept { server }),
+            (None, Some(kept)) => Some(HostResolverError::Changed { server, kept: kept.clone() }),
+        }
+    }
+
+    /// What it holds; nothing where it is a link.
+    fn text(&self) -> Option<String> {
+        if fs::read_link(&self.path).is_ok() {
+            return None;
+        }
+        fs::read_to_string(&self.path).ok()
+    }
+
+    /// What it held before we made this of it.
+    fn held(&self, now: &str) -> Option<String> {
+        let texts = [&self.kept, &self.lasting].into_iter().filter_map(|kept| fs::read_to_string(kept).ok());
+        texts.into_iter().find(|held| is_turned(now, held))
+    }
+
+    fn has_kept(&self) -> Option<&PathBuf> {
+        [&self.kept, &self.lasting].into_iter().find(|kept| kept.is_file())
+    }
+
+    /// The first of its servers, where all are on our link.
+    fn ours_alone(&self, text: &str) -> Option<IpAddr> {
+        let servers = name_servers(text);
+        let is_ours = |ip| (self.link_of)(ip).is_some_and(|link| link == LINK);
+        servers.first().filter(|_| servers.iter().all(|server| is_ours(server.ip()))).map(|first| first.ip())
+    }
+
+    fn keep(&self, text: &str) -> Result<()> {
+        write(&self.kept, text)?;
+        // Without it a boot takes the text, and `status` says so then.
+        if self.lasting.parent().is_some_and(Path::is_dir) && replace(&self.lasting, text).is_err() {
+            let _ = fs::remove_file(&self.lasting);
+        }
+        Ok(())
+    }
+
+    fn forget(&self) -> Result<()> {
+        for kept in [&self.kept, &self.lasting] {
+            match fs::remove_file(kept) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(failed(kept, source)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> HostResolverError {
+    HostResolverError::File { path: path.to_owned(), source }
+}
+
+/// A resolv.conf that names us in place of whom it named.
+fn turned(text: &str, server: IpAddr) -> String {
+    let is_server = |line: &&str| line.split_ascii_whitespace().next() == Some("nameserver");
+    let others = text.lines().filter(|line| !is_server(line)).map(|line| format!("{line}\n"));
+    [format!("nameserver {server}\n")].into_iter().chain(others).collect()
+}
+
+fn is_turned(now: &str, held: &str) -> bool {
+    let server = now.lines().next().and_then(|line| line.strip_prefix("nameserver ")?.parse().ok());
+    server.is_some_and(|server| turned(held, server) == now)
+}
+
+/// In its place, and cut only once the new text stands: on a full disk, too, it goes on naming somebody.
+fn rewrite(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)?;
+    file.sync_all()
+}
+
+const KEPT: &str = "/run/localdns/resolv.conf";
+const LASTING: &str = "/etc/localdns/resolv.conf";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_else_made_of_a_resolv_conf_is_not_undone() {
+        let held = "nameserver 10.2.0.2\nsearch a.b\nnameserver fd00::4\noptions edns0";
+        let ours = turned(held, [169, 254, 10, 10].into());
+        assert_eq!(ours, "nameserver 169.254.10.10\nsearch a.b\noptions edns0\n");
+        for (now, is_ours) in [
+            (ours.as_str(), true),
+            ("nameserver fd10::10\nsearch a.b\noptions edns0\n", true),
+            (held, false),
+            ("nameserver 169.254.10.10\n", false),
+            ("nameserver 169.254.10.10\nsearch c.d\noptions edns0\n", false),
+            ("nameserver so\nsearch a.b\noptions edns0\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_turned(now, held), is_ours, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_rewritten_is_never_empty_and_keeps_its_place() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("resolv.conf");
+        fs::write(&path, "a longer text than the next").expect("written");
+        let seen = fs::File::open(&path).expect("there");
+        rewrite(&path, "short").expect("written");
+        assert_eq!(io::read_to_string(seen).expect("read"), "short", "the same file");
+        let error = rewrite(&directory.path().join("absent"), "x").expect_err("it is not made");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    /// What there is of the three files.
+    fn texts(file: &OwnFile) -> [Option<String>; 3] {
+        [&file.path, &file.kept, &file.lasting].map(|path| fs::read_to_string(path).ok())
+    }
+
+    #[test]
+    fn whom_it_named_at_first_comes_back_whatever_we_made_of_it_meanwhile() {
+        let (held, other) = ("nameserver 10.2.0.2\nsearch a.b\n", "nameserver 10.2.0.9\n");
+        let (a, b) = ([169, 254, 10, 10].into(), [169, 254, 10, 11].into());
+        for (has_lasting, boots, between, back) in [
+            (true, false, None, Some(held)),
+            (true, true, None, Some(held)),
+            (false, false, None, Some(held)),
+            (true, true, Some(other), Some(other)),
+            (false, true, Some(other), Some(other)),
+            // Nobody knows, and that is told.
+            (false, true, None, None),
+        ] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let at = |name: &str| directory.path().join(name);
+            let file = OwnFile {
+                path: at("resolv.conf"),
+                kept: at("run/resolv.conf"),
+                lasting: at("etc/resolv.conf"),
+                link_of: |ip| ip.to_string().starts_with("169.254.10.").then(|| LINK.to_owned()),
+            };
+            if has_lasting {
+                fs::create_dir(at("etc")).expect("made");
+            }
+            let row = format!("{has_lasting} {boots} {between:?}");
+            fs::write(&file.path, held).expect("written");
+            assert!(!file.stands(), "{row}");
+            file.put(a).expect("put");
+            assert!(file.stands() && file.names(a) && !file.names(b), "{row}");
+            if boots {
+                fs::remove_dir_all(at("run")).expect("there");
+            }
+            if let Some(text) = between {
+                fs::write(&file.path, text).expect("written");
+                assert!(!file.stands(), "{row}");
+            }
+            file.put(b).expect("put");
+            file.put(b).expect("it stands");
+            assert!(file.names(b) && !file.names(a) && file.stands(), "{row}");
+            match back {
+                Some(back) => {
+                    assert!(file.unkept().is_none(), "{row}");
+                    assert!(file.restore().expect("it comes back"), "{row}");
+                    assert_eq!(texts(&file), [Some(back.to_owned()), None, None], "{row}");
+                    assert!(!file.restore().expect("once"), "{row}");
+                }
+                None => {
+                    assert!(
+                        matches!(file.unkept(), Some(HostResolverError::Unkept { server }) if server == b)
+                    );
+                    file.restore().expect_err("nobody knows");
+                    file.restore().expect_err("nor later");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_names_us_alone_and_was_changed_keeps_what_it_held() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = OwnFile {
+            path: directory.path().join("resolv.conf"),
+            kept: directory.path().join("run/resolv.conf"),
+            lasting: directory.path().join("etc/resolv.conf"),
+            link_of: |ip| (ip.to_string() != "10.2.0.2").then(|| LINK.to_owned()),
+        };
+        fs::write(&file.path, "nameserver 10.2.0.2\n").expect("written");
+        file.put([169, 254, 10, 10].into()).expect("put");
+        for (more, is_told) in [("options edns0\n", true), ("nameserver 10.2.0.2\n", false)] {
+            fs::write(&file.path, format!("nameserver 169.254.10.10\n{more}")).expect("written");
+            assert_eq!(matches!(file.restore(), Err(HostResolverError::Changed { .. })), is_told, "{more}");
+            assert_eq!(file.kept.exists(), is_told, "{more}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The machine's own lookups where the server's address becomes another, and after a boot.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use tests::{eventually, isolated, signal, tool};
+
+use super::host_resolver::{DROP_IN, Machine, RESOLVED_DROP_IN};
+use super::lab::{Lab, US};
+use super::never_dark::status;
+
+#[test]
+fn a_reload_to_another_address_takes_the_machines_own_lookups_there() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let (lab, machine) = (Lab::new(), Machine::new());
+        machine.state("configured");
+        for (how, file) in
+            [("networkd", DROP_IN), ("resolved", RESOLVED_DROP_IN), ("resolv.conf", "/etc/resolv.conf")]
+        {
+            fs::write("/etc/resolv.conf", ORIGINAL).expect("the test's own");
+            machine.resolv_conf(&format!("nameserver {A}\n"));
+            let serve = |options| machine.on_path(options);
+            let mut server =
+                lab.serve_corefile(&of(A), |options| serve(options.args(["-host-resolver", how])));
+            names(file, A);
+            // An address that joins it changes nothing; one in its place does.
+            server.write_corefile(&of(&format!("{B} {A}")));
+            server.signal("USR1");
+            server.wait_for_log(&format!("queries to {B} come here"), PATIENCE);
+            std::thread::sleep(Duration::from_secs(1));
+            names(file, A);
+            machine.resolv_conf(&format!("nameserver {B}\n"));
+            server.write_corefile(&of(B));
+            server.signal("USR1");
+            names(file, B);
+            signal(server.pid(), "TERM");
+            assert!(server.wait(Duration::from_secs(15)).success());
+            assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), ORIGINAL, "{how}");
+            assert!(!Path::new(DROP_IN).exists() && !Path::new(RESOLVED_DROP_IN).exists(), "{how}");
+            machine.down();
+        }
+    });
+}
+
+#[test]
+fn a_start_at_another_address_does_not_forget_whom_a_resolv_conf_named() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let (lab, machine) = (Lab::new(), Machine::new());
+        fs::write("/etc/resolv.conf", ORIGINAL).expect("the test's own");
+        for ip in [A, B] {
+            let mut server = lab.serve_corefile(&of(ip), |options| options.args(RESOLV_CONF));
+            names("/etc/resolv.conf", ip);
+            signal(server.pid(), "KILL");
+            server.wait(PATIENCE);
+        }
+        assert!(machine.down().contains("/etc/resolv.conf is as it was\n"));
+        assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), ORIGINAL);
+    });
+}
+
+#[test]
+fn what_a_resolv_conf_held_outlives_a_boot() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let (lab, machine) = (Lab::new(), Machine::new());
+        fs::create_dir_all("/etc/localdns").expect("the test's own");
+        fs::write("/etc/resolv.conf", ORIGINAL).expect("the test's own");
+        let serve = || lab.serve_corefile(&of(A), |options| options.args(RESOLV_CONF));
+        let killed = |mut server: tests::Server| {
+            names("/etc/resolv.conf", A);
+            signal(server.pid(), "KILL");
+            server.wait(PATIENCE);
+            fs::remove_dir_all("/run/localdns").expect("a boot");
+        };
+        killed(serve());
+        let server = serve();
+        server.wait_for_log(&format!("queries to {A} come here"), PATIENCE);
+        let said = status(&server, 0);
+        assert!(said.contains("lookups   of this machine come here, by /etc/resolv.conf\n"), "{said}");
+        drop(server);
+        assert!(machine.down().contains("/etc/resolv.conf is as it was\n"));
+        assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), ORIGINAL);
+        let left: Vec<_> = fs::read_dir("/etc/localdns").expect("it is there").flatten().collect();
+        assert!(left.iter().all(|entry| entry.file_name() != "resolv.conf"), "{left:?}");
+
+        // What another program wrote since is not what we made of it.
+        killed(serve());
+        fs::write("/etc/resolv.conf", "nameserver 10.2.0.9\n").expect("the test's own");
+        let server = serve();
+        names("/etc/resolv.conf", A);
+        drop(server);
+        machine.down();
+        assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), "nameserver 10.2.0.9\n");
+    });
+}
+
+#[test]
+fn a_resolv_conf_that_names_us_alone_and_that_nobody_can_give_back_is_told() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let (lab, machine) = (Lab::new(), Machine::new());
+        let _ = fs::remove_dir_all("/etc/localdns");
+        fs::write("/etc/resolv.conf", format!("nameserver {A}\n")).expect("the test's own");
+        let server = lab.serve_corefile(&of(A), |options| options.args(RESOLV_CONF));
+        server.wait_for_log(UNKEPT, PATIENCE);
+        let said = status(&server, 0);
+        assert!(said.contains("lookups   of this machine come here, by /etc/resolv.conf\n"), "{said}");
+        assert_eq!(said.matches(UNKEPT).count(), 1, "{said}");
+        // Nobody has taken it away.
+        std::thread::sleep(Duration::from_secs(32));
+        assert!(!server.log_text().contains("somebody has taken"), "{}", server.log_text());
+        drop(server);
+        let (code, said) = machine.tries_down();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&format!("left: this machine's own lookups: {UNKEPT}")), "{said}");
+        fs::write("/etc/resolv.conf", ORIGINAL).expect("as it says");
+        machine.down();
+    });
+}
+
+#[test]
+fn another_host_resolver_takes_back_what_the_one_before_left() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let (lab, machine) = (Lab::new(), Machine::new());
+        machine.state("configured");
+        machine.resolv_conf(&format!("nameserver {A}\n"));
+        fs::write("/etc/resolv.conf", ORIGINAL).expect("the test's own");
+        let all =
+            [("networkd", DROP_IN), ("resolved", RESOLVED_DROP_IN), ("resolv.conf", "/etc/resolv.conf")];
+        let is_turned = |file| fs::read_to_string(file).is_ok_and(|text| text.contains(A));
+        for (how, file) in all.into_iter().chain(all) {
+            let args = ["-host-resolver", how];
+            let mut server = lab.serve_corefile(&of(A), |options| machine.on_path(options.args(args)));
+            eventually(&format!("{how} alone"), Duration::from_secs(15), || {
+                all.iter().all(|(_, other)| is_turned(other) == (*other == file)).then_some(())
+            });
+            signal(server.pid(), "KILL");
+            server.wait(PATIENCE);
+        }
+        machine.down();
+        assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), ORIGINAL);
+    });
+}
+
+/// Waits until the file names this server, and no other.
+fn names(file: &str, ip: &str) {
+    let others = [A, B].into_iter().filter(|other| *other != ip);
+    let others: Vec<_> = others.collect();
+    eventually(&format!("{file} names {ip}"), Duration::from_secs(15), || {
+        let text = fs::read_to_string(file).ok()?;
+        (text.contains(ip) && others.iter().all(|other| !text.contains(other))).then_some(())
+    });
+}
+
+fn of(addresses: &str) -> String {
+    format!(
+        ".:53 {{\n    bind {addresses}\n    hosts {{\n        {US} who.test\n        ttl 5\n    }}\n    forward . 10.2.0.2\n}}\n"
+    )
+}
+
+const A: &str = "169.254.10.11";
+const B: &str = "169.254.10.12";
+const ORIGINAL: &str = "nameserver 10.2.0.2\nsearch a.b\n";
+const RESOLV_CONF: [&str; 2] = ["-host-resolver", "resolv.conf"];
+const UNKEPT: &str =
+    "/etc/resolv.conf names 169.254.10.11 alone, which is ours, and nobody has kept what it held";
+const PATIENCE: Duration = Duration::from_secs(10);
