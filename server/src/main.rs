@@ -162,7 +162,10 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
                 Ok(After::Goes) if server.is_beside_another() => {}
                 Ok(After::Goes) => aside.reloaded(&mut server),
                 Ok(After::TookOver(ready)) => {
-                    say_pid(&life, of_node)?;
+                    // Nobody else serves any more: that is no reason to end.
+                    if let Err(error) = say_pid(&life, of_node) {
+                        logger.warning(None, &error.text);
+                    }
                     let _ = ready.send(());
                     aside.reloaded(&mut server);
                 }

@@ -89,6 +89,24 @@ fn a_successor_that_cannot_serve_leaves_the_server_as_it_is() {
 }
 
 #[test]
+fn a_successor_that_cannot_write_its_pidfile_serves_on_and_says_so() {
+    isolated(|| {
+        let (manager, upstream, at) = (Manager::new(), upstream(), at());
+        let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
+        manager.wait_for("READY=1", 1, PATIENCE);
+        let pidfile = server.path("pid");
+        fs::remove_file(&pidfile).expect("it is there");
+        fs::create_dir(&pidfile).expect("the directory is the test's own");
+        signal(server.pid(), "USR2");
+        let line = server.wait_for_log("cannot write the pidfile", PATIENCE);
+        assert!(line.starts_with("[WARNING]") && line.contains("Is a directory"), "{line}");
+        manager.wait_for("READY=1", 2, PATIENCE);
+        assert!(server.wait(PATIENCE).success(), "the one before has gone");
+        assert_eq!(Ask::new("x.example", "A").of(at).short(), [LOCAL]);
+    });
+}
+
+#[test]
 fn one_that_has_handed_over_answers_what_it_has_in_flight_and_pings_no_more() {
     isolated(|| {
         let (manager, upstream, at) = (Manager::new(), upstream(), at());
