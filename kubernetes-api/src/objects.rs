@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order of `as usize`.
+    /// Every kind, in the order of `as usize`. A new one goes last, for snapshots have these numbers; eight find room in an index.
     pub const ALL: [Self; 5] = [Self::Service, Self::Slice, Self::Namespace, Self::Pod, Self::ServiceImport];
 
     /// As the API and its roles call it.

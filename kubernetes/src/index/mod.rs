@@ -293,6 +293,7 @@ fn hash_of_pod(address: IpAddr, namespace: &str) -> u64 {
 }
 
 fn bit(kind: Kind) -> u8 {
+    const { assert!(Kind::ALL.len() <= u8::BITS as usize) };
     1 << kind as u8
 }
 
