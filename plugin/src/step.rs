@@ -64,7 +64,8 @@ pub trait Back: std::fmt::Debug {
         false
     }
 
-    /// Changes the answer; what others would answer comes from `wishes`.
+    /// Changes the answer; what others would answer comes from `wishes`, and where that is still to come it says
+    /// [`Outward::Waits`], as `rewrite/cname.rs` does. Whoever adds records, or changes more of one than its TTL, clears AD.
     fn back(
         &self,
         sought: &Sought<'_>,
