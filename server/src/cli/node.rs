@@ -218,7 +218,7 @@ fn annotation(sub: &ArgMatches) -> Annotation {
 pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
     let health = sub.get_one("health-port").copied().unwrap_or(Settings::HEALTH_PORT);
-    let rules = text("rules").and_then(|name| RuleSet::named(name, health)).unwrap_or(RuleSet::Nft);
+    let rules = text("rules").and_then(|name| RuleSet::named(name, health)).expect("clap takes only these");
     Settings {
         rules,
         way_out: None,
