@@ -12,7 +12,7 @@ mod sync;
 mod testing;
 
 pub use answer::{
-    Answered, External, ExternalRules, Lent, Pods, Progress, Push, Recalled, Recalls, Responder, Rules,
-    Transfer,
+    Answered, External, ExternalRules, LentCluster, Pods, Progress, Push, Recalled, Recalls, Responder,
+    Rules, Transfer,
 };
 pub use index::{Index, Writer};

@@ -68,7 +68,7 @@ pub enum Pods {
 
 /// A cluster, for others that answer of it beside its own zones.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LentCluster {
     /// What is known.
     pub index: Arc<Index>,
     /// Who answers in the cluster's zones.

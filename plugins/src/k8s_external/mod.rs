@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::cluster_zone;
-use ::kubernetes::{Answered, External, ExternalRules, Lent};
+use ::kubernetes::{Answered, External, ExternalRules, LentCluster};
 use corefile::Directive;
 use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
@@ -68,7 +68,7 @@ struct Services {
     /// What was read makes one.
     external: Option<External>,
     /// What the block's `kubernetes` answers of.
-    cluster: Arc<OnceLock<Lent>>,
+    cluster: Arc<OnceLock<LentCluster>>,
     fallthrough: Fallthrough,
 }
 

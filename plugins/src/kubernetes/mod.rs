@@ -14,7 +14,7 @@ mod wrong;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules};
+use ::kubernetes::{Answered, LentCluster, Recalls as _, Responder, Rules};
 use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
@@ -48,7 +48,7 @@ impl SourceSpec for KubernetesSpec {
         let rules = Rules { own: own_addresses(context.endpoints), ..self.rules.clone() };
         let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
         let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
-        let lent = Lent { index, responder, recalls: cluster.clone() };
+        let lent = LentCluster { index, responder, recalls: cluster.clone() };
         // `kubernetes` stands once in a block, so neither value was set before.
         let _ = context.lent.get().set(lent);
         if self.is_searched {

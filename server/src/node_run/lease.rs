@@ -78,7 +78,7 @@ impl Keeper {
         let state = Arc::new(Leased::new(filler, settings.rules));
         let at_stop = settings.at_stop;
         let host = Host::new(settings.host_resolver, settings.upstreams.clone());
-        let worker = Worker {
+        let worker = LeaseThread {
             host,
             running: Arc::downgrade(running),
             settings,
@@ -153,7 +153,7 @@ impl Keeper {
 /// Addresses with what is to be told of them: who else has them, or that nobody serves them.
 type Misplaced = Vec<(IpAddr, String)>;
 
-struct Worker {
+struct LeaseThread {
     host: Host,
     running: Weak<Running>,
     settings: Settings,
@@ -180,7 +180,7 @@ struct Worker {
     failed_to_write: Arc<Mutex<Vec<String>>>,
 }
 
-impl Worker {
+impl LeaseThread {
     async fn run(mut self) {
         if let Some(running) = self.running.upgrade() {
             self.iptables = iptables::begin(&self.settings, &running.logger);

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::{Told, Worker, tell_lost};
+use super::{LeaseThread, Told, tell_lost};
 use crate::node_run::down::HANDS_OVER;
 
-impl Worker {
+impl LeaseThread {
     /// Keeps queries here, although nobody reads them, until this process has them again (true) or another one has them for
     /// good; so long `at_most`, then they go the way out.
     pub(super) async fn hold(&mut self, held: Sender<()>, at_most: Option<Duration>) -> bool {

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use configuration::Configuration;
 use node::{Leases, Listener, Rules, Seen, Standing};
 
-use super::Worker;
+use super::LeaseThread;
 use crate::node_run::{RuleSet, Settings, owners};
 
-impl Worker {
+impl LeaseThread {
     /// What is to be told of addresses on others' links, and of those that we left where nobody serves them; looked up when the
     /// addresses change, or one may have been moved, for others' links may have all services'.
     pub(super) async fn misplaced(

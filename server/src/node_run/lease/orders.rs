@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::kept::are_in_place;
-use super::{Told, Worker};
+use super::{LeaseThread, Told};
 use crate::node_run::discovery::{self, ListOrigin};
 use crate::node_run::down::{HANDS_OVER, REFUSED};
 use crate::node_run::host::State;
@@ -49,7 +49,7 @@ pub(super) fn hear(tell: mpsc::UnboundedSender<Told>) -> io::Result<Hearing> {
     Ok(hearing)
 }
 
-impl Worker {
+impl LeaseThread {
     pub(super) async fn obey(&mut self, order: Order) {
         match order.word.as_str() {
             // What it took away the next process would put back.

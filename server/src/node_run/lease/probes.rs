@@ -7,7 +7,7 @@ use node::Listener;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{Worker, patience};
+use super::{LeaseThread, patience};
 use crate::node_run::iptables::KeptRules;
 use crate::node_run::{RuleSet, is_clusters_without_us, is_link_local};
 use crate::watchdog::{self, DNS_PORT, Manner, Silent};
@@ -15,7 +15,7 @@ use configuration::Configuration;
 use listen::Running;
 use plugin::endpoint::Endpoint;
 
-impl Worker {
+impl LeaseThread {
     /// Who did not answer, and why.
     pub(super) async fn probe(
         &self,
