@@ -395,6 +395,10 @@ fn what_finds_no_room_makes_what_is_not_known_of_its_kind_unknown() {
     assert_eq!((wanted, ask(&cluster, "s9").as_str()), ([true, false], "services are not known"));
     list(&mut cluster, 3);
     assert!(!cluster.writer.wants_list(Kind::Service));
+    // Nor for one that finds no room in a nearly empty index.
+    cluster.writer.apply(service("a/large", "10.0.0.9", &"http:80/tcp ".repeat(1_000)));
+    assert!(!cluster.writer.wants_list(Kind::Service), "it would find as little room again");
+    list(&mut cluster, 3);
     assert_eq!(
         (ask(&cluster, "s0").as_str(), ask(&cluster, "s9").as_str()),
         ("A 10.0.0.1", "NXDOMAIN cluster.local.")

@@ -27,8 +27,9 @@ pub struct Writer {
     /// Octets of all of it, and how many there may be.
     octets: usize,
     most_octets: usize,
-    /// Kinds of which an object found no room: what is not known of them may be there.
-    crowded: u8,
+    /// Of each kind, what the smallest object takes that found no room since its last list began; `None` where all did. What is not
+    /// known of a kind of which one found none may be there.
+    refused: [Option<usize>; Kind::ALL.len()],
     /// How many lists of each kind have begun.
     lists: [u32; Kind::ALL.len()],
     /// Kinds of which a list is coming.
@@ -94,7 +95,7 @@ impl Writer {
             seen: Default::default(),
             octets: 0,
             most_octets,
-            crowded: 0,
+            refused: Default::default(),
             lists: [0; Kind::ALL.len()],
             listing: 0,
             gathering: 0,
@@ -128,6 +129,10 @@ impl Writer {
         let known = seen.get_mut(key);
         let before = known.as_ref().map_or(0, |known| known.octets as usize);
         let has_room = self.octets - before + octets <= self.most_octets;
+        if !has_room {
+            let refused = &mut self.refused[kind as usize];
+            *refused = Some(refused.map_or(octets, |least| least.min(octets)));
+        }
         let octets = if has_room { octets } else { before };
         self.octets = self.octets - before + octets;
         // An object has a few MiB at most.
@@ -138,7 +143,6 @@ impl Writer {
             None => {}
         }
         if !has_room {
-            self.crowded |= bit(kind);
             self.index.known.remove(bit(kind));
             self.watcher.crowded(kind, self.most_octets);
         }
@@ -398,7 +402,7 @@ impl Sink for Writer {
         self.end_list(kind, Vec::new(), false);
         self.lists[kind as usize] = self.lists[kind as usize].wrapping_add(1);
         self.listing |= bit(kind);
-        self.crowded &= !bit(kind);
+        self.refused[kind as usize] = None;
     }
 
     fn apply(&mut self, object: Object) {
@@ -424,7 +428,7 @@ impl Sink for Writer {
         let is_last = self.index.unknown().0 & !bit(kind) & !bit(Kind::Pod) == 0;
         self.end_list(kind, gone.into_iter().map(|(key, _)| key).collect(), is_last);
         self.tell_count(kind);
-        if self.crowded & bit(kind) == 0 {
+        if self.refused[kind as usize].is_none() {
             self.index.known.add(bit(kind));
         }
         self.watcher.complete(kind);
@@ -446,8 +450,12 @@ impl Sink for Writer {
     }
 
     fn wants_list(&mut self, kind: Kind) -> bool {
-        let is_crowded = self.crowded & !self.listing & bit(kind) != 0;
-        is_crowded && self.octets < self.most_octets / ROOM_AGAIN.1 * ROOM_AGAIN.0
+        // Where none fits all are refused again, and would be listed for without end.
+        let finds_room =
+            self.refused[kind as usize].is_some_and(|refused| self.octets + refused <= self.most_octets);
+        finds_room
+            && self.listing & bit(kind) == 0
+            && self.octets < self.most_octets / ROOM_AGAIN.1 * ROOM_AGAIN.0
     }
 
     fn asked(&mut self, asked: &Asked<'_>) {
