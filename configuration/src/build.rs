@@ -39,7 +39,7 @@ use query::{Block, ServedEndpoint, ServedZone};
 use wire::Name;
 
 use crate::circles;
-use crate::serving::{AdminPlan, Configuration, Listener};
+use crate::serving::{AdminPlan, Configuration, EndpointPlan};
 use crate::shared::Shared;
 use crate::tls;
 
@@ -52,7 +52,7 @@ impl Configuration {
     /// # Errors
     /// What cannot be served, at the word that says so.
     pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
-        let plan = plan_listeners(spec, addresses_of)?;
+        let plan = planned_zones(spec, addresses_of)?;
         kubernetes::keep_snapshots_apart(spec)?;
         // Who is asked for a name that we look up is asked over plain DNS.
         let plain = |planned: &&Planned| planned.endpoint.transport == Transport::Dns;
@@ -104,9 +104,9 @@ impl Configuration {
             zones.push(zone.clone());
             by_endpoint.entry(planned.endpoint).or_default().push(zone);
         }
-        let listeners = by_endpoint
+        let endpoints = by_endpoint
             .into_iter()
-            .map(|(endpoint, zones)| Ok((endpoint, listener(endpoint, zones, spec, &tls, shared)?)))
+            .map(|(endpoint, zones)| Ok((endpoint, endpoint_plan(endpoint, zones, spec, &tls, shared)?)))
             .collect::<Result<_>>()?;
         let admin = AdminPlan {
             health: unique(spec.said().map(|health: &HealthSpec| health.address)),
@@ -114,7 +114,7 @@ impl Configuration {
             metrics: unique(spec.said().map(|metrics: &PrometheusSpec| metrics.address)),
         };
         let configuration = Self {
-            listeners,
+            endpoints,
             blocks,
             zones,
             sockets: multisocket::sockets(spec),
@@ -138,7 +138,7 @@ struct Planned {
 }
 
 /// Which block serves which zone on which endpoint, and that none is served twice.
-fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<usize, Vec<Planned>>> {
+fn planned_zones(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<usize, Vec<Planned>>> {
     let mut plan: BTreeMap<usize, Vec<Planned>> = BTreeMap::new();
     let mut seen: HashMap<(Endpoint, Name), &Location> = HashMap::new();
     let mut carried: HashMap<SocketAddr, (Transport, &Location)> = HashMap::new();
@@ -289,13 +289,13 @@ fn identity(spec: &BlockSpec, endpoints: &[Endpoint]) -> String {
     identity
 }
 
-fn listener(
+fn endpoint_plan(
     endpoint: Endpoint,
     zones: Vec<Arc<ServedZone>>,
     spec: &Spec,
     tls: &HashMap<usize, Arc<ServerTls>>,
     shared: &Shared,
-) -> Result<Listener> {
+) -> Result<EndpointPlan> {
     let tls = match endpoint.transport {
         Transport::Dns => None,
         Transport::Tls => tls::of_listener(&zones, spec, tls)?,
@@ -313,7 +313,7 @@ fn listener(
         shared.zones.zone(&labels, shared.writers)
     });
     let served = ServedEndpoint { route: Arc::new(Route::new(zones)), dropped, probe: shared.probe };
-    Ok(Listener { served, timeouts, tls })
+    Ok(EndpointPlan { served, timeouts, tls })
 }
 
 /// Zones as the label `zones` has them.

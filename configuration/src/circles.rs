@@ -14,7 +14,7 @@ use corefile::{Located, Location};
 use forwarder::{Stanza, Upstream};
 use wire::Name;
 
-use crate::{Configuration, Listener};
+use crate::{Configuration, EndpointPlan};
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport};
 use plugin::{SetupError, Spec};
@@ -61,11 +61,11 @@ pub fn back_to(
 /// What is looked for, and what was found already: the steps grow with blocks and upstreams, not with their product, where
 /// upstreams are others' servers.
 struct Search<'h> {
-    listeners: &'h BTreeMap<Endpoint, Listener>,
+    endpoints: &'h BTreeMap<Endpoint, EndpointPlan>,
     /// Where each block serves which zones.
     homes: HashMap<usize, Vec<Home<'h>>>,
     /// Who hears what is sent to an address: to know that the machine is asked for its addresses.
-    heard: HashMap<Endpoint, Option<(Endpoint, &'h Listener)>>,
+    heard: HashMap<Endpoint, Option<(Endpoint, &'h EndpointPlan)>>,
 }
 
 type Home<'h> = (Endpoint, &'h ServedZone);
@@ -73,18 +73,18 @@ type Home<'h> = (Endpoint, &'h ServedZone);
 impl<'h> Search<'h> {
     fn new(configuration: &'h Configuration) -> Self {
         let mut homes: HashMap<usize, Vec<Home<'h>>> = HashMap::new();
-        for (endpoint, listener) in &configuration.listeners {
-            for zone in listener.served.route.zones() {
+        for (endpoint, plan) in &configuration.endpoints {
+            for zone in plan.served.route.zones() {
                 homes.entry(zone.block.index).or_default().push((*endpoint, zone));
             }
         }
-        Self { listeners: &configuration.listeners, homes, heard: HashMap::new() }
+        Self { endpoints: &configuration.endpoints, homes, heard: HashMap::new() }
     }
 
     /// Whether names below `from` that this block sends to `upstream` come to the same endpoint and zone again.
     fn leads_back(&mut self, block: usize, from: &Name, upstream: Endpoint) -> bool {
         // Most upstreams are at addresses that this server does not listen on: no name leads back from them.
-        if self.listener_at(upstream).is_none() {
+        if self.plan_at(upstream).is_none() {
             return false;
         }
         let homes = self.homes.get(&block).cloned().unwrap_or_default();
@@ -98,8 +98,8 @@ impl<'h> Search<'h> {
     fn comes_back(&mut self, home: Home<'h>, name: &Name, upstream: Endpoint) -> bool {
         let (mut seen, mut next) = (HashSet::new(), vec![upstream]);
         while let Some(upstream) = next.pop() {
-            let Some((endpoint, listener)) = self.listener_at(upstream) else { continue };
-            let Some(zone) = listener.served.route.longest(name) else { continue };
+            let Some((endpoint, plan)) = self.plan_at(upstream) else { continue };
+            let Some(zone) = plan.served.route.longest(name) else { continue };
             if (endpoint, zone.index) == (home.0, home.1.index) {
                 return true;
             }
@@ -116,16 +116,16 @@ impl<'h> Search<'h> {
 
     /// Who hears what is sent there: a socket of exactly this address comes before one of all, and of those the one of its
     /// family first.
-    fn listener_at(&mut self, endpoint: Endpoint) -> Option<(Endpoint, &'h Listener)> {
+    fn plan_at(&mut self, endpoint: Endpoint) -> Option<(Endpoint, &'h EndpointPlan)> {
         if let Some(known) = self.heard.get(&endpoint) {
             return *known;
         }
         let Endpoint { transport, address: at } = endpoint;
         let on = |ip: IpAddr| Endpoint { transport, address: SocketAddr::new(ip, at.port()) };
-        let wildcard = |ip: IpAddr| self.listeners.get_key_value(&on(ip));
+        let wildcard = |ip: IpAddr| self.endpoints.get_key_value(&on(ip));
         // An IPv6 endpoint may have a scope that the upstream lacks; the map keeps those of one address and port together.
-        let own = self.listeners.range(on(at.ip())..).next();
-        let exact = self.listeners.get_key_value(&endpoint);
+        let own = self.endpoints.range(on(at.ip())..).next();
+        let exact = self.endpoints.get_key_value(&endpoint);
         let same = |own: &Endpoint| (own.address.ip(), own.address.port()) == (at.ip(), at.port());
         let exact = exact.or_else(|| own.filter(|(own, _)| own.transport == transport && same(own)));
         let all: [IpAddr; 2] = match at {
@@ -134,7 +134,7 @@ impl<'h> Search<'h> {
         };
         let of_all =
             || all.into_iter().find_map(wildcard).filter(|(own, _)| node::leads_to(at, &[own.address]));
-        let found = exact.or_else(of_all).map(|(endpoint, listener)| (*endpoint, listener));
+        let found = exact.or_else(of_all).map(|(endpoint, plan)| (*endpoint, plan));
         self.heard.insert(endpoint, found);
         found
     }

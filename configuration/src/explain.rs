@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use wire::{Class, Flags, Name, Query, RType};
 
-use crate::{Configuration, Listener};
+use crate::{Configuration, EndpointPlan};
 use plugin::step::{Sought, question};
 
 /// `explain NAME [TYPE] [@ADDRESS]`.
@@ -40,14 +40,14 @@ pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, 
         added: wire::Added::NOTHING,
     };
     let mut text = String::new();
-    let bound: BTreeSet<_> = configuration.listeners.keys().map(|endpoint| endpoint.address).collect();
-    for (endpoint, listener) in &configuration.listeners {
+    let bound: BTreeSet<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address).collect();
+    for (endpoint, plan) in &configuration.endpoints {
         if !wish.address.is_none_or(|wanted| reaches(wanted, endpoint.address, &bound))
             || wish.port.is_some_and(|port| port != endpoint.address.port())
         {
             continue;
         }
-        let _ = writeln!(text, "{} {} @{endpoint}: {}", wish.name, wish.rtype, one(listener, &query));
+        let _ = writeln!(text, "{} {} @{endpoint}: {}", wish.name, wish.rtype, one(plan, &query));
     }
     match (text.is_empty(), wish.address, wish.port) {
         (false, ..) => Ok(text),
@@ -63,7 +63,7 @@ pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, 
     }
 }
 
-/// Whether who asks `wanted` is heard at that address: it is that one, or the wildcard of its family and no listener has
+/// Whether who asks `wanted` is heard at that address: it is that one, or the wildcard of its family and no endpoint has
 /// it alone.
 fn reaches(wanted: IpAddr, address: SocketAddr, bound: &BTreeSet<SocketAddr>) -> bool {
     let has_own = || bound.iter().any(|own| own.ip() == wanted && own.port() == address.port());
@@ -77,8 +77,8 @@ fn nothing_listens(wanted: &str, mut served: Vec<String>) -> String {
     format!("nothing listens on {wanted}, but on {}{more}", served.join(", "))
 }
 
-fn one(listener: &Listener, query: &Query<'_>) -> String {
-    let zone = match listener.served.route.find(query) {
+fn one(plan: &EndpointPlan, query: &Query<'_>) -> String {
+    let zone = match plan.served.route.find(query) {
         Ok(zone) => zone,
         Err(failure) => return format!("{}: {failure}", failure.rcode()),
     };

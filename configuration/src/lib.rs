@@ -16,5 +16,5 @@ mod tls;
 pub use build::{AddressesOf, zones_label};
 pub use circles::back_to;
 pub use explain::{Explain, explain};
-pub use serving::{AdminPlan, Configuration, Listener};
+pub use serving::{AdminPlan, Configuration, EndpointPlan};
 pub use shared::Shared;

@@ -18,7 +18,7 @@ use crate::shared::Shared;
 /// One configuration, ready to serve.
 pub struct Configuration {
     /// Every endpoint with the zones served there, sorted.
-    pub listeners: BTreeMap<Endpoint, Listener>,
+    pub endpoints: BTreeMap<Endpoint, EndpointPlan>,
     /// Every server block, in file order.
     pub blocks: Vec<Arc<Block>>,
     /// Every served zone, by its index.
@@ -53,7 +53,7 @@ pub struct AdminPlan {
 }
 
 /// One endpoint.
-pub struct Listener {
+pub struct EndpointPlan {
     /// Its zones.
     pub served: ServedEndpoint,
     /// TCP limits; the first block that has `timeouts` decides for its address.

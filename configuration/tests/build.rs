@@ -65,8 +65,8 @@ fn equal_zones_on_different_addresses_or_ports_are_served() {
     let scene = Scene::new(
         ". {\nbind 127.0.0.1\nwhoami\n}\n. {\nbind 127.0.0.2\nwhoami\n}\n.:54 example.org {\nwhoami\n}\n",
     );
-    let listeners: Vec<String> = scene.configuration.listeners.keys().map(ToString::to_string).collect();
-    assert_eq!(listeners, ["0.0.0.0:53", "0.0.0.0:54", "127.0.0.1:53", "127.0.0.2:53", "[::]:53", "[::]:54"]);
+    let endpoints: Vec<String> = scene.configuration.endpoints.keys().map(ToString::to_string).collect();
+    assert_eq!(endpoints, ["0.0.0.0:53", "0.0.0.0:54", "127.0.0.1:53", "127.0.0.2:53", "[::]:53", "[::]:54"]);
     assert_eq!(
         scene.configuration.banner(),
         [".:53 on 127.0.0.1", ".:53 on 127.0.0.2", "example.org.:53", ".:54"]

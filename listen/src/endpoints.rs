@@ -163,7 +163,7 @@ impl Endpoints {
     ) -> Arc<Configuration> {
         let old = running.configuration.load_full();
         // Told before the swap: whoever sees the new configuration finds there what is to become of a socket that it does not know.
-        self.close_others(|endpoint| configuration.listeners.contains_key(endpoint), &old, running);
+        self.close_others(|endpoint| configuration.endpoints.contains_key(endpoint), &old, running);
         running.configuration.store(configuration);
         self.open(bound, running, handle);
         old

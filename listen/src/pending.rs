@@ -97,15 +97,15 @@ mod tests {
         let scene = Scene::new(
             ". {\nbind 127.0.0.1\ntemplate IN A t {\nanswer \"t 1 IN CNAME x.u\"\nanswer \"t 1 IN CNAME y.u\"\nanswer \"t 1 IN CNAME z.u\"\n}\nforward . 192.0.2.53\n}\n",
         );
-        let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
+        let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
         let packet = packet("t", RType::A, None);
         let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-        let (zone, client) = (listener.served.route.find(&query).unwrap(), scene::client());
+        let (zone, client) = (plan.served.route.find(&query).unwrap(), scene::client());
         let context = scene.context(AT, &client);
         for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
             let mut tables = Tables::default();
             let mut evaluation = Evaluation::new(
-                &listener.served.route,
+                &plan.served.route,
                 &context,
                 &mut tables,
                 &query,

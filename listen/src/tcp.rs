@@ -121,13 +121,13 @@ impl Connection {
     pub(crate) async fn serve(mut self) {
         // Replies are small and must not wait for each other's ACK.
         let _ = self.stream.set_nodelay(true);
-        let limits = match self.running.configuration.load().listeners.get(&self.endpoint) {
-            Some(listener) => {
-                if let Some(tls) = &listener.tls {
+        let limits = match self.running.configuration.load().endpoints.get(&self.endpoint) {
+            Some(plan) => {
+                if let Some(tls) = &plan.tls {
                     let Ok(tls) = Tls::new(tls.config()) else { return };
                     self.tls = Some(Box::new(tls));
                 }
-                listener.timeouts
+                plan.timeouts
             }
             None => return,
         };

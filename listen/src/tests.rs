@@ -411,7 +411,7 @@ impl Server {
         let mut endpoints = Endpoints::new(Ours::LinkLocal, handover::Inherited::default());
         let configuration = running.configuration.load_full();
         let bound = endpoints.bind(
-            configuration.listeners.keys().copied(),
+            configuration.endpoints.keys().copied(),
             configuration.sockets,
             workers,
             handle,
@@ -426,7 +426,7 @@ impl Server {
         let (handle, running) = (self.handle, &self.running);
         let spec = scene::spec(corefile).unwrap();
         let configuration = Configuration::build(&spec, &running.shared, &|_| Ok(Vec::new())).unwrap();
-        let wanted = configuration.listeners.keys().copied();
+        let wanted = configuration.endpoints.keys().copied();
         let bound = self.endpoints.bind(wanted, configuration.sockets, self.workers.len(), handle).unwrap();
         self.endpoints.swap(Arc::new(configuration), bound, running, handle);
         running.settle(handle);

@@ -275,9 +275,9 @@ impl Worker {
     fn serve_batch(&mut self, configuration: &Configuration, socket_index: usize, now: Instant) -> bool {
         let Some(socket) = self.outputs.socket(socket_index) else { return true };
         let address = socket.address;
-        let Some(listener) = configuration.listeners.get(&Endpoint::dns(address)) else { return false };
+        let Some(plan) = configuration.endpoints.get(&Endpoint::dns(address)) else { return false };
         let mut batch = Batch {
-            listener,
+            plan,
             received: &self.received,
             replies: &mut socket.replies,
             outcomes: &mut self.outcomes,
@@ -314,7 +314,7 @@ impl Worker {
         let nanos = now.saturating_duration_since(began).as_nanos() as u64;
         let Some(socket) = self.outputs.socket(socket_index) else { return };
         let address = socket.address;
-        let Some(listener) = configuration.listeners.get(&Endpoint::dns(address)) else { return };
+        let Some(plan) = configuration.endpoints.get(&Endpoint::dns(address)) else { return };
         let zone_of =
             |outcome: &Outcome| outcome.zone.and_then(|index| configuration.zones.get(index as usize));
         let outcomes = &self.outcomes[..count];
@@ -322,10 +322,8 @@ impl Worker {
         for alike in outcomes.chunk_by(|one, next| one.is_like(next)) {
             let Some(first) = alike.first().filter(|first| first.counted) else { continue };
             let zone = zone_of(first);
-            let counters = zone.map_or_else(
-                || listener.served.dropped_counters(self.index),
-                |zone| zone.counters(self.index),
-            );
+            let counters = zone
+                .map_or_else(|| plan.served.dropped_counters(self.index), |zone| zone.counters(self.index));
             // A socket has clients of one family only.
             serve::count(counters, alike, Proto::Udp, address.is_ipv6(), nanos);
             logged |= zone.is_some_and(|zone| serve::is_logged(zone, first));

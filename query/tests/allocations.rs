@@ -120,7 +120,7 @@ impl Scene {
     /// Keeps an upstream's answer to the query in `packet`: one record per address, none is a denial.
     fn keep(&self, packet: &[u8], ttl: u32, addresses: &[[u8; 4]]) {
         let query = query(packet);
-        let zone = self.configuration.listeners[&Endpoint::dns(AT)].served.route.find(&query).unwrap();
+        let zone = self.configuration.endpoints[&Endpoint::dns(AT)].served.route.find(&query).unwrap();
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let mut reply = packet[..12].to_vec();
         reply[2] |= 0x80;
@@ -154,11 +154,11 @@ impl Scene {
         let client = self.client.into();
         let context = QueryContext::new(self.now, &client, self.client, Proto::Udp, 0);
         let mut tables = Tables::default();
-        let listener = &self.configuration.listeners[&Endpoint::dns(AT)].served;
+        let served = &self.configuration.endpoints[&Endpoint::dns(AT)].served;
         let gate = accept(packet);
         let mut outcome = Outcome::OPEN;
         let out = &mut self.out;
-        match serve::serve(listener, &gate, &context, &mut tables, out, &mut outcome) {
+        match serve::serve(served, &gate, &context, &mut tables, out, &mut outcome) {
             Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {}
             Served::Nothing
             | Served::Silence
@@ -185,7 +185,7 @@ impl Scene {
             }
             None => {
                 serve::count(
-                    listener.dropped_counters(0),
+                    served.dropped_counters(0),
                     alike,
                     seen.proto,
                     self.client.is_ipv6(),

@@ -31,7 +31,7 @@ fn found(route: &Route, name: &str, rtype: RType, class: Class) -> String {
 }
 
 fn route<'s>(scene: &'s Scene, at: &str) -> &'s Route {
-    &scene.configuration.listeners[&at.parse().unwrap()].served.route
+    &scene.configuration.endpoints[&at.parse().unwrap()].served.route
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use configuration::{Configuration, Listener, Shared};
+use configuration::{Configuration, EndpointPlan, Shared};
 use hickory_proto::op::Message;
 use observe::Format;
 use observe::paper::Paper;
@@ -93,8 +93,8 @@ impl Scene {
         self.configuration.look_at_files(&self.shared, self.now, &self.shared.logger);
     }
 
-    fn listener(&self, at: &str) -> &Listener {
-        &self.configuration.listeners[&at.parse::<Endpoint>().unwrap()]
+    fn plan(&self, at: &str) -> &EndpointPlan {
+        &self.configuration.endpoints[&at.parse::<Endpoint>().unwrap()]
     }
 
     /// What a plugin knows of a client's query to a listen address.
@@ -110,8 +110,8 @@ impl Scene {
         let mut out = b"left over".to_vec();
         let gate = accept(packet);
         let mut outcome = serve::Outcome::OPEN;
-        let listener = self.listener(at);
-        match serve::serve(&listener.served, &gate, &context, &mut tables, &mut out, &mut outcome) {
+        let plan = self.plan(at);
+        match serve::serve(&plan.served, &gate, &context, &mut tables, &mut out, &mut outcome) {
             Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
             Served::Ask { replied: false, asked } => Sent::Ask(asked.patience, Vec::new()),
             Served::Follow { replied: false, lookups } => {
@@ -136,7 +136,7 @@ impl Scene {
     pub fn keep(&self, at: &str, name: &str, rtype: RType, records: &[&str]) {
         let packet = packet(name, rtype, None);
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
-        let zone = self.listener(at).served.route.find(&query).unwrap();
+        let zone = self.plan(at).served.route.find(&query).unwrap();
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let mut made = plugins::zonetext::TextRecords::new(query.question);
         for record in records {

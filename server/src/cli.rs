@@ -11,7 +11,7 @@ use wire::{Name, RType};
 use node_resolver::Request;
 use refresher::{Environment, Once};
 
-use crate::node_run::{Annotation, Settings};
+use crate::node_run::{Annotation, RuleSet, Settings};
 use ::node_cache::Template;
 use admin::AdminAddress;
 use configuration::Explain;
@@ -444,8 +444,8 @@ fn wanted(flag: &str) -> String {
             "a FILE".to_owned()
         }
         "status" => "a PATH".to_owned(),
-        "rules" => "nft, iptables, node-cache or none".to_owned(),
-        "host-resolver" => "networkd, resolved, resolv.conf or none".to_owned(),
+        "rules" => one_of(&RuleSet::NAMES),
+        "host-resolver" => one_of(&node::HOST_RESOLVERS),
         "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
         "link" => "the name of an interface, 1 to 15 characters".to_owned(),
         "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
@@ -453,8 +453,17 @@ fn wanted(flag: &str) -> String {
         "syncinterval" => "a number of seconds or a duration, as 60 or 60s".to_owned(),
         "exporter" => "an ADDRESS:PORT, or off".to_owned(),
         "metrics-listen-address" | "prometheus-listen-address" => "an ADDRESS:PORT".to_owned(),
-        "at-stop" => "way-out or clean".to_owned(),
+        "at-stop" => one_of(&node::AT_STOP),
         _ => "true or false".to_owned(),
+    }
+}
+
+/// `a, b or c`.
+fn one_of(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 

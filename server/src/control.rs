@@ -25,7 +25,7 @@ use crate::origin::{self, Draft, Origin};
 use crate::pages::plan;
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
-use crate::succession::HandoverEvents;
+use crate::successor::HandoverEvents;
 use crate::watchdog::Watchdog;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
@@ -212,7 +212,7 @@ impl Server {
     /// Whether a look found another Corefile than the one that serves; an unreadable file counts once.
     pub fn changed(&self, found: String, last_seen: &mut String) -> bool {
         let changed = found != *last_seen && found != self.reloads.hash();
-        // What was wrong is mended where the file is again what serves.
+        // The file was put back to what serves: the failed reload is no longer worth telling.
         if found == self.reloads.hash() {
             self.reloads.mended();
         }
@@ -225,7 +225,7 @@ impl Server {
         if self.is_let_go() {
             self.endpoints.let_go();
         }
-        let wanted = configuration.listeners.keys().copied();
+        let wanted = configuration.endpoints.keys().copied();
         let bound = self.endpoints.bind(wanted, configuration.sockets, self.workers.len(), &self.handle);
         let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         let prepared = self.admin.prepare(plan(&configuration.admin, self.more_pages))?;

@@ -23,7 +23,7 @@ use server::node_run::{self, Listed, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
 use server::signals::{Life, Requested, Signals, write_pidfile};
-use server::succession::HandoverEvent;
+use server::successor::HandoverEvent;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
@@ -341,10 +341,10 @@ fn check(flags: &Flags) -> Result<ExitCode, Failure> {
     let blocks = count(configuration.blocks.len(), "server block");
     let zones: std::collections::BTreeSet<_> = configuration.zones.iter().map(|zone| zone.zone).collect();
     let zones = count(zones.len(), "zone");
-    let place = if configuration.listeners.keys().all(|endpoint| endpoint.address.ip().is_unspecified()) {
+    let place = if configuration.endpoints.keys().all(|endpoint| endpoint.address.ip().is_unspecified()) {
         "every address".to_owned()
     } else {
-        let addresses = configuration.listeners.len();
+        let addresses = configuration.endpoints.len();
         format!("{addresses} address{}", if addresses == 1 { "" } else { "es" })
     };
     let what = match is_unnamed(flags, None) {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 
+use crate::metrics::{self, ServerMetrics};
 use crate::node_run::exporter;
 use crate::refreshing::Refreshed;
-use crate::report::{self, ServerMetrics};
 use admin::{AdminAddress, AdminServer, Content, ServedPages};
 use configuration::AdminPlan;
 use listen::Running;
@@ -54,7 +54,7 @@ pub(crate) fn admin_server(
         exporter: Some(Box::new(move || exporter().unwrap_or_default())),
     };
     let admin = AdminServer::new(handle.clone(), content, running.logger.clone());
-    let _ = collector.set(report::collector(running, told, admin.health_probe()));
+    let _ = collector.set(metrics::collector(running, told, admin.health_probe()));
     admin
 }
 

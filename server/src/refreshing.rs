@@ -31,7 +31,7 @@ pub fn once(
 }
 
 fn upstreams(configuration: &Configuration) -> Upstreams {
-    let ours = configuration.listeners.keys().map(|endpoint| endpoint.address).collect();
+    let ours = configuration.endpoints.keys().map(|endpoint| endpoint.address).collect();
     Upstreams { ours, forwarded: forwarded(configuration) }
 }
 

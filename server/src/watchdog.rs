@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
 use crate::left_rules::leads_away;
-use crate::succession::{HandoverEvent, HandoverEvents};
+use crate::successor::{HandoverEvent, HandoverEvents};
 use listen::{Expected, Running};
 use plugin::endpoint::{Endpoint, Transport};
 
@@ -112,7 +112,7 @@ async fn run(
 /// Tells of rules that nobody keeps, and that lead our queries away; whether there are any.
 fn tell_of_rules(running: &Running, silent: &str) -> bool {
     let configuration = running.configuration.load();
-    let addresses: Vec<_> = configuration.listeners.keys().map(|endpoint| endpoint.address.ip()).collect();
+    let addresses: Vec<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip()).collect();
     let Some(why) = leads_away(&addresses) else { return false };
     running.logger.error(None, &format!("{silent}: {why}"));
     true
@@ -141,7 +141,7 @@ async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String
         let at = endpoint.address;
         at.port() != DNS_PORT || !led_away.contains(&at.ip())
     };
-    let endpoints = || configuration.listeners.keys().filter(is_here);
+    let endpoints = || configuration.endpoints.keys().filter(is_here);
     for &endpoint in endpoints().filter(|endpoint| endpoint.transport == Transport::Dns) {
         let (running, query, places) = (running.clone(), query.clone(), places.clone());
         asked.spawn(async move {

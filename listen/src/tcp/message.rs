@@ -51,7 +51,7 @@ impl Connection {
         transfer: &mut Option<Box<Transfer>>,
     ) -> bool {
         let configuration = self.running.configuration.load();
-        let Some(listener) = configuration.listeners.get(&self.endpoint) else { return false };
+        let Some(plan) = configuration.endpoints.get(&self.endpoint) else { return false };
         let (client, writer) = (self.peer.into(), self.running.inboxes.len());
         let context = QueryContext::new(now, &client, self.local, Proto::Tcp, writer);
         let mut tables = Tables::default();
@@ -59,7 +59,7 @@ impl Connection {
         let gate = if whole { gate(message) } else { accept_truncated(message) };
         #[cfg(test)]
         crate::failpoint::packet(&gate);
-        match serve::serve(&listener.served, &gate, &context, &mut tables, out, &mut outcome) {
+        match serve::serve(&plan.served, &gate, &context, &mut tables, out, &mut outcome) {
             // Responses and messages without a whole header are not a client's: the connection is closed.
             Served::Nothing => return false,
             Served::Silence => {
@@ -94,7 +94,7 @@ impl Connection {
             }
             Served::Reply => {}
         }
-        self.observe(&configuration, &listener.served, &gate, &outcome, now);
+        self.observe(&configuration, &plan.served, &gate, &outcome, now);
         true
     }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use configuration::Listener;
+use configuration::EndpointPlan;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::serve::{self, Outcome, Served};
@@ -14,7 +14,7 @@ use crate::waiter::{Client, Miss};
 
 /// The datagrams that one call took from a listen socket, on their way to replies.
 pub(super) struct Batch<'b, 'h> {
-    pub(super) listener: &'h Listener,
+    pub(super) plan: &'h EndpointPlan,
     pub(super) received: &'b Received,
     pub(super) replies: &'b mut Outgoing,
     pub(super) outcomes: &'b mut [Outcome],
@@ -30,7 +30,7 @@ pub(super) struct Batch<'b, 'h> {
 impl Batch<'_, '_> {
     /// Answers what memory knows of those that were not begun.
     pub(super) fn serve(&mut self) {
-        let Self { listener, now, address, socket_index, .. } = *self;
+        let Self { plan, now, address, socket_index, .. } = *self;
         let (mut gate, mut tables) = (Gate::Drop, Tables::default());
         let client = |datagram: &Datagram<'_>, replied| match replied {
             true => Client::Nobody,
@@ -56,7 +56,7 @@ impl Batch<'_, '_> {
             look_over(&mut gate, &datagram);
             #[cfg(test)]
             crate::failpoint::packet(&gate);
-            match serve::serve(&listener.served, &gate, &context, &mut tables, out, outcome) {
+            match serve::serve(&plan.served, &gate, &context, &mut tables, out, outcome) {
                 Served::Nothing | Served::Silence => {}
                 // Over UDP there is no transfer.
                 Served::Stream(streaming) => drop(streaming),

@@ -44,16 +44,15 @@ fn told_of(
     proto: Proto,
     says: &dyn Fn(&Query<'_>, &mut Reply<'_>),
 ) -> (Box<Message>, usize) {
-    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
+    let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let zone = listener.served.route.find(&query).unwrap();
+    let zone = plan.served.route.find(&query).unwrap();
     let client = scene::client();
     let context = QueryContext::new(scene.now, &client, AT.parse().unwrap(), proto, 0);
     let (mut tables, mut found, mut spent, mut names) = (Tables::default(), Vec::new(), Spent::default(), 0);
     loop {
-        let mut evaluation =
-            Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, spent);
+        let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {
             Ok(End::Told(message, _)) => return (message, names),
             Ok(End::Silence) => panic!("silence"),

@@ -173,7 +173,7 @@ fn a_wish_that_fails_is_no_empty_answer() {
 fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
     let corefile = format!(". {{\nbind 127.0.0.1\n{CACHE}\n}}\nother {{\nbind 127.0.0.1\n{CACHE}\n}}\n");
     let scene = Scene::with_step(&corefile, Wants::of(&[]));
-    let route = &scene.configuration.listeners[&AT.parse().unwrap()].served.route;
+    let route = &scene.configuration.endpoints[&AT.parse().unwrap()].served.route;
     let (packet, elsewhere) =
         (scene::packet("far.example.org", RType::A, None), scene::packet("far.other", RType::A, None));
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
@@ -218,10 +218,10 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
 #[test]
 fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let scene = scene(CACHE, &[]);
-    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
+    let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("far.example.org", RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let zone = listener.served.route.find(&query).unwrap();
+    let zone = plan.served.route.find(&query).unwrap();
     let mut octets = Vec::new();
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
@@ -231,7 +231,7 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let wait_with = |found: Arc<InnerAnswer>| {
         let (mut tables, found) = (Tables::default(), vec![found]);
         let evaluation =
-            Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, Spent::default());
+            Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, Spent::default());
         evaluation.wait(zone)
     };
     let wait = || wait_with(found());
@@ -268,16 +268,15 @@ fn rounds(
     name: &str,
     said: impl Fn(&str) -> Result<u8, Failure>,
 ) -> (Vec<Vec<String>>, String) {
-    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
+    let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let zone = listener.served.route.find(&query).unwrap();
+    let zone = plan.served.route.find(&query).unwrap();
     let client = scene::client();
     let (mut tables, context) = (Tables::default(), scene.context(AT, &client));
     let (mut found, mut spent, mut rounds) = (Vec::new(), Spent::default(), Vec::new());
     loop {
-        let mut evaluation =
-            Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, spent);
+        let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {
             Ok(End::Silence) => return (rounds, "silence".to_owned()),
             Ok(End::Told(message, _)) => {
@@ -383,14 +382,14 @@ fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
     let (asked, told) = rounds(&scene, "a.example.org", octet);
     assert_eq!((asked, told.as_str()), (vec![vec!["xyz.other.".to_owned()]], "NOERROR 1 2 3"));
     // The first block asks, not the one that serves the name.
-    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
+    let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("a.example.org", RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let (zone, mut tables) = (listener.served.route.find(&query).unwrap(), Tables::default());
+    let (zone, mut tables) = (plan.served.route.find(&query).unwrap(), Tables::default());
     let client = scene::client();
     let context = scene.context(AT, &client);
     let mut evaluation =
-        Evaluation::new(&listener.served.route, &context, &mut tables, &query, Vec::new(), Spent::default());
+        Evaluation::new(&plan.served.route, &context, &mut tables, &query, Vec::new(), Spent::default());
     assert!(evaluation.run(zone).is_err());
     assert_eq!(
         evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}")).asked[0].zone.block.index,

@@ -130,7 +130,7 @@ pub(super) fn settings(command: Command) -> Command {
                 .long("rules")
                 .value_name("SET")
                 .default_value("nft")
-                .value_parser(PossibleValuesParser::new(["nft", "iptables", "node-cache", "none"]))
+                .value_parser(PossibleValuesParser::new(RuleSet::NAMES))
                 .help("Who changes the firewall: nft, in tables of our own, with leases; iptables, by AKS's eight rules; node-cache, by its twelve for each address; or none"),
         )
         .arg(
@@ -154,7 +154,7 @@ pub(super) fn settings(command: Command) -> Command {
                 .long("host-resolver")
                 .value_name("WHO")
                 .default_value("networkd")
-                .value_parser(PossibleValuesParser::new(["networkd", "resolved", "resolv.conf", "none"]))
+                .value_parser(PossibleValuesParser::new(HOST_RESOLVERS))
                 .help("Who is told that this machine's own lookups come here: networkd, resolved, resolv.conf, or none"),
         )
         .arg(
@@ -182,7 +182,7 @@ pub(super) fn settings(command: Command) -> Command {
             Arg::new("at-stop")
                 .long("at-stop")
                 .value_name("WHAT")
-                .value_parser(PossibleValuesParser::new(["way-out", "clean"]))
+                .value_parser(PossibleValuesParser::new(AT_STOP))
                 .help("What a stop leaves: way-out, addresses and rules, so that clients get to an upstream; or nothing: clean [default: way-out with -rules nft, else clean]"),
         )
 }
@@ -276,6 +276,10 @@ fn mark(text: &str) -> Result<u32, String> {
     number.ok().filter(|mark| *mark != 0).ok_or_else(|| "no mark".to_owned())
 }
 
+/// What `-host-resolver` may be.
+pub(super) const HOST_RESOLVERS: [&str; 4] = ["networkd", "resolved", "resolv.conf", "none"];
+/// What `-at-stop` may be.
+pub(super) const AT_STOP: [&str; 2] = ["way-out", "clean"];
 /// Where `node run` writes its process id unless said.
 const PIDFILE: &str = "/run/localdns.pid";
 /// What a lease may last.

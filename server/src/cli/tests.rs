@@ -106,7 +106,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     };
     assert_eq!((flags.conf, flags.dns_port), (Some("/b".into()), 1053));
     assert_eq!((flags.pidfile, flags.quiet), (Some("/c".into()), true));
-    let rules = crate::node_run::RuleSet::Iptables(::node::Iptables::NodeCache(8081));
+    let rules = RuleSet::Iptables(::node::Iptables::NodeCache(8081));
     assert_eq!((settings.rules, settings.lease, settings.mark), (rules, None, 7));
     assert_eq!((settings.masquerade, settings.link.as_str()), (false, "dns0"));
     assert_eq!(settings.host_resolver, ::node::HostResolver::None);

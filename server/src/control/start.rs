@@ -11,12 +11,12 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Senders, Server, StartError, Succession, addresses_of};
 use crate::cli::Flags;
+use crate::metrics::ServerMetrics;
 use crate::node_run::{self, Discovery, Keeper, Leased, Settings};
 use crate::origin::{Draft, Origin};
 use crate::pages::{admin_server, plan};
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
-use crate::report::ServerMetrics;
 use crate::status::Status;
 use crate::warm;
 use crate::watchdog::{InPlace, Watchdog};
@@ -44,7 +44,7 @@ impl Server {
     ) -> Result<Self, StartError> {
         let env = |name: &str| std::env::var(name).ok();
         let predecessor =
-            crate::succession::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
+            crate::successor::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
         let mut inherited = match &predecessor {
             Some(predecessor) => predecessor.sockets().map_err(StartError::Predecessor)?,
             None => Inherited::from_manager(&env),
@@ -68,7 +68,7 @@ impl Server {
         }
         let workers = running.workers();
         let mut endpoints = Endpoints::new(ours, inherited);
-        let wanted = configuration.listeners.keys().copied();
+        let wanted = configuration.endpoints.keys().copied();
         let bound = endpoints.bind(wanted, configuration.sockets, workers, handle);
         let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
         let reloads = Arc::new(Reloads::default());

@@ -13,7 +13,7 @@ use super::Server;
 use crate::cli::Flags;
 
 use crate::origin::Origin;
-use crate::succession::{self, HandoverEvent, HandoverEvents, Started};
+use crate::successor::{self, HandoverEvent, HandoverEvents, Started};
 use crate::warm;
 
 /// What this process has to do with the one before and the one after.
@@ -70,7 +70,7 @@ impl Server {
             _ if self.is_beside_another() => Err("another upgrade is under way".to_owned()),
             (Origin::Text(_), _) => Err("the Corefile came by a pipe, which a successor has not".to_owned()),
             (_, 1) => Err("the first process of a container cannot be replaced: start a container beside it, with -handover".to_owned()),
-            _ => succession::start_again().map_err(|error| error.to_string()),
+            _ => successor::start_again().map_err(|error| error.to_string()),
         };
         match started {
             Ok((giver, started)) => self.hand_over(giver, started),
@@ -81,7 +81,7 @@ impl Server {
     fn hand_over(&mut self, giver: Giver, started: Started) {
         self.succession.started = started.clone();
         let begun = self.endpoints.copies(warm::leave(&self.running)).and_then(|sockets| {
-            succession::hand_over(giver, sockets, started, self.succession.events.clone())
+            successor::hand_over(giver, sockets, started, self.succession.events.clone())
         });
         match begun {
             Ok(()) => self.is_under_way(true),
@@ -109,7 +109,7 @@ impl Server {
             HandoverEvent::Settled(may_say_so) => match self.succession.taker.take() {
                 Some(taker) => {
                     self.succession.succeeds = true;
-                    let told = succession::succeed(taker, may_say_so, self.succession.events.clone());
+                    let told = successor::succeed(taker, may_say_so, self.succession.events.clone());
                     told.map_err(|error| error.to_string())?;
                 }
                 None => {
@@ -165,7 +165,7 @@ impl Server {
             self.running.logger.warning(None, &text);
         }
         if let Some(path) = &self.succession.handover
-            && let Err(error) = succession::await_successors(path, self.succession.events.clone())
+            && let Err(error) = successor::await_successors(path, self.succession.events.clone())
         {
             let text = format!("nobody can take over at {}: {error}", path.display());
             self.running.logger.warning(None, &text);

@@ -54,7 +54,7 @@ fn of_group(group: &str, root: &Path) -> Option<[Option<f64>; 2]> {
 /// Whom the zones of an address forward all their names to, IPv4 as there, each with its zone and port.
 fn forwards(configuration: &Configuration, listener: IpAddr) -> Vec<(String, String)> {
     let mut rows = Vec::new();
-    for endpoint in configuration.listeners.keys().filter(|at| at.address.ip() == listener) {
+    for endpoint in configuration.endpoints.keys().filter(|at| at.address.ip() == listener) {
         let label = endpoint.label();
         for zone in configuration.zones.iter().filter(|zone| zone.server == label) {
             let chain = zone.block.pipeline.forwarding().map(|forwarding| &forwarding.chain);

@@ -280,7 +280,7 @@ impl LeaseThread {
     /// Sees to it that upstreams are those of the node's network as it is now, and that others can read who they are.
     fn follow(&mut self, running: &Running, configuration: &Arc<Configuration>) {
         let own = |ip| {
-            configuration.listeners.keys().any(|own| own.address.ip() == ip) || discovery::is_on_our_link(ip)
+            configuration.endpoints.keys().any(|own| own.address.ip() == ip) || discovery::is_on_our_link(ip)
         };
         let first = self.written.is_none();
         let logger = &running.logger;

@@ -42,7 +42,7 @@ pub use leased::Leased;
 pub use report::Report;
 pub use up::{Up, up};
 
-use configuration::Configuration;
+use configuration::{Configuration, EndpointPlan};
 use plugin::endpoint::Transport;
 use plugin::{SetupError, Spec};
 use plugins::bind::BindSpec;
@@ -88,6 +88,9 @@ pub enum RuleSet {
 }
 
 impl RuleSet {
+    /// What `-rules` may be.
+    pub(crate) const NAMES: [&str; 4] = ["nft", "iptables", "node-cache", "none"];
+
     /// As the command line names it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -135,7 +138,7 @@ pub enum AtStop {
 /// Our addresses, each with its way out; and what is wrong with those that have none.
 pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listener>, Vec<String>) {
     let (mut listeners, mut notes) = (Vec::new(), Vec::new());
-    for (endpoint, listener) in &configuration.listeners {
+    for (endpoint, plan) in &configuration.endpoints {
         let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
         if endpoint.transport != Transport::Dns || port != DNS_PORT {
             continue;
@@ -151,9 +154,9 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
             continue;
         }
         let given = settings.way_out.filter(|target| target.is_ipv4() == ip.is_ipv4());
-        let way_out = given.or_else(|| usable(configuration, listener, ip).into_iter().next());
+        let way_out = given.or_else(|| usable(configuration, plan, ip).into_iter().next());
         if way_out.is_none() && is_link_local(ip) {
-            notes.push(match forwards_root(listener).is_some() {
+            notes.push(match forwards_root(plan).is_some() {
                 true => format!(
                     "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
                 ),
@@ -188,15 +191,15 @@ pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
 }
 
 /// What a listener's `forward .` is, if it has one.
-fn forwards_root(listener: &configuration::Listener) -> Option<&Arc<forwarder::Stanza>> {
-    let chain = &listener.served.route.zone(&Name::ROOT)?.block.pipeline.forwarding()?.chain;
+fn forwards_root(plan: &EndpointPlan) -> Option<&Arc<forwarder::Stanza>> {
+    let chain = &plan.served.route.zone(&Name::ROOT)?.block.pipeline.forwarding()?.chain;
     chain.stanzas().iter().find(|stanza| stanza.matches(&Name::ROOT))
 }
 
-/// The upstreams of a listener's `forward .` that can be its way out: those that are up first, each in their order.
-fn usable(configuration: &Configuration, listener: &configuration::Listener, ip: IpAddr) -> Vec<IpAddr> {
-    let Some(stanza) = forwards_root(listener) else { return Vec::new() };
-    let is_ours = |target| configuration.listeners.keys().any(|ours| ours.address.ip() == target);
+/// The upstreams of an endpoint's `forward .` that can be its way out: those that are up first, each in their order.
+fn usable(configuration: &Configuration, plan: &EndpointPlan, ip: IpAddr) -> Vec<IpAddr> {
+    let Some(stanza) = forwards_root(plan) else { return Vec::new() };
+    let is_ours = |target| configuration.endpoints.keys().any(|ours| ours.address.ip() == target);
     let upstreams = stanza.upstreams();
     let usable = upstreams.iter().filter(|upstream| {
         let address = upstream.address();
@@ -227,7 +230,7 @@ fn as_led(
         let ip = listener.address;
         let stands = led.iter().find_map(|(led, target)| target.filter(|_| *led == ip));
         let given = settings.way_out.is_some_and(|target| target.is_ipv4() == ip.is_ipv4());
-        let mut endpoints = configuration.listeners.iter();
+        let mut endpoints = configuration.endpoints.iter();
         let of_ip = endpoints.find(|(endpoint, _)| {
             endpoint.transport == Transport::Dns && endpoint.address == (ip, DNS_PORT).into()
         });

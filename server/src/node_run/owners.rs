@@ -42,7 +42,7 @@ pub(super) fn told(listeners: &[Listener], settings: &Settings) -> Vec<(IpAddr, 
 /// the resolv.conf of pods that started then.
 pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, String)> {
     let is_bound = |ip: IpAddr| {
-        let mut own = configuration.listeners.keys().map(|endpoint| endpoint.address.ip());
+        let mut own = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip());
         own.any(|own| own == ip || own.is_unspecified())
     };
     let added = node::added_addresses().await.unwrap_or_default();
