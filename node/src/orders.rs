@@ -145,9 +145,9 @@ impl Order {
 }
 
 impl Running {
-    /// Every server that hears words here. A socket of our name that is somebody else's is none; nor is one that takes nobody,
-    /// whosever it is: ours takes who comes, and who of ours hangs is known by its leases. Nor is a name that leads nowhere, as one
-    /// with a line's end in it makes the table show.
+    /// Every server that hears words here. A socket of our name that is somebody else's is none; nor is one that takes nobody
+    /// for [`QUEUE`], whosever it is: ours takes who comes, and who of ours hangs is known by its leases. Nor is a name that leads
+    /// nowhere, as one with a line's end in it makes the table show.
     pub fn all() -> Vec<Self> {
         // Another user may have given one a name that is no text.
         let table = std::fs::read("/proc/net/unix").unwrap_or_default();
@@ -161,12 +161,25 @@ impl Running {
                     | io::ErrorKind::NotFound
             )
         };
-        all.retain(|running| !running.connect().is_err_and(is_none));
+        // Together they wait no longer than one may.
+        let until = Instant::now() + QUEUE;
+        all.retain(|running| !running.connect(until).is_err_and(is_none));
         all
     }
 
-    /// Waits for nobody: who does not take connections while its queue is full is busy.
-    fn connect(&self) -> io::Result<UnixStream> {
+    /// Anybody may fill a server's queue, which takes who comes and hangs up on who is not trusted: there is room again soon.
+    fn connect(&self, until: Instant) -> io::Result<UnixStream> {
+        loop {
+            match self.connect_now() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                    thread::sleep(ROOM);
+                }
+                connected => return connected,
+            }
+        }
+    }
+
+    fn connect_now(&self) -> io::Result<UnixStream> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let stream: UnixStream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?.into();
         connect(stream.as_raw_fd(), &UnixAddr::new_abstract(self.name.as_bytes())?)?;
@@ -180,7 +193,7 @@ impl Running {
     /// # Errors
     /// The server is gone, does not accept, has too many others to answer, or sends nothing within `patience`.
     pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
-        let mut stream = self.connect()?;
+        let mut stream = self.connect(Instant::now() + QUEUE)?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(WORD))?;
         stream.write_all(format!("{word}\n").as_bytes())?;
@@ -213,6 +226,10 @@ const LISTENS: u32 = 0x1_0000;
 const WORD: Duration = Duration::from_secs(1);
 /// What a server says that has too many to answer.
 const BUSY: &str = "busy\n";
+/// How long who asks waits for room in a queue.
+const QUEUE: Duration = Duration::from_secs(1);
+/// The pause before a full queue is tried again.
+const ROOM: Duration = Duration::from_millis(1);
 /// The pause before `accept` is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 const LONGEST_WORD: usize = 64;
@@ -225,8 +242,9 @@ mod tests {
     #[test]
     fn a_word_is_heard_and_answered_among_several_servers_of_one_process() {
         let servers = [Orders::listen().expect("bound"), Orders::listen().expect("bound")];
-        let here = || {
-            Running::all().into_iter().filter(|running| running.pid == std::process::id()).collect::<Vec<_>>()
+        let names: Vec<_> = servers.iter().map(name_of).collect();
+        let here = || -> Vec<_> {
+            Running::all().into_iter().filter(|running| names.contains(&running.name)).collect()
         };
         let found = here();
         assert_eq!(found.len(), 2, "{found:?}");
@@ -243,6 +261,20 @@ mod tests {
         drop(servers);
         assert!(here().is_empty());
         assert!(found[0].tell("status", WORD).is_err());
+    }
+
+    #[test]
+    fn a_server_whose_queue_is_full_is_found_once_there_is_room() {
+        let server = Orders::listen().expect("bound");
+        let running = Running { pid: std::process::id(), name: name_of(&server) };
+        // Each has hung up when its turn comes.
+        let refused = std::iter::repeat_with(|| running.connect_now()).find_map(Result::err);
+        assert_eq!(refused.expect("it has an end").kind(), io::ErrorKind::WouldBlock);
+        let hearing = server.hearing().expect("there are descriptors");
+        let hears = thread::spawn(move || server.next().is_err());
+        assert!(Running::all().contains(&running));
+        drop(hearing);
+        assert!(hears.join().expect("no panic"));
     }
 
     #[test]

@@ -4,13 +4,19 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use node::Running;
+use node::{Rules, Running};
 use serde_json::Value;
 use wire::Name;
 
 /// What each says, or why it says nothing.
 pub(super) fn all() -> Vec<Result<Value, String>> {
-    Running::all().iter().map(ask).collect()
+    let servers = Running::all();
+    let holders = Rules::open().and_then(|mut rules| rules.holders()).unwrap_or_default();
+    let silent = holders.iter().filter(|pid| servers.iter().all(|server| server.pid != **pid));
+    let silent = silent.map(|pid| {
+        Err(format!("process {pid} has leases and takes no commands; ask again, and if it hangs, restart it"))
+    });
+    servers.iter().map(ask).chain(silent).collect()
 }
 
 /// What a server says of itself; its objects are ours, and of its version.

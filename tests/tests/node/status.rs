@@ -1,10 +1,12 @@
 //! What `node status` says of a node, in words and as JSON.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 use tests::{Action, Server, eventually, isolated, run, signal, tool};
 
 use super::lab::{COREFILE, Lab};
@@ -85,7 +87,30 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
             "server    process {pid} does not say how it is: it has not answered within 2 s; if it hangs, restart it\n"
         );
         assert!(hung.contains(&told), "{hung}");
+        // Anybody may fill its queue.
+        fill_queue(pid);
+        let full = status(&server, 1);
+        let told = format!(
+            "server    process {pid} has leases and takes no commands; ask again, and if it hangs, restart it\n"
+        );
+        assert!(full.contains(&told), "{full}");
+        assert!(!full.contains("start the server"), "{full}");
     });
+}
+
+/// Leaves commands without a word, and without an end that waits for an answer, until this server's socket takes no more.
+fn fill_queue(pid: u32) {
+    let table = fs::read_to_string("/proc/net/unix").expect("it is text");
+    let name =
+        table.split_ascii_whitespace().find(|word| word.starts_with(&format!("@localdns-node-{pid}-")));
+    let path = name.expect("it listens").replacen('@', "\0", 1);
+    let address = socket2::SockAddr::unix(path).expect("a name");
+    let knock = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+        socket.connect(&address)
+    };
+    let refused = std::iter::repeat_with(knock).find_map(Result::err).expect("its queue has an end");
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock, "{refused}");
 }
 
 #[test]
