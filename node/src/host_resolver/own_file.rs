@@ -4,10 +4,11 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use super::{HostResolverError, RESOLV_CONF, Result, names, replace, write};
 use crate::resolv_conf::name_servers;
-use crate::{LINK, link_of};
+use crate::{added_addresses, link_of};
 
 /// The file, and where its earlier text is kept.
 pub(super) struct OwnFile {
@@ -18,11 +19,13 @@ pub(super) struct OwnFile {
     lasting: PathBuf,
     /// The link that has an address.
     link_of: fn(IpAddr) -> Option<String>,
+    /// The addresses that this machine has from us, on whichever link.
+    added: fn() -> Vec<IpAddr>,
 }
 
 impl OwnFile {
     pub(super) fn of_machine() -> Self {
-        Self { path: RESOLV_CONF.into(), kept: KEPT.into(), lasting: LASTING.into(), link_of }
+        Self { path: RESOLV_CONF.into(), kept: KEPT.into(), lasting: LASTING.into(), link_of, added }
     }
 
     /// In its place, for it may be mounted by itself.
@@ -68,9 +71,12 @@ impl OwnFile {
     /// Whether the machine asks us by it.
     pub(super) fn stands(&self) -> bool {
         let Some(now) = self.text() else { return false };
-        let is_first = |link: String| link == LINK || (self.has_kept().is_some() && link != "lo");
-        let first = name_servers(&now).first().and_then(|first| (self.link_of)(first.ip()));
-        self.held(&now).is_some() || first.is_some_and(is_first)
+        if self.held(&now).is_some() {
+            return true;
+        }
+        let Some(first) = name_servers(&now).first().map(|first| first.ip()) else { return false };
+        let is_here = || (self.link_of)(first).is_some_and(|link| link != "lo");
+        (self.added)().contains(&first) || (self.has_kept().is_some() && is_here())
     }
 
     /// Whether it names this server.
@@ -107,11 +113,12 @@ impl OwnFile {
         [&self.kept, &self.lasting].into_iter().find(|kept| kept.is_file())
     }
 
-    /// The first of its servers, where all are on our link.
+    /// The first of its servers, where this machine has the addresses of all from us.
     fn ours_alone(&self, text: &str) -> Option<IpAddr> {
         let servers = name_servers(text);
-        let is_ours = |ip| (self.link_of)(ip).is_some_and(|link| link == LINK);
-        servers.first().filter(|_| servers.iter().all(|server| is_ours(server.ip()))).map(|first| first.ip())
+        let first = servers.first()?.ip();
+        let added = (self.added)();
+        servers.iter().all(|server| added.contains(&server.ip())).then_some(first)
     }
 
     fn keep(&self, text: &str) -> Result<()> {
@@ -132,6 +139,19 @@ impl OwnFile {
         }
         Ok(())
     }
+}
+
+/// What the kernel says; nothing where it says nothing. The caller may be at work for a runtime, so that it is asked elsewhere.
+fn added() -> Vec<IpAddr> {
+    let ask = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        runtime.block_on(added_addresses()).ok()
+    };
+    let asked = thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, ask).ok()?;
+        thread.join().ok().flatten()
+    });
+    asked.unwrap_or_default().into_iter().map(|(ip, _)| ip).collect()
 }
 
 fn failed(path: &Path, source: io::Error) -> HostResolverError {
@@ -219,7 +239,8 @@ mod tests {
                 path: at("resolv.conf"),
                 kept: at("run/resolv.conf"),
                 lasting: at("etc/resolv.conf"),
-                link_of: |ip| ip.to_string().starts_with("169.254.10.").then(|| LINK.to_owned()),
+                link_of: |_| None,
+                added: || vec![[169, 254, 10, 10].into(), [169, 254, 10, 11].into()],
             };
             if has_lasting {
                 fs::create_dir(at("etc")).expect("made");
@@ -264,7 +285,8 @@ mod tests {
             path: directory.path().join("resolv.conf"),
             kept: directory.path().join("run/resolv.conf"),
             lasting: directory.path().join("etc/resolv.conf"),
-            link_of: |ip| (ip.to_string() != "10.2.0.2").then(|| LINK.to_owned()),
+            link_of: |_| None,
+            added: || vec![[169, 254, 10, 10].into()],
         };
         fs::write(&file.path, "nameserver 10.2.0.2\n").expect("written");
         file.put([169, 254, 10, 10].into()).expect("put");

@@ -130,6 +130,23 @@ fn a_resolv_conf_that_names_us_alone_and_that_nobody_can_give_back_is_told() {
 }
 
 #[test]
+fn an_address_on_a_link_of_another_name_is_no_less_ours() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let (lab, machine) = (Lab::new(), Machine::new());
+        let _ = fs::remove_dir_all("/etc/localdns");
+        fs::write("/etc/resolv.conf", format!("nameserver {A}\n")).expect("the test's own");
+        let server = lab.serve_corefile(&of(A), |options| options.args(RESOLV_CONF).args(["-link", "other"]));
+        server.wait_for_log(UNKEPT, PATIENCE);
+        drop(server);
+        fs::write("/etc/resolv.conf", ORIGINAL).expect("as it says");
+        machine.down();
+    });
+}
+
+#[test]
 fn another_host_resolver_takes_back_what_the_one_before_left() {
     isolated(|| {
         if !tool("host resolver", "nft") {
