@@ -178,17 +178,17 @@ fn neither_a_query_nor_its_answer_is_tracked_where_a_lease_stands_alone() {
         let served: Vec<_> = ["10.96.0.20", "fd10::11"]
             .map(|ip| {
                 run("ip", &["addr", "add", ip, "dev", "lo", "nodad"]);
-                UdpSocket::bind((ip.parse::<IpAddr>().unwrap(), 53)).unwrap()
+                patient(UdpSocket::bind((ip.parse::<IpAddr>().unwrap(), 53)).unwrap())
             })
             .into();
         let entries = || ["ipv4", "ipv6"].map(|family| run("conntrack", &["-L", "-f", family])).concat();
         let ask = |server: &UdpSocket| {
             let (to, mut octets) = (server.local_addr().unwrap(), [0; 4]);
-            let client = UdpSocket::bind((to.ip(), 0)).unwrap();
+            let client = patient(UdpSocket::bind((to.ip(), 0)).unwrap());
             client.send_to(b"ask", to).unwrap();
-            let (_, from) = server.recv_from(&mut octets).unwrap();
+            let (_, from) = server.recv_from(&mut octets).expect("the query comes");
             server.send_to(b"told", from).unwrap();
-            client.recv_from(&mut octets).unwrap();
+            client.recv_from(&mut octets).expect("its answer comes");
         };
         served.iter().for_each(ask);
         assert_eq!(
@@ -203,6 +203,12 @@ fn neither_a_query_nor_its_answer_is_tracked_where_a_lease_stands_alone() {
         served.iter().for_each(ask);
         assert_eq!(entries().matches("port=53 ").count(), 0, "{}", entries());
     });
+}
+
+/// It waits for no datagram for ever.
+fn patient(socket: UdpSocket) -> UdpSocket {
+    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("it is no zero");
+    socket
 }
 
 #[test]
