@@ -62,6 +62,11 @@ pub trait SourceSpec: PluginSpec {
     /// Makes the source of that block.
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
 
+    /// Zones of which it alone knows the names.
+    fn zones(&self) -> &[Name] {
+        &[]
+    }
+
     /// Who knows the labels that the plugin publishes, where the block has `metadata`. Other sources read them: they are had
     /// before any is built.
     fn labels(&self, _context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {

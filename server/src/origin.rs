@@ -193,6 +193,7 @@ impl Draft {
             .chain(plugins::acl::odd(&spec))
             .chain(plugins::forward::odd(&spec))
             .chain(plugins::kubernetes::odd(&spec))
+            .chain(plugins::k8s_external::odd(&spec))
             .collect();
         Ok(Self { spec, hash, warnings })
     }

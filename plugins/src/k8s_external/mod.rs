@@ -4,17 +4,18 @@ use std::sync::{Arc, OnceLock};
 
 use crate::cluster_zone;
 use ::kubernetes::{Answered, External, ExternalRules, LentCluster};
-use corefile::Directive;
+use corefile::{Directive, Location};
 use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
 use plugin::messages::OfZone;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use plugin::{Fallthrough, Lookup, QueryContext, Tables};
+use plugin::{Fallthrough, Lookup, QueryContext, Spec, Tables};
 use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
 /// What one `k8s_external` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalSpec {
+    at: Location,
     rules: ExternalRules,
     /// Names of these zones that are not there go on.
     fallthrough: Fallthrough,
@@ -25,7 +26,8 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     let directive = once(PLUGIN, directives)?;
     let zones = zones_or(Args::new(PLUGIN, directive, "[ZONES...]").rest(), written.zones)?;
     let rules = ExternalRules { zones, apex: "dns".into(), ttl: 5, headless: false };
-    let mut spec = ExternalSpec { rules, fallthrough: Fallthrough::default() };
+    let at = directive.name.at.clone();
+    let mut spec = ExternalSpec { at, rules, fallthrough: Fallthrough::default() };
     for property in directive.body.iter().flatten() {
         no_block(PLUGIN, property)?;
         let rules = &mut spec.rules;
@@ -51,6 +53,26 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
         }
     }
     Ok(Arc::new(spec))
+}
+
+/// What is odd but not wrong, and where: zones of other sources, `kubernetes`, of which it denies the names before those are asked.
+pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
+    spec.blocks.iter().flat_map(|block| {
+        let external = block.get::<ExternalSpec>();
+        let others = block.plugins.iter().filter(|(plugin, _)| *plugin != PLUGIN);
+        let zones = others.filter_map(|(plugin, role)| Some((plugin, role.source()?.zones())));
+        let of_zones = zones.flat_map(|(plugin, zones)| zones.iter().map(move |zone| (plugin, zone)));
+        of_zones.filter_map(move |(plugin, zone)| {
+            let ExternalSpec { at, rules, fallthrough } = external?;
+            let own = rules.zones.iter().find(|own| zone.is_within(own))?;
+            (!fallthrough.through(zone)).then(|| {
+                format!(
+                    "{at}: plugin/{PLUGIN}: it is asked before `{plugin}`, and denies the names of {zone}, which lies in its zone \
+                     {own}; give it a zone of its own, or `fallthrough`"
+                )
+            })
+        })
+    })
 }
 
 impl SourceSpec for ExternalSpec {
@@ -160,6 +182,29 @@ mod tests {
     use super::*;
     use crate::setup::tests::{refused, said};
     use wire::Name;
+
+    #[test]
+    fn zones_of_a_cluster_that_it_hides_are_told() {
+        let hides = |zone: &str, own: &str| {
+            format!(
+                "Corefile:3:1: plugin/k8s_external: it is asked before `kubernetes`, and denies the names of {zone}, which lies in \
+                 its zone {own}; give it a zone of its own, or `fallthrough`"
+            )
+        };
+        for (external, told) in [
+            ("k8s_external example.org", vec![]),
+            ("k8s_external a.cluster.local", vec![]),
+            ("k8s_external cluster.local", vec![hides("cluster.local.", "cluster.local.")]),
+            ("k8s_external local example.org", vec![hides("cluster.local.", "local.")]),
+            ("k8s_external", vec![hides("cluster.local.", "."), hides("in-addr.arpa.", ".")]),
+            ("k8s_external {\nfallthrough\n}", vec![]),
+            ("k8s_external {\nfallthrough cluster.local\n}", vec![hides("in-addr.arpa.", ".")]),
+        ] {
+            let corefile = format!(". {{\nkubernetes cluster.local in-addr.arpa\n{external}\n}}\n");
+            let spec = crate::setup::tests::spec(&corefile).unwrap();
+            assert_eq!(odd(&spec).collect::<Vec<_>>(), told, "{external}");
+        }
+    }
 
     #[test]
     fn properties_change_what_they_name() {

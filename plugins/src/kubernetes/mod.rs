@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ::kubernetes::{Answered, LentCluster, Recalls as _, Responder, Rules};
-use wire::{Class, Proto, Query, Reply, ZoneRequest};
+use wire::{Class, Name, Proto, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
 pub(crate) use self::setup::read;
@@ -44,6 +44,10 @@ pub struct Kubernetes {
 }
 
 impl SourceSpec for KubernetesSpec {
+    fn zones(&self) -> &[Name] {
+        &self.rules.zones
+    }
+
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let rules = Rules { own: own_addresses(context.endpoints), ..self.rules.clone() };
         let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
