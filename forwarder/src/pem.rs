@@ -1,11 +1,13 @@
 //! Certificates and keys in PEM form, from files and from the system: for upstreams here, and for whoever else speaks TLS.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use trust::SystemError;
 
 use crate::TlsError;
 
@@ -62,16 +64,13 @@ pub fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// The authorities of the system, or what the environment names in their place, with octets that tell two such lists apart.
+/// The authorities of the system, with octets that tell two such lists apart.
 ///
 /// # Errors
-/// [`TlsError::File`] where they cannot be read in time: their library opens whatever it finds there.
+/// [`TlsError::File`] where they cannot be read in time.
 pub fn system_roots() -> Result<(RootCertStore, Vec<u8>), TlsError> {
-    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(std::env::var_os);
-    let path = named.map_or_else(|| PathBuf::from("/etc/ssl/certs"), PathBuf::from);
-    let mut system =
-        readfile::within(&path, readfile::PATIENCE, || rustls_native_certs::load_native_certs().certs)
-            .map_err(|error| TlsError::File { path, error: error.into() })?;
+    let mut system = trust::system_authorities()
+        .map_err(|SystemError { path, source }| TlsError::File { path, error: source.into() })?;
     system.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
     let digest = digest(&system);
     let mut roots = RootCertStore::empty();

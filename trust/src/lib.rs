@@ -8,6 +8,8 @@
 //! Whoever has not shown a key yet may send certificates without end, and webpki tries every way through them that names leave
 //! open, up to 200,000 steps each of which reads all of them: seconds. So many as `MOST_INTERMEDIATES` take a millisecond.
 
+mod system;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -21,6 +23,8 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
     SignatureScheme,
 };
+
+pub use system::{SystemError, system_authorities};
 
 /// webpki's word for an authority that is shown as somebody's own certificate.
 pub const CA_AS_OWN: &str = "CaUsedAsEndEntity";

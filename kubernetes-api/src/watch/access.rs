@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::RootCertStore;
@@ -179,23 +178,13 @@ impl Pem {
                 }
             }
             None => {
-                let load = || rustls_native_certs::load_native_certs().certs;
-                roots.add_parsable_certificates(of_the_system(load, readfile::PATIENCE)?);
+                let authorities = trust::system_authorities()
+                    .map_err(|error| lost(&name_of(&error.path), &error.source.to_string()))?;
+                roots.add_parsable_certificates(authorities);
             }
         }
         Ok(roots)
     }
-}
-
-/// The authorities that the system trusts. Where they are read from is the environment's to say: it may be a pipe that nobody
-/// writes to.
-fn of_the_system(
-    load: impl FnOnce() -> Vec<CertificateDer<'static>> + Send + 'static,
-    patience: Duration,
-) -> Result<Vec<CertificateDer<'static>>, Lost> {
-    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(std::env::var_os);
-    let path = named.map_or_else(|| PathBuf::from("/etc/ssl/certs"), PathBuf::from);
-    readfile::within(&path, patience, load).map_err(|error| lost(&name_of(&path), &error.to_string()))
 }
 
 fn certificates((name, pem): &Named) -> Result<Vec<CertificateDer<'static>>, Lost> {
@@ -226,19 +215,6 @@ const MOST_FILE: u64 = 4 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn authorities_that_do_not_come_are_given_up() {
-        let (release, held) = std::sync::mpsc::channel::<()>();
-        let hangs = move || {
-            // As a pipe that nobody writes to, until the test ends.
-            let _ = held.recv();
-            Vec::new()
-        };
-        let given_up = of_the_system(hangs, Duration::from_millis(1));
-        assert!(matches!(given_up, Err(Lost::Access { .. })), "{given_up:?}");
-        drop(release);
-    }
 
     /// An API of whose authority we have the certificate, and which shows so many others beside its own.
     fn shaken_hands(others: usize) -> Result<(), rustls::Error> {
