@@ -91,7 +91,7 @@ pub fn options(data: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
 pub fn client_subnet_holds(value: &[u8]) -> bool {
     let [0, family, source, 0, address @ ..] = value else { return false };
     let longest = match family {
-        // Who wants no part of it, and has no address to say so with (`dig +subnet=0`).
+        // The client opts out: no family, no address, a prefix of 0 (`dig +subnet=0`).
         0 => 0,
         1 => 32,
         2 => 128,

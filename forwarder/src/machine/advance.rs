@@ -335,7 +335,7 @@ impl<W> Forwarder<W> {
             let upstream = flight.upstreams[usize::from(last?.upstream)].address();
             Some(silent(last?, upstream, &self.ports))
         });
-        // Of those that are there, and the last that is there no more, the one sent last.
+        // The attempt sent last, be it still open or the last one that failed: serials wrap, and the flight's own is the newest.
         let open = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free);
         let tried = open.map(|attempt| (attempt.serial, attempt.upstream)).chain(aside.failed);
         let upstream = tried.min_by_key(|(serial, _)| flight.serial.wrapping_sub(*serial)).map(|(_, at)| at);

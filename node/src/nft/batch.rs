@@ -290,7 +290,8 @@ impl Socket {
     /// The number that the kernel gives the state of all tables of this network, less the transactions of this process that only
     /// renew leases, several times a second: the same again where nobody has changed anything else.
     pub(crate) fn generation(&mut self) -> io::Result<Option<u32>> {
-        // Before the kernel is asked: a transaction in between, if any, makes a difference.
+        // Read before the kernel is asked: a renewal in between makes the result larger, and costs one more listing, no change
+        // that is missed.
         let own = UNSEEN.load(Relaxed);
         let listed = self.get(NfTablesMessage::GetGen(GenMessage { attributes: Vec::new() }))?;
         let id = |message: NetfilterMessage| match message.inner {
@@ -431,7 +432,7 @@ pub(super) fn refused(action: &str, source: io::Error) -> NftError {
 /// is closed, and takes away the tables of who owned the address a moment later: by then they may be the next socket's.
 fn bind(socket: &mut NetlinkSocket) -> io::Result<u32> {
     loop {
-        // No number of a process.
+        // Above every number that a process can have.
         let port = rand::random::<u32>() | 1 << 31;
         match socket.bind(&SocketAddr::new(port, 0)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
