@@ -23,6 +23,7 @@ impl Responder {
     }
 
     /// A reply without records: the zone's SOA says for how long (RFC 2308, section 3).
+    #[inline(never)]
     pub(super) fn negative(
         &self,
         index: &Index,
@@ -55,6 +56,7 @@ impl Responder {
         reply.push(section, Owner::Name(&pointer), RType::SOA, Class::IN, ttl.min(SOA_TTL), &data);
     }
 
+    #[inline(never)]
     pub(super) fn version(&self, grammar: Grammar, reply: &mut Reply<'_>) -> ZoneAnswer {
         // That of the multi-cluster specification is another one (KEP-1645).
         let version = if grammar.multicluster { b"\x051.0.0" } else { b"\x051.1.0" };

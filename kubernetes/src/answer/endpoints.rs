@@ -13,6 +13,7 @@ use crate::index::{At, Service};
 
 impl Responder {
     /// A service with addresses of its own.
+    #[inline(never)]
     pub(super) fn cluster_ips(
         &self,
         question: &Question<'_>,

@@ -225,6 +225,7 @@ impl Responder {
         only.is_empty() || str::from_utf8(namespace).is_ok_and(|name| only.contains(name))
     }
 
+    #[inline(never)]
     fn namespace(&self, question: &Question<'_>, name: &[u8]) -> ZoneAnswer {
         if !self.shows(name) {
             ZoneAnswer::NoName
@@ -260,6 +261,19 @@ impl Responder {
         {
             return self.addresses(question, entry, reply);
         }
+        self.below_service(question, kinds, below, entry, reply)
+    }
+
+    /// What else there is of a service that was found, and below it.
+    #[inline(never)]
+    fn below_service(
+        &self,
+        question: &Question<'_>,
+        kinds: &[Kind],
+        below: &Below<'_>,
+        entry: &ServiceEntry,
+        reply: &mut Reply<'_>,
+    ) -> ZoneAnswer {
         let service = &*entry.service;
         let Some(target) = service.target() else { return question.absent(kinds) };
         if below.topology.is_some() && *target != Target::Headless {
@@ -305,6 +319,7 @@ impl Responder {
     }
 
     /// The address records of a service's own name.
+    #[inline(never)]
     fn ready(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> ZoneAnswer {
         let (records, room) = (service.ready(question.query.rtype), question.room);
         match question.query.rtype {
@@ -334,6 +349,7 @@ impl Responder {
         ZoneAnswer::Written
     }
 
+    #[inline(never)]
     fn external_name(
         &self,
         question: &Question<'_>,

@@ -81,6 +81,12 @@ pub(crate) fn read<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> Asked<'
     {
         return Asked::Service(below);
     }
+    read_labels(wire, count, grammar)
+}
+
+/// The same of a name with so many labels below its zone, whatever these are.
+#[inline(never)]
+fn read_labels(wire: &[u8], count: usize, grammar: Grammar) -> Asked<'_> {
     // Of the labels next to the zone, that next to it first.
     let (mut at, mut starts) = (0, [0; LABELS]);
     for left in (0..count).rev() {

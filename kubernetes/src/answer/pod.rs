@@ -9,6 +9,7 @@ use super::{Pods, Question, Responder, ZoneAnswer};
 use kubernetes_api::objects::Kind;
 
 impl Responder {
+    #[inline(never)]
     pub(super) fn pod(
         &self,
         question: &Question<'_>,

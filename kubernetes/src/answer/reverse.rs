@@ -11,6 +11,7 @@ use crate::index::{Directory, Service};
 use kubernetes_api::objects::Kind;
 
 impl Responder {
+    #[inline(never)]
     pub(super) fn in_reverse_zone(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         let query = question.query;
         if query.name == question.zone.name {
