@@ -170,8 +170,6 @@ impl Fault {
             Self::FirstStart => None,
             // Between two crashes it comes back, and the connections that were open to the upstream break.
             Self::CrashLoop => Some((5 + CONNECTIONS) * CRASHES as usize - CONNECTIONS),
-            // What serves stands still before, while the kernel looks for memory: 4 to 6.
-            Self::OutOfMemory => Some(10),
             _ => Some(5),
         }
     }
