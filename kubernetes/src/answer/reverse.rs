@@ -102,3 +102,6 @@ fn name(label: &[u8], service: &Service, zone: &Name) -> Option<Vec<u8>> {
     let name = [length, label, service.key(), b"\x03svc", zone.as_wire()].concat();
     (name.len() <= MAX_NAME).then_some(name)
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,7 +78,7 @@ impl<T: Clone> Buckets<T> {
         BucketView { bucket: self.place(hash).load(), hash }
     }
 
-    /// Puts an entry in place of the first that `is` is true of, or beside the others; `None` takes that one away.
+    /// Puts an entry behind the others, and takes the first away that `is` is true of, where there is one.
     pub(crate) fn set(&self, hash: u64, is: impl Fn(&T) -> bool, entry: Option<T>) {
         let place = self.place(hash);
         let old = place.load();
@@ -87,7 +87,7 @@ impl<T: Clone> Buckets<T> {
         let kept = entries().enumerate().filter(|(number, _)| Some(*number) != replaced);
         let kept = kept.map(|(_, entry)| entry.clone());
         let count = entries().count() + usize::from(entry.is_some()) - usize::from(replaced.is_some());
-        let all = entry.map(|entry| (hash, entry)).into_iter().chain(kept);
+        let all = kept.chain(entry.map(|entry| (hash, entry)));
         self.store(place, Bucket::of(all, count.saturating_sub(1)));
     }
 

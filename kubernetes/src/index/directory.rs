@@ -1,5 +1,6 @@
 //! The services of an index by name, and what their addresses lead to.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use kubernetes_api::objects::Kind;
@@ -33,6 +34,26 @@ impl Which {
     }
 }
 
+/// How a service has an address that leads back to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Has {
+    /// As one of its own.
+    Own,
+    /// As one that it is reached at from outside.
+    External,
+    /// As an endpoint's.
+    Endpoint,
+}
+
+impl Has {
+    pub(super) const ALL: [Self; 3] = [Self::Own, Self::External, Self::Endpoint];
+
+    /// Where the services stand that have an address so: whoever writes slices that name it puts none before its owner.
+    pub(super) fn hash(self, address: IpAddr) -> u64 {
+        hash_of_address(address).rotate_left(ROTATED * self as u32)
+    }
+}
+
 impl Directory {
     /// Every service, by name, then by namespace.
     pub(super) fn in_order(&self) -> Vec<Listed> {
@@ -57,7 +78,7 @@ impl Directory {
         let mut addresses = Vec::with_capacity(names.iter().map(count).sum());
         for (name, entry) in &names {
             let own = entry.service.addresses(endpoints).into_iter();
-            addresses.extend(own.map(|address| (hash_of_address(address), *name)));
+            addresses.extend(own.map(|(has, address)| (has.hash(address), *name)));
         }
         drop(names);
         self.by_address.fill(&addresses);
@@ -86,13 +107,15 @@ impl Directory {
                     left.next();
                     come.next();
                 }
-                (Some(one), other) if other.is_none_or(|other| one < other) => {
-                    self.by_address.set(hash_of_address(**one), |of| *of == hash, None);
+                (Some((has, address)), other)
+                    if other.is_none_or(|other| (has, address) < (&other.0, &other.1)) =>
+                {
+                    self.by_address.set(has.hash(*address), |of| *of == hash, None);
                     left.next();
                 }
                 // Beside that of another service whose name has the same hash.
-                (_, Some(other)) => {
-                    self.by_address.set(hash_of_address(**other), |_| false, Some(hash));
+                (_, Some((has, address))) => {
+                    self.by_address.set(has.hash(*address), |_| false, Some(hash));
                     come.next();
                 }
                 (Some(_), None) => break,
@@ -105,3 +128,6 @@ fn in_order_of(listed: &Listed) -> Option<(&str, &str)> {
     let key = &listed.service.object.as_ref()?.key;
     Some((&key.name, &key.namespace))
 }
+
+/// Bits, so that an address has another hash for each way to have it.
+const ROTATED: u32 = 16;

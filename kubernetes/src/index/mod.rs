@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! (namespace, service) -> bucket with A and AAAA of it -> service with its endpoints
-//! address              -> bucket -> hashes of services' names, looked up as above
+//! (address, how it is had) -> bucket -> hashes of services' names, looked up as above
 //! namespace, pod       -> bucket
 //! ```
 //! Once the first lists are there, a change of one object costs its service, and the buckets that this and the addresses that came
@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use wire::hash_of;
 
 use buckets::{BucketView, Buckets};
+use directory::Has;
 use kinds::Kinds;
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
@@ -104,8 +105,8 @@ pub struct Unknown(u8);
 /// Services by name, and by the addresses that lead back to them.
 pub(crate) struct Directory {
     by_name: Buckets<ServiceEntry>,
-    /// The hash of a service's name at the hash of each of its addresses: whose address it is, the service itself says. Buckets
-    /// of numbers are copied without a look at anything else.
+    /// The hash of a service's name at the hash of each of its addresses and of how it has it: whose address it is, the service
+    /// itself says. Buckets of numbers are copied without a look at anything else.
     by_address: Buckets<u64>,
 }
 
@@ -256,15 +257,19 @@ impl Directory {
         named(&self.of_name(key), key).map(|entry| entry.service.clone())
     }
 
-    /// The services that an address leads back to, by name; of more than a message has room for, some.
+    /// The services that an address leads back to, by name. Of more than a message has room for that are reached there from
+    /// outside, and of more that have an endpoint there, those that came first.
     pub(crate) fn of_address(&self, address: IpAddr) -> Vec<Arc<Service>> {
         let mut services = Vec::new();
-        for name in self.by_address.of(hash_of_address(address)).iter() {
-            let named = self.by_name.of(*name);
-            let named = named.iter().map(|entry| &entry.service);
-            services.extend(named.filter(|service| service.has(address)).cloned());
-            if services.len() >= MOST_OF_ADDRESS {
-                break;
+        for has in Has::ALL {
+            let most = services.len() + MOST_OF_ADDRESS;
+            for name in self.by_address.of(has.hash(address)).iter() {
+                let named = self.by_name.of(*name);
+                let named = named.iter().map(|entry| &entry.service);
+                services.extend(named.filter(|service| service.has(address)).cloned());
+                if services.len() >= most {
+                    break;
+                }
             }
         }
         services.sort_by(|one, other| one.key().cmp(other.key()));

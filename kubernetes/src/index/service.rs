@@ -9,6 +9,7 @@ use wire::{Class, RType};
 
 use kubernetes_api::objects::{self, Endpoint, Port, Slice, Target};
 
+use super::directory::Has;
 use super::label::{LONGEST, Label};
 
 /// A service by its name, as queries find it. Never changes: a change is another one in its place.
@@ -274,16 +275,16 @@ impl Service {
         self.places(&self.by_address, start..end)
     }
 
-    /// Every address that leads back to it, with those of its endpoints or without, in order and each once.
-    pub(crate) fn addresses(&self, endpoints: bool) -> Vec<IpAddr> {
+    /// Every address that leads back to it, with those of its endpoints or without, by how it has them, in order and each once.
+    pub(super) fn addresses(&self, endpoints: bool) -> Vec<(Has, IpAddr)> {
         let of_endpoints = if endpoints { &*self.by_address } else { &[] };
         let mut addresses: Vec<_> =
-            of_endpoints.iter().map(|place| self.at(*place).endpoint.address).collect();
+            of_endpoints.iter().map(|place| (Has::Endpoint, self.at(*place).endpoint.address)).collect();
         if let Some(Target::ClusterIps(own)) = self.target() {
-            addresses.extend(own);
+            addresses.extend(own.iter().map(|address| (Has::Own, *address)));
         }
         // Those from outside lead back to it in zones of `k8s_external`.
-        addresses.extend(self.external_addresses());
+        addresses.extend(self.external_addresses().map(|address| (Has::External, address)));
         addresses.sort_unstable();
         addresses.dedup();
         addresses
