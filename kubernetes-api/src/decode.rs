@@ -339,8 +339,8 @@ impl Objects {
             Ok(object) => object,
             Err((key, what)) => {
                 tell("", Event::Unreadable(what));
-                // It is gone all the same.
-                if let Some(key) = key.filter(|_| event == "DELETED") {
+                // It is gone all the same, and what it was before is not what it is: a list leaves it out as well.
+                if let Some(key) = key.filter(|_| matches!(event, "ADDED" | "MODIFIED" | "DELETED")) {
                     tell("", Event::Deleted(key));
                 }
                 return;

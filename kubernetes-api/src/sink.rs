@@ -34,7 +34,8 @@ pub trait Sink: Send {
     fn following(&mut self, kind: Kind);
     /// No changes come until `following`. It is tried again meanwhile; called for each failure.
     fn lost(&mut self, kind: Kind, why: &Lost);
-    /// An object that makes no sense came and was left out; what was known of it stays.
+    /// An object that makes no sense came and is left out; what was known of it is gone by the `delete` that follows where it can be
+    /// told which one it is, and stays where not.
     fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
         let _ = (kind, what);
     }
