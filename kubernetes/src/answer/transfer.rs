@@ -25,6 +25,8 @@ pub struct Transfer {
     addresses: Vec<(Vec<u8>, IpAddr)>,
     /// By name, then by namespace.
     services: Vec<Arc<Service>>,
+    /// What they are of: it counts as read for as long as somebody has it.
+    _listing: Option<Arc<Listing>>,
     seen_from: SeenFrom,
     part: Part,
     /// In its part: which server or service, which of its steps, which record of that.
@@ -123,7 +125,8 @@ impl Responder {
             let below = name.get(1 + usize::from(name[0])..).unwrap_or_default();
             !sent.contains(&name[..]) && !sent.contains(below)
         });
-        Ok(Transfer { soa: self.soa_data(name, listing.serial), servers, addresses, services, ..begun })
+        let soa = self.soa_data(name, listing.serial);
+        Ok(Transfer { soa, servers, addresses, services, _listing: Some(listing), ..begun })
     }
 }
 
@@ -142,8 +145,13 @@ impl Wanted {
         }
         let serial = index.serial();
         // Serials wrap around (RFC 1982, section 3.2).
-        let is_older = has.is_none_or(|has| has.wrapping_sub(serial) > u32::MAX / 2);
-        Ok(if soa_alone || !is_older { Self::Soa(serial) } else { Self::All(index.listing()) })
+        let is_older = |serial: u32| has.is_none_or(|has| has.wrapping_sub(serial) > u32::MAX / 2);
+        if soa_alone || !is_older(serial) {
+            return Ok(Self::Soa(serial));
+        }
+        // One that is shared may be older than what there is.
+        let listing = index.listing();
+        Ok(if is_older(listing.serial) { Self::All(listing) } else { Self::Soa(listing.serial) })
     }
 }
 
@@ -165,6 +173,7 @@ impl Transfer {
             servers: Vec::new(),
             addresses: Vec::new(),
             services: Vec::new(),
+            _listing: None,
             seen_from,
             part: Part::Soa,
             at: [0; 3],

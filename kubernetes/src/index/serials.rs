@@ -3,9 +3,13 @@
 //! A serial is when something changed last, in seconds since 1970. It stands for one list: what changes in the second of a
 //! transfer has the next serial, from the next second on. So there is one new serial a second at most, and however often a
 //! zone is transferred while it changes, no serial runs ahead of the clock.
+//!
+//! A list keeps every service as it was, however often it is replaced meanwhile, for as long as its slowest reader takes. So there
+//! are [`MOST_LISTINGS`] that differ: whoever comes while all are read shares the newest of them. The others have no new readers
+//! then, and come to their end in the time that a transfer has; with two, none is older than that when somebody new is sent it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use kubernetes_api::objects::SinceEpoch;
 
@@ -22,9 +26,16 @@ pub(super) struct Serials {
     newest: AtomicU32,
     /// The second in which the zones were listed last, and the serial at which; [`NONE_LISTED`] before the first time.
     listed: AtomicU64,
-    /// The last list, until something comes in another second. Held while something changes, and while all is listed; by nobody
-    /// who answers a query.
-    listing: Mutex<Option<Arc<Listing>>>,
+    /// Held while something changes, and while all is listed; by nobody who answers a query.
+    listings: Mutex<Listings>,
+}
+
+#[derive(Default)]
+struct Listings {
+    /// The last one, until something comes in another second.
+    last: Option<Arc<Listing>>,
+    /// Those that somebody has, the newest last.
+    open: Vec<Weak<Listing>>,
 }
 
 /// Every service that there was at one serial, by name, then by namespace.
@@ -48,7 +59,7 @@ impl Serials {
             now,
             newest: AtomicU32::new(0),
             listed: AtomicU64::new(NONE_LISTED),
-            listing: Mutex::default(),
+            listings: Mutex::default(),
         }
     }
 
@@ -63,11 +74,9 @@ impl Serials {
 
     /// To be held by the one writer while something changes: nothing is listed meanwhile.
     pub(super) fn changing(&self) -> MutexGuard<'_, impl Sized + use<>> {
-        let mut kept = self.lock();
-        if kept.as_ref().is_some_and(|listing| listing.second != self.second()) {
-            *kept = None;
-        }
-        kept
+        let mut listings = self.lock();
+        listings.forget(self.second());
+        listings
     }
 
     /// Something has changed.
@@ -78,21 +87,30 @@ impl Serials {
         self.newest.store(ahead.map_or(now, |(_, serial)| serial.wrapping_add(1)), Release);
     }
 
-    /// The list of this second: that of an earlier transfer, or else what `list` finds of services and imports.
+    /// The list of this second: that of an earlier transfer, or else what `list` finds of services and imports; or the newest that
+    /// is read, where nothing changed since, or no more may be.
     pub(super) fn listing(&self, list: impl FnOnce() -> [Vec<Listed>; 2]) -> Arc<Listing> {
-        let mut kept = self.lock();
-        let second = self.second();
-        if let Some(listing) = kept.as_ref().filter(|listing| listing.second == second) {
-            return listing.clone();
+        let mut listings = self.lock();
+        let (second, serial) = (self.second(), self.newest.load(Acquire));
+        listings.forget(second);
+        let Listings { last, open } = &mut *listings;
+        open.retain(|listing| listing.strong_count() > 0);
+        let is_full = open.len() >= MOST_LISTINGS;
+        let newest = open.last().and_then(Weak::upgrade);
+        let is_shared =
+            |listing: &Arc<Listing>| listing.second == second || listing.serial == serial || is_full;
+        if let Some(listing) = newest.filter(is_shared) {
+            return listing;
         }
-        let serial = self.newest.load(Acquire);
         self.listed.store(u64::from(second) << 32 | u64::from(serial), Release);
         let [services, imports] = list();
-        kept.insert(Arc::new(Listing { second, serial, services, imports })).clone()
+        let listing = Arc::new(Listing { second, serial, services, imports });
+        open.push(Arc::downgrade(&listing));
+        last.insert(listing).clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Listing>>> {
-        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Listings> {
+        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn listed(&self) -> Option<(u32, u32)> {
@@ -106,5 +124,16 @@ impl Serials {
     }
 }
 
+impl Listings {
+    /// Forgets the last one in another second than its own, for whoever has none yet.
+    fn forget(&mut self, second: u32) {
+        if self.last.as_ref().is_some_and(|listing| listing.second != second) {
+            self.last = None;
+        }
+    }
+}
+
+/// That are read at once and differ.
+const MOST_LISTINGS: usize = 2;
 /// No second, and no serial.
 const NONE_LISTED: u64 = u64::MAX;

@@ -57,6 +57,7 @@ impl External {
             addresses: addresses.into_iter().map(|address| (server.clone(), address)).collect(),
             servers: vec![server],
             services: shown.map(|listed| listed.service.clone()).collect(),
+            _listing: Some(listing),
             ..begun
         })
     }

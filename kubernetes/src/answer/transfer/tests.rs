@@ -173,6 +173,49 @@ fn what_was_listed_is_not_kept_when_something_comes_in_another_second() {
 }
 
 #[test]
+fn however_many_transfers_are_open_while_all_changes_two_lists_are_kept() {
+    let mut cluster = cluster();
+    let zone = Name::from_text("cluster.local").unwrap();
+    let begin = |cluster: &Cluster, has| {
+        let mut begun = cluster.responder.transfer(&cluster.index, &zone, has, false).unwrap();
+        let mut serial = None;
+        begun.next(&mut |_, _, _, data| {
+            serial = data.last_chunk::<20>().and_then(|numbers| numbers.first_chunk()).copied();
+            false
+        });
+        (begun, u32::from_be_bytes(serial.unwrap()))
+    };
+    let (mut open, mut replaced) = (Vec::new(), Vec::new());
+    for number in 0..16 {
+        LATER.set(number);
+        cluster.writer.apply(service("t1/web", &format!("10.0.0.{number}"), ""));
+        replaced.push(Arc::downgrade(&cluster.index.services.get(b"\x03web\x02t1").unwrap()));
+        open.push(begin(&cluster, None));
+    }
+    LATER.set(16);
+    cluster.writer.apply(service("t1/web", "10.0.1.0", ""));
+    let kept = |replaced: &[std::sync::Weak<Service>]| {
+        replaced.iter().filter(|service| service.strong_count() > 0).count()
+    };
+    assert_eq!(kept(&replaced), 2);
+    let serials: Vec<_> = open.iter().map(|(_, serial)| *serial).collect();
+    let first = SERIAL as u32;
+    assert_eq!(serials[0], first);
+    assert_eq!(serials[1..], [first + 1; 15], "whoever comes later is sent the newer list");
+    // It has nothing for whoever has it already.
+    let (_, serial) = begin(&cluster, Some(first + 1));
+    assert_eq!(serial, first + 1);
+    let sent = cluster.transfer("cluster.local", Some(first + 1), 9).unwrap();
+    assert_eq!(sent.len(), 1, "{sent:#?}");
+    // Where the older one ends there is room for what there is now; the newer one ends, too.
+    open.remove(0);
+    let now = begin(&cluster, None);
+    assert_eq!(now.1, first + 16);
+    open.clear();
+    assert_eq!(kept(&replaced), 0);
+}
+
+#[test]
 fn endpoints_of_one_name_are_told_once_each_however_their_slices_lie() {
     let imports = [
         namespace("t1"),
