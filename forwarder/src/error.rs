@@ -104,6 +104,15 @@ impl NoAnswer {
             _ => false,
         }
     }
+
+    /// Whether there was no room for the query here, which says nothing of its name or of an upstream.
+    pub fn is_overload(&self) -> bool {
+        match self {
+            Self::TableFull => true,
+            Self::Exchange(error) => !error.blames_upstream(),
+            _ => false,
+        }
+    }
 }
 
 /// Why this machine could not send.
@@ -193,7 +202,7 @@ pub enum ExchangeError {
         /// The upstream.
         upstream: SocketAddr,
     },
-    /// Every connection that the upstream may have is full of unanswered queries.
+    /// As many queries of this client as there are places for are on the upstream's connections, or each of these is full.
     #[error("too many queries in flight to {upstream}")]
     Overloaded {
         /// The upstream.

@@ -2,13 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use wire::Name;
 
 use crate::edns::EdnsState;
+use crate::fair::Fair;
 use crate::{TlsSettings, UpstreamMetrics};
 
 /// A server we ask, at one address over one kind of transport.
@@ -24,6 +25,8 @@ pub struct Upstream {
     stream: State,
     edns: EdnsState,
     metrics: UpstreamMetrics,
+    /// For queries on its connections; made with the first one.
+    stream_places: LazyLock<Fair>,
 }
 
 /// The way by which an upstream is asked. What is known of one says nothing of the other: a firewall may swallow one of
@@ -178,6 +181,11 @@ impl Upstream {
             && trial_at.compare_exchange(due, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// Places for queries on its connections, over all workers.
+    pub(crate) fn stream_places(&self) -> &Fair {
+        &self.stream_places
+    }
+
     /// What is known of its EDNS.
     pub(crate) fn edns(&self) -> &EdnsState {
         &self.edns
@@ -251,6 +259,7 @@ impl Registry {
             stream: State::default(),
             edns: EdnsState::new(self.epoch),
             metrics: UpstreamMetrics::default(),
+            stream_places: LazyLock::new(|| Fair::new(STREAM_PLACES)),
         });
         known.next_id = known.next_id.wrapping_add(1);
         known.upstreams.push(Arc::downgrade(&upstream));
@@ -309,6 +318,9 @@ const SUSPECT_LOSSES: u32 = 3;
 /// Long enough that trials (every 250 ms) renew it while there is traffic, short enough to forget without.
 const SUSPECT_MS: u64 = 2_000;
 const TRIAL_MS: u64 = 250;
+
+/// Queries of one client on the connections to an upstream at a time; all together have a quarter more.
+pub(crate) const STREAM_PLACES: u32 = 1_636;
 
 #[cfg(test)]
 mod tests {

@@ -84,7 +84,6 @@ impl Outputs {
             let no_room = self.running.inboxes[worker].ask(miss, key);
             if let Some(Miss { query, waiter, .. }) = no_room {
                 // The flight stays with the worker that has it, so its entry in the registry is left alone.
-                self.running.shed.add_shared(1);
                 self.fail(waiter, &query.query(), Failure::Overload, now);
             }
         }
@@ -114,9 +113,6 @@ impl Outputs {
                 let query = held.without_subnet();
                 self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
                 return;
-            }
-            if matches!(refused.failure, forwarder::NoAnswer::TableFull) {
-                self.running.shed.add_shared(1);
             }
             self.fail(refused.waiter, &query, Failure::Forward(refused.failure), now);
         }
@@ -235,6 +231,7 @@ impl Outputs {
     #[inline]
     fn observe(&mut self, zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>) {
         let (counters, is_ipv6) = (zone.counters(self.index), seen.client.is_ipv6());
+        self.running.count_shed(outcome);
         serve::count(counters, slice::from_ref(outcome), seen.proto, is_ipv6, seen.nanos);
         // A panic while the line is logged does not undo the reply; other clients wait for the same flight.
         self.running.guarded(|| {
@@ -287,7 +284,7 @@ impl Outputs {
     }
 
     /// Keeps the SERVFAIL of an upstream that did not answer, with its Extended DNS Error, as long as `servfail` says: until
-    /// then nobody asks it the same again.
+    /// then nobody asks it the same again. That there was no room here says nothing of those who ask next.
     fn remember_failure(
         &mut self,
         waiter: &Waiter,
@@ -296,7 +293,7 @@ impl Outputs {
         now: Instant,
     ) {
         let failure = Failure::Forward(failure.clone());
-        if failure.rcode() != Rcode::SERVFAIL {
+        if failure.rcode() != Rcode::SERVFAIL || failure.is_overload() {
             return;
         }
         if let Some(cache) = block_cache(&waiter.zone.block, query) {

@@ -21,6 +21,8 @@ use observe::LineRing;
 use observe::counters::Counter;
 use observe::logger::Logger;
 use observe::ring::DEFAULT_BYTES;
+use plugin::failure::Failure;
+use query::serve::Outcome;
 
 /// When a worker last began a turn; on a cache line of its own, for it is written at every turn.
 #[derive(Debug, Default)]
@@ -130,6 +132,14 @@ impl Running {
             self.panics.add_shared(1);
         }
         done
+    }
+
+    /// Counts a query whose client was told that there is no room for it.
+    #[inline]
+    pub(crate) fn count_shed(&self, outcome: &Outcome) {
+        if outcome.failure.as_deref().is_some_and(Failure::is_overload) {
+            self.shed.add_shared(1);
+        }
     }
 
     /// Logs an error of a socket, at most once a minute for each kind and address.

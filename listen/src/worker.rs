@@ -336,6 +336,7 @@ impl Worker {
             for (index, outcome) in &mut served {
                 let zone = zone_of(outcome).filter(|zone| outcome.counted && serve::is_logged(zone, outcome));
                 let Some(zone) = zone else { continue };
+                self.running.count_shed(outcome);
                 let datagram = self.received.get(index);
                 let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
                 let seen = Observed {

@@ -126,6 +126,15 @@ impl Failure {
         }
     }
 
+    /// Whether there was no room for the query, which says nothing of its name or of an upstream.
+    pub fn is_overload(&self) -> bool {
+        match self {
+            Self::Overload => true,
+            Self::Forward(failure) => failure.is_overload(),
+            _ => false,
+        }
+    }
+
     /// What a client with EDNS is told besides (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
         let other = |text| Some(Ede { code: 0, text });
@@ -145,6 +154,7 @@ impl Failure {
             Self::CutOff(_) => other("the transfer is cut off"),
             Self::Overload => other("too many queries in flight"),
             Self::Panic => other("a fault of this server"),
+            Self::Forward(failure) if failure.is_overload() => other("too many queries in flight"),
             Self::Forward(failure) => Some(forward_ede(failure)),
         }
     }

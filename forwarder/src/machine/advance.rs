@@ -164,6 +164,7 @@ impl<W> Forwarder<W> {
                 kind,
                 message: &self.message,
                 limits: flight.stanza().spec().connections,
+                who: flight.waiters.asker,
                 connect_by: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
                 deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
             }),

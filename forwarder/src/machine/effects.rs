@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use wire::{Answer, Proto, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, NoAnswer, NotSent, StreamKind, Upstream};
+use crate::{Chain, ConnectionLimits, NoAnswer, NotSent, StreamKind, Upstream, Who};
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +70,9 @@ pub struct Exchange<'a> {
     pub message: &'a [u8],
     /// The stanza's bounds.
     pub limits: ConnectionLimits,
-    /// When to stop connecting.
+    /// Whose places among the upstream's it takes.
+    pub who: Who,
+    /// When to stop connecting: those who wait are told by then, and its place is free for others.
     pub connect_by: Instant,
     /// When to stop listening for the reply.
     pub deadline: Instant,

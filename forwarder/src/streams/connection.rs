@@ -100,7 +100,8 @@ struct Connection {
     destination: Destination,
     link: Arc<Link>,
     requests: mpsc::Receiver<Request>,
-    /// What is out, by the id it has here.
+    /// What is out, by the id it has here, and so are those that nobody waits for any more: an id of theirs is nobody else's
+    /// while a reply may come.
     pending: HashMap<u16, Request>,
     /// Octets that wait to be written, and octets read that are no whole message yet.
     written: Vec<u8>,
@@ -255,13 +256,21 @@ impl Connection {
         Ok(())
     }
 
-    fn answer(&self, request: Request, result: Result<Vec<u8>, ExchangeError>) {
-        self.link.load.fetch_sub(1, Ordering::Relaxed);
+    fn answer(&self, mut request: Request, result: Result<Vec<u8>, ExchangeError>) {
+        self.give_back(&mut request);
         self.pools.deliver(&request, result);
     }
 
+    /// Gives back what a query takes from others: its place at the upstream, and that on this connection.
+    fn give_back(&self, request: &mut Request) {
+        if request.place.take().is_some() {
+            self.link.load.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nobody waits for anything on it.
     fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.link.load.load(Ordering::Relaxed) == 0
+        self.link.load.load(Ordering::Relaxed) == 0
     }
 
     fn note_idle(&mut self) {
@@ -288,8 +297,7 @@ impl Connection {
         if !self.link.stalled.load(Ordering::Relaxed) {
             wake = wake.min(self.last_read + STALL);
         }
-        let deadline = self.pending.values().map(|request| request.deadline).min();
-        deadline.map_or(wake, |deadline| wake.min(deadline))
+        self.pending.values().map(Request::next_due).min().map_or(wake, |due| wake.min(due))
     }
 
     /// Does what is due; whether the connection has no more use.
@@ -298,24 +306,40 @@ impl Connection {
         if !limits.max_age.is_zero() && now >= self.born + limits.max_age.min(FAR) {
             self.link.retired.store(true, Ordering::Relaxed);
         }
-        if self.is_idle() {
+        if self.pending.is_empty() && self.is_idle() {
             return now >= self.idle_since + limits.expire.min(FAR);
         }
         if !self.pending.is_empty() && now >= self.last_read + STALL {
             self.link.stalled.store(true, Ordering::Relaxed);
         }
-        let over: Vec<u16> =
-            self.pending.iter().filter(|(_, request)| request.deadline <= now).map(|(&id, _)| id).collect();
-        for id in over {
-            if let Some(request) = self.pending.remove(&id) {
-                let upstream = self.destination.upstream.address();
-                self.answer(request, Err(ExchangeError::Timeout { local: self.local, upstream }));
-            }
-        }
+        self.let_go(now);
         self.note_idle();
         // All queries have timed out and nothing was read since: the peer is dead, or the path drops segments. The connection
         // is closed.
         self.pending.is_empty() && self.link.stalled.load(Ordering::Relaxed)
+    }
+
+    /// Gives back the places of queries whose clients have been told; of these as many stay as there are places, until they
+    /// time out, for their replies fill the cache.
+    fn let_go(&mut self, now: Instant) {
+        let mut pending = std::mem::take(&mut self.pending);
+        let told = pending.values_mut().filter(|request| request.next_due() <= now);
+        told.for_each(|request| self.give_back(request));
+        let late = pending.iter().filter(|(_, request)| request.place.is_none());
+        let mut late: Vec<(Instant, u16)> = late.map(|(&id, request)| (request.deadline, id)).collect();
+        self.pending = pending;
+        late.sort_unstable();
+        let over = late.partition_point(|(deadline, _)| *deadline <= now);
+        let over = over.max(late.len().saturating_sub(PIPELINE));
+        for (_, id) in late.into_iter().take(over) {
+            if let Some(request) = self.pending.remove(&id) {
+                self.answer(request, Err(self.timeout()));
+            }
+        }
+    }
+
+    fn timeout(&self) -> ExchangeError {
+        ExchangeError::Timeout { local: self.local, upstream: self.destination.upstream.address() }
     }
 
     fn broken(&self, error: &io::Error) -> End {
@@ -332,9 +356,15 @@ impl Connection {
         }
         for mut request in left {
             match &end {
+                // Nobody waits for it.
+                End::Unused if request.place.is_none() => {
+                    self.pools.deliver(&request, Err(self.timeout()));
+                }
                 End::Unused => self.pools.submit(&self.destination, request),
                 // RFC 7766, section 6.2.4: an upstream may close at any time; what it left unanswered is asked again.
-                End::Failed(ExchangeError::Read { .. }) if self.replies > 0 && request.moved < MOVES => {
+                End::Failed(ExchangeError::Read { .. })
+                    if self.replies > 0 && request.moved < MOVES && request.place.is_some() =>
+                {
                     request.moved += 1;
                     self.pools.submit(&self.destination, request);
                 }
@@ -352,6 +382,13 @@ async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), octets: &[u8]) -
     match writer.write(octets).await? {
         0 => Err(io::ErrorKind::BrokenPipe.into()),
         count => Ok(count),
+    }
+}
+
+impl Request {
+    /// When time means something to it.
+    fn next_due(&self) -> Instant {
+        if self.place.is_some() { self.connect_by.min(self.deadline) } else { self.deadline }
     }
 }
 

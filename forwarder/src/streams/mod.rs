@@ -17,7 +17,8 @@ use tokio::time::Instant;
 pub(crate) use connection::{dial, handshake};
 
 use crate::metrics::UpstreamProto;
-use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, Upstream};
+use crate::upstream::STREAM_PLACES;
+use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, Upstream, Who};
 
 /// Takes the results of exchanges, on tokio's threads: by queue to the worker that asked.
 pub trait Deliver: Send + Sync + 'static {
@@ -44,7 +45,7 @@ pub(crate) type Key = (u32, StreamKind);
 /// One connection as the others see it.
 pub(crate) struct Link {
     queue: mpsc::Sender<Request>,
-    /// Queries given to it and not answered yet.
+    /// Queries given to it whose clients wait.
     pub(crate) load: AtomicUsize,
     /// Queries are outstanding and nothing has been read for a while: new queries prefer other connections.
     pub(crate) stalled: AtomicBool,
@@ -57,10 +58,30 @@ pub(crate) struct Request {
     pub(crate) worker: usize,
     pub(crate) id: ExchangeId,
     pub(crate) message: Vec<u8>,
+    /// Taken while somebody waits: `None` once that is over, and a late reply fills the cache alone.
+    pub(crate) place: Option<Place>,
     pub(crate) connect_by: Instant,
     pub(crate) deadline: Instant,
     /// How often it was given to another connection because its own was closed.
     pub(crate) moved: u8,
+}
+
+/// A client's place among the queries on an upstream's connections, given back with this.
+pub(crate) struct Place {
+    upstream: Arc<Upstream>,
+    who: Who,
+}
+
+impl Place {
+    fn take(upstream: &Arc<Upstream>, who: Who) -> Option<Self> {
+        upstream.stream_places().take(who).then(|| Self { upstream: upstream.clone(), who })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.upstream.stream_places().give_back(self.who);
+    }
 }
 
 /// What a connection needs to know of those who use it.
@@ -86,11 +107,15 @@ impl Streams {
             worker,
             id: exchange.id,
             message: exchange.message.to_vec(),
+            place: Place::take(exchange.upstream, exchange.who),
             connect_by: Instant::from_std(exchange.connect_by),
             deadline: Instant::from_std(exchange.deadline),
             moved: 0,
         };
-        self.pools.submit(&destination, request);
+        match request.place {
+            Some(_) => self.pools.submit(&destination, request),
+            None => self.pools.refuse(&destination, &request),
+        }
     }
 
     /// How many connections there are.
@@ -146,9 +171,7 @@ impl ConnectionPools {
             }
             _ => {
                 drop(pools);
-                let upstream = destination.upstream.address();
-                self.deliver(&request, Err(ExchangeError::Overloaded { upstream }));
-                return;
+                return self.refuse(destination, &request);
             }
         };
         destination.upstream.metrics().connection(proto, reused);
@@ -160,9 +183,13 @@ impl ConnectionPools {
             refused
         {
             link.load.fetch_sub(1, Ordering::Relaxed);
-            let upstream = destination.upstream.address();
-            self.deliver(&request, Err(ExchangeError::Overloaded { upstream }));
+            self.refuse(destination, &request);
         }
+    }
+
+    fn refuse(&self, destination: &Destination, request: &Request) {
+        let upstream = destination.upstream.address();
+        self.deliver(request, Err(ExchangeError::Overloaded { upstream }));
     }
 
     pub(crate) fn deliver(&self, request: &Request, result: Result<Vec<u8>, ExchangeError>) {
@@ -203,3 +230,5 @@ impl ConnectionPools {
 pub(crate) const CONNECTIONS: usize = 16;
 /// Queries on one connection at a time; 2,048 to one upstream in all, twice the `max_concurrent` that AKS writes.
 pub(crate) const PIPELINE: usize = 128;
+// Whoever has a place finds a connection with room.
+const _: () = assert!(STREAM_PLACES as usize / 4 * 5 <= CONNECTIONS * PIPELINE);

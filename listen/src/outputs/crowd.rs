@@ -115,9 +115,6 @@ impl Outputs {
             Came { told: crowd.told.as_ref(), earlier_is_better: crowd.earlier_is_better, told_already };
         for _ in 0..AT_ONCE {
             let Some(waiter) = forwarder.next_waiter(&mut crowd.rest) else { break };
-            if matches!(came.told, Err(Failure::Overload)) {
-                self.running.shed.add_shared(1);
-            }
             self.tell_one(waiter, &query, &mut came, self.now);
         }
         crowd.told_already = came.told_already;

@@ -51,7 +51,6 @@ impl Outputs {
             let short = inner.outer.is_short_of_memory();
             let ready = (inner, started, now);
             if let Err((inner, started, _)) = self.ready.push(ready.0.client.number(), ready, short) {
-                self.running.shed.add_shared(1);
                 self.refuse(inner, started, Failure::Overload, now);
             }
         }
@@ -107,7 +106,6 @@ impl Outputs {
                     self.resume(inner, started, now);
                 } else {
                     // Nobody waits for it any more.
-                    self.running.shed.add_shared(1);
                     self.refuse(inner, started, Failure::Overload, now);
                 }
             }

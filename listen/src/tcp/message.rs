@@ -120,6 +120,7 @@ impl Connection {
         if let (Some(zone), Some(query)) = (zone, gate.query())
             && serve::is_logged(zone, outcome)
         {
+            self.running.count_shed(outcome);
             // A panic while the line is logged does not undo the reply.
             self.running.guarded(|| {
                 #[cfg(test)]

@@ -25,13 +25,56 @@ fn three_times_too_many_queries_for_half_a_minute() {
 
 #[test]
 fn a_client_with_thousands_of_silent_names_takes_nothing_from_others() {
-    // A table of one worker, and a stanza of all of them: the kernel gives the two clients to any.
+    // A table of one worker, and a stanza or the connections of all of them: the kernel gives the two clients to any.
     for (multisocket, property, counter) in [
         ("multisocket 1", "", "localdns_queries_shed_total"),
         ("multisocket 2", " {\nmax_concurrent 1000\n}", "coredns_forward_max_concurrent_rejects_total"),
+        ("multisocket 2\ncache", " {\nforce_tcp\n}", "localdns_queries_shed_total"),
     ] {
         steadily(|| greedy_beside_honest(multisocket, property, counter));
     }
+}
+
+#[test]
+fn a_name_that_one_client_was_refused_for_want_of_room_is_asked_for_the_next() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.contains("hole") {
+        true => Action::Silent,
+        false => good(asked),
+    });
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let _server = Server::start(&format!(
+        ".:{} {{\nbind {}\nmultisocket 1\ncache\nforward . {} {{\nforce_tcp\n}}\n}}",
+        at.port(),
+        at.ip(),
+        upstream.word()
+    ));
+    let greedy = UdpSocket::bind((fresh_ip(), 0)).expect("a socket");
+    greedy.connect(at).expect("a socket");
+    greedy.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    let mut asked = 0;
+    // Its silent names and others in turn, until one of the others is refused.
+    let refused = loop {
+        asked += 1;
+        assert!(asked < 4_000, "there is always room");
+        drop(greedy.send(&Ask::new(&format!("n{asked}.hole.example"), "A").bytes()));
+        if asked % 10 > 0 {
+            continue;
+        }
+        let (name, id) = (format!("n{asked}.example"), asked as u16);
+        greedy.send(&Ask::new(&name, "A").id(id).bytes()).expect("it is sent");
+        let reply = loop {
+            let mut reply = [0; 512];
+            let length = greedy.recv(&mut reply).expect("an answer in time");
+            let reply = Message::decode(&reply[..length]).expect("a message");
+            if reply.id == id {
+                break reply;
+            }
+        };
+        if reply.rcode() == 2 {
+            break name;
+        }
+    };
+    assert_eq!(ask(at, &refused, "A").short(), ["192.0.2.1"]);
 }
 
 #[test]
