@@ -1,9 +1,10 @@
 //! What outlives every configuration.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use forwarder::Fair;
 use observe::Logger;
 use observe::counters::ZoneRegistry;
 use plugin::lasting::Lasting;
@@ -35,7 +36,7 @@ pub struct Shared {
     /// What plugins keep.
     pub lasting: Lasting,
     /// Octets that evaluations which wait hold.
-    pub held: Arc<AtomicUsize>,
+    pub held: Arc<Fair>,
     /// The name by which this process asks itself whether it serves.
     pub probe: Name,
     /// The runtime that looks names up.
@@ -85,7 +86,7 @@ impl Shared {
             environment: Environment::default(),
             zones: Arc::default(),
             lasting,
-            held: Arc::default(),
+            held: query::held::room(),
             probe: probe_name(),
             handle: handle.clone(),
             resolve_names: true,

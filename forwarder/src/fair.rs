@@ -6,6 +6,7 @@
 //! taken has to be taken back. As others come, fewer are free, and who has many gets no more until they have as many.
 
 use std::hash::BuildHasher as _;
+use std::net::IpAddr;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,23 +42,42 @@ impl Fair {
 
     /// Takes a place for a client; false where there is none for it. What is taken is given back, by the same client.
     pub fn take(&self, who: Who) -> bool {
-        let taken = self.taken.fetch_add(1, Relaxed);
+        self.take_some(who, 1)
+    }
+
+    /// Takes so many at once, as if one after the other; none where there are not so many for it.
+    pub fn take_some(&self, who: Who, many: u32) -> bool {
+        let taken = self.taken.fetch_add(many, Relaxed);
         let Some(counts) = self.counts(who) else { return true };
-        let [one, other] = counts.map(|count| count.fetch_add(1, Relaxed));
-        let (mine, free) = (one.min(other), self.places().saturating_sub(taken));
-        let fits = mine < self.most && mine < free.saturating_mul(SHARE);
+        let [one, other] = counts.map(|count| count.fetch_add(many, Relaxed));
+        // What there was before the last of them.
+        let before = many.saturating_sub(1);
+        let mine = one.min(other).saturating_add(before);
+        let free = self.places().saturating_sub(taken).saturating_sub(before);
+        let fits = many == 0 || (mine < self.most && mine < free.saturating_mul(SHARE));
         if !fits {
-            self.give_back(who);
+            self.give_back_some(who, many);
         }
         fits
     }
 
     /// Gives a place back.
     pub fn give_back(&self, who: Who) {
-        self.taken.fetch_sub(1, Relaxed);
+        self.give_back_some(who, 1);
+    }
+
+    /// Gives so many back.
+    pub fn give_back_some(&self, who: Who, many: u32) {
+        self.taken.fetch_sub(many, Relaxed);
         for count in self.counts(who).into_iter().flatten() {
-            count.fetch_sub(1, Relaxed);
+            count.fetch_sub(many, Relaxed);
         }
+    }
+
+    /// Whether a client has half of the most for one, or more.
+    pub fn has_half(&self, who: Who) -> bool {
+        self.counts(who)
+            .is_some_and(|[one, other]| one.load(Relaxed).min(other.load(Relaxed)) >= self.most / 2)
     }
 
     fn counts(&self, who: Who) -> Option<[&AtomicU32; 2]> {
@@ -77,6 +97,14 @@ impl Who {
         static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         let hash = SEED.hash_one(number);
         Self([(hash >> 55) as u16, (hash >> 46) as u16 & (COUNTERS as u16 - 1)])
+    }
+}
+
+/// A client's address as a number, the same for an IPv4 address however it is written.
+pub fn client_number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
     }
 }
 
@@ -117,6 +145,22 @@ mod tests {
             let left = fair.places() - fair.taken();
             assert!(left as u128 >= 1_250 / (4 * greedy + 1) - greedy, "{greedy} leave {left}");
             assert_eq!(gets(&fair, 100, 10), 10, "beside {greedy}");
+        }
+    }
+
+    #[test]
+    fn some_at_once_are_as_many_as_one_after_the_other() {
+        for (most, others) in [(1_000, 0), (1_000, 900), (1_003, 1_000), (8, 1), (1, 0)] {
+            for many in 0..=most + 1 {
+                let [at_once, in_turn] = [(); 2].map(|()| Fair::new(most));
+                for fair in [&at_once, &in_turn] {
+                    gets(fair, 2, others);
+                }
+                let fits = at_once.take_some(Who::of(1), many);
+                assert_eq!(fits, gets(&in_turn, 1, many as usize) == many as usize, "{most} {others} {many}");
+                let taken = at_once.taken();
+                assert_eq!(taken, others as u32 + if fits { many } else { 0 }, "{most} {others} {many}");
+            }
         }
     }
 

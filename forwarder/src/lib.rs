@@ -28,7 +28,7 @@ mod tls;
 mod upstream;
 
 pub use error::{ExchangeError, NoAnswer, NotSent, TlsError};
-pub use fair::{Fair, Who};
+pub use fair::{Fair, Who, client_number};
 pub use machine::{
     Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
     slot_octets, waiter_octets,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use forwarder::{ExchangeError, ExchangeId, Fair, Who};
 use sockets::{ListenSocket, Waker};
@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 use super::mailbox::Mailbox;
 use super::waiter::Miss;
 use configuration::Configuration;
-use query::held::Held;
 
 /// What becomes of queries in flight when a server ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +46,7 @@ pub(crate) enum Task {
         /// The reply, without its length prefix.
         result: Result<Vec<u8>, ExchangeError>,
         /// The reply's octets, as they are counted until the worker has seen to it.
-        held: Option<Held>,
+        held: Option<ResultOctets>,
     },
     /// A socket to serve from now on: the nth of its address.
     Open(SocketAddr, usize, ListenSocket),
@@ -108,7 +107,7 @@ impl Inbox {
     /// What became of an exchange over TCP or TLS. A reply beyond the octets that may wait is lost, and that is told.
     pub(crate) fn exchanged(&self, id: ExchangeId, mut result: Result<Vec<u8>, ExchangeError>) {
         let octets = result.as_ref().map_or(0, Vec::len);
-        let held = Held::take(&self.results, octets, RESULT_OCTETS);
+        let held = ResultOctets::take(&self.results, octets);
         if held.is_none() {
             result = Err(ExchangeError::NoRoom);
         }
@@ -144,6 +143,23 @@ impl Drop for AskPlace {
     }
 }
 
+/// Octets of a reply that waits for a worker, given back when they are dropped.
+pub(crate) struct ResultOctets(Arc<AtomicUsize>, usize);
+
+impl ResultOctets {
+    /// Takes them; `None` where all together would be too many.
+    fn take(of_all: &Arc<AtomicUsize>, octets: usize) -> Option<Self> {
+        let held = Self(of_all.clone(), octets);
+        (of_all.fetch_add(octets, Relaxed) + octets <= RESULT_OCTETS).then_some(held)
+    }
+}
+
+impl Drop for ResultOctets {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Relaxed);
+    }
+}
+
 /// Queries of one client that may wait in a worker's mailbox, some 500 octets each; all clients together may have a quarter
 /// more. A worker works off as many in some milliseconds.
 pub(crate) const ASKS: u32 = 4_096;
@@ -154,8 +170,6 @@ pub(crate) const A_TURN: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::Relaxed;
-
     use super::*;
 
     fn id(n: u64) -> ExchangeId {

@@ -82,8 +82,6 @@ impl<C> Drop for Share<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::Relaxed;
-
     use super::*;
     use plugin::Tables;
     use plugin::failure::Failure;
@@ -129,6 +127,6 @@ mod tests {
             // The template's own answer was found first.
             assert_eq!(ends.pop().flatten().map(|inner| inner.outer.found.len()), Some(1 + came), "{lost:?}");
         }
-        assert_eq!(scene.shared.held.load(Relaxed), 0);
+        assert_eq!(scene.shared.held.taken(), 0);
     }
 }

@@ -1,9 +1,10 @@
 //! A query on its way to upstreams: who waits for its answer.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forwarder::client_number;
 use sockets::Local;
 use wire::{Asker, HeldQuery, Proto, Query};
 
@@ -117,13 +118,9 @@ pub(crate) enum Client {
 impl Client {
     /// Its address as a number; 0 where there is no client.
     pub(crate) fn number(&self) -> u128 {
-        let bits = |peer: &SocketAddr| match peer.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(ip) => ip.to_bits(),
-        };
         match self {
-            Self::Udp { peer, .. } => bits(peer),
-            Self::Stream(stream) => bits(&stream.peer),
+            Self::Udp { peer, .. } => client_number(peer.ip()),
+            Self::Stream(stream) => client_number(stream.peer.ip()),
             Self::Nobody => 0,
             Self::Inner(share) => share.number(),
         }

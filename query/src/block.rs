@@ -1,9 +1,9 @@
 //! A server block as queries find it: what answers, and what every query and reply of it passes.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use corefile::Location;
+use forwarder::Fair;
 use observe::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
 use plugin::envelope::Envelope;
@@ -29,7 +29,7 @@ pub struct Block {
     /// What answers.
     pub pipeline: Pipeline,
     /// Octets that evaluations hold while they wait for upstreams, counted for all blocks together.
-    pub held: Arc<AtomicUsize>,
+    pub held: Arc<Fair>,
     /// What every query and reply passes, whichever plugin answers.
     pub envelope: Envelope,
     /// What its plugins lend.

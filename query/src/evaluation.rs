@@ -15,6 +15,7 @@ mod outer;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forwarder::{Who, client_number};
 use observe::counters::PerThread;
 use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
 
@@ -149,9 +150,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// What must be asked, and what the client's query is kept with until all of it has come.
     ///
     /// # Errors
-    /// Where those that wait hold too much already.
+    /// Where what waits for this client holds too much already.
     pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<InnerLookups<'h>>, Failure> {
-        let outer = Outer::new(self.query, zone, self.route, self.found, self.spent)?;
+        let who = Who::of(client_number(self.context.client().ip()));
+        let outer = Outer::new(who, self.query, zone, self.route, self.found, self.spent)?;
         Ok(Box::new(InnerLookups { asked: self.missing, refreshes: self.refreshes, outer: Some(outer) }))
     }
 

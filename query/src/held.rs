@@ -1,25 +1,36 @@
-//! Octets that wait for somebody: all who share a count share its bound.
+//! Octets that wait for somebody: all clients share a bound, and none takes what others need.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// So many octets of a count, given back when they are dropped.
+use forwarder::{Fair, Who};
+
+/// So many octets of a client's, given back when they are dropped.
 #[derive(Debug)]
-pub struct Held(Arc<AtomicUsize>, usize);
+pub struct Held {
+    of_all: Arc<Fair>,
+    who: Who,
+    octets: u32,
+}
 
 impl Held {
-    /// Takes them; `None` where all together would be more than `most`.
-    pub fn take(of_all: &Arc<AtomicUsize>, octets: usize, most: usize) -> Option<Self> {
-        let held = Self(of_all.clone(), octets);
-        (of_all.fetch_add(octets, Relaxed) + octets <= most).then_some(held)
+    /// Takes them; `None` where there is no room for so many of this client's.
+    pub fn take(of_all: &Arc<Fair>, who: Who, octets: usize) -> Option<Self> {
+        let octets = u32::try_from(octets).ok()?;
+        of_all.take_some(who, octets).then(|| Self { of_all: of_all.clone(), who, octets })
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Relaxed);
+        self.of_all.give_back_some(self.who, self.octets);
     }
 }
 
-/// Octets that all evaluations which wait may hold together.
+/// Room for what all evaluations that wait hold, in octets.
+pub fn room() -> Arc<Fair> {
+    Arc::new(Fair::new(MOST_OF_ONE))
+}
+
+/// Octets that all evaluations which wait may hold together, and those of one client.
 pub const MOST_HELD: usize = 8 << 20;
+pub(crate) const MOST_OF_ONE: u32 = MOST_HELD as u32 / 5 * 4;

@@ -1,12 +1,12 @@
 //! What one lookup below the steps came to.
 
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
+use forwarder::{Fair, Who};
 use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
 
 use crate::ServedZone;
-use crate::held::{Held, MOST_HELD};
+use crate::held::Held;
 use plugin::failure::Failure;
 
 /// What one lookup below the steps came to.
@@ -78,12 +78,13 @@ impl InnerAnswer {
         })
     }
 
-    /// Counts its octets, once however many queries keep it; false where those that wait hold too much already.
-    pub(super) fn hold(&self, of_all: &Arc<AtomicUsize>) -> bool {
+    /// Counts its octets, once however many queries keep it, as those of the client whose query keeps it first; false where
+    /// what waits for this one holds too much already.
+    pub(super) fn hold(&self, of_all: &Arc<Fair>, who: Who) -> bool {
         if self.held.get().is_some() {
             return true;
         }
-        let held = Held::take(of_all, self.octets(), MOST_HELD);
+        let held = Held::take(of_all, who, self.octets());
         held.is_some_and(|held| {
             // Where another worker was first, this one's count is given back.
             let _ = self.held.set(held);

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use forwarder::Who;
 use wire::{Flags, HeldQuery, Query};
 
 use super::InnerAnswer;
 use crate::ServedZone;
-use crate::held::{Held, MOST_HELD};
+use crate::held::Held;
 use crate::route::Route;
 use plugin::failure::Failure;
 
@@ -29,14 +29,17 @@ pub struct Outer {
     pub spent: Spent,
     /// The upstream that was asked last.
     pub upstream: Option<SocketAddr>,
+    /// Whose octets it holds.
+    who: Who,
     /// The octets of its options.
     _held: Held,
 }
 
 impl Outer {
     /// # Errors
-    /// Where those that wait hold too much already.
+    /// Where what waits for this client holds too much already.
     pub(super) fn new(
+        who: Who,
         query: &Query<'_>,
         zone: &Arc<ServedZone>,
         route: &Arc<Route>,
@@ -44,24 +47,25 @@ impl Outer {
         spent: Spent,
     ) -> Result<Box<Self>, Failure> {
         let options: Box<[u8]> = query.edns.map_or(&[][..], |edns| edns.options).into();
-        let held = Held::take(&zone.block.held, options.len(), MOST_HELD).ok_or(Failure::Overload)?;
-        if !found.iter().all(|found| found.hold(&zone.block.held)) {
+        let held = Held::take(&zone.block.held, who, options.len()).ok_or(Failure::Overload)?;
+        if !found.iter().all(|found| found.hold(&zone.block.held, who)) {
             return Err(Failure::Overload);
         }
         let (zone, route) = (zone.clone(), route.clone());
         let query = query.hold();
-        Ok(Box::new(Self { query, options, zone, route, found, spent, upstream: None, _held: held }))
+        Ok(Box::new(Self { query, options, zone, route, found, spent, upstream: None, who, _held: held }))
     }
 
-    /// Keeps what one more lookup came to; where all that wait hold too much already, that it failed.
+    /// Keeps what one more lookup came to; where what waits for this client holds too much already, that
+    /// it failed.
     pub fn add(&mut self, found: Arc<InnerAnswer>) {
-        let fits = found.hold(&self.zone.block.held);
+        let fits = found.hold(&self.zone.block.held, self.who);
         self.found.push(if fits { found } else { found.lost() });
     }
 
-    /// Whether those that wait hold half of what they may hold, or more.
+    /// Whether what waits for this client holds half of what it may hold, or more.
     pub fn is_short_of_memory(&self) -> bool {
-        self.zone.block.held.load(Relaxed) >= MOST_HELD / 2
+        self.zone.block.held.has_half(self.who)
     }
 }
 

@@ -8,7 +8,6 @@ mod varied;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, StepSpec};
@@ -216,7 +215,7 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
 }
 
 #[test]
-fn what_waits_may_hold_so_much_together_and_gives_it_back() {
+fn what_waits_for_a_client_may_hold_so_much_together_and_gives_it_back() {
     let scene = scene(CACHE, &[]);
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("far.example.org", RType::A, None);
@@ -228,19 +227,29 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let found = || InnerAnswer::of_reply(zone, &query, &reply, FollowCnames::No);
     let client = scene::client();
     let context = scene.context(AT, &client);
-    let wait_with = |found: Arc<InnerAnswer>| {
+    let other_client = std::net::SocketAddr::from(([192, 0, 2, 201], 40_000)).into();
+    let other_context = scene.context(AT, &other_client);
+    let wait_as = |context: &QueryContext<'_>, found: Arc<InnerAnswer>| {
         let (mut tables, found) = (Tables::default(), vec![found]);
         let evaluation =
-            Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, Spent::default());
+            Evaluation::new(&plan.served.route, context, &mut tables, &query, found, Spent::default());
         evaluation.wait(zone)
     };
+    let wait_with = |found: Arc<InnerAnswer>| wait_as(&context, found);
     let wait = || wait_with(found());
-    let mut waiting = Vec::new();
+    let (mut waiting, of_one) = (Vec::new(), MOST_HELD / 5 * 4);
     while let Ok(asked) = wait() {
         waiting.push(asked);
-        assert!(waiting.len() * 60_000 <= MOST_HELD);
+        assert!(waiting.len() * 60_000 <= of_one);
     }
-    assert!((waiting.len() + 2) * 60_000 > MOST_HELD, "{}", waiting.len());
+    assert!((waiting.len() + 2) * 60_000 > of_one, "{}", waiting.len());
+    // It leaves room for others, of which none takes all either.
+    let others = (0..).map_while(|_| wait_as(&other_context, found()).ok());
+    let others: Vec<_> = others.collect();
+    assert!((20..27).contains(&others.len()), "{}", others.len());
+    assert!(waiting[0].outer.as_ref().unwrap().is_short_of_memory());
+    assert!(!others[0].outer.as_ref().unwrap().is_short_of_memory());
+    drop(others);
     assert!(matches!(wait(), Err(Failure::Overload)));
     // What comes to one that waits is bounded with them: it is kept as failed.
     let outer = waiting[0].outer.as_mut().unwrap();
@@ -255,9 +264,9 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     assert!(matches!(wait(), Err(Failure::Overload)));
     let others: Vec<_> = (0..10).map(|_| wait_with(shared.clone()).unwrap()).collect();
     drop((waiting, shared));
-    assert!((60_000..120_000).contains(&scene.shared.held.load(Relaxed)), "ten keep one");
+    assert!((60_000..120_000).contains(&scene.shared.held.taken()), "ten keep one");
     drop(others);
-    assert_eq!(scene.shared.held.load(Relaxed), 0);
+    assert_eq!(scene.shared.held.taken(), 0);
 }
 
 /// A query on its way as a worker takes it: what is asked for at once, round by round, and what is told in the end. What is

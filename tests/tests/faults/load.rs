@@ -25,13 +25,15 @@ fn three_times_too_many_queries_for_half_a_minute() {
 
 #[test]
 fn a_client_with_thousands_of_silent_names_takes_nothing_from_others() {
-    // A table of one worker, and a stanza or the connections of all of them: the kernel gives the two clients to any.
-    for (multisocket, property, counter) in [
-        ("multisocket 1", "", "localdns_queries_shed_total"),
-        ("multisocket 2", " {\nmax_concurrent 1000\n}", "coredns_forward_max_concurrent_rejects_total"),
-        ("multisocket 2\ncache", " {\nforce_tcp\n}", "localdns_queries_shed_total"),
+    // A table of one worker, and a stanza or the connections of all of them, and what they keep of options: the kernel gives
+    // the two clients to any.
+    for (multisocket, property, octets, counter) in [
+        ("multisocket 1", "", 0, "localdns_queries_shed_total"),
+        ("multisocket 2", " {\nmax_concurrent 1000\n}", 0, "coredns_forward_max_concurrent_rejects_total"),
+        ("multisocket 2\ncache", " {\nforce_tcp\n}", 0, "localdns_queries_shed_total"),
+        ("multisocket 2\nloadbalance", "", 3_900, "localdns_queries_shed_total"),
     ] {
-        steadily(|| greedy_beside_honest(multisocket, property, counter));
+        steadily(|| greedy_beside_honest(multisocket, property, octets, counter));
     }
 }
 
@@ -130,7 +132,7 @@ fn others_are_answered_beside_a_crowd(step: &str, size: u16) {
     crowd.recv(&mut reply).expect("others were still to be answered");
 }
 
-fn greedy_beside_honest(multisocket: &str, property: &str, counter: &str) {
+fn greedy_beside_honest(multisocket: &str, property: &str, octets: usize, counter: &str) {
     let (greedy, honest) = (fresh_ip(), fresh_ip());
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.contains("hole") {
         true => Action::Silent,
@@ -161,7 +163,9 @@ fn greedy_beside_honest(multisocket: &str, property: &str, counter: &str) {
                     return;
                 }
                 let name = format!("n{n}.hole.example");
-                drop(socket.send(&Ask::new(&name, "A").bytes()));
+                let ask = Ask::new(&name, "A");
+                let ask = if octets > 0 { ask.edns(1_232).option(65_001, &vec![0; octets]) } else { ask };
+                drop(socket.send(&ask.bytes()));
                 if n % 10 == 9 {
                     sleep(Duration::from_millis(2));
                 }
@@ -186,7 +190,7 @@ fn greedy_beside_honest(multisocket: &str, property: &str, counter: &str) {
         stop.store(true, Relaxed);
         answered
     });
-    assert!(answered >= 198, "{answered} of 200: {property}");
+    assert!(answered >= 198, "{answered} of 200: {multisocket}{property}");
 }
 
 /// A server held to a small share of a core, so that the test has the rest for three times what it can take.
