@@ -1,16 +1,21 @@
 //! What there is of the rules, leases and addresses, in words and as JSON.
 
+mod rules;
+mod servers;
+
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
 use serde_json::{Value, json};
 
 use super::answers::answering;
 use super::line::Line;
-use super::{RuleSet, Settings, as_led, iptables, is_link_local, listeners, owners, servers};
-use crate::watchdog;
+use super::servers as told_by;
+use super::{RuleSet, Settings, as_led, iptables, listeners, owners};
 use configuration::Configuration;
+use rules::rules_of;
+use servers::{are_held, lookups_gone, server_lines};
 
 /// `localdns node status`.
 #[derive(Debug)]
@@ -44,7 +49,7 @@ struct Address {
 impl Report {
     /// Looks at the machine.
     pub fn of(configuration: &Configuration, settings: &Settings) -> Self {
-        let servers = servers::all();
+        let servers = told_by::all();
         let is_served = servers.iter().flatten().all(|said| said["reload_failed"].is_null());
         let (listeners, notes) = match served(&servers) {
             // The configuration before this one serves.
@@ -64,7 +69,7 @@ impl Report {
     /// # Errors
     /// What is wrong with it, where no server says which addresses are its own.
     pub fn without(corefile: String, settings: &Settings) -> Result<Self, String> {
-        let servers = servers::all();
+        let servers = told_by::all();
         let listeners = served(&servers);
         if listeners.is_empty() {
             return Err(corefile);
@@ -75,7 +80,7 @@ impl Report {
 
     /// As [`Self::of`], where no Corefile is named: of what servers say of themselves; nothing where there is none.
     pub fn unnamed(settings: &Settings) -> Option<Self> {
-        let servers = servers::all();
+        let servers = told_by::all();
         let note = "there is no ./Corefile, and -conf names none: addresses are those that the server says";
         (!servers.is_empty()).then(|| Self::about(served(&servers), vec![note.to_owned()], servers, settings))
     }
@@ -112,7 +117,7 @@ impl Report {
             RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
             RuleSet::None => Ok(true),
         };
-        let asked = listeners.iter().map(|one| (one.address, servers::probes(&servers, one.address)));
+        let asked = listeners.iter().map(|one| (one.address, told_by::probes(&servers, one.address)));
         let answering = answering(&asked.collect::<Vec<_>>());
         let addresses = listeners
             .into_iter()
@@ -124,7 +129,7 @@ impl Report {
             })
             .collect();
         for said in servers.iter_mut().flatten().filter_map(Value::as_object_mut) {
-            said.remove(servers::PROBE);
+            said.remove(told_by::PROBE);
         }
         let (host_resolver, corefile) = (HostResolver::stands(), None);
         Self {
@@ -313,184 +318,4 @@ fn served(servers: &[Result<Value, String>]) -> Vec<Listener> {
         }
     }
     listeners
-}
-
-/// Whether the table that stays is there, and all that belongs in it.
-fn rules_of(
-    tables: &mut Rules,
-    servers: &[Result<Value, String>],
-    listeners: &[Listener],
-) -> Result<bool, String> {
-    let text = |error: NftError| error.to_string();
-    if !tables.are_there().map_err(text)? {
-        return Ok(false);
-    }
-    let mut keepers = keepers(servers).peekable();
-    if keepers.peek().is_none() {
-        return match tables.are_those_of(listeners).map_err(text)? {
-            true => Ok(true),
-            false => Err(differences(&tables.led().map_err(text)?, listeners)),
-        };
-    }
-    // The servers that run know which rules they put; the Corefile may have changed since.
-    for said in keepers {
-        // A server that is still starting has put no rules yet: the ones there are its predecessor's.
-        if said["rules_put"] == false {
-            return Err(NOT_OURS.to_owned());
-        }
-        if said["rules_in_place"] == false {
-            return Err(TAKEN.to_owned());
-        }
-    }
-    Ok(true)
-}
-
-/// Whether each address of servers with leases is held by one of them, but for services' that somebody else takes: those keep nobody
-/// from being ready, either.
-fn are_held(servers: &[Result<Value, String>]) -> bool {
-    let said =
-        || servers.iter().flatten().filter(|said| said["has_leases"] == true && said["let_go"] != true);
-    let addresses = || said().flat_map(|said| said["addresses"].as_array().into_iter().flatten());
-    let is_held = |ip: &Value| addresses().any(|one| one["address"] == *ip && one["held"] == true);
-    let is_taken = |one: &Value| {
-        let is_others =
-            one["probe_error"].as_str().is_some_and(|error| error.ends_with(watchdog::SOMEBODY_ELSE));
-        is_others
-            && one["address"].as_str().and_then(|ip| ip.parse().ok()).is_some_and(|ip| !is_link_local(ip))
-    };
-    addresses().all(|one| is_held(&one["address"]) || is_taken(one))
-}
-
-/// Files by which servers have turned this machine's own lookups, and that somebody else has taken away.
-fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Line> {
-    let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
-    let put = keeping.filter_map(|said| said["host_resolver"].as_str());
-    let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
-    let line = |path: &str| {
-        let what = format!("of this machine do not come here: {path} is gone");
-        Line::wrong("lookups", what, "the server puts it back within 30 s")
-    };
-    gone.map(line).collect()
-}
-
-/// In what the rules that stand are not those of this Corefile, and what mends it.
-fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
-    let of_corefile = listeners.iter().filter_map(|listener| {
-        let ip = listener.address;
-        let wanted = listener.way_out.as_ref().map(|way_out| way_out.target);
-        let Some((_, target)) = led.iter().find(|(led, _)| *led == ip) else {
-            return Some(format!("{ip} of this Corefile is not in them"));
-        };
-        let named =
-            |target: Option<IpAddr>| target.map_or_else(|| "nowhere".to_owned(), |target| target.to_string());
-        let (leads, wanted) = (named(*target), named(wanted));
-        (leads != wanted).then(|| format!("they lead queries for {ip} to {leads}, this Corefile to {wanted}"))
-    });
-    let is_in = |ip: &IpAddr| listeners.iter().any(|listener| listener.address == *ip);
-    let others = led.iter().filter(|(ip, _)| !is_in(ip));
-    let others = others.map(|(ip, _)| format!("{ip} is in them, and not in this Corefile"));
-    let all: Vec<_> = of_corefile.chain(others).collect();
-    match all.is_empty() {
-        true => CHANGED.to_owned(),
-        false => format!("{}; {MENDS}", all.join(", ")),
-    }
-}
-
-fn server_lines(said: &Value) -> Vec<Line> {
-    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let pid = word(&said["pid"]);
-    if said["let_go"] == true {
-        let what = format!("process {pid} keeps nothing, since `node down`");
-        return vec![Line::wrong("server", what, "restart it")];
-    }
-    let has_leases = said["has_leases"] != false;
-    let leases = match said["lease_ms"].as_u64() {
-        _ if !has_leases => "without leases".to_owned(),
-        Some(ms) => format!("leases of {ms} ms"),
-        None => "leases as long as it lives".to_owned(),
-    };
-    let mut lines = vec![Line::fact("server", format!("process {pid}, {leases}"))];
-    for address in said["addresses"].as_array().into_iter().flatten() {
-        let (ip, lost) = (word(&address["address"]), word(&address["lost"]));
-        let held = if address["held"] == true { "held" } else { "not held" };
-        let (about, before) = match has_leases {
-            true => ("lease", format!("{ip}  {held}, lost {lost} times, ")),
-            false => ("probe", format!("{ip}  ")),
-        };
-        lines.push(match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
-            (Some(error), _) => {
-                let mend = match error.ends_with(watchdog::SOMEBODY_ELSE) {
-                    true => "see who takes its queries: nft list ruleset",
-                    false => "if it goes on, restart the server",
-                };
-                Line::wrong(about, format!("{before}the last probe failed: {error}"), mend)
-            }
-            (None, Some(ms)) if has_leases && address["held"] != true => {
-                let what = format!("{before}answered a probe {ms} ms ago, and its queries go elsewhere");
-                Line::wrong(about, what, "the server's log says what keeps it from its lease")
-            }
-            (None, Some(ms)) => Line::fact(about, format!("{before}answered a probe {ms} ms ago")),
-            (None, None) => Line::fact(about, format!("{before}not probed yet")),
-        });
-    }
-    if let Some(error) = said["reload_failed"]["error"].as_str().map(first_line) {
-        let ago = word(&said["reload_failed"]["seconds_ago"]);
-        let what = format!("failed {ago} s ago, and the configuration before it serves: {error}");
-        lines.push(Line::wrong("reload", what, "mend what it names, and see `localdns check -conf FILE`"));
-    }
-    let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
-    if let Some(from) = said["upstreams_from"].as_str() {
-        let asked = if said["upstreams_asked"] == false { UNASKED } else { "" };
-        lines.push(Line::fact("upstreams", format!("{} from {from}{asked}", upstreams.join(" "))));
-    }
-    if let Some(error) = said["upstreams_error"].as_str() {
-        let mend = "let the network's manager write its servers there, or name another file with -upstreams";
-        lines.push(Line::wrong("upstreams", error, mend));
-    }
-    let not_turned = said["host_resolver_error"].as_str();
-    if let Some(error) = not_turned {
-        lines.push(Line::error("lookups", &format!("of this machine do not come here: {error}")));
-    }
-    let notes = said["notes"].as_array().into_iter().flatten().map(word);
-    let notes = notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error)));
-    lines.extend(notes.map(|note| Line::note(&note)));
-    lines
-}
-
-const UNASKED: &str = "; this Corefile asks none of them: no `forward` of it names 168.63.129.16";
-const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";
-const CHANGED: &str =
-    "not those of this Corefile, or somebody has changed them; `localdns node up` puts them there anew";
-const MENDS: &str = "`localdns node up` puts them there anew";
-const TAKEN: &str =
-    "somebody has changed them this moment; the server puts them back, or its note says why not";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_address_is_to_be_held_by_a_server_that_has_leases() {
-        let server = |has_leases: bool, address: Value| {
-            Ok(json!({ "has_leases": has_leases, "let_go": false, "addresses": [address] }))
-        };
-        let of = |has_leases, held: bool| server(has_leases, json!({ "address": "192.0.2.1", "held": held }));
-        let taken = |ip: &str| {
-            let error = format!("{ip}:53 does not answer over UDP{}", watchdog::SOMEBODY_ELSE);
-            server(true, json!({ "address": ip, "held": false, "probe_error": error }))
-        };
-        for (servers, expected) in [
-            (vec![], true),
-            (vec![of(true, true)], true),
-            (vec![of(true, false)], false),
-            // One that begins, beside one that serves.
-            (vec![of(true, false), of(true, true)], true),
-            (vec![of(false, false)], true),
-            (vec![taken("10.96.0.20")], true),
-            (vec![taken("169.254.10.10")], false),
-            (vec![Err("it hangs".to_owned())], true),
-        ] {
-            assert_eq!(are_held(&servers), expected, "{servers:?}");
-        }
-    }
 }

@@ -1,0 +1,68 @@
+//! Whether the table that stays is there as it is to be, by what servers say of it or, without one, by the Corefile.
+
+use std::net::IpAddr;
+
+use node::{Listener, NftError, Rules};
+use serde_json::Value;
+
+use super::keepers;
+
+/// Whether the table that stays is there, and all that belongs in it.
+pub(super) fn rules_of(
+    tables: &mut Rules,
+    servers: &[Result<Value, String>],
+    listeners: &[Listener],
+) -> Result<bool, String> {
+    let text = |error: NftError| error.to_string();
+    if !tables.are_there().map_err(text)? {
+        return Ok(false);
+    }
+    let mut keepers = keepers(servers).peekable();
+    if keepers.peek().is_none() {
+        return match tables.are_those_of(listeners).map_err(text)? {
+            true => Ok(true),
+            false => Err(differences(&tables.led().map_err(text)?, listeners)),
+        };
+    }
+    // The servers that run know which rules they put; the Corefile may have changed since.
+    for said in keepers {
+        // A server that is still starting has put no rules yet: the ones there are its predecessor's.
+        if said["rules_put"] == false {
+            return Err(NOT_OURS.to_owned());
+        }
+        if said["rules_in_place"] == false {
+            return Err(TAKEN.to_owned());
+        }
+    }
+    Ok(true)
+}
+
+/// In what the rules that stand are not those of this Corefile, and what mends it.
+fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
+    let of_corefile = listeners.iter().filter_map(|listener| {
+        let ip = listener.address;
+        let wanted = listener.way_out.as_ref().map(|way_out| way_out.target);
+        let Some((_, target)) = led.iter().find(|(led, _)| *led == ip) else {
+            return Some(format!("{ip} of this Corefile is not in them"));
+        };
+        let named =
+            |target: Option<IpAddr>| target.map_or_else(|| "nowhere".to_owned(), |target| target.to_string());
+        let (leads, wanted) = (named(*target), named(wanted));
+        (leads != wanted).then(|| format!("they lead queries for {ip} to {leads}, this Corefile to {wanted}"))
+    });
+    let is_in = |ip: &IpAddr| listeners.iter().any(|listener| listener.address == *ip);
+    let others = led.iter().filter(|(ip, _)| !is_in(ip));
+    let others = others.map(|(ip, _)| format!("{ip} is in them, and not in this Corefile"));
+    let all: Vec<_> = of_corefile.chain(others).collect();
+    match all.is_empty() {
+        true => CHANGED.to_owned(),
+        false => format!("{}; {MENDS}", all.join(", ")),
+    }
+}
+
+const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";
+const CHANGED: &str =
+    "not those of this Corefile, or somebody has changed them; `localdns node up` puts them there anew";
+const MENDS: &str = "`localdns node up` puts them there anew";
+const TAKEN: &str =
+    "somebody has changed them this moment; the server puts them back, or its note says why not";

@@ -1,0 +1,132 @@
+//! What a server says of itself, as lines.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Line, first_line};
+use crate::node_run::is_link_local;
+use crate::watchdog;
+
+/// Whether each address of servers with leases is held by one of them, but for services' that somebody else takes: those keep nobody
+/// from being ready, either.
+pub(super) fn are_held(servers: &[Result<Value, String>]) -> bool {
+    let said =
+        || servers.iter().flatten().filter(|said| said["has_leases"] == true && said["let_go"] != true);
+    let addresses = || said().flat_map(|said| said["addresses"].as_array().into_iter().flatten());
+    let is_held = |ip: &Value| addresses().any(|one| one["address"] == *ip && one["held"] == true);
+    let is_taken = |one: &Value| {
+        let is_others =
+            one["probe_error"].as_str().is_some_and(|error| error.ends_with(watchdog::SOMEBODY_ELSE));
+        is_others
+            && one["address"].as_str().and_then(|ip| ip.parse().ok()).is_some_and(|ip| !is_link_local(ip))
+    };
+    addresses().all(|one| is_held(&one["address"]) || is_taken(one))
+}
+
+/// Files by which servers have turned this machine's own lookups, and that somebody else has taken away.
+pub(super) fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Line> {
+    let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
+    let put = keeping.filter_map(|said| said["host_resolver"].as_str());
+    let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
+    let line = |path: &str| {
+        let what = format!("of this machine do not come here: {path} is gone");
+        Line::wrong("lookups", what, "the server puts it back within 30 s")
+    };
+    gone.map(line).collect()
+}
+
+pub(super) fn server_lines(said: &Value) -> Vec<Line> {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let pid = word(&said["pid"]);
+    if said["let_go"] == true {
+        let what = format!("process {pid} keeps nothing, since `node down`");
+        return vec![Line::wrong("server", what, "restart it")];
+    }
+    let has_leases = said["has_leases"] != false;
+    let leases = match said["lease_ms"].as_u64() {
+        _ if !has_leases => "without leases".to_owned(),
+        Some(ms) => format!("leases of {ms} ms"),
+        None => "leases as long as it lives".to_owned(),
+    };
+    let mut lines = vec![Line::fact("server", format!("process {pid}, {leases}"))];
+    for address in said["addresses"].as_array().into_iter().flatten() {
+        let (ip, lost) = (word(&address["address"]), word(&address["lost"]));
+        let held = if address["held"] == true { "held" } else { "not held" };
+        let (about, before) = match has_leases {
+            true => ("lease", format!("{ip}  {held}, lost {lost} times, ")),
+            false => ("probe", format!("{ip}  ")),
+        };
+        lines.push(match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
+            (Some(error), _) => {
+                let mend = match error.ends_with(watchdog::SOMEBODY_ELSE) {
+                    true => "see who takes its queries: nft list ruleset",
+                    false => "if it goes on, restart the server",
+                };
+                Line::wrong(about, format!("{before}the last probe failed: {error}"), mend)
+            }
+            (None, Some(ms)) if has_leases && address["held"] != true => {
+                let what = format!("{before}answered a probe {ms} ms ago, and its queries go elsewhere");
+                Line::wrong(about, what, "the server's log says what keeps it from its lease")
+            }
+            (None, Some(ms)) => Line::fact(about, format!("{before}answered a probe {ms} ms ago")),
+            (None, None) => Line::fact(about, format!("{before}not probed yet")),
+        });
+    }
+    if let Some(error) = said["reload_failed"]["error"].as_str().map(first_line) {
+        let ago = word(&said["reload_failed"]["seconds_ago"]);
+        let what = format!("failed {ago} s ago, and the configuration before it serves: {error}");
+        lines.push(Line::wrong("reload", what, "mend what it names, and see `localdns check -conf FILE`"));
+    }
+    let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
+    if let Some(from) = said["upstreams_from"].as_str() {
+        let asked = if said["upstreams_asked"] == false { UNASKED } else { "" };
+        lines.push(Line::fact("upstreams", format!("{} from {from}{asked}", upstreams.join(" "))));
+    }
+    if let Some(error) = said["upstreams_error"].as_str() {
+        let mend = "let the network's manager write its servers there, or name another file with -upstreams";
+        lines.push(Line::wrong("upstreams", error, mend));
+    }
+    let not_turned = said["host_resolver_error"].as_str();
+    if let Some(error) = not_turned {
+        lines.push(Line::error("lookups", &format!("of this machine do not come here: {error}")));
+    }
+    let notes = said["notes"].as_array().into_iter().flatten().map(word);
+    let notes = notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error)));
+    lines.extend(notes.map(|note| Line::note(&note)));
+    lines
+}
+
+const UNASKED: &str = "; this Corefile asks none of them: no `forward` of it names 168.63.129.16";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_address_is_to_be_held_by_a_server_that_has_leases() {
+        let server = |has_leases: bool, address: Value| {
+            Ok(json!({ "has_leases": has_leases, "let_go": false, "addresses": [address] }))
+        };
+        let of = |has_leases, held: bool| server(has_leases, json!({ "address": "192.0.2.1", "held": held }));
+        let taken = |ip: &str| {
+            let error = format!("{ip}:53 does not answer over UDP{}", watchdog::SOMEBODY_ELSE);
+            server(true, json!({ "address": ip, "held": false, "probe_error": error }))
+        };
+        for (servers, expected) in [
+            (vec![], true),
+            (vec![of(true, true)], true),
+            (vec![of(true, false)], false),
+            // One that begins, beside one that serves.
+            (vec![of(true, false), of(true, true)], true),
+            (vec![of(false, false)], true),
+            (vec![taken("10.96.0.20")], true),
+            (vec![taken("169.254.10.10")], false),
+            (vec![Err("it hangs".to_owned())], true),
+        ] {
+            assert_eq!(are_held(&servers), expected, "{servers:?}");
+        }
+    }
+}
