@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use node::{Iptables, Leases, Listener, Rules};
+use node::{Iptables, Leases, Listener, NftError, Rules};
 use observe::Logger;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -70,11 +70,10 @@ impl KeptRules {
     }
 }
 
-/// Clears what other rule sets left, and begins to keep ours where it is one of iptables.
+/// Clears what rule sets of iptables left, and begins to keep ours where it is one of iptables.
 pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<KeptRules> {
-    match settings.rules {
-        RuleSet::Nft => remove_left(logger),
-        RuleSet::Iptables(_) | RuleSet::None => remove_tables_left(logger),
+    if settings.rules == RuleSet::Nft {
+        remove_left(logger);
     }
     match settings.rules {
         RuleSet::Iptables(set) => Some(KeptRules::new(set, settings, logger)),
@@ -96,18 +95,21 @@ fn remove_left(logger: &Logger) {
     });
 }
 
-/// Takes the tables away that a server with other rules left: they would send queries elsewhere.
-fn remove_tables_left(logger: &Logger) {
-    let removed = || {
+/// Takes the tables away that a server with other rules left, which would send queries elsewhere, once nobody has a lease but this
+/// process in so many tables of its own: a predecessor that hands over has leases until this one serves. Whether none is left.
+pub(super) fn remove_tables_left(own: usize) -> Result<bool, NftError> {
+    let tables = || {
         let mut rules = Rules::open()?;
-        match rules.are_there()? && rules.holders()?.is_empty() {
-            true => rules.remove(),
-            false => Ok(()),
+        let is_last = rules.holders()?.len() <= own;
+        if is_last && rules.are_there()? {
+            rules.remove()?;
         }
+        Ok(is_last)
     };
-    if let Err(error) = removed() {
-        let note = "node: rules of an earlier `-rules nft` may be left, which send queries elsewhere (nft list ruleset)";
-        logger.warning(None, &format!("{note}: {error}"));
+    match tables() {
+        // Without nftables there are none.
+        Err(NftError::NotSupported { .. }) => Ok(true),
+        tried => tried,
     }
 }
 

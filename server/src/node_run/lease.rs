@@ -77,6 +77,7 @@ impl Keeper {
         let (tell, told) = mpsc::unbounded_channel();
         let state = Arc::new(Leased::new(filler, settings.rules));
         let at_stop = settings.at_stop;
+        let has_leases = settings.rules.has_leases();
         let host = Host::new(settings.host_resolver, settings.upstreams.clone());
         let worker = LeaseThread {
             host,
@@ -87,6 +88,7 @@ impl Keeper {
             state: state.clone(),
             rules: None,
             iptables: None,
+            clears_tables: !has_leases,
             leases: None,
             put: None,
             is_known: false,
@@ -162,6 +164,8 @@ struct LeaseThread {
     state: Arc<Leased>,
     rules: Option<Rules>,
     iptables: Option<KeptRules>,
+    /// Whether tables of a server with leases may be there, which these rules do not go with.
+    clears_tables: bool,
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
@@ -221,6 +225,7 @@ impl LeaseThread {
                 "there are neither leases nor rules, and clients are dark when this server dies: {error}"
             ));
         }
+        notes.extend(self.clear_tables());
         notes.extend(self.leases.as_ref().and_then(|leases| kept::lacking(leases.seen())).map(str::to_owned));
         let silent = self.probe(running, &configuration, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);

@@ -1,9 +1,10 @@
 //! Rules that a killed server, or AKS's script, left where the next one keeps others.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{ask, eventually, isolated, run, signal};
+use tests::{ask, eventually, isolated, run, signal, tempdir};
 
 use super::clients::answers_everywhere;
 use super::iptables::{Tools, both, lab, scripts_rules};
@@ -52,6 +53,61 @@ fn the_tables_of_a_killed_server_go_with_a_start_that_keeps_rules_of_iptables() 
             // Others' rules may lead a service's queries away, where none of ours keeps them.
             let asked = ask("169.254.10.11:53".parse().expect("an address"), NAME, "A");
             assert_eq!(asked.short(), [US], "-rules {rules}");
+        }
+    });
+}
+
+#[test]
+fn the_tables_of_a_server_that_hands_over_to_other_rules_go_when_it_does() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        let tools = Tools("nft");
+        for rules in ["none", "iptables"] {
+            let directory = tempdir();
+            let door = directory.path().join("door").to_string_lossy().into_owned();
+            let serve = |rules: &str| {
+                lab.serve_with(|options| {
+                    let options =
+                        options.args(["-rules", rules, "-host-resolver", "none", "-handover", &door]);
+                    options.env("PATH", &tools.path())
+                })
+            };
+            let mut before = serve("nft");
+            before.wait_for_log("queries to fd10::11 come here", PATIENCE);
+            eventually("it may be succeeded", PATIENCE, || Path::new(&door).exists().then_some(()));
+            let server = serve(rules);
+            assert!(before.wait(PATIENCE).success(), "{}", before.log_text());
+            eventually("no table of ours", PATIENCE, || {
+                (run("nft", &["list", "tables", "inet"]).is_empty()).then_some(())
+            });
+            let said = |code: i32| {
+                let mut command = Command::new(tests::binary());
+                command
+                    .args(["node", "status", "-conf"])
+                    .arg(server.path("Corefile"))
+                    .env("PATH", tools.path());
+                let output = tests::output(command, PATIENCE);
+                (output.status.code() == Some(code))
+                    .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+            };
+            eventually("well", PATIENCE, || said(0));
+            assert_eq!(
+                ask("169.254.10.11:53".parse().expect("an address"), NAME, "A").short(),
+                [US],
+                "-rules {rules}"
+            );
+            // A table that comes later is somebody's who wants it; but whoever answers there then, it is not well.
+            let mut up = Command::new(tests::binary());
+            up.args(["node", "up", "-host-resolver", "none", "-conf"]).arg(server.path("Corefile"));
+            assert!(tests::output(up, PATIENCE).status.success());
+            let failed = "169.254.10.11  the last probe failed: 169.254.10.11:53 does not answer over UDP";
+            let told = eventually("not well", PATIENCE, || said(1).filter(|told| told.contains(failed)));
+            assert!(
+                told.contains("address   169.254.10.11  on localdns") && !told.contains("does not answer\n"),
+                "{told}"
+            );
+            run("nft", &["delete", "table", "inet", "localdns"]);
+            eventually("well again", PATIENCE, || said(0));
         }
     });
 }

@@ -7,6 +7,7 @@ use configuration::Configuration;
 use node::{Leases, Listener, Rules, Seen, Standing};
 
 use super::LeaseThread;
+use crate::node_run::iptables::{self, KeptRules};
 use crate::node_run::{RuleSet, Settings, owners};
 
 impl LeaseThread {
@@ -64,6 +65,23 @@ impl LeaseThread {
             self.put = Some(listeners.to_vec());
         }
         Ok(())
+    }
+
+    /// Sees to it that no table of a server with leases leads away whom these rules are to bring here; what keeps it there.
+    pub(super) fn clear_tables(&mut self) -> Option<String> {
+        if !self.clears_tables {
+            return None;
+        }
+        let own = usize::from(self.iptables.as_ref().is_some_and(KeptRules::brings_probes));
+        match iptables::remove_tables_left(own) {
+            Ok(is_done) => {
+                self.clears_tables = !is_done;
+                None
+            }
+            Err(error) => Some(format!(
+                "rules of an earlier `-rules nft` may be left, which send queries elsewhere (nft list ruleset): {error}"
+            )),
+        }
     }
 
     pub(super) fn open_leases(&mut self) -> Result<(), node::NftError> {

@@ -4,24 +4,35 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Line, first_line};
+use super::{Line, first_line, keepers};
 use crate::node_run::is_link_local;
 use crate::watchdog;
 
-/// Whether each address of servers with leases is held by one of them, but for services' that somebody else takes: those keep nobody
-/// from being ready, either.
+/// Whether each address that servers say is their own is held by one of them or, without leases, answered its last probe; but for
+/// services' that somebody else takes: those keep nobody from being ready, either.
 pub(super) fn are_held(servers: &[Result<Value, String>]) -> bool {
-    let said =
-        || servers.iter().flatten().filter(|said| said["has_leases"] == true && said["let_go"] != true);
-    let addresses = || said().flat_map(|said| said["addresses"].as_array().into_iter().flatten());
-    let is_held = |ip: &Value| addresses().any(|one| one["address"] == *ip && one["held"] == true);
+    let addresses = || keepers(servers).flat_map(|said| of_server(said).map(move |one| (said, one)));
+    let is_held = |ip: &Value| {
+        addresses().any(|(said, one)| {
+            one["address"] == *ip
+                && match said["has_leases"] == true {
+                    true => one["held"] == true,
+                    false => one["probe_error"].is_null(),
+                }
+        })
+    };
     let is_taken = |one: &Value| {
         let is_others =
             one["probe_error"].as_str().is_some_and(|error| error.ends_with(watchdog::SOMEBODY_ELSE));
         is_others
             && one["address"].as_str().and_then(|ip| ip.parse().ok()).is_some_and(|ip| !is_link_local(ip))
     };
-    addresses().all(|one| is_held(&one["address"]) || is_taken(one))
+    addresses().all(|(_, one)| is_held(&one["address"]) || is_taken(one))
+}
+
+/// What a server says of each of its addresses.
+pub(super) fn of_server(said: &Value) -> impl Iterator<Item = &Value> {
+    said["addresses"].as_array().into_iter().flatten()
 }
 
 /// Files by which servers have turned this machine's own lookups, and that somebody else has taken away.
@@ -106,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_address_is_to_be_held_by_a_server_that_has_leases() {
+    fn each_address_is_to_be_held_or_answered_without_leases() {
         let server = |has_leases: bool, address: Value| {
             Ok(json!({ "has_leases": has_leases, "let_go": false, "addresses": [address] }))
         };
@@ -115,6 +126,11 @@ mod tests {
             let error = format!("{ip}:53 does not answer over UDP{}", watchdog::SOMEBODY_ELSE);
             server(true, json!({ "address": ip, "held": false, "probe_error": error }))
         };
+        let unled = |ip: &str| {
+            let error = format!("{ip}:53 does not answer over UDP{}", watchdog::SOMEBODY_ELSE);
+            server(false, json!({ "address": ip, "held": false, "probe_error": error }))
+        };
+        let (silent, silent_of_service) = (unled("169.254.10.10"), unled("10.96.0.20"));
         for (servers, expected) in [
             (vec![], true),
             (vec![of(true, true)], true),
@@ -124,6 +140,8 @@ mod tests {
             (vec![of(false, false)], true),
             (vec![taken("10.96.0.20")], true),
             (vec![taken("169.254.10.10")], false),
+            (vec![silent], false),
+            (vec![silent_of_service], true),
             (vec![Err("it hangs".to_owned())], true),
         ] {
             assert_eq!(are_held(&servers), expected, "{servers:?}");
