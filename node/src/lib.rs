@@ -39,7 +39,7 @@ pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, leads_to, link_index, link_name, link_of,
     with_link,
 };
-pub use iptables::{Iptables, remove_iptables_rules};
+pub use iptables::{Iptables, iptables_rules, remove_iptables_rules};
 pub use jobs::Job;
 pub use nft::NftError;
 pub use obstacle::{Obstacle, unseen_filters};

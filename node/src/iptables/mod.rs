@@ -100,18 +100,30 @@ impl Iptables {
 pub fn remove_iptables_rules() -> io::Result<usize> {
     let mut removed = 0;
     for family in Family::BOTH {
-        let found = |place: Place| {
-            Table::BOTH.into_iter().filter(|table| place.may_have(family, *table)).collect::<Vec<_>>()
-        };
-        let (tables, legacy) = (found(Place::Nft), found(Place::Legacy));
-        let mut all = tables.clone();
-        all.extend(legacy.iter().copied().filter(|table| !tables.contains(table)));
-        let rules = read(family, &all).map_err(|error| unread(&error, family, tables.is_empty()))?;
-        let gone: Vec<_> = rules.into_iter().filter(Rule::has_comment_of_ours).collect();
+        let gone = ours(family)?;
         restore(family, "-D", &gone)?;
         removed += gone.len();
     }
     Ok(removed)
+}
+
+/// How many rules of either kind there are, whosever addresses they are about; found as [`remove_iptables_rules`] finds them.
+///
+/// # Errors
+/// Where iptables is not there or fails.
+pub fn iptables_rules() -> io::Result<usize> {
+    Family::BOTH.into_iter().map(|family| ours(family).map(|rules| rules.len())).sum()
+}
+
+fn ours(family: Family) -> io::Result<Vec<Rule>> {
+    let found = |place: Place| {
+        Table::BOTH.into_iter().filter(|table| place.may_have(family, *table)).collect::<Vec<_>>()
+    };
+    let (tables, legacy) = (found(Place::Nft), found(Place::Legacy));
+    let mut all = tables.clone();
+    all.extend(legacy.iter().copied().filter(|table| !tables.contains(table)));
+    let rules = read(family, &all).map_err(|error| unread(&error, family, tables.is_empty()))?;
+    Ok(rules.into_iter().filter(Rule::has_comment_of_ours).collect())
 }
 
 /// Why rules of ours are left, and what is known of them.

@@ -221,6 +221,7 @@ pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
     let rules = text("rules").and_then(|name| RuleSet::named(name, health)).expect("clap takes only these");
     Settings {
         rules,
+        clears_rules: true,
         way_out: None,
         adds_addresses: true,
         link: sub.get_one("link").copied().unwrap_or_default(),

@@ -93,6 +93,7 @@ pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Re
     settings.way_out = template.cluster_dns;
     if !is("setupiptables") {
         settings.rules = RuleSet::None;
+        settings.clears_rules = false;
         settings.lease = None;
         settings.at_stop = AtStop::Clean;
     }

@@ -72,8 +72,10 @@ impl KeptRules {
 
 /// Clears what rule sets of iptables left, and begins to keep ours where it is one of iptables.
 pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<KeptRules> {
-    if settings.rules == RuleSet::Nft {
-        remove_left(logger);
+    match settings.rules {
+        RuleSet::Nft | RuleSet::None if settings.clears_rules => remove_left(logger),
+        // Those that are there are kept.
+        _ => {}
     }
     match settings.rules {
         RuleSet::Iptables(set) => Some(KeptRules::new(set, settings, logger)),
@@ -81,15 +83,14 @@ pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<KeptRules> {
     }
 }
 
-/// Takes a killed script's or server's rules away: they keep queries from the way out.
+/// Takes a killed script's or server's rules away: they keep queries from conntrack, and so from the way out.
 fn remove_left(logger: &Logger) {
     let logger = logger.clone();
     spawn_blocking(move || match node::remove_iptables_rules() {
         Ok(0) => {}
         Ok(rules) => logger.info(None, &format!("node: {rules} rules in the tables of iptables are gone")),
         Err(error) => {
-            let note =
-                "node: rules of iptables may be left, with which nobody gets the way out (iptables-save)";
+            let note = "node: rules of iptables may be left, which keep queries from conntrack and the way out (iptables-save)";
             logger.warning(None, &format!("{note}: {error}"));
         }
     });

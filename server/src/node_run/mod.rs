@@ -58,6 +58,8 @@ pub struct Settings {
     pub mark: u32,
     /// `-masquerade`: whether pods' addresses are hidden from upstreams that nobody translates.
     pub masquerade: bool,
+    /// Whether rules of iptables that an ended server or the script left are ours to take away.
+    pub clears_rules: bool,
     /// Who answers for every link-local address of its family while nobody does here, whatever its listener forwards to.
     pub way_out: Option<IpAddr>,
     /// Whether addresses that are missing are added.

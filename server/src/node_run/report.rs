@@ -14,7 +14,7 @@ use super::line::Line;
 use super::servers as told_by;
 use super::{RuleSet, Settings, as_led, iptables, listeners, owners};
 use configuration::Configuration;
-use rules::rules_of;
+use rules::{none_left, rules_of};
 use servers::{are_held, lookups_gone, server_lines};
 
 /// `localdns node status`.
@@ -115,7 +115,7 @@ impl Report {
                 Err(error) => Err(error.to_string()),
             },
             RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
-            RuleSet::None => Ok(true),
+            RuleSet::None => none_left(&servers, &mut notes),
         };
         let asked = listeners.iter().map(|one| (one.address, told_by::probes(&servers, one.address)));
         let answering = answering(&asked.collect::<Vec<_>>());

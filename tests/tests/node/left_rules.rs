@@ -4,11 +4,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{ask, eventually, isolated, run, signal, tempdir};
+use tests::{Server, ask, eventually, isolated, run, signal, tempdir};
 
 use super::clients::answers_everywhere;
 use super::iptables::{Tools, both, lab, scripts_rules};
 use super::lab::{CLUSTER, COREFILE, NAME, PLAIN, US};
+use super::node_cache::{TEMPLATE, options_of};
 
 #[test]
 fn what_the_script_left_goes_with_a_start_that_keeps_its_rules_elsewhere() {
@@ -53,6 +54,44 @@ fn the_tables_of_a_killed_server_go_with_a_start_that_keeps_rules_of_iptables() 
             // Others' rules may lead a service's queries away, where none of ours keeps them.
             let asked = ask("169.254.10.11:53".parse().expect("an address"), NAME, "A");
             assert_eq!(asked.short(), [US], "-rules {rules}");
+        }
+    });
+}
+
+#[test]
+fn what_the_script_left_goes_where_there_are_to_be_no_rules_and_stays_where_they_are_others() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        for tools in both() {
+            let status = |server: &Server, rules: &str| {
+                let mut command = Command::new(tests::binary());
+                command.args(["node", "status", "-rules", rules, "-conf"]).arg(server.path("Corefile"));
+                command.env("PATH", tools.path());
+                let output = tests::output(command, PATIENCE);
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            };
+            let flags = ["-localip", "169.254.20.10", "-setupiptables=false"];
+            scripts_rules().iter().for_each(|rule| tools.change("-A", rule));
+            let others = options_of(TEMPLATE).args(flags).env("PATH", &tools.path());
+            let others = Server::start_with("", others);
+            eventually("others' rules are none of its own", PATIENCE, || {
+                others.write_corefile(".:53 {\n    bind 169.254.20.10\n    whoami\n}\n");
+                let said = status(&others, "nft");
+                (said.starts_with("rules     none, as asked for\n") && said.contains("answered a probe"))
+                    .then_some(())
+            });
+            assert_eq!(tools.ours().len(), 8, "{}", tools.0);
+            drop(others);
+
+            let none = tools.serve(&lab, "none");
+            none.wait_for_log("8 rules in the tables of iptables are gone", PATIENCE);
+            assert!(tools.ours().is_empty(), "{}", tools.0);
+            assert!(status(&none, "none").starts_with("rules     none, as asked for\n"));
+            scripts_rules().iter().for_each(|rule| tools.change("-A", rule));
+            let said = status(&none, "none");
+            let told = "rules     8 in the tables of iptables, where there are to be none; the start of a server takes";
+            assert!(said.starts_with(told), "{said}");
+            scripts_rules().iter().for_each(|rule| tools.change("-D", rule));
         }
     });
 }

@@ -98,6 +98,7 @@ impl LeaseThread {
             "let_go": self.state.is_let_go(),
             "has_leases": self.settings.rules.has_leases(),
             "rules": self.settings.rules.name(),
+            "others_rules": !self.settings.clears_rules,
             "health_port": self.settings.rules.health_port(),
             PROBE: probe,
             "rules_put": self.put.is_some(),

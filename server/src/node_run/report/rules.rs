@@ -37,6 +37,24 @@ pub(super) fn rules_of(
     Ok(true)
 }
 
+/// Whether no rule of iptables is left where there are to be none, and others' are not meant.
+pub(super) fn none_left(servers: &[Result<Value, String>], notes: &mut Vec<String>) -> Result<bool, String> {
+    if keepers(servers).any(|said| said["others_rules"] == true || said["rules"] != "none") {
+        return Ok(true);
+    }
+    match node::iptables_rules() {
+        Ok(0) => Ok(true),
+        Ok(rules) => Err(format!(
+            "{rules} in the tables of iptables, where there are to be none; the start of a server takes them away, and so does \
+             `localdns node down`"
+        )),
+        Err(error) => {
+            notes.push(format!("rules of iptables may be left (iptables-save): {error}"));
+            Ok(true)
+        }
+    }
+}
+
 /// In what the rules that stand are not those of this Corefile, and what mends it.
 fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
     let of_corefile = listeners.iter().filter_map(|listener| {
