@@ -20,8 +20,8 @@ pub enum VariantError {
         /// What is wrong with it.
         error: base64::DecodeError,
     },
-    /// The value is an empty Corefile.
-    #[error("{key} is an empty Corefile; write what `base64 -w0 Corefile` prints")]
+    /// The value is a Corefile without a server block, as where only its first line was read.
+    #[error("{key} is a Corefile without a server block; write what `base64 -w0 Corefile` prints")]
     Empty {
         /// The key.
         key: &'static str,
@@ -102,7 +102,10 @@ mod tests {
         for (value, error) in [
             ("!", "LOCALDNS_COREFILE_BASE is not base64: "),
             ("YmFzZQ", "LOCALDNS_COREFILE_BASE is not base64: "),
-            ("Cg==", "LOCALDNS_COREFILE_BASE is an empty Corefile; write what `base64 -w0 Corefile` prints"),
+            (
+                "Cg==",
+                "LOCALDNS_COREFILE_BASE is a Corefile without a server block; write what `base64 -w0 Corefile` prints",
+            ),
         ] {
             let told =
                 corefile_of(&format!("LOCALDNS_COREFILE_BASE={value}"), false).expect_err("no Corefile");

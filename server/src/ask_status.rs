@@ -34,7 +34,7 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
         return refresher::print(&[vec![socket], default].concat());
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
-    let spec = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?.spec;
+    let spec = Draft::first(&origin, flags.dns_port, false).map_err(|error| error.to_string())?.spec;
     let all = spec.blocks.iter().filter_map(|block| block.get::<PrometheusSpec>());
     let addresses: BTreeSet<AdminAddress> = all.map(|prometheus| prometheus.address).collect();
     let places: Vec<Shown> = addresses.into_iter().flat_map(pages).collect();

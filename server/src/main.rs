@@ -402,7 +402,7 @@ type ListServers = fn(&Path, &Spec) -> Listed;
 
 fn build_of(flags: &Flags, node: Option<(&Settings, ListServers)>) -> Result<Built, String> {
     let origin = origin(flags, node.map(|(settings, _)| settings))?;
-    let draft = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?;
+    let draft = Draft::first(&origin, flags.dns_port, node.is_some()).map_err(|error| error.to_string())?;
     if node.is_some() {
         node_run::check(&draft.spec).map_err(|error| error.to_string())?;
     }

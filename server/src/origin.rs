@@ -11,6 +11,7 @@ use sha2::{Digest, Sha512};
 use thiserror::Error;
 
 use crate::cli::Flags;
+use node::VariantError;
 use node_cache::Filler;
 use plugin::{SetupError, Spec};
 
@@ -123,7 +124,11 @@ impl Origin {
                     |error| Box::new(Located::new(&Location::file_only(&path.display().to_string()), error));
                 let (key, text) = from_environment(path).map_err(of_file)?;
                 let name = format!("{key} of {}", path.display());
-                corefile::read_text(&name, &text, Path::new("."), &env)
+                let corefile = corefile::read_text(&name, &text, Path::new("."), &env);
+                if corefile.as_ref().is_ok_and(|corefile| corefile.blocks.is_empty()) {
+                    return Err(of_file(VariantError::Empty { key }.into()));
+                }
+                corefile
             }
             Self::Template(filler) => {
                 let name = filler.base().display().to_string();
@@ -168,13 +173,13 @@ impl Draft {
     }
 
     /// As [`Self::read`], for a process that does not serve yet: one without a server block then means what none at all
-    /// means, as in CoreDNS. Nobody wants that in the place of what serves.
+    /// means, as in CoreDNS. Nobody wants that in the place of what serves, or `of_node`, whose clients it would answer nothing.
     ///
     /// # Errors
     /// What is wrong with it, and where.
-    pub fn first(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
+    pub fn first(origin: &Origin, dns_port: u16, of_node: bool) -> Result<Self, Box<Located<SetupError>>> {
         let corefile = origin.read()?;
-        if !corefile.blocks.is_empty() {
+        if !corefile.blocks.is_empty() || of_node {
             return Self::of(&corefile, dns_port);
         }
         let mut draft = Self::of(&Origin::Default.read()?, dns_port)?;

@@ -176,6 +176,9 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
     (listeners, notes)
 }
 
+/// What is wrong where there are no [`listeners`].
+const NO_ADDRESS: &str = "no server block is at port 53 of an address that rules can be about; have `bind` name those that clients ask";
+
 /// Refuses addresses that no pod can ask. Those that an interface has besides are served, without rules.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::answers::answering;
 use super::line::Line;
 use super::servers as told_by;
-use super::{RuleSet, Settings, as_led, iptables, listeners, owners};
+use super::{NO_ADDRESS, RuleSet, Settings, as_led, iptables, listeners, owners};
 use configuration::Configuration;
 use rules::{none_left, rules_of};
 use servers::{are_held, lookups_gone, server_lines};
@@ -152,6 +152,7 @@ impl Report {
             && (!self.holders.is_empty() || !self.set.has_leases())
             && are_held(&self.servers)
             && self.servers.iter().all(Result::is_ok)
+            && (!self.addresses.is_empty() || self.set == RuleSet::None)
             && self.addresses.iter().all(|address| address.link.is_some() && address.answers)
     }
 
@@ -197,6 +198,12 @@ impl Report {
     fn lines(&self) -> Vec<Line> {
         let mut lines = vec![self.of_rules(), self.of_leases()];
         lines.extend(self.addresses.iter().map(|address| self.of_address(address)));
+        if self.addresses.is_empty() {
+            lines.push(match self.set {
+                RuleSet::None => Line::note(NO_ADDRESS),
+                _ => Line::error("address", NO_ADDRESS),
+            });
+        }
         if let Some(error) = self.corefile.as_deref().map(first_line) {
             let mend = "mend what it names; the server serves the one before";
             lines.push(Line::wrong("corefile", error, mend));

@@ -7,7 +7,9 @@ use std::sync::atomic::AtomicBool;
 use node::{Added, HostResolver, Listener, NftError, Ours, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
-use super::{RuleSet, Settings, discovery, host, iptables, is_link_local, listeners, owners, servers};
+use super::{
+    NO_ADDRESS, RuleSet, Settings, discovery, host, iptables, is_link_local, listeners, owners, servers,
+};
 use configuration::Configuration;
 
 /// What came of it.
@@ -25,6 +27,12 @@ pub struct Up {
 /// What the kernel refuses; then no address is left that was not there before.
 pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&str>) -> Result<Up, String> {
     let (listeners, mut notes) = listeners(configuration, settings);
+    match settings.rules {
+        _ if !listeners.is_empty() => {}
+        // Who wants no rules may want to serve elsewhere alone.
+        RuleSet::None => notes.push(NO_ADDRESS.to_owned()),
+        _ => return Err(NO_ADDRESS.to_owned()),
+    }
     // Checked before an address is added: without rules its clients would reach neither this server nor another.
     let there = || Rules::open()?.are_there();
     if let (RuleSet::Nft, Err(error @ NftError::NotSupported { .. })) = (settings.rules, there()) {

@@ -22,6 +22,7 @@ mod lookups_moved;
 mod manifest;
 mod networkd;
 mod never_dark;
+mod no_address;
 mod node_cache;
 mod node_cache_flags;
 mod node_local;

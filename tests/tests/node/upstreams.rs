@@ -162,6 +162,11 @@ fn the_corefile_of_the_environment_file_is_served_and_217_where_there_is_none() 
             ("", "no Corefile: none of LOCALDNS_COREFILE_WITH_HOSTS"),
             ("LOCALDNS_COREFILE_BASE=%\n", "LOCALDNS_COREFILE_BASE is not base64: "),
             ("LOCALDNS_COREFILE_BASE=LiB7CiBmb3J3cmFkCn0K\n", "LOCALDNS_COREFILE_BASE of "),
+            // The first line, a comment, of base64 in several lines.
+            (
+                "LOCALDNS_COREFILE_BASE=IyBub3RoaW5n\nCi46NTMge30K\n",
+                "write what `base64 -w0 Corefile` prints",
+            ),
         ] {
             fs::write(&file, text).expect("the test's own");
             let output = end(&["-environment", name]);

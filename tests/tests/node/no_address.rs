@@ -1,0 +1,95 @@
+//! Corefiles by which no address is protected: told, and never well.
+
+use std::fs;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tests::{Options, Server, ask, eventually, isolated, tool};
+
+use super::lab::{COREFILE, Lab, NAME, US};
+use super::never_dark::{node, status};
+
+#[test]
+fn a_corefile_without_a_server_block_is_refused_before_anything_is_changed() {
+    isolated(|| {
+        let _lab = Lab::new();
+        for text in ["", "# of another tool\n"] {
+            fs::write("/run/Corefile", text).expect("the test's own");
+            for (word, code) in [("run", 217), ("up", 1), ("status", 1)] {
+                let ended = ended(&["node", word, "-conf", "/run/Corefile"]);
+                let told = String::from_utf8_lossy(&ended.stderr);
+                assert_eq!(ended.status.code(), Some(code), "{word} {text:?}: {ended:?}");
+                let expected = "localdns: /run/Corefile: the Corefile holds no server block; expected at least `. { ... }`\n";
+                assert!(told.ends_with(expected), "{word} {text:?}: {told}");
+            }
+        }
+        // Without the word `node` it is as in CoreDNS.
+        let plain = Server::start_with("# nothing\n", Options::default().args(["-dns.port", "5300"]));
+        plain.wait_for_log("whoami is served, and nothing else", PATIENCE);
+    });
+}
+
+#[test]
+fn a_corefile_that_somebody_empties_leaves_status_to_the_server() {
+    isolated(|| {
+        if !tool("no address", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.write_corefile("# nothing\n");
+        let said = status(&server, 0);
+        for line in [
+            "address   169.254.10.11  on localdns, way out 10.3.0.2, answers\n",
+            "corefile  ",
+            ": the Corefile holds no server block",
+        ] {
+            assert!(said.contains(line), "{line}: {said}");
+        }
+        assert_eq!(ask("169.254.10.11:53".parse().expect("an address"), NAME, "A").short(), [US]);
+    });
+}
+
+#[test]
+fn a_corefile_without_an_address_for_rules_is_not_well_unless_there_are_to_be_none() {
+    isolated(|| {
+        if !tool("no address", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let told = "no server block is at port 53 of an address that rules can be about; have `bind` name those that clients ask\n";
+        for corefile in [
+            COREFILE.replace(".:53", ".:5300"),
+            ".:53 {\n    whoami\n}\n".to_owned(),
+            ".:53 {\n    bind 127.0.0.1\n    whoami\n}\n".to_owned(),
+        ] {
+            let server = lab.serve_of(&corefile, &["-host-resolver", "none"]);
+            eventually("it says so of itself", PATIENCE, || {
+                fs::read_to_string("/proc/net/unix").ok()?.contains("localdns-node-").then_some(())
+            });
+            let said = status(&server, 1);
+            assert!(said.contains(&format!("address   {told}")), "{corefile}{said}");
+            let up = node(&server, &["up", "-host-resolver", "none"], 1);
+            assert!(up.ends_with(told), "{corefile}{up}");
+            drop(server);
+            let server = lab.serve_of(&corefile, &["-host-resolver", "none", "-rules", "none"]);
+            let words = ["-rules", "none", "-host-resolver", "none"];
+            let said = eventually("it says so of itself", PATIENCE, || {
+                let said = node(&server, &[&["status"], &words[..]].concat(), 0);
+                said.contains("server    process").then_some(said)
+            });
+            assert!(said.contains(&format!("note      {told}")), "{corefile}{said}");
+            let up = node(&server, &[&["up"], &words[..]].concat(), 0);
+            assert!(up.ends_with(told), "{corefile}{up}");
+        }
+    });
+}
+
+fn ended(words: &[&str]) -> Output {
+    let mut command = Command::new(tests::binary());
+    command.args(words).args(["-host-resolver", "none"]);
+    tests::output(command, PATIENCE)
+}
+
+const PATIENCE: Duration = Duration::from_secs(15);
