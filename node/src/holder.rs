@@ -52,6 +52,18 @@ pub fn holder_of(addr: SocketAddr, proto: SocketKind) -> Option<Holder> {
     process_with_socket(inode)
 }
 
+/// Whether somebody's socket of UDP takes what comes to this address and port; a wildcard address takes it, too.
+pub fn is_taken_over_udp(addr: SocketAddr) -> bool {
+    let takes = |table: &str| {
+        let Ok(file) = File::open(table) else { return false };
+        let mut lines = BufReader::new(file).lines().map_while(Result::ok);
+        lines.any(|line| {
+            parse_line(&line, SocketKind::Udp).is_some_and(|held| rank(held.addr, addr).is_some())
+        })
+    };
+    takes("/proc/net/udp") || takes("/proc/net/udp6")
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct BoundSocket {
     addr: SocketAddr,

@@ -33,7 +33,7 @@ pub use address::{
 };
 pub use dhcp::{DHCP_LEASES, dhcp_servers};
 pub use environment::{VariantError, corefile_of};
-pub use holder::{Holder, SocketKind, holder_of};
+pub use holder::{Holder, SocketKind, holder_of, is_taken_over_udp};
 pub use host_resolver::{HostResolver, HostResolverError, ReadServers};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, leads_to, link_index, link_name, link_of,

@@ -93,6 +93,7 @@ impl Keeper {
             put: None,
             is_known: false,
             misplaced: None,
+            unserved: None,
             reloads,
             noted: Vec::new(),
             read,
@@ -171,8 +172,10 @@ struct LeaseThread {
     put: Option<Vec<Listener>>,
     /// Whether every plugin has known once what it answers from.
     is_known: bool,
-    /// What is to be told beside these listeners, as of this look.
-    misplaced: Option<(Vec<Listener>, u64, Misplaced)>,
+    /// What is to be told beside these listeners, as of this look: of those that others have, and of those that we left.
+    misplaced: Option<(Vec<Listener>, u64, [Misplaced; 2])>,
+    /// The second of these, but for those that another server had then.
+    unserved: Option<(Instant, Misplaced)>,
     reloads: Arc<Reloads>,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,

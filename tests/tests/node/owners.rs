@@ -120,6 +120,38 @@ fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_bound_again_or
     });
 }
 
+/// It is no living server's address that is to be taken away, and the rules are of one of the two.
+#[test]
+fn two_servers_with_different_addresses_are_not_well_and_tell_nobody_to_take_the_others_away() {
+    isolated(|| {
+        if !tool("owners", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let serve = |ip: &str| {
+            let corefile = format!(".:53 {{\n    bind {ip}\n    forward . 10.3.0.2\n}}\n");
+            let server = Server::start_with(&corefile, options());
+            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+            server
+        };
+        let mut first = serve("169.254.10.10");
+        assert!(status(&first, 0).starts_with("rules     in place\n"));
+        let second = serve("169.254.10.11");
+        for server in [&first, &second] {
+            let said = eventually("both are heard", PATIENCE, || {
+                let said = status(server, 1);
+                (said.matches("answered a probe").count() == 2).then_some(said)
+            });
+            let told = "rules     169.254.10.10 of a server is not in them: another one keeps its own there, and when the first dies";
+            assert!(said.starts_with(told) && !said.contains("no block binds it"), "{said}");
+        }
+        tests::signal(first.pid(), "KILL");
+        first.wait(PATIENCE);
+        let told = "note      169.254.10.10 is on localdns, and no block binds it: ";
+        eventually("nobody has it any more", PATIENCE, || status(&second, 0).contains(told).then_some(()));
+    });
+}
+
 #[test]
 fn ready_comes_although_somebody_takes_a_services_queries_whatever_our_rules_say() {
     isolated(|| {

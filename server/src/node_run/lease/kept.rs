@@ -2,17 +2,22 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use configuration::Configuration;
 use node::{Leases, Listener, Rules, Seen, Standing};
 
+use tokio::time::Instant;
+
 use super::LeaseThread;
 use crate::node_run::iptables::{self, KeptRules};
 use crate::node_run::{RuleSet, Settings, owners};
+use crate::watchdog::DNS_PORT;
 
 impl LeaseThread {
     /// What is to be told of addresses on others' links, and of those that we left where nobody serves them; looked up when the
-    /// addresses change, or one may have been moved, for others' links may have all services'.
+    /// addresses change, or one may have been moved, for others' links may have all services'. Another server may come to those that
+    /// we left, and go.
     pub(super) async fn misplaced(
         &mut self,
         configuration: &Configuration,
@@ -20,11 +25,18 @@ impl LeaseThread {
     ) -> Vec<(IpAddr, String)> {
         let looks = self.state.looks();
         if self.misplaced.as_ref().is_none_or(|(of, at, _)| of != listeners || *at != looks) {
-            let mut told = owners::told(listeners, &self.settings);
-            told.extend(owners::left(configuration).await);
-            self.misplaced = Some((listeners.to_vec(), looks, told));
+            let (told, left) = (owners::told(listeners, &self.settings), owners::left(configuration).await);
+            self.misplaced = Some((listeners.to_vec(), looks, [told, left]));
+            self.unserved = None;
         }
-        self.misplaced.as_ref().map(|(_, _, told)| told.clone()).unwrap_or_default()
+        let Some((_, _, [told, left])) = &self.misplaced else { return Vec::new() };
+        if !left.is_empty() && self.unserved.as_ref().is_none_or(|(at, _)| at.elapsed() >= UNSERVED) {
+            let is_served = |ip: IpAddr| node::is_taken_over_udp((ip, DNS_PORT).into());
+            let unserved = left.iter().filter(|(ip, _)| !is_served(*ip)).cloned().collect();
+            self.unserved = Some((Instant::now(), unserved));
+        }
+        let unserved = self.unserved.iter().flat_map(|(_, unserved)| unserved);
+        told.iter().chain(unserved).cloned().collect()
     }
 
     /// Sees to it that the rules are those of now.
@@ -98,6 +110,9 @@ impl LeaseThread {
         Ok(())
     }
 }
+
+/// How often it is looked at whether another server has an address that we left: the kernel lists all sockets for that.
+const UNSERVED: Duration = Duration::from_secs(2);
 
 /// Whether nobody has changed the table that stays; another server of this network may, and two would change it for ever.
 pub(super) fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {

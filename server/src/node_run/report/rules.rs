@@ -6,6 +6,8 @@ use node::{Listener, NftError, Rules};
 use serde_json::Value;
 
 use super::keepers;
+use super::servers::of_server;
+use crate::node_run::servers as told_by;
 
 /// Whether the table that stays is there, and all that belongs in it.
 pub(super) fn rules_of(
@@ -34,7 +36,28 @@ pub(super) fn rules_of(
             return Err(TAKEN.to_owned());
         }
     }
-    Ok(true)
+    // Of two servers with different addresses the table has those of the one that wrote it last.
+    let led = tables.led().map_err(text)?;
+    let is_led = |ip: &IpAddr| led.iter().any(|(led, _)| led == ip);
+    let mut unled: Vec<IpAddr> = leased(servers).filter(|ip| !is_led(ip)).collect();
+    if !unled.is_empty() {
+        // With a reload since they were asked one may have gone.
+        let again = told_by::all();
+        unled.retain(|ip| leased(&again).any(|leased| leased == *ip));
+    }
+    match unled.first() {
+        None => Ok(true),
+        Some(ip) => Err(format!(
+            "{ip} of a server is not in them: another one keeps its own there, and when the first dies its clients are dark; two \
+             with different addresses need networks of their own"
+        )),
+    }
+}
+
+/// The addresses of servers whose rules are those of the table.
+fn leased(servers: &[Result<Value, String>]) -> impl Iterator<Item = IpAddr> {
+    let with_leases = keepers(servers).filter(|said| said["has_leases"] == true);
+    with_leases.flat_map(of_server).filter_map(|one| one["address"].as_str()?.parse().ok())
 }
 
 /// Whether no rule of iptables is left where there are to be none, and others' are not meant.
