@@ -160,10 +160,10 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
         if way_out.is_none() && is_link_local(ip) {
             notes.push(match forwards_root(plan).is_some() {
                 true => format!(
-                    "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
+                    "{ip}{NO_WAY_OUT}: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
                 ),
                 false => format!(
-                    "{ip} has no way out: it has no `forward .`; give its block of `.` one, or its clients get no answer while this server is down"
+                    "{ip}{NO_WAY_OUT}: it has no `forward .`; give its block of `.` one, or its clients get no answer while this server is down"
                 ),
             });
         }
@@ -176,6 +176,8 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
     (listeners, notes)
 }
 
+/// How the note of an address begins, behind it, that no `forward .` gives a way out.
+const NO_WAY_OUT: &str = " has no way out";
 /// What is wrong where there are no [`listeners`].
 const NO_ADDRESS: &str = "no server block is at port 53 of an address that rules can be about; have `bind` name those that clients ask";
 
@@ -201,9 +203,18 @@ fn forwards_root(plan: &EndpointPlan) -> Option<&Arc<forwarder::Stanza>> {
     chain.stanzas().iter().find(|stanza| stanza.matches(&Name::ROOT))
 }
 
+/// Every `forward` of a listener, whatever its zone.
+fn stanzas(plan: &EndpointPlan) -> impl Iterator<Item = &Arc<forwarder::Stanza>> {
+    let forwarding = plan.served.route.zones().filter_map(|zone| zone.block.pipeline.forwarding());
+    forwarding.flat_map(|forwarding| forwarding.chain.stanzas())
+}
+
 /// The upstreams of an endpoint's `forward .` that can be its way out: those that are up first, each in their order.
 fn usable(configuration: &Configuration, plan: &EndpointPlan, ip: IpAddr) -> Vec<IpAddr> {
-    let Some(stanza) = forwards_root(plan) else { return Vec::new() };
+    forwards_root(plan).map(|stanza| usable_of(configuration, stanza, ip)).unwrap_or_default()
+}
+
+fn usable_of(configuration: &Configuration, stanza: &forwarder::Stanza, ip: IpAddr) -> Vec<IpAddr> {
     let is_ours = |target| configuration.endpoints.keys().any(|ours| ours.address.ip() == target);
     let upstreams = stanza.upstreams();
     let usable = upstreams.iter().filter(|upstream| {
@@ -223,15 +234,15 @@ fn usable(configuration: &Configuration, plan: &EndpointPlan, ip: IpAddr) -> Vec
     up.into_iter().chain(down).map(|upstream| upstream.address().ip()).collect()
 }
 
-/// Leaves each address the way out that rules lead to which stand already, where it is among those that the Corefile gives: who put
-/// them there knew which upstreams were up.
+/// Leaves each address the way out that rules lead to which stand already, where any `forward` of its listener names it: who put
+/// them there knew which upstreams were up or, as node-cache by -upstreamsvc, that the cluster's DNS answers for every zone.
 fn as_led(
-    listeners: &mut [Listener],
+    (listeners, notes): (&mut [Listener], &mut Vec<String>),
     led: &[(IpAddr, Option<IpAddr>)],
     configuration: &Configuration,
     settings: &Settings,
 ) {
-    for listener in listeners {
+    for listener in listeners.iter_mut().filter(|listener| is_link_local(listener.address)) {
         let ip = listener.address;
         let stands = led.iter().find_map(|(led, target)| target.filter(|_| *led == ip));
         let given = settings.way_out.is_some_and(|target| target.is_ipv4() == ip.is_ipv4());
@@ -239,11 +250,12 @@ fn as_led(
         let of_ip = endpoints.find(|(endpoint, _)| {
             endpoint.transport == Transport::Dns && endpoint.address == (ip, DNS_PORT).into()
         });
-        if let (Some(way_out), Some(stands), Some((_, one))) = (&mut listener.way_out, stands, of_ip)
+        if let (Some(target), Some((_, one))) = (stands, of_ip)
             && !given
-            && usable(configuration, one, ip).contains(&stands)
+            && stanzas(one).any(|stanza| usable_of(configuration, stanza, ip).contains(&target))
         {
-            way_out.target = stands;
+            listener.way_out = Some(WayOut { target, masquerade: settings.masquerade });
+            notes.retain(|note| !note.starts_with(&format!("{ip}{NO_WAY_OUT}")));
         }
     }
 }

@@ -55,9 +55,9 @@ impl Report {
             // The configuration before this one serves.
             served if !is_served && !served.is_empty() => (served, Vec::new()),
             _ => {
-                let (mut listeners, notes) = listeners(configuration, settings);
+                let (mut listeners, mut notes) = listeners(configuration, settings);
                 let led = Rules::open().and_then(|mut rules| rules.led());
-                as_led(&mut listeners, &led.unwrap_or_default(), configuration, settings);
+                as_led((&mut listeners, &mut notes), &led.unwrap_or_default(), configuration, settings);
                 (listeners, notes)
             }
         };

@@ -8,7 +8,8 @@ use node::{Added, HostResolver, Listener, NftError, Ours, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
 use super::{
-    NO_ADDRESS, RuleSet, Settings, discovery, host, iptables, is_link_local, listeners, owners, servers,
+    NO_ADDRESS, RuleSet, Settings, as_led, discovery, host, iptables, is_link_local, listeners, owners,
+    servers,
 };
 use configuration::Configuration;
 
@@ -26,7 +27,11 @@ pub struct Up {
 /// # Errors
 /// What the kernel refuses; then no address is left that was not there before.
 pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&str>) -> Result<Up, String> {
-    let (listeners, mut notes) = listeners(configuration, settings);
+    let (mut listeners, mut notes) = listeners(configuration, settings);
+    if settings.rules.has_leases() {
+        let led = Rules::open().and_then(|mut rules| rules.led());
+        as_led((&mut listeners, &mut notes), &led.unwrap_or_default(), configuration, settings);
+    }
     match settings.rules {
         _ if !listeners.is_empty() => {}
         // Who wants no rules may want to serve elsewhere alone.

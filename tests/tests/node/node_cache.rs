@@ -9,6 +9,7 @@ use std::time::Duration;
 use tests::{Options, Server, ask, eventually, isolated, run, signal, tool};
 
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, US};
+use super::never_dark::{node, status};
 
 #[test]
 fn the_template_is_filled_follows_the_configmap_and_has_a_way_out() {
@@ -53,9 +54,17 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_way_out() {
 
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
-        for address in ["169.254.20.10", "10.96.0.20"] {
-            assert_eq!(answer(address), CLUSTER, "{address}");
-        }
+        let ask_the_cluster = || {
+            for address in ["169.254.20.10", "10.96.0.20"] {
+                assert_eq!(answer(address), CLUSTER, "{address}");
+            }
+        };
+        ask_the_cluster();
+        // Whom `.` is forwarded to denies what the cluster has.
+        let said = status(&server, 1);
+        assert!(said.starts_with("rules     in place\n") && said.contains("way out 10.96.0.10"), "{said}");
+        node(&server, &["up", "-host-resolver", "none", "-link", "nodelocaldns"], 0);
+        ask_the_cluster();
     });
 }
 
