@@ -124,7 +124,7 @@ impl Report {
             .map(|listener| Address {
                 ip: listener.address,
                 link: node::link_of(listener.address),
-                way_out: listener.way_out.map(|way_out| way_out.target),
+                way_out: listener.way_out.filter(|_| set.has_leases()).map(|way_out| way_out.target),
                 answers: answering.contains(&listener.address),
             })
             .collect();
@@ -265,12 +265,14 @@ impl Report {
 
     fn of_address(&self, address: &Address) -> Line {
         let link = address.link.as_ref().map_or_else(|| "on no link".to_owned(), |link| format!("on {link}"));
+        // No other rules lead anybody anywhere.
         let way_out = match address.way_out {
-            Some(way_out) => format!("way out {way_out}"),
-            None => "no way out of its own".to_owned(),
+            _ if !self.set.has_leases() => String::new(),
+            Some(way_out) => format!(", way out {way_out}"),
+            None => ", no way out of its own".to_owned(),
         };
         let answers = if address.answers { "answers" } else { "does not answer" };
-        let what = format!("{}  {link}, {way_out}, {answers}", address.ip);
+        let what = format!("{}  {link}{way_out}, {answers}", address.ip);
         match (&address.link, address.answers) {
             (None, _) => Line::wrong("address", what, "`localdns node up` adds it"),
             (Some(_), false) if self.servers.is_empty() => Line::wrong("address", what, "start the server"),

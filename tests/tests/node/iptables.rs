@@ -31,6 +31,15 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
             assert!(plain.starts_with("rules     in place\nleases    none with these rules"), "{plain}");
             let note = "note      the server keeps other rules than were asked about: -rules iptables\n";
             assert!(plain.contains(note), "{plain}");
+            // Nobody is led anywhere.
+            assert!(plain.contains("address   169.254.10.11  on localdns, answers\n"), "{plain}");
+            let json = tools.node(&server, &["status", "-json"], 0);
+            let json: serde_json::Value = serde_json::from_str(&json).expect("one object");
+            for said in [&json["addresses"], &json["servers"][0]["addresses"]] {
+                let way_outs: Vec<_> =
+                    said.as_array().expect("a list").iter().map(|one| &one["way_out"]).collect();
+                assert_eq!(way_outs, [&serde_json::Value::Null; 4], "{json:#}");
+            }
             let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
             assert!(up.contains("0 rules are put there, the others were"), "{up}");
             assert_eq!(tools.ours(), expected, "twice in a row changes nothing");

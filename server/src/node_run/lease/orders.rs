@@ -70,9 +70,10 @@ impl LeaseThread {
     fn status(&mut self) -> Value {
         let now = Instant::now();
         let in_place = self.rules.as_mut().map(|rules| are_in_place(rules).unwrap_or(false));
+        let has_leases = self.settings.rules.has_leases();
         let way_out = |ip| {
             let listener = self.put.iter().flatten().find(|listener| listener.address == ip)?;
-            listener.way_out.as_ref().map(|way_out| way_out.target)
+            listener.way_out.as_ref().filter(|_| has_leases).map(|way_out| way_out.target)
         };
         let address = |(ip, lease): (&IpAddr, &Lease)| {
             let mut said = lease.status(*ip, now);
@@ -96,7 +97,7 @@ impl LeaseThread {
             "pid": std::process::id(),
             "hosts_entries": entries,
             "let_go": self.state.is_let_go(),
-            "has_leases": self.settings.rules.has_leases(),
+            "has_leases": has_leases,
             "rules": self.settings.rules.name(),
             "others_rules": !self.settings.clears_rules,
             "health_port": self.settings.rules.health_port(),
