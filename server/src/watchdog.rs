@@ -42,7 +42,8 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it: a thread and a runtime of its own, which nobody whom it judges holds up.
+    /// Starts it: a thread and a runtime of its own, which nobody whom it judges holds up. `looks_for_rules` where the process
+    /// before may leave some, and this one keeps none.
     ///
     /// # Errors
     /// What the kernel says to a thread or to epoll.
@@ -51,12 +52,13 @@ impl Watchdog {
         notifier: Arc<Notifier>,
         in_place: watch::Receiver<InPlace>,
         handover: HandoverEvents,
+        looks_for_rules: bool,
     ) -> std::io::Result<Self> {
         let (end, ended) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let watch = async move {
             tokio::select! {
-                () = run(running, notifier, in_place, handover) => {}
+                () = run(running, notifier, in_place, handover, looks_for_rules) => {}
                 _ = ended => {}
             }
         };
@@ -72,6 +74,7 @@ async fn run(
     notifier: Arc<Notifier>,
     mut in_place: watch::Receiver<InPlace>,
     handover: HandoverEvents,
+    looks_for_rules: bool,
 ) {
     // The sender is dropped only where the server ends, which the loop sees by `running`.
     let _ = in_place.wait_for(Option::is_some).await;
@@ -82,8 +85,6 @@ async fn run(
         let answered = probe(&server, &led_away).await;
         let pause = match (&answered, notifier.watchdog_interval()) {
             (Ok(()), Some(interval)) => interval / 3,
-            // systemd expects no pings, and READY was told: there is nothing left to do.
-            (Ok(()), None) if ready => return,
             (Ok(()), None) => Duration::ZERO,
             (Err(_), _) => RETRY,
         };
@@ -100,12 +101,31 @@ async fn run(
                     return;
                 }
                 notify(&server, "READY", notifier.ready());
+                // systemd expects no pings: there is nothing left to ask ourselves for.
+                if notifier.watchdog_interval().is_none() {
+                    drop(server);
+                    return if looks_for_rules && !is_told {
+                        look_for_rules(&running).await
+                    };
+                }
             }
             Err(silent) if ready => server.logger.error(None, &format!("watchdog: no ping, {silent}")),
             Err(_) => {}
         }
         drop(server);
         sleep(pause).await;
+    }
+}
+
+/// Looks whether the process before leaves rules that lead our queries away, until it has given its last lease back.
+async fn look_for_rules(running: &Weak<Running>) {
+    for _ in 0..LOOKS_FOR_RULES {
+        let Some(server) = running.upgrade() else { return };
+        if tell_of_rules(&server, "the process before has ended") {
+            return;
+        }
+        drop(server);
+        sleep(RETRY).await;
     }
 }
 
@@ -380,6 +400,8 @@ const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
 const HANDSHAKE: u8 = 22;
 /// How soon after a probe without a reply the next one is sent.
 const RETRY: Duration = Duration::from_millis(100);
+/// How often, [`RETRY`] apart: its leases go right behind its word that this one serves.
+const LOOKS_FOR_RULES: u32 = 100;
 /// How long all addresses and workers may take together.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);

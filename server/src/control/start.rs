@@ -129,11 +129,13 @@ impl Server {
         server.detect_loops();
         // READY is told once the rules are in place, where there are to be any.
         let (in_place, ready) = watch::channel(node.is_none().then(Vec::new));
+        let looks_for_rules = node.is_none() && server.succession.taker.is_some();
         if let (Some(settings), Some(discovery)) = (node, discovery) {
             server.keep_leases(settings, discovery, in_place, &leased).map_err(StartError::Machine)?;
         }
         let running = Arc::downgrade(&server.running);
-        let watchdog = Watchdog::start(running, server.notifier.clone(), ready, senders.handover);
+        let notifier = server.notifier.clone();
+        let watchdog = Watchdog::start(running, notifier, ready, senders.handover, looks_for_rules);
         server.watchdog = Some(watchdog.map_err(StartError::Machine)?);
         Ok(server)
     }

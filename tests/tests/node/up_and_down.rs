@@ -113,6 +113,27 @@ fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
 }
 
 #[test]
+fn a_server_that_takes_over_from_one_with_rules_says_which_ones_lead_its_queries_away() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        let (lab, directory) = (Lab::new(), tests::tempdir());
+        let door = directory.path().join("door").to_string_lossy().into_owned();
+        let mut before =
+            lab.serve_with(|options| options.args(["-host-resolver", "none", "-handover", &door]));
+        ready(&before);
+        eventually("it may be succeeded", PATIENCE, || Path::new(&door).exists().then_some(()));
+        let plain = Server::start_with(COREFILE, Options::default().args(["-handover", &door]));
+        assert!(before.wait(PATIENCE).success(), "{}", before.log_text());
+        let line = plain.wait_for_log("run: localdns node down", PATIENCE);
+        assert!(line.contains("by the rules that `localdns node` left (table inet localdns)"), "{line}");
+        assert_eq!(plain.log_text().matches("run: localdns node down").count(), 1);
+        assert!(node(&plain, &["down"], 0).contains("the rules are gone"));
+    });
+}
+
+#[test]
 fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
     isolated(|| {
         if !tool("up and down", "nft") {
