@@ -23,7 +23,7 @@ pub(crate) struct Aside {
     pub(crate) last_seen: String,
     /// When the next one is, and for which `reload`: what else happens meanwhile does not put it off.
     pub(crate) next_look: Option<(ReloadSpec, Instant)>,
-    /// Whether there are any where the Corefile has no `reload`.
+    /// Whether there are any where the Corefile has no `reload`, or one that looks less often.
     always: bool,
 }
 
@@ -85,7 +85,8 @@ impl Aside {
 
     /// When the Corefile is to be looked at, if at all.
     pub(crate) fn look_at(&mut self, reload: Option<ReloadSpec>) -> Option<Instant> {
-        let reload = reload.or_else(|| self.always.then_some(ALWAYS))?;
+        let always = self.always.then_some(ALWAYS);
+        let reload = reload.into_iter().chain(always).min_by_key(|one| one.interval)?;
         if let Some((of, at)) = self.next_look
             && of == reload
         {
@@ -125,3 +126,31 @@ impl Aside {
 
 /// How often node-cache looks at its ConfigMap.
 const ALWAYS: ReloadSpec = ReloadSpec { interval: Duration::from_secs(10), jitter: Duration::from_secs(5) };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_frequent_of_reloads_looks_and_those_that_are_asked_for_counts() {
+        let of = |seconds| {
+            let (interval, jitter) = (Duration::from_secs(seconds), Duration::ZERO);
+            ReloadSpec { interval, jitter }
+        };
+        for (always, reload, expected) in [
+            (false, None, None),
+            (true, None, Some(10..=15)),
+            (false, Some(of(30)), Some(30..=30)),
+            (true, Some(of(30)), Some(10..=15)),
+            (true, Some(of(2)), Some(2..=2)),
+        ] {
+            let began = Instant::now();
+            let at = Aside::new(always).look_at(reload);
+            assert_eq!(at.is_some(), expected.is_some(), "{always} {reload:?}");
+            if let (Some(at), Some(expected)) = (at, expected) {
+                let waits = at.duration_since(began).as_secs();
+                assert!(expected.contains(&waits), "{always} {reload:?}: {waits}");
+            }
+        }
+    }
+}
