@@ -1,7 +1,9 @@
 //! Takes away what we put on the machine.
 
+use std::io;
 use std::net::IpAddr;
 
+use nix::errno::Errno;
 use rtnetlink::new_connection;
 
 use super::added::{address_of, is_marked, listed};
@@ -20,14 +22,16 @@ pub async fn remove_link() -> Result<Vec<String>, NodeError> {
     let removed = async {
         let mut removed = Vec::new();
         for (index, name) in our_links(&handle).await? {
-            handle.link().del(index).execute().await.map_err(reason)?;
-            removed.push(format!("the link {name} with its addresses"));
+            if was_there(handle.link().del(index).execute().await)? {
+                removed.push(format!("the link {name} with its addresses"));
+            }
         }
         for message in listed(&handle).await?.into_iter().filter(is_marked) {
             let link = crate::link_name(message.header.index).unwrap_or_default();
             let ip = address_of(&message).map(|ip| ip.to_string()).unwrap_or_default();
-            removed.push(format!("the address {ip} on {link}"));
-            handle.address().del(message).execute().await.map_err(reason)?;
+            if was_there(handle.address().del(message).execute().await)? {
+                removed.push(format!("the address {ip} on {link}"));
+            }
         }
         Ok(removed)
     }
@@ -48,14 +52,49 @@ pub async fn remove_addresses(ips: &[IpAddr], link: Option<&str>) -> Result<(), 
         let is_meant = |ip: IpAddr| ips.contains(&ip);
         for message in listed(&handle).await?.into_iter().filter(|one| address_of(one).is_some_and(is_meant))
         {
-            handle.address().del(message).execute().await.map_err(reason)?;
+            was_there(handle.address().del(message).execute().await)?;
         }
         match link.and_then(crate::link_index) {
-            Some(index) => handle.link().del(index).execute().await.map_err(reason),
+            Some(index) => was_there(handle.link().del(index).execute().await).map(drop),
             None => Ok(()),
         }
     }
     .await;
     connection.abort();
     removed.map_err(failed)
+}
+
+/// Whether it was there to be taken away: another command may have been sooner.
+fn was_there(removed: Result<(), rtnetlink::Error>) -> io::Result<bool> {
+    match removed.map_err(reason) {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            let is_gone = [Errno::ENODEV, Errno::EADDRNOTAVAIL]
+                .iter()
+                .any(|errno| error.raw_os_error() == Some(*errno as i32));
+            if is_gone { Ok(false) } else { Err(error) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroI32;
+
+    use rtnetlink::packet_core::ErrorMessage;
+
+    use super::*;
+
+    #[test]
+    fn what_another_command_has_taken_away_is_no_failure() {
+        let refused = |errno: Errno| {
+            let mut message = ErrorMessage::default();
+            message.code = NonZeroI32::new(-(errno as i32));
+            was_there(Err(rtnetlink::Error::NetlinkError(message))).ok()
+        };
+        assert_eq!(refused(Errno::ENODEV), Some(false));
+        assert_eq!(refused(Errno::EADDRNOTAVAIL), Some(false));
+        assert_eq!(refused(Errno::EPERM), None);
+        assert_eq!(was_there(Ok(())).ok(), Some(true));
+    }
 }

@@ -1,6 +1,7 @@
 //! `localdns node down`: what `up`, `run` or the script before us put there is taken away, whoever of them still lives.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::time::Duration;
 
 use super::servers::in_words;
@@ -75,7 +76,13 @@ pub fn down() -> Down {
 /// server, killed, did not. Before a start, an automatic one too, they stay.
 pub fn stopped() -> String {
     if Job::now() != Job::Stop {
-        return "a start follows: nothing is given back\n".to_owned();
+        return match Path::new(BOOTED).is_dir() {
+            true => "a start follows: nothing is given back\n".to_owned(),
+            false => {
+                "no systemd is there, which says whether a start follows: nothing is given back; `localdns node down` does\n"
+                    .to_owned()
+            }
+        };
     }
     let (files, failed) = HostResolver::take_back();
     let files =
@@ -94,6 +101,8 @@ fn rules() -> Result<(bool, Vec<u32>), NftError> {
     Ok((there, rules.holders()?))
 }
 
+/// What is there where systemd is the machine's, as `sd_booted` has it.
+const BOOTED: &str = "/run/systemd/system";
 /// How a server begins its answer that does not let go.
 pub(super) const REFUSED: &str = "the server keeps all";
 /// How a server begins its answer that another process is about to follow.

@@ -14,6 +14,26 @@ use super::never_dark::{node, status};
 use super::status::json;
 
 #[test]
+fn a_resolv_conf_that_somebody_changes_is_not_told_as_gone() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        fs::write("/etc/resolv.conf", "nameserver 10.2.0.2\n").expect("the test's own");
+        let server = lab.serve(&["-host-resolver", "resolv.conf"]);
+        eventually("it is told", Duration::from_secs(10), || {
+            let said = status(&server, 0);
+            said.contains("lookups   of this machine come here, by /etc/resolv.conf\n").then_some(())
+        });
+        fs::write("/etc/resolv.conf", "# by dhclient\nnameserver 10.3.0.2\n").expect("the test's own");
+        let said = status(&server, 0);
+        let told = "lookups   of this machine do not come here: /etc/resolv.conf no longer names us; the server puts it back";
+        assert!(said.contains(told), "{said}");
+    });
+}
+
+#[test]
 fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
     isolated_for(Duration::from_secs(120), || {
         if !tool("host resolver", "nft") {

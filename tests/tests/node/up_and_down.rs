@@ -134,6 +134,35 @@ fn a_server_that_takes_over_from_one_with_rules_says_which_ones_lead_its_queries
 }
 
 #[test]
+fn several_that_take_all_away_at_once_leave_nothing_and_none_of_them_fails() {
+    isolated(|| {
+        if !tool("up and down", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/run/Corefile", COREFILE).expect("the test's own");
+        let node = |words: &[&str]| {
+            let mut command = Command::new(tests::binary());
+            command.arg("node").args(words);
+            let output = tests::output(command, PATIENCE);
+            assert!(output.status.success(), "{words:?}: {output:?}");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        for _ in 0..5 {
+            node(&["up", "-conf", "/run/Corefile", "-host-resolver", "none"]);
+            std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| node(&["down"])))));
+            nothing_is_there();
+        }
+        // Nobody knows here whether a start follows.
+        let told = node(&["stopped"]);
+        assert!(
+            told.starts_with("no systemd is there, ") && told.contains("`localdns node down` does"),
+            "{told}"
+        );
+    });
+}
+
+#[test]
 fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
     isolated(|| {
         if !tool("up and down", "nft") {

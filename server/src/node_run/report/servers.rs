@@ -41,7 +41,8 @@ pub(super) fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf])
     let put = keeping.filter_map(|said| said["host_resolver"].as_str());
     let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
     let line = |path: &str| {
-        let what = format!("of this machine do not come here: {path} is gone");
+        let how = if Path::new(path).exists() { "no longer names us" } else { "is gone" };
+        let what = format!("of this machine do not come here: {path} {how}");
         Line::wrong("lookups", what, "the server puts it back within 30 s")
     };
     gone.map(line).collect()
