@@ -33,6 +33,10 @@ impl Lab {
     /// The same with chains of kube-proxy in this form.
     pub(crate) fn beside(kube_proxy: KubeProxy) -> Self {
         run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        // A node of AKS has files of its own there, which the server under test would write.
+        if std::path::Path::new("/opt/azure").is_dir() {
+            run("mount", &["-t", "tmpfs", "tmpfs", "/opt/azure"]);
+        }
         for (file, text) in [
             ("/proc/sys/net/ipv6/conf/all/accept_dad", "0"),
             ("/proc/sys/net/ipv6/conf/default/accept_dad", "0"),
