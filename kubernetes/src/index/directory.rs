@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kubernetes_api::objects::Kind;
 use wire::hash_of;
 
-use super::service::Service;
+use super::service::{Has, Service};
 use super::{Directory, Index, Listed, ServiceEntry, hash_of_address};
 
 /// Services, or imports.
@@ -34,24 +34,9 @@ impl Which {
     }
 }
 
-/// How a service has an address that leads back to it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Has {
-    /// As one of its own.
-    Own,
-    /// As one that it is reached at from outside.
-    External,
-    /// As an endpoint's.
-    Endpoint,
-}
-
-impl Has {
-    pub(super) const ALL: [Self; 3] = [Self::Own, Self::External, Self::Endpoint];
-
-    /// Where the services stand that have an address so: whoever writes slices that name it puts none before its owner.
-    pub(super) fn hash(self, address: IpAddr) -> u64 {
-        hash_of_address(address).rotate_left(ROTATED * self as u32)
-    }
+/// Where the services stand that have an address so: whoever writes slices that name it puts none before its owner.
+pub(super) fn hash_of_had(has: Has, address: IpAddr) -> u64 {
+    hash_of_address(address).rotate_left(ROTATED * has as u32)
 }
 
 impl Directory {
@@ -78,7 +63,7 @@ impl Directory {
         let mut addresses = Vec::with_capacity(names.iter().map(count).sum());
         for (name, entry) in &names {
             let own = entry.service.addresses(endpoints).into_iter();
-            addresses.extend(own.map(|(has, address)| (has.hash(address), *name)));
+            addresses.extend(own.map(|(has, address)| (hash_of_had(has, address), *name)));
         }
         drop(names);
         self.by_address.fill(&addresses);
@@ -110,12 +95,12 @@ impl Directory {
                 (Some((has, address)), other)
                     if other.is_none_or(|other| (has, address) < (&other.0, &other.1)) =>
                 {
-                    self.by_address.set(has.hash(*address), |of| *of == hash, None);
+                    self.by_address.set(hash_of_had(*has, *address), |of| *of == hash, None);
                     left.next();
                 }
                 // Beside that of another service whose name has the same hash.
                 (_, Some((has, address))) => {
-                    self.by_address.set(has.hash(*address), |_| false, Some(hash));
+                    self.by_address.set(hash_of_had(*has, *address), |_| false, Some(hash));
                     come.next();
                 }
                 (Some(_), None) => break,

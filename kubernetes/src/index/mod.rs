@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use wire::hash_of;
 
 use buckets::{BucketView, Buckets};
-use directory::Has;
+use directory::hash_of_had;
 use kinds::Kinds;
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
@@ -39,6 +39,7 @@ pub(crate) use entry::ServiceEntry;
 pub(crate) use label::key;
 pub use serials::Now;
 pub(crate) use serials::{Listed, Listing};
+use service::Has;
 pub(crate) use service::{At, Leads, Namespace, Service};
 pub use writer::{Watcher, Writer};
 
@@ -263,7 +264,7 @@ impl Directory {
         let mut services = Vec::new();
         for has in Has::ALL {
             let most = services.len() + MOST_OF_ADDRESS;
-            for name in self.by_address.of(has.hash(address)).iter() {
+            for name in self.by_address.of(hash_of_had(has, address)).iter() {
                 let named = self.by_name.of(*name);
                 let named = named.iter().map(|entry| &entry.service);
                 services.extend(named.filter(|service| service.has(address)).cloned());

@@ -9,7 +9,6 @@ use wire::{Class, RType};
 
 use kubernetes_api::objects::{self, Endpoint, Port, Slice, Target};
 
-use super::directory::Has;
 use super::label::{LONGEST, Label};
 
 /// A service by its name, as queries find it. Never changes: a change is another one in its place.
@@ -43,6 +42,21 @@ pub(crate) enum Leads {
     ToEndpoints,
     /// To another name, or nowhere: only slices name it.
     Elsewhere,
+}
+
+/// How a service has an address that leads back to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Has {
+    /// As one of its own.
+    Own,
+    /// As one that it is reached at from outside.
+    External,
+    /// As an endpoint's.
+    Endpoint,
+}
+
+impl Has {
+    pub(super) const ALL: [Self; 3] = [Self::Own, Self::External, Self::Endpoint];
 }
 
 /// What endpoints are called.
