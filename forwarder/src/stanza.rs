@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use wire::{Name, Proto, Rcode};
 
 use crate::fair::{Fair, Who};
-use crate::{HealthCheck, MAX_UPSTREAMS, NoAnswer, Policy, StanzaMetrics, Upstream};
+use crate::{HealthCheck, MAX_UPSTREAMS, NoAnswer, Policy, StanzaMetrics, Upstream, UpstreamPath};
 
 /// What a stanza's properties say, with CoreDNS's defaults.
 #[derive(Clone, Debug)]
@@ -145,6 +145,21 @@ impl Stanza {
     /// The upstreams as they are now.
     pub fn upstreams(&self) -> Arc<Vec<Arc<Upstream>>> {
         self.upstreams.load_full()
+    }
+
+    /// How an upstream of it is asked first, for clients over UDP.
+    pub fn path_to(&self, upstream: &Upstream) -> UpstreamPath {
+        match self.spec.force_tcp || upstream.tls().is_some() {
+            true => UpstreamPath::Stream,
+            false => UpstreamPath::Udp,
+        }
+    }
+
+    /// The upstreams that are down now.
+    pub fn down(&self) -> Vec<Arc<Upstream>> {
+        let is_down =
+            |upstream: &&Arc<Upstream>| upstream.is_down(self.path_to(upstream), self.spec.max_fails);
+        self.upstreams().iter().filter(is_down).cloned().collect()
     }
 
     /// Swaps the upstreams, in written order: a resolv.conf changed. Queries in flight end with those they began with.

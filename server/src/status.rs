@@ -89,11 +89,7 @@ fn upstreams(configuration: &Configuration) -> Vec<Value> {
         let (asked, looping) = (stanza.upstreams(), stanza.looping());
         let loops = looping.iter().map(|upstream| (upstream, true));
         for (upstream, loops) in asked.iter().map(|upstream| (upstream, false)).chain(loops) {
-            let path = if spec.force_tcp || upstream.tls().is_some() {
-                UpstreamPath::Stream
-            } else {
-                UpstreamPath::Udp
-            };
+            let path = stanza.path_to(upstream);
             let of = (upstream.address(), upstream.tls().is_some());
             told.entry(of).or_insert_with(|| of_upstream(upstream, path, spec.max_fails, loops));
         }

@@ -155,8 +155,9 @@ impl Index {
         self.serials.shown()
     }
 
-    /// Every service, at one serial, that of now or of a list that is read: whatever changes after that has another one. The thread that asks gathers them, and holds
-    /// the writer's lock meanwhile: the one writer, and whoever asks as well, waits for that once a second at most.
+    /// Every service, at one serial, that of now or of a list that is read: whatever changes after that has another one. The thread
+    /// that asks gathers them, and holds the writer's lock meanwhile: the one writer, and whoever asks as well, waits for that once a
+    /// second at most.
     pub(crate) fn listing(&self) -> Arc<Listing> {
         self.serials.listing(|| [&self.services, &self.imports].map(Directory::in_order))
     }

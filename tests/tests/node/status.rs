@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
-use tests::{Action, Server, eventually, isolated, run, signal, tool};
+use tests::{Action, Ask, Server, eventually, isolated, run, signal, tool};
 
 use super::lab::{COREFILE, Lab};
 use super::never_dark::{node, status};
@@ -134,6 +134,12 @@ fn an_address_answers_although_no_upstream_does() {
         assert_eq!(said.matches(", answers\n").count(), 4, "{said}");
         let json = json(&server);
         assert_eq!(json["well"], true, "{json}");
+        assert!(!said.contains(" down: "), "nobody has asked them: {said}");
+        eventually("that they are down is told", Duration::from_secs(30), || {
+            let _ = Ask::new("absent.test", "A").timeout(Duration::from_millis(100)).try_of(AT.parse().ok()?);
+            let told = "note      10.3.0.2:53 [fd03::2]:53 down: names that no other upstream is asked for are SERVFAIL\n";
+            status(&server, 0).contains(told).then_some(())
+        });
         assert!(json["servers"][0]["probe"].is_null(), "it is the server's secret: {json}");
         // Nobody answers for one that hangs but its way out, which is silent.
         server.signal("STOP");
@@ -362,6 +368,7 @@ fn is_wrong(server: &Server, code: i32, expected: &[(&str, &str, &str)]) {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const AT: &str = "169.254.10.11:53";
 
 pub(crate) fn json(server: &Server) -> Value {
     let mut command = Command::new(tests::binary());

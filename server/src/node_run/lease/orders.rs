@@ -1,11 +1,13 @@
 //! What commands beside this server tell it, and ask of it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use configuration::Configuration;
 use node::{AddressText, Hearing, Leases, Order, Orders, Rules};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
@@ -90,6 +92,7 @@ impl LeaseThread {
             State::Failed(why) => (None, Some(why.as_str())),
         };
         let running = self.running.upgrade();
+        let down = running.as_ref().map(|running| down(&running.configuration.load()));
         let probe = running.as_ref().map(|running| running.shared.probe.to_string());
         let tables = running.map(|running| running.shared.hosts.all());
         let entries = tables.map(|tables| tables.iter().map(|table| table.entries()).sum::<usize>());
@@ -109,6 +112,7 @@ impl LeaseThread {
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
             "addresses": addresses,
             "upstreams": list.iter().map(|server| AddressText(*server).to_string()).collect::<Vec<_>>(),
+            "upstreams_down": down,
             "upstreams_asked": self.reloads.needs_list(),
             "upstreams_from": match self.discovery.origin() {
                 ListOrigin::Nowhere => None,
@@ -147,6 +151,13 @@ impl LeaseThread {
             }
         }
     }
+}
+
+/// Upstreams that are down.
+fn down(configuration: &Configuration) -> BTreeSet<String> {
+    let chains = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding());
+    let stanzas = chains.flat_map(|forwarding| forwarding.chain.stanzas());
+    stanzas.flat_map(|stanza| stanza.down()).map(|upstream| upstream.address().to_string()).collect()
 }
 
 #[cfg(test)]

@@ -99,6 +99,11 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
         let mend = "let the network's manager write its servers there, or name another file with -upstreams";
         lines.push(Line::wrong("upstreams", error, mend));
     }
+    let down: Vec<_> = said["upstreams_down"].as_array().into_iter().flatten().map(word).collect();
+    if !down.is_empty() {
+        let what = format!("{} down: names that no other upstream is asked for are SERVFAIL", down.join(" "));
+        lines.push(Line::note(&what));
+    }
     let not_turned = said["host_resolver_error"].as_str();
     if let Some(error) = not_turned {
         lines.push(Line::error("lookups", &format!("of this machine do not come here: {error}")));
