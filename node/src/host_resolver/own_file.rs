@@ -40,11 +40,13 @@ impl OwnFile {
         // What we made of it for an address that we had before is not what is to come back.
         let held = self.held(&text);
         let is_new = held.is_none() && self.ours_alone(&text).is_none();
-        if is_new {
-            self.keep(&text)?;
+        let is_known = held.is_some() || is_new;
+        let mut held = held.unwrap_or_else(|| Held { servers: Vec::new(), text: text.clone() });
+        if is_known && !held.servers.contains(&server) {
+            held.servers.push(server);
+            self.keep(&held)?;
         }
-        let held = held.unwrap_or_else(|| text.clone());
-        if let Err(source) = rewrite(&self.path, &turned(&held, server)) {
+        if let Err(source) = rewrite(&self.path, &turned(&held.text, server)) {
             // A file that was cut off would name no nameserver: the old text is put back.
             let _ = rewrite(&self.path, &text);
             if is_new {
@@ -60,7 +62,9 @@ impl OwnFile {
     pub(super) fn restore(&self) -> Result<bool> {
         let held = self.text().and_then(|now| self.held(&now));
         match (&held, self.unkept()) {
-            (Some(held), _) => rewrite(&self.path, held).map_err(|source| failed(&self.path, source))?,
+            (Some(held), _) => {
+                rewrite(&self.path, &held.text).map_err(|source| failed(&self.path, source))?
+            }
             (None, Some(error)) => return Err(error),
             (None, None) => {}
         }
@@ -104,9 +108,9 @@ impl OwnFile {
     }
 
     /// What it held before we made this of it.
-    fn held(&self, now: &str) -> Option<String> {
+    fn held(&self, now: &str) -> Option<Held> {
         let texts = [&self.kept, &self.lasting].into_iter().filter_map(|kept| fs::read_to_string(kept).ok());
-        texts.into_iter().find(|held| is_turned(now, held))
+        texts.filter_map(|text| Held::parse(&text)).find(|held| held.is_turned(now))
     }
 
     fn has_kept(&self) -> Option<&PathBuf> {
@@ -121,10 +125,11 @@ impl OwnFile {
         servers.iter().all(|server| added.contains(&server.ip())).then_some(first)
     }
 
-    fn keep(&self, text: &str) -> Result<()> {
-        write(&self.kept, text)?;
+    fn keep(&self, held: &Held) -> Result<()> {
+        let text = held.to_text();
+        write(&self.kept, &text)?;
         // Without it a boot takes the text, and `status` says so then.
-        if self.lasting.parent().is_some_and(Path::is_dir) && replace(&self.lasting, text).is_err() {
+        if self.lasting.parent().is_some_and(Path::is_dir) && replace(&self.lasting, &text).is_err() {
             let _ = fs::remove_file(&self.lasting);
         }
         Ok(())
@@ -158,16 +163,35 @@ fn failed(path: &Path, source: io::Error) -> HostResolverError {
     HostResolverError::File { path: path.to_owned(), source }
 }
 
+/// An earlier text, behind a comment that names the servers of ours by which it was turned: what somebody else makes of it, as with
+/// a network's changed server, looks the same but for that.
+struct Held {
+    servers: Vec<IpAddr>,
+    text: String,
+}
+
+impl Held {
+    fn parse(kept: &str) -> Option<Self> {
+        let (first, text) = kept.strip_prefix(TURNED)?.split_once('\n')?;
+        let servers = first.split_ascii_whitespace().map(str::parse).collect::<std::result::Result<_, _>>();
+        Some(Self { servers: servers.ok()?, text: text.to_owned() })
+    }
+
+    fn to_text(&self) -> String {
+        let servers: String = self.servers.iter().map(|server| format!(" {server}")).collect();
+        format!("{TURNED}{servers}\n{}", self.text)
+    }
+
+    fn is_turned(&self, now: &str) -> bool {
+        self.servers.iter().any(|server| turned(&self.text, *server) == now)
+    }
+}
+
 /// A resolv.conf that names us in place of whom it named.
 fn turned(text: &str, server: IpAddr) -> String {
     let is_server = |line: &&str| line.split_ascii_whitespace().next() == Some("nameserver");
     let others = text.lines().filter(|line| !is_server(line)).map(|line| format!("{line}\n"));
     [format!("nameserver {server}\n")].into_iter().chain(others).collect()
-}
-
-fn is_turned(now: &str, held: &str) -> bool {
-    let server = now.lines().next().and_then(|line| line.strip_prefix("nameserver ")?.parse().ok());
-    server.is_some_and(|server| turned(held, server) == now)
 }
 
 /// In its place, and cut only once the new text stands: on a full disk, too, it goes on naming somebody.
@@ -178,6 +202,7 @@ fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
+const TURNED: &str = "# turned by localdns to";
 const KEPT: &str = "/run/localdns/resolv.conf";
 const LASTING: &str = "/etc/localdns/resolv.conf";
 
@@ -193,13 +218,20 @@ mod tests {
         for (now, is_ours) in [
             (ours.as_str(), true),
             ("nameserver fd10::10\nsearch a.b\noptions edns0\n", true),
+            // What a network's manager writes that knows another server.
+            ("nameserver 10.2.0.9\nsearch a.b\noptions edns0\n", false),
             (held, false),
             ("nameserver 169.254.10.10\n", false),
             ("nameserver 169.254.10.10\nsearch c.d\noptions edns0\n", false),
             ("nameserver so\nsearch a.b\noptions edns0\n", false),
             ("", false),
         ] {
-            assert_eq!(is_turned(now, held), is_ours, "{now:?}");
+            let held = Held {
+                servers: vec![[169, 254, 10, 10].into(), "fd10::10".parse().expect("one")],
+                text: held.to_owned(),
+            };
+            let held = Held::parse(&held.to_text()).expect("it reads as it was written");
+            assert_eq!(held.is_turned(now), is_ours, "{now:?}");
         }
     }
 
