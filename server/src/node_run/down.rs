@@ -30,7 +30,11 @@ pub fn down() -> Down {
             Ok(said) => down.gone.push(said.trim_end().to_owned()),
             Err(error) => {
                 let why = in_words(&error, PATIENCE);
-                down.leaves(format!("the server of process {} does not let go", server.pid), &why)
+                let pid = server.pid;
+                down.leaves(
+                    format!("the server of process {pid} does not let go"),
+                    &format!("{why}; if it hangs, `kill -9 {pid}`, and say it again"),
+                );
             }
         }
     }

@@ -151,7 +151,13 @@ fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
     let Some(server) = host::server(listeners) else { return String::new() };
     let not = "this machine's own lookups do not come here";
     if let Err(why) = servers::answer(&[server]) {
-        return format!("{not}: {why}\n");
+        // A drop-in that a killed server left brings them here all the same.
+        return match HostResolver::stands().first() {
+            Some(left) => {
+                format!("this machine's own lookups come here by {}, although {why}\n", left.display())
+            }
+            None => format!("{not}: {why}\n"),
+        };
     }
     let upstreams = || discovery::text_of(&settings.upstreams);
     match settings.host_resolver.put(server, &upstreams, &AtomicBool::new(true)) {

@@ -111,7 +111,11 @@ fn what_keeps_a_command_from_its_end_is_said_in_words() {
         assert!(said.contains(&told), "{said}");
         server.signal("STOP");
         let said = node(&server, &["down"], 1);
-        assert!(said.contains("does not let go: it has not answered within 15 s"), "{said}");
+        let told = format!(
+            "does not let go: it has not answered within 15 s; if it hangs, `kill -9 {}`, and say it again",
+            server.pid()
+        );
+        assert!(said.contains(&told), "{said}");
     });
 }
 

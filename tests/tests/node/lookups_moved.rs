@@ -8,7 +8,7 @@ use tests::{eventually, isolated, signal, tool};
 
 use super::host_resolver::{DROP_IN, Machine, RESOLVED_DROP_IN};
 use super::lab::{Lab, US};
-use super::never_dark::status;
+use super::never_dark::{node, status};
 
 #[test]
 fn a_reload_to_another_address_takes_the_machines_own_lookups_there() {
@@ -59,6 +59,9 @@ fn a_start_at_another_address_does_not_forget_whom_a_resolv_conf_named() {
             names("/etc/resolv.conf", ip);
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
+            let said = node(&server, &["up", "-host-resolver", "resolv.conf"], 0);
+            let told = "this machine's own lookups come here by /etc/resolv.conf, although no server runs\n";
+            assert!(said.contains(told), "{said}");
         }
         assert!(machine.down().contains("/etc/resolv.conf is as it was\n"));
         assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), ORIGINAL);
