@@ -146,7 +146,7 @@ impl Order {
 
 impl Running {
     /// Every server that hears words here. A socket of our name that is somebody else's is none; nor is one that takes nobody
-    /// for [`QUEUE`], whosever it is: ours takes who comes, and who of ours hangs is known by its leases. Nor is a name that leads
+    /// for a second, whosever it is: ours takes who comes, and who of ours hangs is known by its leases. Nor is a name that leads
     /// nowhere, as one with a line's end in it makes the table show.
     pub fn all() -> Vec<Self> {
         // Another user may have given one a name that is no text.
