@@ -128,8 +128,10 @@ impl OwnFile {
     fn keep(&self, held: &Held) -> Result<()> {
         let text = held.to_text();
         write(&self.kept, &text)?;
-        // Without it a boot takes the text, and `status` says so then.
-        if self.lasting.parent().is_some_and(Path::is_dir) && replace(&self.lasting, &text).is_err() {
+        // Without it a boot takes the text, and `status` says so then. One of before that has this text stays for those who read it.
+        let is_new = held.servers.len() == 1;
+        if self.lasting.parent().is_some_and(Path::is_dir) && replace(&self.lasting, &text).is_err() && is_new
+        {
             let _ = fs::remove_file(&self.lasting);
         }
         Ok(())

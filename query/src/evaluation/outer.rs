@@ -56,8 +56,7 @@ impl Outer {
         Ok(Box::new(Self { query, options, zone, route, found, spent, upstream: None, who, _held: held }))
     }
 
-    /// Keeps what one more lookup came to; where what waits for this client holds too much already, that
-    /// it failed.
+    /// Keeps what one more lookup came to; where what waits for this client holds too much already, that it failed.
     pub fn add(&mut self, found: Arc<InnerAnswer>) {
         let fits = found.hold(&self.zone.block.held, self.who);
         self.found.push(if fits { found } else { found.lost() });
