@@ -6,6 +6,7 @@
 
 mod address;
 mod dhcp;
+pub mod discovery;
 mod environment;
 mod holder;
 mod host_resolver;

@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use aside::{Aside, Done};
 use configuration::{Configuration, Explain, Shared};
+use node::discovery::Listed;
 use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
 use plugin::Spec;
 use server::cli::{self, Flags, Invocation, NodeCommand};
 use server::control::{After, Next, Senders, Server, StartError};
-use server::node_run::{self, Listed, Settings};
+use server::node_run::{self, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
 use server::signals::{Life, Requested, Signals, write_pidfile};
@@ -307,7 +308,7 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
                 return Err(NO_COREFILE.to_owned().into());
             }
             // Other rules lead nobody to the network's servers.
-            let list = if settings.rules.has_leases() { Listed::awaited } else { Listed::now };
+            let list = if settings.rules.has_leases() { node_run::listed } else { node_run::listed_now };
             let built = build_of(flags, Some((settings, list)))?;
             let up = node_run::up(&built.configuration, settings, built.no_list.as_deref())?;
             if !up.is_whole {
@@ -318,7 +319,7 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
         NodeCommand::Status(json) => {
             let report = match is_unnamed(flags, Some(settings)) {
                 true => node_run::Report::unnamed(settings).ok_or_else(|| NO_COREFILE.to_owned())?,
-                false => match build_of(flags, Some((settings, Listed::now))) {
+                false => match build_of(flags, Some((settings, node_run::listed_now))) {
                     Ok(built) => node_run::Report::of(&built.configuration, settings),
                     Err(error) => node_run::Report::without(error, settings)?,
                 },

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Senders, Server, StartError, Succession, addresses_of};
 use crate::cli::Flags;
 use crate::metrics::ServerMetrics;
-use crate::node_run::{self, Discovery, Keeper, Leased, Settings};
+use crate::node_run::{self, Keeper, Leased, Settings};
 use crate::origin::{Draft, Origin};
 use crate::pages::{admin_server, plan};
 use crate::refreshing::Refreshed;
@@ -23,6 +23,7 @@ use crate::watchdog::{InPlace, Watchdog};
 use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::{Delivery, Endpoints, Running};
+use node::discovery::Discovery;
 use observe::Logger;
 
 impl Server {
@@ -174,7 +175,7 @@ fn build(
 ) -> Result<(Arc<Running>, Option<Discovery>), StartError> {
     let workers = plugins::multisocket::sockets(&draft.spec);
     let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
-    let discovery = node.map(|settings| Discovery::first(&settings.upstreams, &draft.spec));
+    let discovery = node.map(|settings| node_run::discovery(&settings.upstreams, &draft.spec));
     let discovery = discovery.transpose().map_err(StartError::NoUpstreams)?;
     shared.node_upstreams = discovery.as_ref().map(|discovery| discovery.upstreams().clone());
     shared.environment = flags.environment.clone();

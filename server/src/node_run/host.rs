@@ -10,7 +10,7 @@ use node::{HostResolver, HostResolverError, Listener};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use super::discovery;
+use node::discovery;
 
 /// What is done about the machine's own lookups.
 pub(crate) struct Host {

@@ -16,7 +16,6 @@ use node::{Hearing, Leases, Listener, Order, Rules};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use super::discovery::{self, Discovery, ListChange, ListOrigin};
 use super::host::{Host, State};
 use super::iptables::{self, KeptRules};
 use super::leased::{Lease, Leased};
@@ -26,6 +25,7 @@ use crate::reloads::Reloads;
 use crate::watchdog::{InPlace, Silent};
 use configuration::Configuration;
 use listen::Running;
+use node::discovery::{self, Discovery, ListChange, ListOrigin};
 use node_cache::Filler;
 
 /// What keeps the leases; it ends with its value.

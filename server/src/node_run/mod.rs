@@ -9,7 +9,6 @@
 
 mod annotate;
 mod answers;
-mod discovery;
 mod down;
 pub(crate) mod exporter;
 mod host;
@@ -17,6 +16,7 @@ mod iptables;
 mod lease;
 mod leased;
 mod line;
+mod needs;
 mod owners;
 mod report;
 mod servers;
@@ -34,11 +34,11 @@ use node::{HostResolver, Iptables, LinkName, Listener, WayOut};
 use wire::Name;
 
 pub use annotate::Annotation;
-pub(crate) use discovery::needs_list;
-pub use discovery::{Discovery, Listed};
 pub use down::{down, stopped};
 pub use lease::{Ended, Keeper};
 pub use leased::Leased;
+pub(crate) use needs::{discovery, needs_list};
+pub use needs::{listed, listed_now};
 pub use report::Report;
 pub use up::{Up, up};
 

@@ -8,10 +8,10 @@ use node::{Added, HostResolver, Listener, NftError, Ours, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
 use super::{
-    NO_ADDRESS, RuleSet, Settings, as_led, discovery, host, iptables, is_link_local, listeners, owners,
-    servers,
+    NO_ADDRESS, RuleSet, Settings, as_led, host, iptables, is_link_local, listeners, owners, servers,
 };
 use configuration::Configuration;
+use node::discovery;
 
 /// What came of it.
 pub struct Up {

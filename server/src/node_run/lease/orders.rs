@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use configuration::Configuration;
+use node::discovery::{self, ListOrigin};
 use node::{AddressText, Hearing, Leases, Order, Orders, Rules};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
@@ -15,7 +16,6 @@ use tokio::time::Instant;
 
 use super::kept::are_in_place;
 use super::{LeaseThread, Told};
-use crate::node_run::discovery::{self, ListOrigin};
 use crate::node_run::down::{HANDS_OVER, REFUSED};
 use crate::node_run::host::State;
 use crate::node_run::leased::Lease;

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use node::{ListText, Upstreams, Usable, WIRE_SERVER};
 use readfile::Look;
 
-use plugin::Spec;
-use plugins::bind::BindSpec;
-use plugins::forward::ForwardSpecs;
+use crate::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, dhcp_servers, link_of};
+
+/// Whether an address is one at which we answer.
+pub type IsOurs<'o> = &'o dyn Fn(IpAddr) -> bool;
 
 /// The list, and where it came from.
 pub struct Discovery {
@@ -31,7 +31,7 @@ pub struct Discovery {
 
 /// Where the list that counts came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ListOrigin {
+pub enum ListOrigin {
     /// Nobody needs one, and there was none.
     Nowhere,
     /// The file.
@@ -44,7 +44,8 @@ pub(crate) enum ListOrigin {
 
 /// What a look at the file found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ListChange {
+pub enum ListChange {
+    /// The same as before.
     Nothing,
     /// Other servers, which count from now on.
     Changed,
@@ -53,13 +54,14 @@ pub(crate) enum ListChange {
 }
 
 impl Discovery {
-    /// Reads the list for the first time; where the Corefile needs one and there is none yet, again and again for 5 s.
+    /// Reads the list for the first time; where one is needed and there is none yet, again and again for 5 s. `is_ours` tells
+    /// addresses at which nobody is asked, for we answer there.
     ///
     /// # Errors
     /// Where one is needed, and neither the file has one nor any was kept.
-    pub fn first(file: &Path, spec: &Spec) -> Result<Self, String> {
-        let (list, origin, wrong) = await_list(file, spec);
-        if let (true, Some(wrong)) = (list.is_empty() && needs_list(spec), &wrong) {
+    pub fn first(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Result<Self, String> {
+        let (list, origin, wrong) = await_list(file, needed, is_ours);
+        if let (true, Some(wrong)) = (list.is_empty() && needed, &wrong) {
             return Err(format!(
                 "{}; let the network's manager write {}, name another file with -upstreams, or the servers in the Corefile",
                 there_are_none(wrong),
@@ -67,7 +69,7 @@ impl Discovery {
             ));
         }
         let upstreams = Arc::new(Upstreams::new(&list));
-        let wrong = wrong.filter(|_| needs_list(spec));
+        let wrong = wrong.filter(|_| needed);
         Ok(Self { upstreams, file: file.to_owned(), origin, look: Look::default(), due: None, wrong })
     }
 
@@ -77,17 +79,17 @@ impl Discovery {
     }
 
     /// Where the list came from.
-    pub(crate) fn origin(&self) -> ListOrigin {
+    pub fn origin(&self) -> ListOrigin {
         self.origin
     }
 
     /// What was wrong with the file when it was last read.
-    pub(crate) fn wrong(&self) -> Option<&str> {
+    pub fn wrong(&self) -> Option<&str> {
         self.wrong.as_deref()
     }
 
     /// Looks at the file once a second, and waits for no disk.
-    pub(crate) fn look(&mut self, now: Instant, is_ours: &dyn Fn(IpAddr) -> bool) -> ListChange {
+    pub fn look(&mut self, now: Instant, is_ours: IsOurs<'_>) -> ListChange {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);
             let of = self.file.clone();
@@ -115,24 +117,23 @@ impl Discovery {
 pub struct Listed {
     /// Who they are.
     pub upstreams: Arc<Upstreams>,
-    /// Why there are none, where the Corefile needs some.
+    /// Why there are none, where some are needed.
     pub none: Option<String>,
 }
 
 impl Listed {
     /// As they are now; nobody is waited for.
-    pub fn now(file: &Path, spec: &Spec) -> Self {
-        let own = Own::of(spec);
-        Self::of(look_at(file, &|ip| own.has(ip)), spec)
+    pub fn now(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Self {
+        Self::of(look_at(file, is_ours), needed)
     }
 
     /// As [`Discovery::first`] has them, which waits for the network.
-    pub fn awaited(file: &Path, spec: &Spec) -> Self {
-        Self::of(await_list(file, spec), spec)
+    pub fn awaited(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Self {
+        Self::of(await_list(file, needed, is_ours), needed)
     }
 
-    fn of((list, _, wrong): Looked, spec: &Spec) -> Self {
-        let none = wrong.filter(|_| list.is_empty() && needs_list(spec)).map(|wrong| there_are_none(&wrong));
+    fn of((list, _, wrong): Looked, needed: bool) -> Self {
+        let none = wrong.filter(|_| list.is_empty() && needed).map(|wrong| there_are_none(&wrong));
         Self { upstreams: Arc::new(Upstreams::new(&list)), none }
     }
 }
@@ -145,7 +146,10 @@ fn there_are_none(wrong: &str) -> String {
 }
 
 /// What stands in the file; it is waited for no longer than a file may take.
-pub(crate) fn text_of(file: &Path) -> std::io::Result<String> {
+///
+/// # Errors
+/// What the system says, and that it did not come in time.
+pub fn text_of(file: &Path) -> std::io::Result<String> {
     let text = readfile::read_in_time(file, MOST)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
@@ -153,12 +157,11 @@ pub(crate) fn text_of(file: &Path) -> std::io::Result<String> {
 /// The list, where it came from, and what is wrong with the file.
 type Looked = (Vec<std::net::SocketAddr>, ListOrigin, Option<String>);
 
-/// Looks for a list; where the Corefile needs one and there is none yet, again and again for 5 s.
-fn await_list(file: &Path, spec: &Spec) -> Looked {
-    let own = Own::of(spec);
-    let mut tries = if needs_list(spec) { TRIES } else { 1 };
+/// Looks for a list; where one is needed and there is none yet, again and again for 5 s.
+fn await_list(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Looked {
+    let mut tries = if needed { TRIES } else { 1 };
     loop {
-        let looked = look_at(file, &|ip| own.has(ip));
+        let looked = look_at(file, is_ours);
         tries -= 1;
         if tries == 0 || !looked.0.is_empty() {
             return looked;
@@ -167,7 +170,7 @@ fn await_list(file: &Path, spec: &Spec) -> Looked {
     }
 }
 
-fn look_at(file: &Path, is_ours: &dyn Fn(IpAddr) -> bool) -> Looked {
+fn look_at(file: &Path, is_ours: IsOurs<'_>) -> Looked {
     let wrong = match Said::by(readfile::read_in_time(file, MOST)).usable(file, is_ours) {
         Ok((list, origin)) => return (list, origin, None),
         Err(wrong) => wrong,
@@ -187,14 +190,14 @@ struct Said {
 
 impl Said {
     fn by(resolv_conf: Result<Vec<u8>, readfile::ReadError>) -> Self {
-        Self { resolv_conf: resolv_conf.map_err(std::io::Error::from), leases: node::dhcp_servers() }
+        Self { resolv_conf: resolv_conf.map_err(std::io::Error::from), leases: dhcp_servers() }
     }
 
     /// The servers that can be asked, and who has the first; or why there are none.
     fn usable(
         self,
         file: &Path,
-        is_ours: &dyn Fn(IpAddr) -> bool,
+        is_ours: IsOurs<'_>,
     ) -> Result<(Vec<std::net::SocketAddr>, ListOrigin), String> {
         let leased = Usable::of_list(&self.leases, is_ours);
         let origin = if leased.servers.is_empty() { ListOrigin::File } else { ListOrigin::Leases };
@@ -215,38 +218,16 @@ impl Said {
     }
 }
 
-/// Whether a `forward` asks the address that stands for these servers.
-pub(crate) fn needs_list(spec: &Spec) -> bool {
-    let stanzas = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
-    let mut targets = stanzas.flat_map(|specs| &specs.stanzas).flat_map(|stanza| &stanza.targets);
-    targets.any(|(target, _)| target.port_of_node().is_some())
-}
-
-/// The addresses that we answer at, before anything is bound.
-struct Own(Vec<IpAddr>);
-
-impl Own {
-    fn of(spec: &Spec) -> Self {
-        let binds = spec.blocks.iter().filter_map(|block| block.get::<BindSpec>());
-        let words = binds.flat_map(BindSpec::targets);
-        Self(words.filter_map(|word| word.text.parse().ok()).collect())
-    }
-
-    fn has(&self, ip: IpAddr) -> bool {
-        self.0.contains(&ip) || is_on_our_link(ip)
-    }
-}
-
 /// Whether the link that we made has this address.
-pub(crate) fn is_on_our_link(ip: IpAddr) -> bool {
-    node::link_of(ip).is_some_and(|link| link == node::LINK)
+pub fn is_on_our_link(ip: IpAddr) -> bool {
+    link_of(ip).is_some_and(|link| link == LINK)
 }
 
 /// The list as production's script writes it for those who look names up past us; ours from one start to the next.
-pub(crate) const KEPT: &str = "/etc/localdns/upstream-dns";
+pub const KEPT: &str = "/etc/localdns/upstream-dns";
 
 /// One line for the log.
-pub(crate) fn told(list: &Upstreams) -> String {
+pub fn told(list: &Upstreams) -> String {
     format!("{WIRE_SERVER} stands for {}", ListText(&list.list()))
 }
 

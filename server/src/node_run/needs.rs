@@ -1,0 +1,52 @@
+//! What a Corefile wants of the servers of the node's network, and at which addresses it has us answer.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use node::discovery::{Discovery, Listed, is_on_our_link};
+use plugin::Spec;
+use plugins::bind::BindSpec;
+use plugins::forward::ForwardSpecs;
+
+/// The list for a server with this Corefile, followed from now on.
+///
+/// # Errors
+/// Those of [`Discovery::first`].
+pub(crate) fn discovery(file: &Path, spec: &Spec) -> Result<Discovery, String> {
+    let own = Own::of(spec);
+    Discovery::first(file, needs_list(spec), &|ip| own.has(ip))
+}
+
+/// The list as it is now, for a command beside the server; nobody is waited for.
+pub fn listed_now(file: &Path, spec: &Spec) -> Listed {
+    let own = Own::of(spec);
+    Listed::now(file, needs_list(spec), &|ip| own.has(ip))
+}
+
+/// The same, and the network is waited for.
+pub fn listed(file: &Path, spec: &Spec) -> Listed {
+    let own = Own::of(spec);
+    Listed::awaited(file, needs_list(spec), &|ip| own.has(ip))
+}
+
+/// Whether a `forward` asks the address that stands for these servers.
+pub(crate) fn needs_list(spec: &Spec) -> bool {
+    let stanzas = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
+    let mut targets = stanzas.flat_map(|specs| &specs.stanzas).flat_map(|stanza| &stanza.targets);
+    targets.any(|(target, _)| target.port_of_node().is_some())
+}
+
+/// The addresses that we answer at, before anything is bound.
+struct Own(Vec<IpAddr>);
+
+impl Own {
+    fn of(spec: &Spec) -> Self {
+        let binds = spec.blocks.iter().filter_map(|block| block.get::<BindSpec>());
+        let words = binds.flat_map(BindSpec::targets);
+        Self(words.filter_map(|word| word.text.parse().ok()).collect())
+    }
+
+    fn has(&self, ip: IpAddr) -> bool {
+        self.0.contains(&ip) || is_on_our_link(ip)
+    }
+}
