@@ -50,6 +50,8 @@ pub struct Rules {
     socket: Socket,
     /// What was put there last, as the kernel lists it.
     put: Option<Contents>,
+    /// Which of its conntrack zones each listener has, one of [`TURNS`].
+    turn: Option<u16>,
     /// The generation at which it was so.
     seen: Option<u32>,
     lists: u64,
@@ -74,7 +76,7 @@ impl Rules {
     /// # Errors
     /// Where the kernel has no netlink for nftables.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Socket::open()?, put: None, seen: None, lists: 0, by_socket: true })
+        Ok(Self { socket: Socket::open()?, put: None, turn: None, seen: None, lists: 0, by_socket: true })
     }
 
     /// Puts the table there, in one transaction: in place of one of its name, whoever made it. Where the kernel cannot look for a
@@ -84,17 +86,38 @@ impl Rules {
     /// Where the kernel refuses; then all is as it was.
     pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
         (self.put, self.seen) = (None, None);
-        match self.socket.commit(stays(listeners, self.by_socket)) {
+        let turn = self.turn()?.unwrap_or_default();
+        self.turn = Some(turn);
+        match self.socket.commit(stays(listeners, self.by_socket, turn)) {
             Err(NftError::NotSupported { .. }) if self.by_socket => {
-                self.socket.commit(stays(listeners, false))?;
+                self.socket.commit(stays(listeners, false, turn))?;
                 self.by_socket = false;
             }
             put => put?,
         }
         let put = self.contents()?;
         // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
-        self.put = put.is_like(&stays(listeners, self.by_socket)).then_some(put);
+        self.put = put.is_like(&stays(listeners, self.by_socket, turn)).then_some(put);
         Ok(())
+    }
+
+    /// Leads queries away, once the table is put there anew, in conntrack zones that no flow is in. To be said when
+    /// queries come here again that were led away: a connection to us, when it is led away itself, meets no entry of one that was
+    /// led away from the same port. Flows that are led away at that moment are broken.
+    ///
+    /// # Errors
+    /// Where the kernel does not say which it has now.
+    pub fn take_turn(&mut self) -> Result<(), NftError> {
+        self.turn = self.turn()?.map(|turn| (turn + 1) % TURNS);
+        Ok(())
+    }
+
+    /// That of what was put there last, by whomever.
+    fn turn(&mut self) -> Result<Option<u16>, NftError> {
+        Ok(match self.turn {
+            None => turn_of(&self.contents()?),
+            turn => turn,
+        })
     }
 
     /// What has become of the table since it was put there by this value: of its flags, its chains, its rules and its sets, but
@@ -132,7 +155,8 @@ impl Rules {
     /// Where the kernel does not say.
     pub fn are_those_of(&mut self, listeners: &[Listener]) -> Result<bool, NftError> {
         let there = self.contents()?;
-        Ok([true, false].into_iter().any(|by_socket| there.is_of(&stays(listeners, by_socket), &SETS)))
+        let turn = turn_of(&there).unwrap_or_default();
+        Ok([true, false].into_iter().any(|by_socket| there.is_of(&stays(listeners, by_socket, turn), &SETS)))
     }
 
     /// The addresses that the table which is there is about, whoever put it there, and where it leads their queries.
@@ -216,8 +240,8 @@ fn server_of(table: &str) -> Option<u32> {
     owner.split_once('-')?.0.parse().ok()
 }
 
-/// All that the table consists of, `by_socket` where the kernel can look for one.
-fn stays(listeners: &[Listener], by_socket: bool) -> Batch {
+/// All that the table consists of, `by_socket` where the kernel can look for one, in this one of the [`TURNS`].
+fn stays(listeners: &[Listener], by_socket: bool, turn: u16) -> Batch {
     let mut batch = Batch::default();
     batch.renew_table(TABLE);
     transports(&mut batch, TABLE);
@@ -255,20 +279,21 @@ fn stays(listeners: &[Listener], by_socket: bool) -> Batch {
     rule("output", vec![dns(End::Destination), jump(AWAY)]);
     for (listener, zone) in with_zones(listeners) {
         let family = Family::of(listener.address);
-        // Its own conntrack zone: no flow meets another listener's entries, or any older than these rules.
-        let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone)];
+        // Its own conntrack zones: no flow meets another listener's entries, or any older than these rules.
+        let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone + turn)];
+        let is_of_listener = zone_is(zone, !(TURNS - 1));
         if let Some(way_out) = &listener.way_out {
             away.push(set_address(End::Destination, way_out.target));
             let back = set_address(End::Source, listener.address);
-            rule("answer", vec![family_is(family), zone_is(zone), back]);
+            rule("answer", vec![family_is(family), is_of_listener.clone(), back]);
         }
         away.push(accept());
         rule(AWAY, away);
         // The machine's own query has the listener's address as its source.
         let ours = address_in(End::Source, family, name("ours", family));
-        rule("natpost", vec![zone_is(zone), ours, masquerade()]);
+        rule("natpost", vec![is_of_listener.clone(), ours, masquerade()]);
         if listener.way_out.as_ref().is_some_and(|way_out| way_out.masquerade) {
-            rule("natpost", vec![zone_is(zone), not_translated(), masquerade()]);
+            rule("natpost", vec![is_of_listener, not_translated(), masquerade()]);
         }
     }
     for chain in ["postrouting", "input"] {
@@ -328,8 +353,13 @@ impl Drop for Warrant {
     }
 }
 
-/// Each listener with a conntrack zone of its own: the same each time, whatever other listeners there are, save where two
-/// addresses come to the same number.
+/// The turn of the rules that are there.
+fn turn_of(there: &Contents) -> Option<u16> {
+    there.loaded(AWAY).map(|zone| zone % TURNS)
+}
+
+/// Each listener with conntrack zones of its own, one for each of the [`TURNS`], and this the first of them: the same each time,
+/// whatever other listeners there are, save where two addresses come to the same number.
 fn with_zones(listeners: &[Listener]) -> Vec<(&Listener, u16)> {
     let mut taken = Vec::with_capacity(listeners.len());
     for listener in listeners {
@@ -337,8 +367,8 @@ fn with_zones(listeners: &[Listener]) -> Vec<(&Listener, u16)> {
             .iter()
             .fold(0u16, |hash, octet| hash.rotate_left(5).wrapping_mul(31).wrapping_add(u16::from(*octet)));
         let free = |zone: &u16| taken.iter().all(|(_, other)| other != zone);
-        let zone =
-            (0..ZONES).map(|n| FIRST_ZONE + (hash % ZONES + n) % ZONES).find(free).unwrap_or(FIRST_ZONE);
+        let zone = |n| FIRST_ZONE + (hash % LISTENERS + n) % LISTENERS * TURNS;
+        let zone = (0..LISTENERS).map(zone).find(free).unwrap_or(FIRST_ZONE);
         taken.push((listener, zone));
     }
     taken
@@ -370,9 +400,11 @@ pub const TABLE: &str = "localdns";
 const UNOWNED_LEASES: &str = "localdns-lease";
 /// How the names of [`Warrant`]s begin.
 const WARRANT: &str = "localdns-down-";
-/// Our conntrack zones, of 65,535.
+/// Our conntrack zones, of 65,535: from this one on, a multiple of [`TURNS`], for so many listeners.
 const FIRST_ZONE: u16 = 21_504;
-const ZONES: u16 = 512;
+const LISTENERS: u16 = 512;
+/// In how many zones a listener's flows lie in turn, a power of two: a connection that was led away leaves an entry for two minutes.
+const TURNS: u16 = 8;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Before conntrack.

@@ -155,6 +155,17 @@ impl Contents {
         names(shapes(self.rules.iter())) == names(shapes(batch.rules()))
     }
 
+    /// The first number of two octets that a rule of this chain loads.
+    pub(crate) fn loaded(&self, chain: &str) -> Option<u16> {
+        let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
+        of_chain.flat_map(|rule| rule.expressions).find_map(|(name, value)| match value {
+            Some(Value::Data(DataAttribute::Value(octets))) if name == "immediate" => {
+                octets.try_into().ok().map(u16::from_ne_bytes)
+            }
+            _ => None,
+        })
+    }
+
     /// Of the rules of a chain the address that each is about, and the one that it puts in its place.
     pub(crate) fn replaced(&self, chain: &str) -> Vec<(IpAddr, Option<IpAddr>)> {
         let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);

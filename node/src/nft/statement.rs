@@ -141,14 +141,20 @@ pub(crate) fn not_translated() -> Vec<Statement> {
 
 /// Compares some bits with none.
 fn ct_bits(key: u32, bits: u32, operator: Operator) -> Vec<Statement> {
-    let bits = vec![
+    vec![ct(key), masked(bits.to_ne_bytes().to_vec()), compare(operator, vec![0; 4])]
+}
+
+/// Leaves these bits of what was loaded.
+fn masked(mask: Vec<u8>) -> Statement {
+    let length = mask.len();
+    Expressions::Bitwise(vec![
         Bitwise::SourceRegister(Register::Reg1),
         Bitwise::DestinationRegister(Register::Reg1),
-        Bitwise::Length(4),
-        Bitwise::Mask(DataAttribute::Value(bits.to_ne_bytes().to_vec())),
-        Bitwise::Xor(DataAttribute::Value(vec![0; 4])),
-    ];
-    vec![ct(key), Expressions::Bitwise(bits).into(), compare(operator, vec![0; 4])]
+        Bitwise::Length(length as u32),
+        Bitwise::Mask(DataAttribute::Value(mask)),
+        Bitwise::Xor(DataAttribute::Value(vec![0; length])),
+    ])
+    .into()
 }
 
 /// `ct direction reply`.
@@ -156,9 +162,9 @@ pub(crate) fn is_reply() -> Vec<Statement> {
     vec![ct(CT_DIRECTION), equals(vec![1])]
 }
 
-/// `ct original zone N`.
-pub(crate) fn zone_is(zone: u16) -> Vec<Statement> {
-    vec![ct_original(CT_ZONE, 1), equals(zone.to_ne_bytes().to_vec())]
+/// `ct original zone & MASK == N`.
+pub(crate) fn zone_is(zone: u16, mask: u16) -> Vec<Statement> {
+    vec![ct_original(CT_ZONE, 1), masked(mask.to_ne_bytes().to_vec()), equals(zone.to_ne_bytes().to_vec())]
 }
 
 /// `ct original zone set N`.

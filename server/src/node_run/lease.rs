@@ -91,6 +91,7 @@ impl Keeper {
             clears_tables: !has_leases,
             leases: None,
             put: None,
+            are_back: true,
             is_known: false,
             misplaced: None,
             unserved: None,
@@ -170,6 +171,8 @@ struct LeaseThread {
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
+    /// Whether queries come here that were led away since then, or by the rules of a process that died.
+    are_back: bool,
     /// Whether every plugin has known once what it answers from.
     is_known: bool,
     /// What is to be told beside these listeners, as of this look: of those that others have, and of those that we left.
@@ -364,7 +367,7 @@ impl LeaseThread {
     }
 
     /// Tells of leases that ended, and of those that are held again.
-    fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, Silent)]) {
+    fn note(&mut self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, Silent)]) {
         let now = Instant::now();
         let mut states = self.state.addresses();
         states.retain(|ip, _| listeners.iter().any(|listener| listener.address == *ip));
@@ -379,6 +382,7 @@ impl LeaseThread {
                 }
                 Some(_) if !state.held => {
                     state.held = true;
+                    self.are_back |= state.lost > 0;
                     running.logger.info(None, &format!("node: queries to {ip} come here"));
                 }
                 _ => {}

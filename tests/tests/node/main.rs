@@ -31,6 +31,7 @@ mod overload;
 mod owners;
 mod partial_start;
 mod pods;
+mod port_again;
 mod probe_mark;
 mod production;
 mod restart;

@@ -69,8 +69,12 @@ impl LeaseThread {
         let Some(rules) = &mut self.rules else { return Ok(()) };
         let stand = are_in_place(rules)?;
         let same = self.put.as_deref() == Some(listeners);
-        if !stand || !same {
+        if !stand || !same || self.are_back {
+            if self.are_back {
+                rules.take_turn()?;
+            }
             rules.put(listeners)?;
+            self.are_back = false;
             if !stand && self.put.is_some() {
                 self.state.put_back.fetch_add(1, Relaxed);
             }

@@ -132,12 +132,6 @@ impl Fault {
             && client.way == Way::Connection
     }
 
-    /// Whether a client may still be answered by us. What serves connections goes on beside a worker that hangs; and where its port
-    /// was another connection's a short while ago, conntrack takes its packets for none of either, and kube-proxy leaves them here.
-    fn may_keep(self, client: &Client) -> bool {
-        self == Self::WorkerHangs && client.way == Way::Connection && client.ip == SERVICE
-    }
-
     /// Whether nobody answers a client until the server is READY: nobody has its address.
     fn leaves_nobody(self, client: &Client) -> bool {
         self == Self::FirstStart && client.ip != SERVICE
@@ -256,7 +250,7 @@ impl Machine {
         let is_back = fault == Fault::AddressLost;
         let answered = |client: &Client| !fault.leaves_nobody(client);
         load.settle_where(answered, &fault.to_string(), |client, who| match who {
-            US => is_back || fault.may_keep(client),
+            US => is_back,
             _ => !is_back && who == client.upstream,
         });
         if fault == Fault::FirstStart {

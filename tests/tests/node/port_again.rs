@@ -1,0 +1,105 @@
+//! A client's port that has had a connection to the upstream, and has one to us: conntrack is not to mix them up.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use tests::{Ask, Connection, eventually, isolated, run, tool};
+
+use super::clients::{ADDRESSES, at};
+use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
+
+#[test]
+fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_away() {
+    isolated(|| {
+        if !tool("port again", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&[]);
+        for ip in ADDRESSES {
+            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+        }
+        let zones = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+
+        server.signal("STOP");
+        until_led_away();
+        everybody(|connection, ip| {
+            assert_eq!(ask(connection).ok(), Some(upstream(ip).to_owned()), "{ip}");
+        });
+        server.signal("CONT");
+        for ip in ADDRESSES {
+            server.wait_for_lines(&format!("queries to {ip} come here"), 2, PATIENCE);
+        }
+        eventually("other zones of conntrack", PATIENCE, || {
+            (run("nft", &["list", "chain", "inet", "localdns", "away"]) != zones).then_some(())
+        });
+
+        let mut kept = everybody(|connection, ip| {
+            assert_eq!(ask(connection).ok().as_deref(), Some(US), "{ip}");
+        });
+        server.signal("STOP");
+        until_led_away();
+        for (who, connection) in &mut kept {
+            let error = ask(connection).expect_err("whom it was open to hangs");
+            let error = error.downcast::<io::Error>().expect("the socket says why");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{who}: {error}");
+        }
+    });
+}
+
+/// The kernel does it address by address, when their leases end.
+fn until_led_away() {
+    let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
+    for ip in ADDRESSES {
+        eventually("the upstream answers", PATIENCE, || {
+            (ask.try_of(at(ip)).ok()?.short() == [upstream(ip)]).then_some(())
+        });
+    }
+}
+
+/// A connection of everybody to each address, from a port of its own that is the same each time, once this has been done with it.
+fn everybody(does: fn(&mut Connection, &'static str)) -> Vec<(String, Connection)> {
+    let clients = ADDRESSES.into_iter().flat_map(|ip| [None, Some(POD)].map(|place| (place, ip)));
+    let open = |(number, (place, ip)): (u16, (Option<&'static str>, &'static str))| {
+        let open = move || {
+            let mut connection = connect(at(ip), FIRST_PORT + number);
+            does(&mut connection, ip);
+            connection
+        };
+        let connection = match place {
+            Some(place) => within(place, open).join().expect("it is answered"),
+            None => open(),
+        };
+        (format!("{} at {ip}", place.unwrap_or("host")), connection)
+    };
+    (0..).zip(clients).map(open).collect()
+}
+
+fn connect(server: SocketAddr, port: u16) -> Connection {
+    let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).expect("there are sockets");
+    socket.set_reuse_address(true).expect("it can be set");
+    // Its end is a reset: without, the port could not be used again for a minute.
+    socket.set_linger(Some(Duration::ZERO)).expect("it can be set");
+    socket.bind(&SocketAddr::from((any, port)).into()).expect("the port is the test's");
+    socket.connect_timeout(&server.into(), AT_ONCE).expect("somebody is there");
+    Connection::ready(socket.into(), AT_ONCE).expect("it can be set")
+}
+
+/// Who answers over it.
+fn ask(connection: &mut Connection) -> anyhow::Result<String> {
+    connection.send(&Ask::new(NAME, "A").bytes())?;
+    Ok(connection.message()?.answers.into_iter().map(|record| record.data).collect())
+}
+
+fn upstream(ip: &str) -> &'static str {
+    if ip == "169.254.10.10" || ip == "10.96.0.20" { CLUSTER } else { PLAIN }
+}
+
+/// Below those that the kernel lends.
+const FIRST_PORT: u16 = 21_000;
+const PATIENCE: Duration = Duration::from_secs(15);
+/// By far less than the 10 s for which conntrack knows a connection that was reset.
+const AT_ONCE: Duration = Duration::from_secs(4);
