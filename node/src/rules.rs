@@ -403,8 +403,9 @@ const WARRANT: &str = "localdns-down-";
 /// Our conntrack zones, of 65,535: from this one on, a multiple of [`TURNS`], for so many listeners.
 const FIRST_ZONE: u16 = 21_504;
 const LISTENERS: u16 = 512;
-/// In how many zones a listener's flows lie in turn, a power of two: a connection that was led away leaves an entry for two minutes.
-const TURNS: u16 = 8;
+/// In how many zones a listener's flows lie in turn, a power of two: a connection that was led away leaves an entry for two minutes,
+/// and there may be a return every other second.
+const TURNS: u16 = 64;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Before conntrack.
