@@ -10,6 +10,7 @@
 
 mod leases;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -45,13 +46,16 @@ pub struct WayOut {
     pub masquerade: bool,
 }
 
+/// For each listener's address which of its conntrack zones it has, below [`TURNS`].
+type Turns = BTreeMap<IpAddr, u16>;
+
 /// The table that stays.
 pub struct Rules {
     socket: Socket,
     /// What was put there last, as the kernel lists it.
     put: Option<Contents>,
-    /// Which of its conntrack zones each listener has, one of [`TURNS`].
-    turn: Option<u16>,
+    /// Which of its conntrack zones each listener has; none where that is for the table to say that is there.
+    turns: Turns,
     /// The generation at which it was so.
     seen: Option<u32>,
     lists: u64,
@@ -76,7 +80,14 @@ impl Rules {
     /// # Errors
     /// Where the kernel has no netlink for nftables.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Socket::open()?, put: None, turn: None, seen: None, lists: 0, by_socket: true })
+        Ok(Self {
+            socket: Socket::open()?,
+            put: None,
+            turns: Turns::new(),
+            seen: None,
+            lists: 0,
+            by_socket: true,
+        })
     }
 
     /// Puts the table there, in one transaction: in place of one of its name, whoever made it. Where the kernel cannot look for a
@@ -86,38 +97,45 @@ impl Rules {
     /// Where the kernel refuses; then all is as it was.
     pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
         (self.put, self.seen) = (None, None);
-        let turn = self.turn()?.unwrap_or_default();
-        self.turn = Some(turn);
-        match self.socket.commit(stays(listeners, self.by_socket, turn)) {
+        self.know_turns()?;
+        for listener in listeners {
+            self.turns.entry(listener.address).or_default();
+        }
+        match self.socket.commit(stays(listeners, self.by_socket, &self.turns)) {
             Err(NftError::NotSupported { .. }) if self.by_socket => {
-                self.socket.commit(stays(listeners, false, turn))?;
+                self.socket.commit(stays(listeners, false, &self.turns))?;
                 self.by_socket = false;
             }
             put => put?,
         }
         let put = self.contents()?;
         // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
-        self.put = put.is_like(&stays(listeners, self.by_socket, turn)).then_some(put);
+        self.put = put.is_like(&stays(listeners, self.by_socket, &self.turns)).then_some(put);
         Ok(())
     }
 
-    /// Leads queries away, once the table is put there anew, in conntrack zones that no flow is in. To be said when
-    /// queries come here again that were led away: a connection to us, when it is led away itself, meets no entry of one that was
-    /// led away from the same port. Flows that are led away at that moment are broken.
+    /// Has queries to these addresses led away in conntrack zones that no flow is in, once the table is put there anew. To be said
+    /// when they come here again: a connection to us, when it is led away itself, meets no entry of one that was led away from the
+    /// same port. A flow that is led away at that moment is broken.
     ///
     /// # Errors
-    /// Where the kernel does not say which it has now.
-    pub fn take_turn(&mut self) -> Result<(), NftError> {
-        self.turn = self.turn()?.map(|turn| (turn + 1) % TURNS);
+    /// Where the kernel does not say which they have now.
+    pub fn take_turns(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<(), NftError> {
+        self.know_turns()?;
+        for address in addresses {
+            if let Some(turn) = self.turns.get_mut(&address) {
+                *turn = (*turn + 1) % TURNS;
+            }
+        }
         Ok(())
     }
 
-    /// That of what was put there last, by whomever.
-    fn turn(&mut self) -> Result<Option<u16>, NftError> {
-        Ok(match self.turn {
-            None => turn_of(&self.contents()?),
-            turn => turn,
-        })
+    /// Goes on from those of the table that is there, whoever put it there.
+    fn know_turns(&mut self) -> Result<(), NftError> {
+        if self.turns.is_empty() {
+            self.turns = turns_of(&self.contents()?);
+        }
+        Ok(())
     }
 
     /// What has become of the table since it was put there by this value: of its flags, its chains, its rules and its sets, but
@@ -155,8 +173,10 @@ impl Rules {
     /// Where the kernel does not say.
     pub fn are_those_of(&mut self, listeners: &[Listener]) -> Result<bool, NftError> {
         let there = self.contents()?;
-        let turn = turn_of(&there).unwrap_or_default();
-        Ok([true, false].into_iter().any(|by_socket| there.is_of(&stays(listeners, by_socket, turn), &SETS)))
+        let turns = turns_of(&there);
+        Ok([true, false]
+            .into_iter()
+            .any(|by_socket| there.is_of(&stays(listeners, by_socket, &turns), &SETS)))
     }
 
     /// The addresses that the table which is there is about, whoever put it there, and where it leads their queries.
@@ -240,8 +260,8 @@ fn server_of(table: &str) -> Option<u32> {
     owner.split_once('-')?.0.parse().ok()
 }
 
-/// All that the table consists of, `by_socket` where the kernel can look for one, in this one of the [`TURNS`].
-fn stays(listeners: &[Listener], by_socket: bool, turn: u16) -> Batch {
+/// All that the table consists of, `by_socket` where the kernel can look for one.
+fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> Batch {
     let mut batch = Batch::default();
     batch.renew_table(TABLE);
     transports(&mut batch, TABLE);
@@ -280,6 +300,7 @@ fn stays(listeners: &[Listener], by_socket: bool, turn: u16) -> Batch {
     for (listener, zone) in with_zones(listeners) {
         let family = Family::of(listener.address);
         // Its own conntrack zones: no flow meets another listener's entries, or any older than these rules.
+        let turn = turns.get(&listener.address).copied().unwrap_or_default();
         let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone + turn)];
         let is_of_listener = zone_is(zone, !(TURNS - 1));
         if let Some(way_out) = &listener.way_out {
@@ -353,9 +374,9 @@ impl Drop for Warrant {
     }
 }
 
-/// The turn of the rules that are there.
-fn turn_of(there: &Contents) -> Option<u16> {
-    there.loaded(AWAY).map(|zone| zone % TURNS)
+/// Those of the rules that are there.
+fn turns_of(there: &Contents) -> Turns {
+    there.loaded(AWAY).into_iter().map(|(address, zone)| (address, zone % TURNS)).collect()
 }
 
 /// Each listener with conntrack zones of its own, one for each of the [`TURNS`], and this the first of them: the same each time,

@@ -25,6 +25,7 @@ use crate::compare::config::hosts;
 use crate::compare::proc::Snapshot;
 use load::clock::Clock;
 use load::flood::{self, FloodPlan, Pace};
+use load::random::Random;
 use load::workload::{Ask, Kind, Workload};
 
 /// How it is measured.
@@ -137,9 +138,15 @@ fn load(server: &mut Started, plan: &FloodPlan, workload: &Workload) -> Result<L
     })
 }
 
-/// Lines of a workload: services that changes leave alone.
+/// Lines of a workload: services that changes leave alone, in no order. In that of a hosts file they would find each of its records
+/// right behind the one before, and the processor would have read it already.
 pub(super) fn known(size: Size) -> String {
-    unchanged(size).map(|(name, address)| format!("{name} A NOERROR {address}\n")).collect()
+    let mut names: Vec<_> = unchanged(size).collect();
+    let mut random = Random::new(1);
+    for last in (1..names.len()).rev() {
+        names.swap(last, random.below(last as u32 + 1) as usize);
+    }
+    names.into_iter().map(|(name, address)| format!("{name} A NOERROR {address}\n")).collect()
 }
 
 /// The same as lines of a hosts file.

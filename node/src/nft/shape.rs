@@ -155,15 +155,18 @@ impl Contents {
         names(shapes(self.rules.iter())) == names(shapes(batch.rules()))
     }
 
-    /// The first number of two octets that a rule of this chain loads.
-    pub(crate) fn loaded(&self, chain: &str) -> Option<u16> {
+    /// Of the rules of a chain the address that each is about, and the number of two octets that it loads.
+    pub(crate) fn loaded(&self, chain: &str) -> Vec<(IpAddr, u16)> {
         let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
-        of_chain.flat_map(|rule| rule.expressions).find_map(|(name, value)| match value {
-            Some(Value::Data(DataAttribute::Value(octets))) if name == "immediate" => {
-                octets.try_into().ok().map(u16::from_ne_bytes)
-            }
-            _ => None,
-        })
+        let number = |rule: &Shape| {
+            rule.expressions.iter().find_map(|(name, value)| match value {
+                Some(Value::Data(DataAttribute::Value(octets))) if name == "immediate" => {
+                    octets.as_slice().try_into().ok().map(u16::from_ne_bytes)
+                }
+                _ => None,
+            })
+        };
+        of_chain.filter_map(|rule| Some((rule.addresses("cmp").next()?, number(&rule)?))).collect()
     }
 
     /// Of the rules of a chain the address that each is about, and the one that it puts in its place.

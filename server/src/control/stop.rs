@@ -1,5 +1,7 @@
 //! The end: clients go elsewhere, or wait for the next process; what is in flight is answered.
 
+use std::time::Duration;
+
 use listen::InFlight;
 use node::Job;
 
@@ -30,6 +32,10 @@ impl Server {
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
         self.watchdog = None;
+        if let Some(keeper) = &held {
+            // From now on the sockets' queues keep queries for the next process. A worker that hangs is waited for, but not by them.
+            keeper.hold(Some(ENDS));
+        }
         self.endpoints.close_listeners(&self.handle);
         let in_flight = if self.endpoints.are_left() {
             self.endpoints.leave(warm::leave(&self.running));
@@ -40,7 +46,7 @@ impl Server {
         };
         self.answer_the_last(in_flight);
         if let Some(keeper) = held {
-            // From now on the sockets' queues keep queries for the next process.
+            // Without this process, too.
             keeper.hold(None);
         }
         if ended == Some(Ended::Clean)
@@ -81,7 +87,6 @@ impl Server {
                     self.endpoints.offer(&self.notifier);
                 }
                 if self.endpoints.are_left() {
-                    keeper.hold(None);
                     return (Some(ended), Some(keeper));
                 }
             }
@@ -107,3 +112,6 @@ impl Server {
         self.running.end(self.workers.drain(..), in_flight, &self.handle);
     }
 }
+
+/// How long queries wait for workers that answer what is in flight: about 1.5 s at most where none hangs.
+const ENDS: Duration = Duration::from_secs(3);

@@ -6,6 +6,7 @@ mod kept;
 mod orders;
 mod probes;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::mpsc as std_mpsc;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -91,7 +92,8 @@ impl Keeper {
             clears_tables: !has_leases,
             leases: None,
             put: None,
-            are_back: true,
+            back: BTreeSet::new(),
+            looked: 0,
             is_known: false,
             misplaced: None,
             unserved: None,
@@ -171,8 +173,10 @@ struct LeaseThread {
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
-    /// Whether queries come here that were led away since then, or by the rules of a process that died.
-    are_back: bool,
+    /// Whose queries come here again that were led away until now.
+    back: BTreeSet<IpAddr>,
+    /// As of this look at addresses: what is led away while one is gone comes here by the same lease.
+    looked: u64,
     /// Whether every plugin has known once what it answers from.
     is_known: bool,
     /// What is to be told beside these listeners, as of this look: of those that others have, and of those that we left.
@@ -185,7 +189,7 @@ struct LeaseThread {
     read: Arc<ReadCorefile>,
     discovery: Discovery,
     /// For which configuration and list the files for others were written.
-    written: Option<(usize, u64)>,
+    written: Option<(Weak<Configuration>, u64)>,
     /// Which of them could not be.
     failed_to_write: Arc<Mutex<Vec<String>>>,
 }
@@ -319,9 +323,13 @@ impl LeaseThread {
             }
             ListChange::Nothing => {}
         }
-        let of = (Arc::as_ptr(configuration) as usize, self.discovery.upstreams().changes());
-        if self.written != Some(of) {
-            self.written = Some(of);
+        let changes = self.discovery.upstreams().changes();
+        // A place that is looked at weakly is nobody else's meanwhile.
+        let is_written = |(of, at): &(Weak<Configuration>, u64)| {
+            std::ptr::eq(of.as_ptr(), Arc::as_ptr(configuration)) && *at == changes
+        };
+        if !self.written.as_ref().is_some_and(is_written) {
+            self.written = Some((Arc::downgrade(configuration), changes));
             let (read, list) = (self.read.clone(), self.discovery.upstreams().list());
             let failed = self.failed_to_write.clone();
             tokio::task::spawn_blocking(move || {
@@ -354,9 +362,14 @@ impl LeaseThread {
         };
         // The kernel counts from when it was asked, at the latest from now: an end is counted where it is certain.
         let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
+        let looks = self.state.looks();
+        let one_was_gone = std::mem::replace(&mut self.looked, looks) != looks;
         let mut states = self.state.addresses();
         for address in addresses {
             let state = states.entry(*address).or_default();
+            if one_was_gone || state.ends.is_none_or(|ends| ends <= renewed) {
+                self.back.insert(*address);
+            }
             // The lease timed out before it was renewed, as where the whole process hung: it is counted as lost now.
             if state.ends.is_some_and(|ends| ends <= renewed) {
                 tell_lost(running, *address, state, LATE);
@@ -367,7 +380,7 @@ impl LeaseThread {
     }
 
     /// Tells of leases that ended, and of those that are held again.
-    fn note(&mut self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, Silent)]) {
+    fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, Silent)]) {
         let now = Instant::now();
         let mut states = self.state.addresses();
         states.retain(|ip, _| listeners.iter().any(|listener| listener.address == *ip));
@@ -382,7 +395,6 @@ impl LeaseThread {
                 }
                 Some(_) if !state.held => {
                     state.held = true;
-                    self.are_back |= state.lost > 0;
                     running.logger.info(None, &format!("node: queries to {ip} come here"));
                 }
                 _ => {}

@@ -140,7 +140,7 @@ fn judge(is_right: fn(&str) -> bool) -> impl Fn(usize, &Message) -> bool + Copy 
     move |_, message| message.answers.first().is_some_and(|record| is_right(&record.data))
 }
 
-fn is_ours(who: &str) -> bool {
+pub(crate) fn is_ours(who: &str) -> bool {
     who == US
 }
 

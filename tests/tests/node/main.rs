@@ -35,6 +35,7 @@ mod port_again;
 mod probe_mark;
 mod production;
 mod restart;
+mod restart_meanwhile;
 mod rules;
 mod setup_errors;
 mod status;

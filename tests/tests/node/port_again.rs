@@ -21,8 +21,7 @@ fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_
         for ip in ADDRESSES {
             server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
         }
-        let zones = run("nft", &["list", "chain", "inet", "localdns", "away"]);
-
+        let zones = led_away_to();
         server.signal("STOP");
         until_led_away();
         everybody(|connection, ip| {
@@ -32,9 +31,7 @@ fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_
         for ip in ADDRESSES {
             server.wait_for_lines(&format!("queries to {ip} come here"), 2, PATIENCE);
         }
-        eventually("other zones of conntrack", PATIENCE, || {
-            (run("nft", &["list", "chain", "inet", "localdns", "away"]) != zones).then_some(())
-        });
+        eventually("other zones of conntrack", PATIENCE, || (led_away_to() != zones).then_some(()));
 
         let mut kept = everybody(|connection, ip| {
             assert_eq!(ask(connection).ok().as_deref(), Some(US), "{ip}");
@@ -46,6 +43,43 @@ fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_
             let error = error.downcast::<io::Error>().expect("the socket says why");
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{who}: {error}");
         }
+    });
+}
+
+#[test]
+fn a_connection_that_is_led_away_outlives_the_return_of_another_address() {
+    isolated(|| {
+        if !tool("port again", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&[]);
+        for ip in ADDRESSES {
+            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+        }
+        // This one hears none of its probes from now on.
+        run("nft", &["add table inet hang"]);
+        run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
+        run("nft", &["add rule inet hang output meta mark 0x6c646e73 ip daddr 169.254.10.11 drop"]);
+        server.wait_for_log("the lease of 169.254.10.11 ended: ", PATIENCE);
+        let mut connections: Vec<_> = [None, Some(POD)]
+            .map(|place| at_place(place, || connect(at("169.254.10.11"), FIRST_PORT)))
+            .into();
+        let mut all_answer = || {
+            for connection in &mut connections {
+                assert_eq!(ask(connection).ok().as_deref(), Some(PLAIN));
+            }
+        };
+        all_answer();
+        let zones = led_away_to();
+        server.signal("STOP");
+        until_led_away();
+        server.signal("CONT");
+        for ip in ADDRESSES.into_iter().filter(|ip| *ip != "169.254.10.11") {
+            server.wait_for_lines(&format!("queries to {ip} come here"), 2, PATIENCE);
+        }
+        eventually("other zones of conntrack", PATIENCE, || (led_away_to() != zones).then_some(()));
+        all_answer();
     });
 }
 
@@ -68,13 +102,23 @@ fn everybody(does: fn(&mut Connection, &'static str)) -> Vec<(String, Connection
             does(&mut connection, ip);
             connection
         };
-        let connection = match place {
-            Some(place) => within(place, open).join().expect("it is answered"),
-            None => open(),
-        };
+        let connection = at_place(place, open);
         (format!("{} at {ip}", place.unwrap_or("host")), connection)
     };
     (0..).zip(clients).map(open).collect()
+}
+
+/// The rules by which queries are led away, with the conntrack zones.
+fn led_away_to() -> String {
+    run("nft", &["list", "chain", "inet", "localdns", "away"])
+}
+
+/// Does it there, or on the host.
+fn at_place<T: Send + 'static>(place: Option<&'static str>, does: impl FnOnce() -> T + Send + 'static) -> T {
+    match place {
+        Some(place) => within(place, does).join().expect("it is answered"),
+        None => does(),
+    }
 }
 
 fn connect(server: SocketAddr, port: u16) -> Connection {

@@ -4,22 +4,27 @@ use std::net::IpAddr;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::{LeaseThread, Told, tell_lost};
 use crate::node_run::down::HANDS_OVER;
 
 impl LeaseThread {
     /// Keeps queries here, although nobody reads them, until this process has them again (true) or another one has them for
-    /// good; so long `at_most`, then they go the way out.
+    /// good; so long `at_most`, then they go the way out. Those that go it already are left there.
     pub(super) async fn hold(&mut self, held: Sender<()>, at_most: Option<Duration>) -> bool {
         let mut until = at_most.map(|at_most| Instant::now() + at_most);
         self.stretch(until);
         // Sending fails only where the caller no longer waits.
         let _ = held.send(());
+        let mut again = Instant::now() + HELD / 4;
         loop {
-            match timeout(HELD / 4, self.told.recv()).await {
-                Err(_) => self.stretch(until),
+            // Whatever is asked meanwhile.
+            match timeout_at(again, self.told.recv()).await {
+                Err(_) => {
+                    self.stretch(until);
+                    again = Instant::now() + HELD / 4;
+                }
                 Ok(Some(Told::Resume)) => return true,
                 // The other process has leases of its own by now.
                 Ok(Some(Told::Leave) | None) => {
@@ -54,7 +59,7 @@ impl LeaseThread {
             Some(left) if left < HELD / 4 => return,
             Some(left) => left.min(HELD),
         };
-        let addresses: Vec<IpAddr> = self.put.iter().flatten().map(|listener| listener.address).collect();
+        let addresses = self.held_at(now);
         // The other process may be changing the table at the same time; it is enough if one of the two succeeds.
         if let Some(rules) = &mut self.rules {
             let _ = rules.plan_restart(&addresses, lasts);
@@ -62,7 +67,19 @@ impl LeaseThread {
         if let Some(leases) = &mut self.leases {
             let _ = leases.renew(&addresses, Some(lasts));
         }
-        self.state.addresses().values_mut().for_each(|lease| lease.ends = Some(now + lasts));
+        let mut states = self.state.addresses();
+        states
+            .iter_mut()
+            .filter(|(ip, _)| addresses.contains(ip))
+            .for_each(|(_, lease)| lease.ends = Some(now + lasts));
+    }
+
+    /// Whose queries come here, of those that the rules are about.
+    fn held_at(&self, now: Instant) -> Vec<IpAddr> {
+        let states = self.state.addresses();
+        let is_held =
+            |ip: &IpAddr| states.get(ip).is_some_and(|lease| lease.ends.is_some_and(|ends| ends > now));
+        self.put.iter().flatten().map(|listener| listener.address).filter(is_held).collect()
     }
 
     /// Queries go the way out from now on: whoever is to answer them does not.

@@ -69,12 +69,10 @@ impl LeaseThread {
         let Some(rules) = &mut self.rules else { return Ok(()) };
         let stand = are_in_place(rules)?;
         let same = self.put.as_deref() == Some(listeners);
-        if !stand || !same || self.are_back {
-            if self.are_back {
-                rules.take_turn()?;
-            }
+        if !stand || !same || !self.back.is_empty() {
+            rules.take_turns(self.back.iter().copied())?;
             rules.put(listeners)?;
-            self.are_back = false;
+            self.back.clear();
             if !stand && self.put.is_some() {
                 self.state.put_back.fetch_add(1, Relaxed);
             }

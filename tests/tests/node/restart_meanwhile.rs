@@ -1,0 +1,81 @@
+//! A restart, of a server that goes on serving for a while (`lameduck`): it changes for nobody who answers whom.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::scope;
+use std::time::Duration;
+
+use tests::{Systemd, eventually, isolated_for, isolated_steadily, output, run};
+
+use super::clients::{Clients, is_ours};
+use super::lab::{COREFILE, Lab, PLAIN, POD};
+use super::restart::{UNIT, boot};
+
+#[test]
+fn a_restart_takes_no_query_back_that_is_led_away() {
+    isolated_for(Duration::from_secs(180), || {
+        let test = "a_restart_takes_no_query_back_that_is_led_away";
+        let Some((_lab, systemd)) = start(test, "2s") else { return };
+        run("nft", &["add table inet hang"]);
+        run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
+        run("nft", &["add rule inet hang output meta mark 0x6c646e73 ip daddr 169.254.10.11 drop"]);
+        eventually("the end of a lease", PATIENCE, || {
+            systemd.log(UNIT).contains("the lease of 169.254.10.11 ended").then_some(())
+        });
+        let places = [None, Some(POD)];
+        let led_away = Clients::of(&places, &["169.254.10.11"], RATE, |who| who == PLAIN);
+        let others = Clients::of(&places, &["169.254.10.10"], RATE, is_ours);
+        led_away.go_on(50);
+        let pid = systemd.main_pid(UNIT);
+        systemd.ctl(&["restart", "--no-block", UNIT]);
+        eventually("the next process", PATIENCE, || {
+            let main = systemd.main_pid(UNIT);
+            (main != pid && main != "0").then_some(())
+        });
+        led_away.go_on(50);
+        led_away.finish();
+        others.finish();
+        // Not ready before each address has answered.
+        run("nft", &["flush", "chain", "inet", "hang", "output"]);
+        eventually("READY", PATIENCE, || (systemd.show(UNIT, "ActiveState") == ["active"]).then_some(()));
+    });
+}
+
+#[test]
+fn a_restart_leads_nobody_away_however_often_its_status_is_asked_for() {
+    isolated_steadily(Duration::from_secs(180), || {
+        let test = "a_restart_leads_nobody_away_however_often_its_status_is_asked_for";
+        let Some((_lab, systemd)) = start(test, "4s") else { return };
+        let over = AtomicBool::new(false);
+        let clients = Clients::start(RATE);
+        scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    let mut status = Command::new(tests::binary());
+                    status.args(["node", "status", "-conf", "/etc/localdns/Corefile"]);
+                    output(status, PATIENCE);
+                }
+            });
+            clients.go_on(50);
+            systemd.ctl(&["restart", UNIT]);
+            clients.go_on(50);
+            over.store(true, Relaxed);
+        });
+        clients.finish();
+    });
+}
+
+/// The unit with a Corefile that says `lameduck`.
+fn start(test: &str, lameduck: &str) -> Option<(Lab, Systemd)> {
+    let (lab, systemd) = boot(test)?;
+    let health = format!("    health 127.0.0.1:8080 {{\n        lameduck {lameduck}\n    }}\n    hosts {{");
+    let corefile = COREFILE.replacen("    hosts {", &health, 1);
+    fs::write("/etc/localdns/Corefile", corefile).expect("the test's own");
+    systemd.ctl(&["start", UNIT]);
+    Some((lab, systemd))
+}
+
+/// Queries a second, of each stream.
+const RATE: u32 = 50;
+const PATIENCE: Duration = Duration::from_secs(20);
