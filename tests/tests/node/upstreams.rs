@@ -327,6 +327,33 @@ fn network_says(text: &str) {
     publish(Path::new(RESOLV_CONF), text);
 }
 
+#[test]
+fn of_two_reloads_at_once_the_later_one_counts_in_the_files_for_others() {
+    isolated(|| {
+        if !tool("upstreams", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        fs::create_dir_all(AZURE).expect("the test's own");
+        let corefile =
+            |last: u8| format!(".:53 {{\n    bind 169.254.10.10\n    forward . 10.9.0.{last}\n}}\n");
+        let server = lab.serve_of(&corefile(1), &[]);
+        server.wait_for_log("queries to 169.254.10.10 come here", Duration::from_secs(10));
+        for (reloads, last) in (1..=16).zip(2..) {
+            server.write_corefile(&corefile(last));
+            server.signal("USR1");
+            server.wait_for_lines("Reloading complete", reloads, Duration::from_secs(10));
+            // The first of each two is followed at once by the second.
+            if reloads % 2 == 0 {
+                let prom = PROM
+                    .replace("THIS", &format!("10.9.0.{last}"))
+                    .replace("ip=\"10.96.0.10\",block=\".:53\",status=\"ok\"} 1", NO_CLUSTER);
+                written(&format!("{AZURE}/forward_ips.prom"), &prom);
+            }
+        }
+    });
+}
+
 fn asked() -> Vec<String> {
     asked_at("169.254.10.10")
 }
@@ -364,6 +391,8 @@ const COREFILE: &str = "# 168.63.129.16 is the network's
     forward . 10.96.0.10
 }
 ";
+/// Where nobody is at the cluster's address.
+const NO_CLUSTER: &str = "ip=\"unknown\",block=\"none\",status=\"missing\"} 0";
 const PROM: &str = "# HELP localdns_vnetdns_forward_info VnetDNS forward plugin IP address from corefile
 # TYPE localdns_vnetdns_forward_info gauge
 localdns_vnetdns_forward_info{ip=\"THIS\",block=\".:53\",status=\"ok\"} 1

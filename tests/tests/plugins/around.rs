@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use super::{SOA, expire};
 use tests::{
-    Action, Ask, Asked, Connection, Dns, Metrics, Says, Server, Upstream, ask, eventually, fresh_ip, now,
-    port, steadily,
+    Action, Ask, Asked, Connection, Dns, Metrics, Says, Server, Upstream, ask, eventually, fresh_ip, port,
+    steadily,
 };
 
 const NS: &str = "example. 300 IN NS ns.example.";
 const GLUE: &str = "ns.example. 300 IN A 192.0.2.53";
 
 /// `cname-X` leads to `X`, `servfail` fails, `nx` is not there; all others have an address, a name server and glue.
-fn upstream(asked: &Asked) -> Action {
+pub(super) fn upstream(asked: &Asked) -> Action {
     if asked.name.starts_with("servfail") {
         return Action::Reply(Says::rcode(2));
     }
@@ -27,13 +27,13 @@ fn upstream(asked: &Asked) -> Action {
 }
 
 /// A server with these directives before a cache and the upstream.
-fn dns(directives: &str) -> (Dns, Upstream) {
+pub(super) fn dns(directives: &str) -> (Dns, Upstream) {
     let upstream = Upstream::start(fresh_ip(), upstream);
     let dns = Dns::start(&format!("{directives}\ncache 30\nforward . {}", upstream.word()));
     (dns, upstream)
 }
 
-fn asked(upstream: &Upstream) -> Vec<String> {
+pub(super) fn asked(upstream: &Upstream) -> Vec<String> {
     upstream.asked().iter().map(|asked| format!("{} {}", asked.name, asked.rtype)).collect()
 }
 
@@ -137,178 +137,6 @@ fn a_silent_upstream_is_told_as_without_steps() {
         (reply.status(), reply.extended_error(), why.replace(|c: char| c.is_ascii_digit(), ""))
     };
     assert_eq!(told("minimal"), told(""));
-}
-
-#[test]
-fn what_an_answer_leads_to_has_the_time_that_is_left() {
-    steadily(|| {
-        let slow = Upstream::start(fresh_ip(), |asked| upstream(asked).after(Duration::from_millis(1_900)));
-        let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
-        let dns = Dns::start(&format!(
-            "rewrite cname exact there.example. here.silent.\nforward silent {}\nforward . {}",
-            silent.word(),
-            slow.word()
-        ));
-        let reply = Ask::new("cname-there.example", "A").timeout(Duration::from_secs(8)).of(dns.at);
-        assert_eq!(reply.status(), "SERVFAIL");
-        assert!(!silent.asked().is_empty(), "it leads there");
-        // 4.8 s in all, and not for each of the two.
-        assert!(reply.elapsed < Duration::from_millis(5_300), "{:?}", reply.elapsed);
-    });
-}
-
-#[test]
-fn a_target_that_finds_no_room_is_told_at_once() {
-    steadily(|| {
-        let (other, silent) =
-            (Upstream::start(fresh_ip(), upstream), Upstream::start(fresh_ip(), |_| Action::Silent));
-        let dns = Dns::start(&format!(
-            "multisocket 1\nrewrite cname exact there.example. here.full.\nforward full {} {{\nmax_concurrent 1\n}}\nforward . {}",
-            silent.word(),
-            other.word()
-        ));
-        let first = Ask::new("x.full", "A").timeout(Duration::from_millis(10)).try_of(dns.at);
-        assert!(first.is_err() && silent.asked().len() == 1);
-        let began = now();
-        assert_eq!(ask(dns.at, "cname-there.example", "A").status(), "REFUSED");
-        let took = began.elapsed();
-        assert!(took < Duration::from_millis(100), "{took:?}");
-    });
-}
-
-#[test]
-fn the_target_of_an_alias_is_another_and_its_answer_stands_behind_it() {
-    let (dns, upstream) = dns("rewrite cname exact there.example. here.example.");
-    for _ in 0..2 {
-        let reply = ask(dns.at, "cname-there.example", "A");
-        assert_eq!(reply.short(), ["192.0.2.1", "here.example."]);
-    }
-    assert_eq!(asked(&upstream), ["cname-there.example. 1", "here.example. 1"], "each once, then the cache");
-}
-
-#[test]
-fn behind_another_target_stands_the_soa_of_the_zone_that_denies_it() {
-    const SOA: &str = "300 IN SOA ns.example. root.example. 1 2 3 4 60";
-    let (old, new) = (format!("old. {SOA}"), format!("new. {SOA}"));
-    let upstream = Upstream::start(fresh_ip(), move |asked| {
-        let alias = |target: &str| format!("{} 300 IN CNAME {target}", asked.name);
-        Action::Reply(match asked.name.as_str() {
-            "denied.example." => Says::nxdomain(&old).answers(&alias("gone.old.")),
-            "known.example." => Says::answer(&alias("here.old.")),
-            "here.new." => Says::answer("here.new. 300 IN A 192.0.2.1"),
-            _ => Says::nxdomain(&new),
-        })
-    });
-    for (target, name, status, authority) in [
-        ("here.new.", "denied.example", "NOERROR", &[][..]),
-        ("gone.new.", "denied.example", "NXDOMAIN", &["new."]),
-        ("gone.new.", "known.example", "NXDOMAIN", &["new."]),
-    ] {
-        let dns = Dns::start(&format!(
-            "rewrite cname regex .*[.]old[.]$ {target}\nminimal\nforward . {}",
-            upstream.word()
-        ));
-        let reply = ask(dns.at, name, "A");
-        assert_eq!(reply.status(), status, "{name} {target}");
-        let soas: Vec<String> = reply.authorities.iter().map(|rr| rr.name.clone()).collect();
-        assert_eq!(soas, authority, "{name} {target}");
-    }
-}
-
-#[test]
-fn flags_and_additional_records_of_a_target_come_with_it_as_documented() {
-    // AA 0x0400, TC 0x0200, AD 0x0020: of the answer that leads to a target, and of the target's own.
-    const OLD: u16 = 0x0420;
-    let upstream = |old_tc: bool, new: u16| {
-        Upstream::start(fresh_ip(), move |asked| {
-            Action::Reply(match asked.name.strip_prefix("cname-") {
-                Some(target) => {
-                    let alias = format!("{} 300 IN CNAME {target}\n{target} 300 IN A 192.0.2.9", asked.name);
-                    let tc = if old_tc { 0x0200 } else { 0 };
-                    Says::answer(&alias).flags(OLD | tc).additional("old.example. 300 IN A 192.0.2.52")
-                }
-                None => Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name))
-                    .flags(new)
-                    .additional("new.example. 300 IN A 192.0.2.53"),
-            })
-        })
-    };
-    let template = "template IN A to {\nanswer \"{{ .Name }} 60 IN CNAME here.example.\"\n}";
-    for (directives, name, old_tc, new, flags, additional) in [
-        // The alias is the client's own answer, and its target's TC alone is told in place of its own.
-        (REWRITE, "cname-there.example", false, 0, "qr aa rd ra", &["new.example."][..]),
-        (REWRITE, "cname-there.example", false, 0x0200, "qr aa tc rd ra", &["new.example."]),
-        (REWRITE, "cname-there.example", true, 0, "qr aa rd ra", &["new.example."]),
-        (REWRITE, "cname-there.example", false, 0x0420, "qr aa rd ra", &["new.example."]),
-        // A template's answer is its own, and of the target's the answer section comes, as in CoreDNS.
-        (template, "x.to", false, 0x0020, "qr aa rd", &[]),
-        (template, "x.to", false, 0x0200, "qr aa tc rd", &[]),
-    ] {
-        let upstream = upstream(old_tc, new);
-        let dns = Dns::start(&format!("{directives}\nforward . {}", upstream.word()));
-        let reply = Ask::new(name, "A").ad().of(dns.at);
-        let what = format!("{name}, old TC {old_tc}, new {new:#x}");
-        assert_eq!(reply.short()[0], "192.0.2.1", "{what}");
-        assert_eq!(reply.flag_names(), flags, "{what}");
-        let owners: Vec<_> = reply.additionals.iter().map(|rr| rr.name.as_str()).collect();
-        assert_eq!(owners, additional, "{what}");
-    }
-}
-
-const REWRITE: &str = "rewrite cname exact there.example. here.example.";
-
-#[test]
-fn two_targets_of_one_answer_are_asked_for_before_either_has_come() {
-    for workers in [1, 2] {
-        let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
-        let upstream = Upstream::start(fresh_ip(), move |asked| {
-            let mut seen = seen.lock().unwrap();
-            seen.insert(asked.name.clone());
-            // Nobody is answered before both were asked.
-            if seen.len() < 2 { Action::Silent } else { upstream(asked) }
-        });
-        let target = |name: &str| format!("answer \"{{{{ .Name }}}} 60 IN CNAME {name}.far.\"");
-        let dns = Dns::start(&format!(
-            "multisocket {workers}\ntemplate IN A two {{\n{}\n{}\n}}\nforward . {}",
-            target("one"),
-            target("other"),
-            upstream.word()
-        ));
-        for name in ["a.two", "b.two"] {
-            let reply = ask(dns.at, name, "A");
-            let told = ["192.0.2.1", "192.0.2.1", "one.far.", "other.far."];
-            assert_eq!((reply.status(), reply.short()), ("NOERROR", told.to_vec()));
-        }
-    }
-}
-
-#[test]
-fn an_alias_that_leads_round_in_circles_ends() {
-    let (dns, upstream) = dns("rewrite cname regex (.*) cname-{1}");
-    let reply = ask(dns.at, "cname-x.example", "A");
-    assert_eq!(reply.status(), "SERVFAIL");
-    assert!(asked(&upstream).len() <= 10, "{:?}", asked(&upstream));
-}
-
-#[test]
-fn who_may_not_ask_may_not_be_led_there_either() {
-    let (dns, upstream) =
-        dns("acl secret.example {\nblock\n}\nrewrite cname exact there.example. secret.example.");
-    let reply = Ask::new("cname-there.example", "A").edns(1232).of(dns.at);
-    assert_eq!((reply.status(), reply.short()), ("REFUSED", vec!["secret.example."]));
-    assert_eq!(reply.extended_error().map(|(code, _)| code), Some(15), "why is told, too");
-    assert_eq!(asked(&upstream), ["cname-there.example. 1"]);
-    // The alias of a template, which stands alone then.
-    for (action, code) in [("block", Some(15)), ("filter", Some(17)), ("allow", None)] {
-        let dns = Dns::start(&format!(
-            "acl secret.example {{\n{action}\n}}\ntemplate IN A to {{\nanswer \"{{{{ .Name }}}} 60 IN CNAME secret.example.\"\n}}\nforward . {}",
-            upstream.word()
-        ));
-        let reply = Ask::new("x.to", "A").edns(1232).of(dns.at);
-        let (status, answers) = (reply.status(), reply.answers.len());
-        assert_eq!((status, answers), ("NOERROR", 1 + usize::from(action == "allow")), "{action}");
-        assert_eq!(reply.extended_error().map(|(code, _)| code), code, "{action}");
-    }
 }
 
 #[test]

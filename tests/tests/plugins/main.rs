@@ -10,6 +10,7 @@ mod hosts;
 mod log;
 mod options;
 mod scrape;
+mod targets;
 mod template;
 
 use std::time::Duration;
