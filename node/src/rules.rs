@@ -1,7 +1,8 @@
 //! The rules that keep a node's DNS alive: two nftables tables.
 //!
 //! One stays when the server dies: queries to our addresses that nobody takes are given a new destination, the listener's
-//! way out, before conntrack, so that a ClusterIP still gets kube-proxy's own DNAT behind it; answers get their source back.
+//! way out, before conntrack, so that a ClusterIP still gets kube-proxy's own DNAT behind it; answers get their source back. Each
+//! listener's flows have conntrack zones of their own, and after each return another of these: [`Rules::take_turns`].
 //!
 //! The other is owned by the server's netlink socket: the kernel drops it when the process ends, however it ends. In it are
 //! the leases: while an address has one, and a socket of this machine takes queries to it, they are taken here, without
@@ -223,7 +224,7 @@ impl Rules {
     /// Where the table is not there, or the kernel refuses.
     pub fn plan_restart(&mut self, addresses: &[IpAddr], lasts: Duration) -> Result<(), NftError> {
         let mut batch = Batch::default();
-        renew(&mut batch, TABLE, "planned", addresses, Some(lasts));
+        renew(&mut batch, TABLE, SetOf::Planned, addresses, Some(lasts));
         self.socket.commit_unseen(batch)
     }
 
@@ -269,8 +270,8 @@ fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> Batch {
         let ours = listeners.iter().map(|listener| listener.address).filter(|ip| Family::of(*ip) == family);
         let ours = ours.map(octets).collect();
         let set = |name, flags, elements| Set { name, key: family.key(), flags, elements };
-        batch.add_set(TABLE, &set(name("ours", family), SetFlags::empty(), ours));
-        batch.add_set(TABLE, &set(name("planned", family), SetFlags::Timeout, Vec::new()));
+        batch.add_set(TABLE, &set(SetOf::Ours.name(family), SetFlags::empty(), ours));
+        batch.add_set(TABLE, &set(SetOf::Planned.name(family), SetFlags::Timeout, Vec::new()));
     }
     for chain in &CHAINS {
         batch.add_chain(TABLE, chain);
@@ -280,7 +281,7 @@ fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> Batch {
     rule("prerouting", vec![untracked(), accept()]);
     rule("prerouting", vec![from_this_machine(), accept()]);
     for family in Family::BOTH {
-        let planned = address_in(End::Destination, family, name("planned", family));
+        let planned = address_in(End::Destination, family, SetOf::Planned.name(family));
         let mut asked = vec![planned, dns(End::Destination), destination_is_ours()];
         asked.extend(by_socket.then(has_socket));
         rule("prerouting", [&asked[..], &[notrack(), accept()]].concat());
@@ -289,11 +290,11 @@ fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> Batch {
     rule("output", vec![untracked(), accept()]);
     for family in Family::BOTH {
         // Our answers never make an entry, lease or not: a late one would, the wrong way round.
-        let ours = address_in(End::Source, family, name("ours", family));
+        let ours = address_in(End::Source, family, SetOf::Ours.name(family));
         rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
     }
     for family in Family::BOTH {
-        let planned = address_in(End::Destination, family, name("planned", family));
+        let planned = address_in(End::Destination, family, SetOf::Planned.name(family));
         rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
     }
     rule("output", vec![dns(End::Destination), jump(AWAY)]);
@@ -311,7 +312,7 @@ fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> Batch {
         away.push(accept());
         rule(AWAY, away);
         // The machine's own query has the listener's address as its source.
-        let ours = address_in(End::Source, family, name("ours", family));
+        let ours = address_in(End::Source, family, SetOf::Ours.name(family));
         rule("natpost", vec![is_of_listener.clone(), ours, masquerade()]);
         if listener.way_out.as_ref().is_some_and(|way_out| way_out.masquerade) {
             rule("natpost", vec![is_of_listener, not_translated(), masquerade()]);
@@ -400,14 +401,27 @@ fn transports(batch: &mut Batch, table: &str) {
     batch.add_set(table, &Set { name: TRANSPORTS, key: TRANSPORT_KEY, flags: SetFlags::empty(), elements });
 }
 
-fn name(kind: &str, family: Family) -> &'static str {
-    match (kind, family) {
-        ("ours", Family::V4) => "ours4",
-        ("ours", Family::V6) => "ours6",
-        ("planned", Family::V4) => "planned4",
-        ("planned", Family::V6) => "planned6",
-        (_, Family::V4) => "lease4",
-        (_, Family::V6) => "lease6",
+/// What the addresses of a set have in common; there is one for each family.
+#[derive(Debug, Clone, Copy)]
+enum SetOf {
+    /// Clients ask them.
+    Ours,
+    /// The next process is about to take them over.
+    Planned,
+    /// They have a lease.
+    Leased,
+}
+
+impl SetOf {
+    fn name(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Self::Ours, Family::V4) => "ours4",
+            (Self::Ours, Family::V6) => "ours6",
+            (Self::Planned, Family::V4) => "planned4",
+            (Self::Planned, Family::V6) => "planned6",
+            (Self::Leased, Family::V4) => "lease4",
+            (Self::Leased, Family::V6) => "lease6",
+        }
     }
 }
 

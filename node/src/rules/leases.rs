@@ -7,7 +7,7 @@ use netlink_packet_netfilter::nftables::InetHookNumber::{LocalOut, PreRouting};
 use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
 use tokio::time::Instant;
 
-use super::{RAW, TABLE, UNOWNED_LEASES, name, transports};
+use super::{RAW, SetOf, TABLE, UNOWNED_LEASES, transports};
 use crate::nft::{
     Batch, Chain, Contents, End, Family, NftError, Set, SocketApart, TRANSPORTS, accept, address_in,
     destination_is_ours, dns, has_socket, mark_is, notrack, octets,
@@ -72,7 +72,7 @@ impl Leases {
         }
         transports(&mut batch, &table);
         for family in Family::BOTH {
-            let (name, flags) = (name("lease", family), SetFlags::Timeout);
+            let (name, flags) = (SetOf::Leased.name(family), SetFlags::Timeout);
             batch.add_set(&table, &Set { name, key: family.key(), flags, elements: Vec::new() });
         }
         batch.add_chain(&table, &Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW - 10)) });
@@ -80,13 +80,13 @@ impl Leases {
         for family in Family::BOTH {
             // Leases come before the table that stays: an answer in between would make an entry the wrong way round, which a
             // client that keeps its port meets when we die, and keeps alive for as long as it asks. What comes most comes first.
-            let answers = address_in(End::Source, family, name("lease", family));
+            let answers = address_in(End::Source, family, SetOf::Leased.name(family));
             batch.add_rule(&table, "output", [answers, dns(End::Source), notrack(), accept()]);
         }
         batch.add_rule(&table, "output", [mark_is(mark), notrack(), accept()]);
         for family in Family::BOTH {
             let mut leased = vec![
-                address_in(End::Destination, family, name("lease", family)),
+                address_in(End::Destination, family, SetOf::Leased.name(family)),
                 dns(End::Destination),
                 destination_is_ours(),
             ];
@@ -153,7 +153,7 @@ impl Leases {
             return Err(NftError::Changed { table: self.table.clone() });
         }
         let mut batch = Batch::default();
-        renew(&mut batch, &self.table, "lease", addresses, lasts);
+        renew(&mut batch, &self.table, SetOf::Leased, addresses, lasts);
         if !self.seen.by_owner && !addresses.is_empty() {
             extend(&mut batch, &self.table, HOLDERS, &holder(), lasts);
         }
@@ -182,7 +182,7 @@ impl Leases {
         for family in Family::BOTH {
             let keys = keys_of(family, &gone);
             if !keys.is_empty() {
-                batch.delete_elements(&self.table, name("lease", family), &keys);
+                batch.delete_elements(&self.table, SetOf::Leased.name(family), &keys);
             }
         }
         self.socket.commit_unseen(batch)?;
@@ -195,14 +195,14 @@ impl Leases {
 pub(super) fn renew(
     batch: &mut Batch,
     table: &str,
-    sets: &str,
+    sets: SetOf,
     addresses: &[IpAddr],
     lasts: Option<Duration>,
 ) {
     for family in Family::BOTH {
         let keys = keys_of(family, addresses);
         if !keys.is_empty() {
-            extend(batch, table, name(sets, family), &keys, lasts);
+            extend(batch, table, sets.name(family), &keys, lasts);
         }
     }
 }
