@@ -114,6 +114,25 @@ fn next_hands_over_to_the_next_stanza_that_matches() {
 }
 
 #[test]
+fn whom_next_asks_has_the_time_of_the_query_whatever_was_truncated_before() {
+    for (after, expected, at) in [(3_700, NOERROR.ok(), 4_702), (3_900, None, 4_800)] {
+        let next = StanzaSpec { next: vec![Rcode::NXDOMAIN], ..sequential() };
+        let cut: Box<dyn FnMut(common::Asked<'_>) -> Vec<Does>> = Box::new(|asked| {
+            let mut reply = truncated(asked.bytes);
+            reply[3] |= 3;
+            if asked.via == Via::Udp { vec![Does::Reply(ms(2), reply)] } else { Vec::new() }
+        });
+        let stanzas = vec![(next, vec![cut]), (sequential(), vec![answers(after)])];
+        let mut world = World::with_limits(forwarder::Limits::default(), stanzas);
+        let waiter = world.ask("example.org");
+        world.run_for(ms(5_000));
+        let done = world.result(waiter);
+        assert_eq!(done.outcome.clone().ok(), expected, "after {after} ms: {done:?}");
+        assert!((ms(at)..ms(at + 10)).contains(&done.at), "after {after} ms: {done:?}");
+    }
+}
+
+#[test]
 fn a_name_that_no_stanza_forwards_is_given_back() {
     let spec = StanzaSpec { from: Name::from_text("example.org").unwrap(), ..sequential() };
     let mut world = World::new(spec, vec![answers(1)]);

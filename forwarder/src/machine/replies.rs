@@ -8,7 +8,7 @@ use super::effects::Finished;
 use super::flight::{ATTEMPTS, Attempt, Flight, Form, Open, Spare, State, Try, Way};
 use super::timers::NEVER;
 use super::{Effects, Forwarder};
-use crate::{NoAnswer, UpstreamPath};
+use crate::{DEADLINE, NoAnswer, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Takes a reply to the `nth` attempt, which stands in `self.answer`; `bytes` is the same on the wire.
@@ -195,6 +195,8 @@ impl<W> Forwarder<W> {
         flight.upstreams = upstreams;
         (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);
         (flight.failed_over, flight.without_edns, flight.refused_edns) = (0, 0, 0);
+        // A reply that was kept back may have cut it: there is none any more.
+        flight.deadline = DEADLINE.as_micros() as u32;
         self.begin(now, slot, effects);
         true
     }

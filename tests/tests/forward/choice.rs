@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Dns, Metrics, Server, Upstream, add_address, ask, eventually, fresh_ip, isolated, port,
-    publish, skip, steadily, tempdir,
+    Action, Ask, Dns, Metrics, Says, Server, Transport, Upstream, add_address, ask, eventually, fresh_ip,
+    isolated, port, publish, skip, steadily, tempdir,
 };
 
 use super::good;
@@ -50,6 +50,25 @@ fn next_hands_an_rcode_to_the_next_stanza() {
         Dns::start(&format!("forward . {} {{\nnext NXDOMAIN\n}}\nforward . {}", first.word(), second.word()));
     assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"]);
     assert_eq!(first.total(), 1);
+}
+
+#[test]
+fn next_leaves_its_stanza_the_time_that_a_truncated_reply_took_from_the_first() {
+    // TCP has a second after a truncated reply; who is asked next has what the query has.
+    for over_tcp in [Action::Silent, Action::rcode(3)] {
+        let told = format!("{over_tcp:?} over TCP");
+        let first = Upstream::start(fresh_ip(), move |asked| match asked.transport {
+            Transport::Udp => Action::Truncate(Says::rcode(3)),
+            _ => over_tcp.clone(),
+        });
+        let second = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(1600)));
+        let dns = Dns::start(&format!(
+            "forward . {} {{\nnext NXDOMAIN\n}}\nforward . {}",
+            first.word(),
+            second.word()
+        ));
+        assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"], "{told}");
+    }
 }
 
 #[test]
