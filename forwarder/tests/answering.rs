@@ -201,6 +201,31 @@ fn the_clients_transport_is_kept_unless_the_stanza_decides() {
 }
 
 #[test]
+fn clients_of_both_transports_share_a_query_as_its_first_stanza_says() {
+    // (the first stanza's `force_tcp`, the second's) -> over what the upstreams are asked for a client over UDP, then one over TCP
+    let rows = [
+        ((true, false), vec![(1, Via::Tcp), (2, Via::Udp)]),
+        ((false, true), vec![(1, Via::Udp), (1, Via::Tcp), (2, Via::Tcp), (2, Via::Tcp)]),
+    ];
+    for ((first, second), expected) in rows {
+        let next = StanzaSpec { force_tcp: first, next: vec![Rcode::NXDOMAIN], ..sequential() };
+        let last = StanzaSpec { force_tcp: second, ..sequential() };
+        let stanzas = vec![(next, vec![says(Rcode::NXDOMAIN, 1)]), (last, vec![answers(20)])];
+        let mut world = World::with_limits(forwarder::Limits::default(), stanzas);
+        let clients = [false, true].map(|tcp| {
+            let client = world.ask_with(Question { tcp, ..Question::new("example.org") }).unwrap();
+            world.run_for(ms(5));
+            client
+        });
+        world.run_for(ms(50));
+        assert!(clients.iter().all(|client| world.result(*client).outcome == NOERROR));
+        let mut got: Vec<_> = world.net.got.iter().map(|got| (got.upstream, got.via)).collect();
+        got.sort_by_key(|(upstream, _)| *upstream);
+        assert_eq!(got, expected.into_iter().map(|(at, via)| (address(at), via)).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn a_truncated_reply_is_asked_again_over_tcp() {
     let mut world = World::new(
         sequential(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::effects::{Exchange, Finished};
-use super::flight::{ATTEMPTS, Attempt, Form, Open, Pick, State, TCP, Try, Way, silent};
+use super::flight::{ATTEMPTS, Attempt, Form, Open, Pick, State, Try, Way, silent};
 use super::ports::Owner;
 use super::timers::{MachineTime, NEVER};
 use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP};
@@ -116,7 +116,7 @@ impl<W> Forwarder<W> {
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
         let upstream = &flight.upstreams[usize::from(this.upstream)];
-        let tcp = this.tcp || flight.bits & TCP != 0;
+        let tcp = this.tcp || flight.asks_over_tcp();
         let way = match (upstream.tls(), tcp) {
             (Some(_), _) => Way::Stream(StreamKind::Tls),
             (None, true) => Way::Stream(StreamKind::Tcp),

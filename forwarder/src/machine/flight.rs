@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::{Flags, HeldQuery, Query};
+use wire::{Flags, HeldQuery, Proto, Query};
 
 use super::ports::Ports;
 use super::timers::{MachineTime, NEVER};
@@ -227,7 +227,13 @@ impl<W> Flight<W> {
 
     /// The path that this query takes to an upstream.
     pub(super) fn path(&self, upstream: u8) -> UpstreamPath {
-        self.upstreams[usize::from(upstream)].path(self.bits & TCP != 0)
+        self.upstreams[usize::from(upstream)].path(self.asks_over_tcp())
+    }
+
+    /// Whether plain upstreams of the stanza where it is now are asked over TCP.
+    pub(super) fn asks_over_tcp(&self) -> bool {
+        let proto = if self.bits & CAME_OVER_TCP != 0 { Proto::Tcp } else { Proto::Udp };
+        self.stanza().asks_over_tcp(proto)
     }
 
     /// Which of the attempts one more may use: a free one, else of those that failed the one that was sent first.
@@ -279,12 +285,12 @@ impl<W> Flight<W> {
 
     /// Whether it flies and asks the same as `ask`.
     pub(super) fn is_for(&self, ask: &Ask<'_>, bits: u8) -> bool {
-        self.block == ask.block && self.bits & !BARE == bits && self.asks(ask.query)
+        self.block == ask.block && self.bits & KEY == bits && self.asks(ask.query)
     }
 
     /// Whether it asks the same as another flight.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.block == other.block && (self.bits ^ other.bits) & !BARE == 0 && self.asks(&other.held.0.query())
+        self.block == other.block && (self.bits ^ other.bits) & KEY == 0 && self.asks(&other.held.0.query())
     }
 
     fn asks(&self, query: &Query<'_>) -> bool {
@@ -371,12 +377,16 @@ pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> 
 
 /// Attempts that a flight remembers at once.
 pub(super) const ATTEMPTS: usize = 4;
-/// In a flight's bits: plain upstreams are asked over TCP.
-pub(super) const TCP: u8 = 0x08;
+/// In a flight's bits: plain upstreams of its first stanza are asked over TCP.
+const TCP: u8 = 0x08;
 /// In a flight's bits: there is a client subnet.
 pub(super) const SUBNET: u8 = 0x10;
 /// In a flight's bits, and no part of its key: the client's subnet stays out of what is sent from now on.
 pub(super) const BARE: u8 = 0x20;
+/// In a flight's bits, and no part of its key: its first client asked over TCP.
+pub(super) const CAME_OVER_TCP: u8 = 0x80;
+/// Those of a flight's bits that are its key.
+const KEY: u8 = !(BARE | CAME_OVER_TCP);
 /// In a flight's bits: a step added something for upstreams.
 pub(super) const ADDED: u8 = 0x40;
 /// In a flight's bits: DO.

@@ -30,13 +30,13 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
-use wire::{Answer, Query};
+use wire::{Answer, Proto, Query};
 
 pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId};
 pub use waiters::{Rest, Waiters};
 
 use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, Upstream, Who};
-use flight::{ATTEMPTS, Attempt, Flight, KeptQuery, SUBNET, State, key_bits, key_hash};
+use flight::{ATTEMPTS, Attempt, CAME_OVER_TCP, Flight, KeptQuery, SUBNET, State, key_bits, key_hash};
 use hedge_budget::HedgeBudget;
 use ports::{Owner, Ports};
 use subnets::Subnets;
@@ -203,7 +203,7 @@ impl<W> Forwarder<W> {
             failed_over: 0,
             without_edns: 0,
             refused_edns: 0,
-            bits,
+            bits: bits | if ask.proto == Proto::Tcp { CAME_OVER_TCP } else { 0 },
             state: State::Flying,
         };
         // From here on the flight owns the place, and gives it back however it ends.

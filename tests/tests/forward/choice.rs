@@ -72,6 +72,30 @@ fn next_leaves_its_stanza_the_time_that_a_truncated_reply_took_from_the_first() 
 }
 
 #[test]
+fn next_asks_over_what_the_stanza_says_that_it_reaches() {
+    use Transport::{Tcp, Udp};
+    for (properties, client, over) in [
+        (["", "force_tcp"], Udp, [Udp, Tcp]),
+        (["force_tcp", ""], Udp, [Tcp, Udp]),
+        (["", "prefer_udp"], Tcp, [Tcp, Udp]),
+        (["prefer_udp", ""], Tcp, [Udp, Tcp]),
+    ] {
+        let upstreams =
+            [Upstream::start(fresh_ip(), |_| Action::rcode(3)), Upstream::start(fresh_ip(), good)];
+        let [first, second] = upstreams.each_ref().map(Upstream::word);
+        let dns = Dns::start(&format!(
+            "forward . {first} {{\nnext NXDOMAIN\n{}\n}}\nforward . {second} {{\n{}\n}}",
+            properties[0], properties[1]
+        ));
+        let ask = Ask::new("x.example", "A");
+        let reply = if client == Tcp { ask.tcp() } else { ask }.of(dns.at);
+        assert_eq!(reply.short(), ["192.0.2.1"], "{properties:?}");
+        let asked = upstreams.each_ref().map(|upstream| upstream.asked_for("x.example.")[0].transport);
+        assert_eq!(asked, over, "{properties:?} for a client over {client:?}");
+    }
+}
+
+#[test]
 fn zones_and_except_decide_who_is_asked() {
     let [inside, outside] = [Upstream::start(fresh_ip(), good), Upstream::start(fresh_ip(), good)];
     let dns = Dns::start(&format!(
