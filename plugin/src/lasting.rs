@@ -17,6 +17,9 @@ pub trait Keeps: Any + Send + Sync {
     /// that says.
     fn begin(&self, _logger: &Logger) {}
 
+    /// Keeps for the next process what this one knows: in a moment, or not.
+    fn leave(&self) {}
+
     /// The plugin that cannot answer yet, if there is one, and what it lacks, where somebody can give it that.
     fn not_ready(&self) -> Option<Cow<'static, str>> {
         None

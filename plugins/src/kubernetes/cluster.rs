@@ -1,9 +1,11 @@
 //! One cluster: its index, who follows its API, and what is told of that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::mem::{Discriminant, discriminant};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -164,6 +166,12 @@ impl Cluster {
         let write = |kept: &Arc<Kept>| kept.write(self.followed.clone(), logger.clone());
         *following = Some((follows, self.shared.snapshot.as_ref().map(write).transpose()?));
         Ok(Some(clock::now() + timeout))
+    }
+
+    /// Asks for what has changed to be in the snapshot, if one is written; what is returned ends then.
+    pub(super) fn write_now(&self) -> Option<Receiver<Infallible>> {
+        // It is held where a reload begins, and may read a snapshot from a disk that hangs.
+        Some(self.following.try_lock().ok()?.as_ref()?.1.as_ref()?.now())
     }
 
     /// Waits until all is known, but not longer than until `end`.

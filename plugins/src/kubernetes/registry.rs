@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::KubernetesSpec;
 use super::cluster::Cluster;
@@ -102,6 +102,18 @@ impl Keeps for ClusterRegistry {
         }
     }
 
+    fn leave(&self) {
+        let end = clock::now() + LEAVE;
+        let clusters = self.clusters();
+        // One that no configuration needs any more may have had the file of another that is followed now.
+        let used = clusters.iter().filter(|cluster| Arc::strong_count(cluster) > 1);
+        let written: Vec<_> = used.filter_map(|cluster| cluster.write_now()).collect();
+        drop(clusters);
+        for one in written {
+            let _ = one.recv_timeout(end.saturating_duration_since(clock::now()));
+        }
+    }
+
     fn not_ready(&self) -> Option<Cow<'static, str>> {
         let clusters = self.clusters();
         let is_unknown = |cluster: &&Arc<Cluster>| Arc::strong_count(cluster) > 1 && !cluster.is_known();
@@ -119,6 +131,8 @@ impl Keeps for ClusterRegistry {
     }
 }
 
+/// How long an end waits for snapshots: a disk may hang.
+const LEAVE: Duration = Duration::from_secs(1);
 /// Gauge {cluster, kind}; kind: services, endpointslices, namespaces, pods, serviceimports.
 const OBJECTS: Metric =
     Metric { name: "localdns_kubernetes_objects", help: "Objects of a cluster that are known." };

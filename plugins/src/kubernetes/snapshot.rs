@@ -1,5 +1,7 @@
-//! `snapshot`: a cluster's index in a file, written from time to time by a thread that serves nobody, and read once at a start.
+//! `snapshot`: a cluster's index in a file, written from time to time and before this process ends, by a thread that serves
+//! nobody, and read once at a start.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -55,7 +57,17 @@ struct State {
 
 /// Ends the thread that writes, when it is dropped.
 pub(super) struct Writing {
-    _stop: Sender<()>,
+    ask: Sender<Sender<Infallible>>,
+}
+
+impl Writing {
+    /// Asks for what has changed to be written now: what is returned ends once it is, or cannot be.
+    pub(super) fn now(&self) -> Receiver<Infallible> {
+        let (done, ends) = channel();
+        // Where the thread has ended `done` goes with it.
+        let _ = self.ask.send(done);
+        ends
+    }
 }
 
 impl Kept {
@@ -152,19 +164,26 @@ impl Kept {
     /// # Errors
     /// What the system says to one more thread.
     pub(super) fn write(self: &Arc<Self>, of: Arc<Followed>, logger: Logger) -> io::Result<Writing> {
-        let (stop, stopped) = channel();
+        let (ask, asked) = channel();
         let kept = self.clone();
         // The thread is not joined: it may hang on a disk when the server stops.
-        thread::Builder::new().name("snapshot".to_owned()).spawn(move || kept.run(&of, &stopped, &logger))?;
-        Ok(Writing { _stop: stop })
+        thread::Builder::new().name("snapshot".to_owned()).spawn(move || kept.run(&of, &asked, &logger))?;
+        Ok(Writing { ask })
     }
 
-    fn run(&self, of: &Followed, stopped: &Receiver<()>, logger: &Logger) {
-        let mut last = None;
-        while stopped.recv_timeout(self.spec.every) == Err(RecvTimeoutError::Timeout) {
+    fn run(&self, of: &Followed, asked: &Receiver<Sender<Infallible>>, logger: &Logger) {
+        let (mut last, mut pause) = (None, LOOK);
+        loop {
+            // Whoever asks hears the end of it when this is dropped.
+            let _done = match asked.recv_timeout(pause) {
+                Ok(done) => Some(done),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
             let changes = of.index.changes();
             // As long as a kind still comes from the restored snapshot none is written: old data would get a new date.
             let is_whole = of.index.unknown().is_nothing() && self.state().restored.is_empty();
+            pause = if is_whole { self.spec.every } else { LOOK };
             if !is_whole || last == Some(changes) {
                 continue;
             }
@@ -209,4 +228,6 @@ fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     hostsfile::publish(file, None, &octets).map_err(|error| error.to_string())
 }
 
+/// How often it is looked whether all is known, until it is: as often as a snapshot may be written.
+const LOOK: Duration = Duration::from_secs(1);
 const REPLACED: &str = "it is replaced once the API has told all";

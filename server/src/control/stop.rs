@@ -31,6 +31,7 @@ impl Server {
             // The timer has to be made inside the runtime that drives it.
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
+        self.leave_known();
         self.watchdog = None;
         if let Some(keeper) = &held {
             // From now on the sockets' queues keep queries for the next process. A worker that hangs is waited for, but not by them.
@@ -105,6 +106,11 @@ impl Server {
             self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
         }
         (Some(ended), None)
+    }
+
+    /// Has plugins keep what they know, for the next process.
+    pub(super) fn leave_known(&self) {
+        self.running.shared.lasting.all().iter().for_each(|kept| kept.leave());
     }
 
     /// Ends the workers once what is in flight is answered.

@@ -80,6 +80,8 @@ impl Server {
 
     fn hand_over(&mut self, giver: Giver, started: Started) {
         self.succession.started = started.clone();
+        // The next process reads it once it has the sockets.
+        self.leave_known();
         let begun = self.endpoints.copies(warm::leave(&self.running)).and_then(|sockets| {
             successor::hand_over(giver, sockets, started, self.succession.events.clone())
         });

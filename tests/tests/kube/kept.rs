@@ -90,6 +90,45 @@ fn a_restart_without_an_api_answers_at_once_and_catches_up_when_it_is_back() {
 }
 
 #[test]
+fn a_snapshot_is_written_as_soon_as_all_is_known_and_again_at_a_stop_and_an_upgrade() {
+    isolated(|| {
+        let (cluster, upstream, directory) =
+            (ScriptedCluster::start(objects(), false), upstream(), tempdir());
+        let file = directory.path().join("cluster");
+        let at = SocketAddr::from((fresh_ip(), tests::port()));
+        let text = with_snapshot(&corefile(at, &cluster.api, &upstream), &file);
+        let seldom = text.replace(" 1s\n", " 1h\n");
+        let change = |address: &str| {
+            cluster.put(SLICES, "MODIFIED", slice(102, &[(address, "h3")]));
+            until(at, "hl.t1.svc.cluster.local", &[address]);
+        };
+        cluster.goes_away();
+        let mut server = Server::start(&seldom);
+        server.wait_for_log("unsynced", PATIENCE);
+        cluster.comes_back();
+        let first = another(&file, &[]);
+        change("172.17.0.252");
+        assert_eq!(fs::read(&file).unwrap(), first, "an hour is not over");
+        assert!(server.stop().success());
+        let last = fs::read(&file).unwrap();
+        assert_ne!(last, first);
+        drop(server);
+
+        let server = Server::start(&seldom);
+        another(&file, &[&last]);
+        change("172.17.0.251");
+        cluster.goes_away();
+        server.signal("USR2");
+        server.wait_for_log("Upgrade finished", PATIENCE);
+        // Those of both processes.
+        server.wait_for_lines("Answers are of the snapshot", 2, PATIENCE);
+        for (name, address) in [("hl", "172.17.0.251"), ("web", "10.96.0.100")] {
+            assert_eq!(ask(at, &format!("{name}.t1.svc.cluster.local"), "A").short(), [address]);
+        }
+    });
+}
+
+#[test]
 fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answered() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
     let file = directory.path().join("cluster");
