@@ -52,7 +52,8 @@ impl Connection {
         let next = transfer.streaming.next(&mut scratch.reply).map_err(|Broken| CutOff)?;
         scratch.send_reply();
         if next == Next::End {
-            self.end_transfer(now);
+            // The query may have come after `now`, within this turn.
+            self.end_transfer(clock::now());
             // The client's next query waited for the transfer, so its time begins now.
             (self.served_at, self.came_at) = (now, now);
         }

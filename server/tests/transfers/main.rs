@@ -134,6 +134,22 @@ fn a_hundred_thousand_records_come_whole_and_in_order_over_tcp_and_tls() {
 }
 
 #[test]
+fn a_transfer_of_one_message_has_taken_its_time() {
+    let scene = Scene::with(3, "");
+    for mut client in scene.clients() {
+        client.send(&Ask::new("example", "AXFR").id(7).bytes()).unwrap();
+        assert_eq!(Reader::new(7, 3).read(&mut client).records, 3);
+    }
+    let took = || {
+        let text = scene.paper.text();
+        let lines = text.lines().filter(|line| line.contains("\"AXFR IN example."));
+        lines.filter_map(|line| Some(line.rsplit_once(' ')?.1.to_owned())).collect::<Vec<_>>()
+    };
+    scene.wait("a line for each", || took().len() == 2);
+    assert!(took().iter().all(|took| took != "0s"), "{:?}", took());
+}
+
+#[test]
 fn a_client_is_sent_no_more_than_it_reads_and_others_are_served_meanwhile() {
     let scene = Scene::start("");
     let mut clients = scene.clients();
