@@ -67,20 +67,23 @@ impl Iptables {
         Ok(standing)
     }
 
-    /// Takes the rules of these addresses away, each as often as it is there, also those that the script's next version
-    /// has for answers.
+    /// Takes away what others left, and says how many there were: rules of either kind that are neither those of these addresses
+    /// nor what the script's next version has for their answers.
     ///
     /// # Errors
     /// Where iptables is not there or fails.
-    pub fn remove(self, addresses: &[IpAddr]) -> io::Result<()> {
+    pub fn remove_others(self, addresses: &[IpAddr]) -> io::Result<usize> {
+        let mut removed = 0;
         for family in Family::BOTH {
-            let mut rules = self.rules(addresses, family);
-            rules.extend(of(addresses, family).flat_map(rule::answers));
-            let there = listed(family, &tables(&rules))?;
-            let gone: Vec<_> = there.into_iter().filter(|rule| rules.contains(rule)).collect();
+            let mut kept = self.rules(addresses, family);
+            if self == Self::Localdns {
+                kept.extend(of(addresses, family).flat_map(rule::answers));
+            }
+            let gone: Vec<_> = ours(family)?.into_iter().filter(|rule| !kept.contains(rule)).collect();
             restore(family, "-D", &gone)?;
+            removed += gone.len();
         }
-        Ok(())
+        Ok(removed)
     }
 
     fn rules(self, addresses: &[IpAddr], family: Family) -> Vec<Rule> {

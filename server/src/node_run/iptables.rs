@@ -14,8 +14,9 @@ use super::{RuleSet, Settings, servers};
 /// What a server keeps there.
 pub(super) struct KeptRules {
     set: Iptables,
-    /// The addresses whose rules were put there.
-    put: Vec<IpAddr>,
+    logger: Logger,
+    /// The addresses whose rules were put there; what others left is gone since then.
+    put: Option<Vec<IpAddr>>,
     looked: Option<Instant>,
     every: Duration,
     /// Brings our probes here until there are rules: kube-proxy would send those to a service's address elsewhere. No address
@@ -30,7 +31,7 @@ impl KeptRules {
             logger.warning(None, &format!("{note}: {error}"));
         });
         let every = settings.looks_every;
-        Self { set, put: Vec::new(), looked: None, every, probes: probes.ok() }
+        Self { set, logger: logger.clone(), put: None, looked: None, every, probes: probes.ok() }
     }
 
     /// Whether our probes come here although there are no rules yet.
@@ -41,22 +42,20 @@ impl KeptRules {
     /// Sees to it that the rules are those of now; says whether some of them had been taken away.
     pub(super) async fn keep(&mut self, listeners: &[Listener]) -> io::Result<bool> {
         let now = addresses(listeners);
-        let same = self.put == now;
+        let same = self.put.as_ref() == Some(&now);
         if same && self.looked.is_some_and(|looked| looked.elapsed() < self.every) {
             return Ok(false);
         }
         self.looked = Some(Instant::now());
-        let set = self.set;
-        let past: Vec<_> = self.put.iter().copied().filter(|ip| !now.contains(ip)).collect();
-        let wanted = now.clone();
-        let added = aside(move || {
-            if !past.is_empty() {
-                set.remove(&past)?;
-            }
-            set.put(&wanted)
+        let (set, wanted) = (self.set, now.clone());
+        // Those of now come first: in between nobody's queries go elsewhere.
+        let (added, gone) = aside(move || {
+            let added = set.put(&wanted)?;
+            Ok((added, if same { Ok(0) } else { set.remove_others(&wanted) }))
         })
         .await?;
-        self.put = now;
+        tell_gone(&self.logger, gone);
+        self.put = Some(now);
         if let Some(probes) = self.probes.take() {
             // The table goes when this process does, and affects the probes' packets alone.
             let _ = probes.give_up();
@@ -64,17 +63,17 @@ impl KeptRules {
         Ok(same && added > 0)
     }
 
-    /// Takes them away.
+    /// Takes them away, with all that have comments of ours.
     pub(super) async fn remove(self) -> io::Result<()> {
-        aside(move || self.set.remove(&self.put)).await
+        aside(|| node::remove_iptables_rules().map(drop)).await
     }
 }
 
-/// Clears what rule sets of iptables left, and begins to keep ours where it is one of iptables.
+/// Clears what rule sets of iptables left, and begins to keep ours where it is one of iptables, which clears the others once its
+/// own are there.
 pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<KeptRules> {
     match settings.rules {
         RuleSet::Nft | RuleSet::None if settings.clears_rules => remove_left(logger),
-        // Those that are there are kept.
         _ => {}
     }
     match settings.rules {
@@ -86,14 +85,18 @@ pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<KeptRules> {
 /// Takes a killed script's or server's rules away: they keep queries from conntrack, and so from the way out.
 fn remove_left(logger: &Logger) {
     let logger = logger.clone();
-    spawn_blocking(move || match node::remove_iptables_rules() {
+    spawn_blocking(move || tell_gone(&logger, node::remove_iptables_rules()));
+}
+
+fn tell_gone(logger: &Logger, rules: io::Result<usize>) {
+    match rules {
         Ok(0) => {}
         Ok(rules) => logger.info(None, &format!("node: {rules} rules in the tables of iptables are gone")),
         Err(error) => {
             let note = "node: rules of iptables may be left, which keep queries from conntrack and the way out (iptables-save)";
             logger.warning(None, &format!("{note}: {error}"));
         }
-    });
+    }
 }
 
 /// Takes the tables away that a server with other rules left, which would send queries elsewhere, once nobody has a lease but this

@@ -33,6 +33,38 @@ fn what_the_script_left_goes_with_a_start_that_keeps_its_rules_elsewhere() {
 }
 
 #[test]
+fn what_the_other_kind_and_former_addresses_left_goes_with_a_start_and_everything_at_a_clean_stop() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        let former = scripts_rules()[0].replace("169.254.10.10", "169.254.10.99");
+        for tools in both() {
+            let mut left = 0;
+            for (rules, comment, count, end) in [
+                ("iptables", "localdns: ", 16, "KILL"),
+                ("node-cache", "NodeLocal DNS Cache: ", 48, "KILL"),
+                ("iptables", "localdns: ", 16, "TERM"),
+            ] {
+                tools.change("-A", &former);
+                let mut server = tools.serve(&lab, rules);
+                let ours = tools.settled(&server, count);
+                assert!(ours.iter().all(|rule| rule.contains(comment)), "{}: {ours:#?}", tools.0);
+                let gone = format!("{} rules in the tables of iptables are gone", left + 1);
+                server.wait_for_log(&gone, PATIENCE);
+                answers_everywhere(US, US);
+                if end == "TERM" {
+                    // Looks leave it alone: another process may be at work.
+                    tools.change("-A", &former);
+                }
+                signal(server.pid(), end);
+                server.wait(PATIENCE);
+                left = count;
+            }
+            assert!(tools.ours().is_empty(), "{}: {:#?}", tools.0, tools.ours());
+        }
+    });
+}
+
+#[test]
 fn the_tables_of_a_killed_server_go_with_a_start_that_keeps_rules_of_iptables() {
     isolated(|| {
         let Some(lab) = lab() else { return };
