@@ -1,9 +1,9 @@
-//! What a ConfigMap may not say beside this template, for no Corefile with it could be served.
+//! What a ConfigMap may not say beside this template, for no Corefile with it could be served; and what flags say in vain.
 
 use std::net::IpAddr;
 use std::path::Path;
 
-use corefile::{BlockKey, Directive, Location, Scheme, ServerBlock};
+use corefile::{BlockKey, Corefile, Directive, Location, Scheme, ServerBlock};
 
 use super::Template;
 use super::kube_dns::KubeDns;
@@ -28,10 +28,7 @@ pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> R
     if kube_dns.stub_domains.is_empty() {
         return Ok(());
     }
-    let (name, env) = (template.base.display().to_string(), |name: &str| std::env::var(name).ok());
-    let Ok(corefile) = corefile::read_text(&name, filled.as_bytes(), Path::new("."), &env) else {
-        return Ok(());
-    };
+    let Some(corefile) = read(filled, template) else { return Ok(()) };
     for block in corefile.blocks.iter().filter(|block| is_bound_to(block, &template.local_ips)) {
         for key in &block.keys {
             if let Some(domain) = kube_dns.stub_domains.keys().find(|domain| serves(key, domain, template)) {
@@ -41,6 +38,30 @@ pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> R
         }
     }
     Ok(())
+}
+
+/// What is to be told of addresses of `-localip` that `bind` names nowhere. A block without one is of every address, and a word
+/// that is none may be an interface that has them.
+pub(super) fn unbound(filled: &str, template: &Template) -> Option<String> {
+    let corefile = read(filled, template)?;
+    let is_bound = |ip: &IpAddr| corefile.blocks.iter().any(|block| is_bound_to(block, &[*ip]));
+    let unbound: Vec<_> =
+        template.local_ips.iter().filter(|ip| !is_bound(ip)).map(IpAddr::to_string).collect();
+    let (is, them) = match unbound.len() {
+        0 => return None,
+        1 => ("is", "it"),
+        _ => ("are", "them"),
+    };
+    Some(format!(
+        "-localip: {} {is} in no `bind` of the template, and neither added nor served: `bind` {them} there, or leave {them} out of \
+         -localip",
+        unbound.join(", ")
+    ))
+}
+
+fn read(filled: &str, template: &Template) -> Option<Corefile> {
+    let (name, env) = (template.base.display().to_string(), |name: &str| std::env::var(name).ok());
+    corefile::read_text(&name, filled.as_bytes(), Path::new("."), &env).ok()
 }
 
 fn serves(key: &BlockKey, domain: &str, template: &Template) -> bool {

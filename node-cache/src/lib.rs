@@ -42,8 +42,10 @@ pub struct Template {
 pub struct Filler {
     template: Template,
     last_good: Mutex<KubeDns>,
-    /// What is wrong with the ConfigMap, and what keeps the filled Corefile from being written.
+    /// What is wrong with the ConfigMap, which addresses the template leaves out, and what keeps the filled Corefile from being
+    /// written.
     wrong: Mutex<Option<String>>,
+    unbound: Mutex<Option<String>>,
     unwritten: Mutex<Option<String>>,
     /// What went wrong, for /metrics.
     pub errors: SetupErrors,
@@ -79,6 +81,7 @@ impl Filler {
             template,
             last_good: Mutex::default(),
             wrong: Mutex::default(),
+            unbound: Mutex::default(),
             unwritten: Mutex::default(),
             errors: SetupErrors::default(),
         }
@@ -99,14 +102,16 @@ impl Filler {
         let base = base.inspect_err(|_| self.errors.count(SetupErrorKind::ConfigMap))?;
         let base = String::from_utf8_lossy(&base);
         let filled = template::fill(&base, &self.template, &self.kube_dns(&base)?)?;
+        *self.unbound.lock().unwrap_or_else(PoisonError::into_inner) =
+            conflicts::unbound(&filled, &self.template);
         self.write(&filled);
         Ok(filled)
     }
 
-    /// What is wrong with the ConfigMap, and with the file that is written, if something is.
+    /// What is wrong with the ConfigMap, with addresses and with the file that is written, if something is.
     pub fn wrong(&self) -> impl Iterator<Item = String> {
         let now = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        [now(&self.wrong), now(&self.unwritten)].into_iter().flatten()
+        [now(&self.wrong), now(&self.unbound), now(&self.unwritten)].into_iter().flatten()
     }
 
     /// What counts of the ConfigMap beside this template.

@@ -449,7 +449,9 @@ fn wanted(flag: &str) -> String {
         "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
         "link" => "the name of an interface, 1 to 15 characters".to_owned(),
         "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
-        "localip" => "a list of IP addresses with commas between them".to_owned(),
+        "localip" => {
+            "a list of IP addresses with commas between them, that pods can ask: not 0.0.0.0, 127.0.0.1 or fe80::1".to_owned()
+        },
         "syncinterval" => "a number of seconds or a duration, as 60 or 60s".to_owned(),
         "exporter" => "an ADDRESS:PORT, or off".to_owned(),
         "metrics-listen-address" | "prometheus-listen-address" => "an ADDRESS:PORT".to_owned(),

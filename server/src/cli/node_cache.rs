@@ -8,7 +8,7 @@ use admin::AdminAddress;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{Invocation, NodeCommand, flag, flags, node, plugins, served, version};
-use crate::node_run::{AtStop, RuleSet};
+use crate::node_run::{AtStop, RuleSet, is_of_one_link};
 use node_cache::Template;
 
 pub(super) fn command() -> Command {
@@ -29,7 +29,7 @@ pub(super) fn command() -> Command {
                 .long("localip")
                 .value_name("IP,...")
                 .value_delimiter(',')
-                .value_parser(value_parser!(IpAddr))
+                .value_parser(local_ip)
                 .help("Addresses to serve at, of either family"),
         )
         .arg(yes("setupinterface", "Add these addresses to a link of our own"))
@@ -130,6 +130,14 @@ fn interval(text: &str) -> Result<Duration, String> {
         true => Duration::from_secs(interval.as_nanos() as u64),
         false => interval.max(Duration::from_secs(1)),
     })
+}
+
+/// One that a pod can have in its resolv.conf.
+fn local_ip(text: &str) -> Result<IpAddr, String> {
+    let ip = text.parse().ok().filter(|ip: &IpAddr| {
+        !(ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || is_of_one_link(*ip))
+    });
+    ip.ok_or_else(|| "no address to serve at".to_owned())
 }
 
 fn address(text: &str) -> Result<AdminAddress, String> {

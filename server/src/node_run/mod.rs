@@ -261,7 +261,7 @@ fn as_led(
 }
 
 /// Whether no rule can send a query there: a new destination has no link of its own.
-fn is_of_one_link(ip: IpAddr) -> bool {
+pub(crate) fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 

@@ -220,7 +220,9 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
     for (words, part) in [
         (&[][..], "`node-cache` wants -localip"),
         (&["-localip", "10.0.0.1,x"], "-localip \"x\" is not a list of IP addresses"),
-        (&["-localip", "10.0.0.1", "-syncinterval", "0"], "is not a number of seconds or a duration"),
+        (&["-localip", "10.0.0.1,127.0.0.1"], "-localip \"127.0.0.1\" is not a list of IP addresses"),
+        (&["-localip", "fe80::1"], "that pods can ask: not 0.0.0.0, 127.0.0.1 or fe80::1"),
+        (&["-localip", "0.0.0.0"], "-localip \"0.0.0.0\" is not"),
     ] {
         let text = said(words, 1);
         assert!(text.contains(part), "{text}");
@@ -232,6 +234,35 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
     std::fs::write(base, ".:53 {\n forward . __PILLAR__CLUSTER__DNS__\n}\n").expect("the directory is ours");
     let text = said(&words, 217);
     assert!(text.contains("KUBE_DNS_SERVICE_HOST is not set"), "{text}");
+}
+
+#[test]
+fn an_address_that_no_bind_names_is_told_until_one_does() {
+    isolated(|| {
+        if !tool("node-cache", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let bound = TEMPLATE.replace("__PILLAR__LOCAL__DNS__", "169.254.20.10");
+        let server = serve_of(&bound, &["-localip", "169.254.20.11,169.254.20.10,10.96.0.20"]);
+        let patience = Duration::from_secs(20);
+        let told = "-localip: 169.254.20.11, 10.96.0.20 are in no `bind` of the template";
+        let line = server.wait_for_log(told, patience);
+        assert!(line.contains("`bind` them there, or leave them out of -localip"), "{line}");
+        assert_eq!(answer("169.254.20.10"), US);
+        let note = |is: bool| {
+            eventually(&format!("a note: {is}"), patience, || {
+                let mut command = Command::new(tests::binary());
+                command.args(["node", "status", "-conf"]).arg(server.path("Corefile"));
+                let said = tests::output(command, patience).stdout;
+                (String::from_utf8_lossy(&said).contains(told) == is).then_some(())
+            });
+        };
+        note(true);
+        tests::publish(Path::new("/run/Corefile.base"), TEMPLATE);
+        server.wait_for_log("queries to 169.254.20.11 come here", patience);
+        note(false);
+    });
 }
 
 fn serve(words: &[&'static str]) -> Server {
