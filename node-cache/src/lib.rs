@@ -67,8 +67,10 @@ pub enum FillError {
         variable: String,
     },
     /// A variable that nobody fills.
-    #[error("{name} is filled where the manifest is applied, as with sed, and was not")]
+    #[error("line {line}: {name} is filled where the manifest is applied, as with sed, and was not")]
     Unfilled {
+        /// Where it is first, from 1.
+        line: usize,
         /// The variable.
         name: String,
     },

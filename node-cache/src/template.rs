@@ -23,7 +23,7 @@ pub(super) fn fill(base: &str, template: &Template, kube_dns: &KubeDns) -> Resul
         base.replace(LOCAL_DNS, &ips).replace(DNS_SERVER, "").replace(PROMETHEUS, &template.prometheus);
     if let Some(at) = filled.find(PILLAR) {
         let name = filled[at..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-        return Err(FillError::Unfilled { name });
+        return Err(FillError::Unfilled { line: filled[..at].matches('\n').count() + 1, name });
     }
     for (domain, servers) in &kube_dns.stub_domains {
         filled += &format!(
@@ -106,7 +106,13 @@ mod tests {
         assert!(error.to_string().contains("KUBE_DNS_UPSTREAM_SERVICE_HOST is not set"), "{error}");
         let error =
             fill("__PILLAR__DNS__DOMAIN__:53 {", &template(), &KubeDns::default()).expect_err("unfilled");
-        assert!(error.to_string().starts_with("__PILLAR__DNS__DOMAIN__ is filled where"), "{error}");
+        assert!(error.to_string().starts_with("line 1: __PILLAR__DNS__DOMAIN__ is filled where"), "{error}");
+        let named = KubeDns { upstreams: vec!["192.0.2.3".to_owned()], ..KubeDns::default() };
+        let last = format!("{BASE}\n# __PILLAR__CLUSTER__DNS__\n__PILLAR__OTHER__:53 {{");
+        for kube_dns in [KubeDns::default(), named] {
+            let error = fill(&last, &template(), &kube_dns).expect_err("unfilled").to_string();
+            assert!(error.starts_with("line 15: __PILLAR__OTHER__ is filled where"), "{error}");
+        }
         assert!(fill(".:53 {}", &none, &KubeDns::default()).is_ok());
     }
 }

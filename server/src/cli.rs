@@ -390,6 +390,11 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
     let flag = arg.trim_start_matches('-').split([' ', '[', '=']).next().unwrap_or_default();
     let command = COMMANDS.into_iter().find(|command| typed.iter().any(|word| word == command));
     let is_typed = node::is_typed(typed, flag) || (flag == "dns.port" && node::is_typed(typed, "p"));
+    // The one alias of many letters is told as it was typed.
+    let flag = match flag {
+        "link" if !is_typed && node::is_typed(typed, "interfacename") => "interfacename",
+        flag => flag,
+    };
     let told = match is_typed || command != Some("node") {
         true => format!("-{flag}"),
         false => node::variable(flag),
@@ -447,7 +452,7 @@ fn wanted(flag: &str) -> String {
         "rules" => one_of(&RuleSet::NAMES),
         "host-resolver" => one_of(&node::HOST_RESOLVERS),
         "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
-        "link" => "the name of an interface, 1 to 15 characters".to_owned(),
+        "link" | "interfacename" => "the name of an interface, 1 to 15 characters".to_owned(),
         "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
         "localip" => {
             "a list of IP addresses with commas between them, that pods can ask: not 0.0.0.0, 127.0.0.1 or fe80::1".to_owned()

@@ -223,6 +223,12 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
         (&["-localip", "10.0.0.1,127.0.0.1"], "-localip \"127.0.0.1\" is not a list of IP addresses"),
         (&["-localip", "fe80::1"], "that pods can ask: not 0.0.0.0, 127.0.0.1 or fe80::1"),
         (&["-localip", "0.0.0.0"], "-localip \"0.0.0.0\" is not"),
+        (
+            &["-localip", "10.0.0.1", "-interfacename", "sixteencharacter"],
+            "-interfacename \"sixteencharacter\" is not",
+        ),
+        (&["-localip", "10.0.0.1", "-link", "sixteencharacter"], "-link \"sixteencharacter\" is not"),
+        (&["-localip", "10.0.0.1", "-syncinterval", "0"], "is not a number of seconds or a duration"),
     ] {
         let text = said(words, 1);
         assert!(text.contains(part), "{text}");
@@ -234,6 +240,9 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
     std::fs::write(base, ".:53 {\n forward . __PILLAR__CLUSTER__DNS__\n}\n").expect("the directory is ours");
     let text = said(&words, 217);
     assert!(text.contains("KUBE_DNS_SERVICE_HOST is not set"), "{text}");
+    std::fs::write(base, "\n\n__PILLAR__DNS__DOMAIN__:53 {\n}\n").expect("the directory is ours");
+    let text = said(&words, 217);
+    assert!(text.contains("line 3: __PILLAR__DNS__DOMAIN__ is filled where"), "{text}");
 }
 
 #[test]
