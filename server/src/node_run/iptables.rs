@@ -43,7 +43,7 @@ impl KeptRules {
     pub(super) async fn keep(&mut self, listeners: &[Listener]) -> io::Result<bool> {
         let now = addresses(listeners);
         let same = self.put.as_ref() == Some(&now);
-        if same && self.looked.is_some_and(|looked| looked.elapsed() < self.every) {
+        if same && self.looked.is_some_and(|looked| !is_due(looked.elapsed(), self.every)) {
             return Ok(false);
         }
         self.looked = Some(Instant::now());
@@ -142,6 +142,11 @@ pub(super) fn are_there(set: Iptables, listeners: &[Listener]) -> io::Result<boo
     set.are_there(&addresses(listeners))
 }
 
+/// Whether rules are looked at in this round: in the one that is nearest, for none is at the very moment.
+fn is_due(since: Duration, every: Duration) -> bool {
+    since + HALF_A_ROUND >= every
+}
+
 fn addresses(listeners: &[Listener]) -> Vec<IpAddr> {
     listeners.iter().map(|listener| listener.address).collect()
 }
@@ -149,4 +154,27 @@ fn addresses(listeners: &[Listener]) -> Vec<IpAddr> {
 /// Programs are waited for, and nothing else is kept waiting meanwhile.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())))
+}
+
+/// Of the time between rounds where there are no leases.
+const HALF_A_ROUND: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_round_that_is_nearest_looks() {
+        let due = |since, every| is_due(Duration::from_millis(since), Duration::from_secs(every));
+        for (since, every, is) in [
+            (999, 1, true),
+            (1001, 2, false),
+            (1999, 2, true),
+            (2002, 2, true),
+            (59_003, 60, false),
+            (59_990, 60, true),
+        ] {
+            assert_eq!(due(since, every), is, "{since} ms of {every} s");
+        }
+    }
 }

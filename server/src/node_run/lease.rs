@@ -456,7 +456,7 @@ fn patience(lease: Option<Duration>) -> Duration {
 const LATE: &str = "a round took too long";
 /// A lease that ends with its table.
 const OPEN_ENDED: Duration = Duration::from_secs(u32::MAX as u64);
-/// How often the rules are looked at where there are no leases.
+/// How far apart rounds begin where there are no leases.
 const WITHOUT_LEASE: Duration = Duration::from_secs(1);
 /// How long a round may take there.
 const PATIENCE: Duration = Duration::from_secs(2);
