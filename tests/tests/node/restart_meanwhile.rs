@@ -3,10 +3,10 @@
 use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::scope;
+use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use tests::{Systemd, eventually, isolated_for, isolated_steadily, output, run};
+use tests::{Systemd, eventually, isolated_steadily, output, run};
 
 use super::clients::{Clients, is_ours};
 use super::lab::{COREFILE, Lab, PLAIN, POD};
@@ -14,7 +14,7 @@ use super::restart::{UNIT, boot};
 
 #[test]
 fn a_restart_takes_no_query_back_that_is_led_away() {
-    isolated_for(Duration::from_secs(180), || {
+    isolated_steadily(Duration::from_secs(180), || {
         let test = "a_restart_takes_no_query_back_that_is_led_away";
         let Some((_lab, systemd)) = start(test, "2s") else { return };
         run("nft", &["add table inet hang"]);
@@ -55,6 +55,8 @@ fn a_restart_leads_nobody_away_however_often_its_status_is_asked_for() {
                     let mut status = Command::new(tests::binary());
                     status.args(["node", "status", "-conf", "/etc/localdns/Corefile"]);
                     output(status, PATIENCE);
+                    // Its pace.
+                    sleep(Duration::from_millis(100));
                 }
             });
             clients.go_on(50);
