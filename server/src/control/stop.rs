@@ -88,6 +88,8 @@ impl Server {
                     self.endpoints.offer(&self.notifier);
                 }
                 if self.endpoints.are_left() {
+                    // What `node down` took away meanwhile the next process would put back.
+                    keeper.state().hands_over(true);
                     return (Some(ended), Some(keeper));
                 }
             }

@@ -121,6 +121,13 @@ impl Lab {
     }
 }
 
+/// Has this address hear none of its server's probes from now on, until the chain `hang output` is flushed.
+pub(crate) fn lose_probes_to(ip: &str) {
+    run("nft", &["add table inet hang"]);
+    run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
+    run("nft", &[&format!("add rule inet hang output meta mark 0x6c646e73 ip daddr {ip} drop")]);
+}
+
 /// Waits for READY; sockets for the manager's store may come before it.
 pub(crate) fn until_ready(told: &UnixDatagram) {
     let mut message = [0; 512];

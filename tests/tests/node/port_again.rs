@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use tests::{Ask, Connection, eventually, isolated, run, tool};
+use tests::{Ask, Connection, Server, eventually, isolated, run, tool};
 
 use super::clients::{ADDRESSES, at};
-use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
+use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, lose_probes_to, within};
 
 #[test]
 fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_away() {
@@ -16,11 +16,7 @@ fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_
         if !tool("port again", "nft") {
             return;
         }
-        let lab = Lab::new();
-        let server = lab.serve(&[]);
-        for ip in ADDRESSES {
-            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
-        }
+        let (_lab, server) = serve();
         let zones = led_away_to();
         server.signal("STOP");
         until_led_away();
@@ -52,15 +48,8 @@ fn a_connection_that_is_led_away_outlives_the_return_of_another_address() {
         if !tool("port again", "nft") {
             return;
         }
-        let lab = Lab::new();
-        let server = lab.serve(&[]);
-        for ip in ADDRESSES {
-            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
-        }
-        // This one hears none of its probes from now on.
-        run("nft", &["add table inet hang"]);
-        run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
-        run("nft", &["add rule inet hang output meta mark 0x6c646e73 ip daddr 169.254.10.11 drop"]);
+        let (_lab, server) = serve();
+        lose_probes_to("169.254.10.11");
         server.wait_for_log("the lease of 169.254.10.11 ended: ", PATIENCE);
         let mut connections: Vec<_> = [None, Some(POD)]
             .map(|place| at_place(place, || connect(at("169.254.10.11"), FIRST_PORT)))
@@ -81,6 +70,16 @@ fn a_connection_that_is_led_away_outlives_the_return_of_another_address() {
         eventually("other zones of conntrack", PATIENCE, || (led_away_to() != zones).then_some(()));
         all_answer();
     });
+}
+
+/// The server, once it has every lease.
+fn serve() -> (Lab, Server) {
+    let lab = Lab::new();
+    let server = lab.serve(&[]);
+    for ip in ADDRESSES {
+        server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+    }
+    (lab, server)
 }
 
 /// The kernel does it address by address, when their leases end.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tests::{Systemd, eventually, isolated_steadily, output, run};
 
 use super::clients::{Clients, is_ours};
-use super::lab::{COREFILE, Lab, PLAIN, POD};
+use super::lab::{COREFILE, Lab, PLAIN, POD, lose_probes_to};
 use super::restart::{UNIT, boot};
 
 #[test]
@@ -17,9 +17,7 @@ fn a_restart_takes_no_query_back_that_is_led_away() {
     isolated_steadily(Duration::from_secs(180), || {
         let test = "a_restart_takes_no_query_back_that_is_led_away";
         let Some((_lab, systemd)) = start(test, "2s") else { return };
-        run("nft", &["add table inet hang"]);
-        run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
-        run("nft", &["add rule inet hang output meta mark 0x6c646e73 ip daddr 169.254.10.11 drop"]);
+        lose_probes_to("169.254.10.11");
         eventually("the end of a lease", PATIENCE, || {
             systemd.log(UNIT).contains("the lease of 169.254.10.11 ended").then_some(())
         });
@@ -65,6 +63,25 @@ fn a_restart_leads_nobody_away_however_often_its_status_is_asked_for() {
             over.store(true, Relaxed);
         });
         clients.finish();
+    });
+}
+
+#[test]
+fn a_server_that_is_about_to_be_followed_by_another_takes_nothing_away() {
+    isolated_steadily(Duration::from_secs(180), || {
+        let test = "a_server_that_is_about_to_be_followed_by_another_takes_nothing_away";
+        let Some((_lab, systemd)) = start(test, "4s") else { return };
+        systemd.ctl(&["restart", "--no-block", UNIT]);
+        eventually("lameduck", PATIENCE, || systemd.log(UNIT).contains("Going into lameduck").then_some(()));
+        let mut down = Command::new(tests::binary());
+        down.args(["node", "down"]);
+        let down = output(down, PATIENCE);
+        let said = String::from_utf8_lossy(&down.stdout) + String::from_utf8_lossy(&down.stderr);
+        assert_eq!(down.status.code(), Some(1), "{said}");
+        assert!(said.contains("hands over to another process"), "{said}");
+        eventually("the next process", PATIENCE, || {
+            (systemd.show(UNIT, "ActiveState") == ["active"]).then_some(())
+        });
     });
 }
 
