@@ -11,6 +11,10 @@
 #[path = "../../kubernetes/src/index/buckets.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod buckets;
+#[path = "../../kubernetes/src/index/cells.rs"]
+#[allow(dead_code, reason = "not everything of an index is modelled")]
+mod cells;
+pub mod entries;
 #[path = "../../listen/src/flights.rs"]
 #[allow(dead_code, reason = "what hashes a query is not modelled")]
 pub mod flights;

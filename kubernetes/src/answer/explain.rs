@@ -8,7 +8,7 @@ use super::endpoints::{Order, chosen};
 use super::external::{self, External, Meant};
 use super::name::{self, Asked, Below};
 use super::{Grammar, Pods, Recalled, Responder, external_target, pod};
-use crate::index::{At, Index, Service, named};
+use crate::index::{At, Index, Service};
 use kubernetes_api::objects::{self, ExternalAddress, Kind, Target};
 
 impl Responder {
@@ -66,13 +66,12 @@ impl Responder {
         }
         let directory = if grammar.multicluster { &index.imports } else { &index.services };
         let what = if grammar.multicluster { "service import" } else { "service" };
-        let place = directory.of_name(below.key);
-        let found = named(&place, below.key);
-        let found = found.and_then(|entry| Some((entry, entry.service.object.as_ref()?)));
-        let Some((entry, object)) = found else {
+        let found = directory.get(below.key);
+        let found = found.as_ref().and_then(|service| Some((service, service.object.as_ref()?)));
+        let Some((service, object)) = found else {
             return format!("there is no {what} {}", key_text(below.namespace, below.key));
         };
-        let (service, of) = (&entry.service, format!("{what} {}", object.key));
+        let of = format!("{what} {}", object.key);
         match &object.target {
             Target::ClusterIps(_) | Target::ExternalName(_) if below.topology.is_some() => {
                 format!("{of} is not headless: it has no names for a zone's endpoints")
@@ -84,7 +83,7 @@ impl Responder {
                     format!("{of} is the external name {to:?}, and has no names below its own")
                 }
             },
-            Target::ClusterIps(_) if self.is_empty(entry) => {
+            Target::ClusterIps(_) if self.is_empty(service.has_endpoints()) => {
                 format!("{of} has no ready endpoint, and `ignore empty_service` is set")
             }
             Target::ClusterIps(addresses) if below.endpoint.is_none() => match below.means_any(&object.ports)

@@ -30,7 +30,7 @@ pub use self::transfer::{Progress, Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
 use self::ports::{MOST_LOOKS, MeantPorts};
-use crate::index::{Directory, Index, Leads, Service, ServiceEntry, Unknown, named};
+use crate::index::{Directory, Index, Leads, Service, Unknown};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
 /// How a cluster's zones are answered: what a `kubernetes` directive says, but for what is followed.
@@ -252,70 +252,74 @@ impl Responder {
             true => &[Kind::ServiceImport, Kind::Slice, Kind::Namespace],
             false => &[Kind::Service, Kind::Slice, Kind::Namespace],
         };
-        let place = directory.of_name(below.key);
-        let entry = named(&place, below.key).filter(|entry| entry.namespace.is_known());
-        let Some(entry) = entry else { return question.absent(kinds) };
         if below.is_bare()
-            && matches!(question.query.rtype, RType::A | RType::AAAA)
-            && entry.leads() != Leads::Elsewhere
+            && let rtype @ (RType::A | RType::AAAA) = question.query.rtype
+            && let Some(entry) = directory.entry(below.key)
+            && let Some(addresses) = entry.addresses(rtype)
         {
-            return self.addresses(question, entry, reply);
+            return match self.lack(question, entry.leads(), entry.has_endpoints()) {
+                Some(answer) => answer,
+                None if rtype == RType::A => push_addresses::<4, A_RECORD>(&self.heads[0], addresses, reply),
+                None => push_addresses::<16, AAAA_RECORD>(&self.heads[1], addresses, reply),
+            };
         }
-        self.below_service(question, kinds, below, entry, reply)
+        self.of_service(question, kinds, below, directory, reply)
     }
 
-    /// What else there is of a service that was found, and below it.
+    /// The same of any service, and what stands below it.
     #[inline(never)]
-    fn below_service(
+    fn of_service(
         &self,
         question: &Question<'_>,
         kinds: &[Kind],
         below: &Below<'_>,
-        entry: &ServiceEntry,
+        directory: &Directory,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
-        let service = &*entry.service;
+        let service = directory.get(below.key).filter(|service| service.namespace.is_known());
+        let Some(service) = service else { return question.absent(kinds) };
+        if below.is_bare()
+            && matches!(question.query.rtype, RType::A | RType::AAAA)
+            && service.leads() != Leads::Elsewhere
+        {
+            let lack = self.lack(question, service.leads(), service.has_endpoints());
+            return lack.unwrap_or_else(|| self.ready(question, &service, reply));
+        }
         let Some(target) = service.target() else { return question.absent(kinds) };
         if below.topology.is_some() && *target != Target::Headless {
             return ZoneAnswer::NoName;
         }
         match target {
             Target::ExternalName(to) => self.external_name(question, below, to, reply),
-            Target::ClusterIps(_) if self.is_empty(entry) => question.absent(&[Kind::Slice]),
+            Target::ClusterIps(_) if self.is_empty(service.has_endpoints()) => {
+                question.absent(&[Kind::Slice])
+            }
             Target::ClusterIps(addresses) if below.endpoint.is_none() => {
-                self.cluster_ips(question, below, service, addresses, reply)
+                self.cluster_ips(question, below, &service, addresses, reply)
             }
             Target::ClusterIps(_) | Target::Headless => match question.unknown.first_of(&[Kind::Slice]) {
                 Some(kind) => ZoneAnswer::Unknown(kind),
-                None => self.endpoints(question, below, service, reply),
+                None => self.endpoints(question, below, &service, reply),
             },
         }
     }
 
-    /// A and AAAA of a service's own name, where that leads to addresses: what nearly all ask for. Where its entry has them, the
-    /// service is not looked at.
+    /// What is said in place of the addresses that a service's own name leads to, where its endpoints are missing, or not known.
     #[inline]
-    fn addresses(&self, question: &Question<'_>, entry: &ServiceEntry, reply: &mut Reply<'_>) -> ZoneAnswer {
-        match entry.leads() {
-            Leads::ToItself if self.is_empty(entry) => return question.absent(&[Kind::Slice]),
-            Leads::ToItself => {}
+    fn lack(&self, question: &Question<'_>, leads: Leads, has_endpoints: bool) -> Option<ZoneAnswer> {
+        match leads {
+            Leads::ToItself => self.is_empty(has_endpoints).then(|| question.absent(&[Kind::Slice])),
             Leads::ToEndpoints | Leads::Elsewhere => match question.unknown.first_of(&[Kind::Slice]) {
-                Some(kind) => return ZoneAnswer::Unknown(kind),
-                None if entry.has_endpoints() => {}
-                None => return ZoneAnswer::NoName,
+                Some(kind) => Some(ZoneAnswer::Unknown(kind)),
+                None => (!has_endpoints).then_some(ZoneAnswer::NoName),
             },
-        }
-        match (entry.addresses(question.query.rtype), question.query.rtype) {
-            (None, _) => self.ready(question, &entry.service, reply),
-            (Some(octets), RType::A) => push_addresses::<4, A_RECORD>(&self.heads[0], octets, reply),
-            (Some(octets), _) => push_addresses::<16, AAAA_RECORD>(&self.heads[1], octets, reply),
         }
     }
 
     /// Whether a service is not there for its lack of endpoints.
     #[inline]
-    fn is_empty(&self, entry: &ServiceEntry) -> bool {
-        self.rules.ignore_empty && !entry.has_endpoints()
+    fn is_empty(&self, has_endpoints: bool) -> bool {
+        self.rules.ignore_empty && !has_endpoints
     }
 
     /// The address records of a service's own name.

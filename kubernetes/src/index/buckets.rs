@@ -147,9 +147,3 @@ impl<T: Clone> Buckets<T> {
         hash as usize & (self.buckets.len() - 1)
     }
 }
-
-#[cfg(test)]
-impl<T> Buckets<T> {
-    /// Octets of a bucket of one entry.
-    pub(super) const OCTETS: usize = size_of::<Bucket<T>>();
-}

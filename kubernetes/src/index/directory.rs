@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kubernetes_api::objects::Kind;
 use wire::hash_of;
 
-use super::service::{Has, Service};
-use super::{Directory, Index, Listed, ServiceEntry, hash_of_address};
+use super::service::{Has, Namespace, Service};
+use super::{Directory, Index, Listed, hash_of_address};
 
 /// Services, or imports.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ impl Directory {
     /// Every service, by name, then by namespace.
     pub(super) fn in_order(&self) -> Vec<Listed> {
         let mut services = Vec::new();
-        self.by_name.each(|ServiceEntry { service, .. }| {
+        self.by_name.each(|service| {
             if service.object.is_some() {
                 services.push(Listed { service: service.clone(), is_known: service.namespace.is_known() });
             }
@@ -52,37 +52,51 @@ impl Directory {
         services
     }
 
-    /// Makes these all its services, and lets the addresses lead to them that are their own, with those of their endpoints or
-    /// without.
-    pub(super) fn fill<'s>(&self, services: impl Iterator<Item = &'s Arc<Service>>, endpoints: bool) {
-        let named = |service: &Arc<Service>| (hash_of(service.key()), ServiceEntry::new(service.clone()));
+    /// Makes these all its services, and lets the addresses lead to them that are their own. Where all that makes them is known, so do
+    /// those of their endpoints, and there are entries of them.
+    pub(super) fn fill<'s>(&self, services: impl Iterator<Item = &'s Arc<Service>>, is_whole: bool) {
+        let named = |service: &Arc<Service>| (hash_of(service.key()), service.clone());
         let names: Vec<_> = services.map(named).collect();
         self.by_name.fill(&names);
         let count =
-            |(_, entry): &(_, ServiceEntry)| 1 + if endpoints { entry.service.endpoint_count() } else { 0 };
+            |(_, service): &(_, Arc<Service>)| 1 + if is_whole { service.endpoint_count() } else { 0 };
         let mut addresses = Vec::with_capacity(names.iter().map(count).sum());
-        for (name, entry) in &names {
-            let own = entry.service.addresses(endpoints).into_iter();
+        for (name, service) in &names {
+            let own = service.addresses(is_whole).into_iter();
             addresses.extend(own.map(|(has, address)| (hash_of_had(has, address), *name)));
+            if is_whole {
+                self.entries.put(*name, service.key(), Some(service));
+            }
         }
         drop(names);
         self.by_address.fill(&addresses);
     }
 
-    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, with those of its
-    /// endpoints or without.
+    /// Looks again at the services of a namespace that came or went: there are entries of what is found.
+    pub(super) fn look_again(&self, namespace: &Arc<Namespace>) {
+        self.by_name.each(|service| {
+            if Arc::ptr_eq(&service.namespace, namespace) {
+                self.entries.put(hash_of(service.key()), service.key(), Some(service));
+            }
+        });
+    }
+
+    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, as [`Self::fill`] does.
     pub(super) fn replace(
         &self,
         name: &[u8],
         old: Option<&Service>,
         new: Option<Arc<Service>>,
-        endpoints: bool,
+        is_whole: bool,
     ) {
-        let addresses = |service: &Service| service.addresses(endpoints);
+        let addresses = |service: &Service| service.addresses(is_whole);
         let before = old.map(addresses).unwrap_or_default();
         let after = new.as_deref().map(addresses).unwrap_or_default();
         let hash = hash_of(name);
-        self.by_name.set(hash, |entry| entry.key() == name, new.map(ServiceEntry::new));
+        if is_whole {
+            self.entries.put(hash, name, new.as_deref());
+        }
+        self.by_name.set(hash, |service| service.key() == name, new);
         let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
         // Both are in order, and most are in both.
         loop {

@@ -1,23 +1,19 @@
-//! A service as its bucket has it.
-
-use std::sync::Arc;
+//! A service in short, as a cell has it.
 
 use wire::RType;
 
-use super::service::{Leads, Namespace, Service};
+use super::cells::{Cells, Content};
+use super::service::{Leads, Service};
 
-/// A service with what most queries read of it: A and AAAA of its own name, where few addresses stand there.
+/// What most queries read of a service: A and AAAA of its own name, where few addresses stand there. Its namespace is there, and its
+/// name leads to addresses.
 ///
-/// It lies in the bucket that its hash leads to, so that such a query reads the bucket's place and the bucket: each other place
-/// costs as much as all that is done with it, where the cluster is larger than the processor's cache.
-#[derive(Clone)]
-#[repr(C)]
+/// A query for it reads one cell: each other place costs as much as all that is done with it, where the cluster is larger than the
+/// processor's cache.
+#[derive(Clone, Copy)]
 pub(crate) struct ServiceEntry {
-    pub(crate) namespace: Arc<Namespace>,
-    pub(crate) service: Arc<Service>,
-    leads: Leads,
-    has_endpoints: bool,
-    /// Where the name ends; 0 where it has no room here.
+    flags: u8,
+    /// Where the name ends.
     key_end: u8,
     /// Where the IPv4 addresses end, and those of IPv6; [`NO_ROOM`] where they have none here.
     v4_end: u8,
@@ -26,48 +22,35 @@ pub(crate) struct ServiceEntry {
     octets: [u8; ROOM],
 }
 
-impl ServiceEntry {
-    pub(super) fn new(service: Arc<Service>) -> Self {
-        let mut entry = Self {
-            namespace: service.namespace.clone(),
-            leads: service.leads(),
-            has_endpoints: service.has_endpoints(),
-            key_end: 0,
-            v4_end: NO_ROOM,
-            v6_end: NO_ROOM,
-            octets: [0; ROOM],
-            service,
-        };
-        let mut end = 0;
-        if let Some(key_end) = put(&mut entry.octets, &mut end, [entry.service.key()].into_iter()) {
-            entry.key_end = key_end;
-            let [v4, v6] = [RType::A, RType::AAAA].map(|rtype| entry.service.data(rtype));
-            if let Some(v4_end) = put(&mut entry.octets, &mut end, v4) {
-                entry.v4_end = v4_end;
-                entry.v6_end = put(&mut entry.octets, &mut end, v6).unwrap_or(NO_ROOM);
-            }
-        }
-        entry
-    }
+/// Services in short, by name.
+pub(crate) type Entries = Cells<{ ROOM / 8 }>;
 
-    /// Name and namespace as labels in wire form, as queries find it: lower-case, without the root's.
-    #[inline]
-    pub(crate) fn key(&self) -> &[u8] {
-        match usize::from(self.key_end) {
-            0 => self.service.key(),
-            end => &self.octets[..end],
-        }
+impl ServiceEntry {
+    /// Of a service that is found, and has room here.
+    fn of(service: &Service) -> Option<Self> {
+        let flags = match service.leads() {
+            Leads::ToItself => IS_THERE,
+            Leads::ToEndpoints => IS_THERE | TO_ENDPOINTS,
+            Leads::Elsewhere => return None,
+        };
+        let flags = if service.has_endpoints() { flags | HAS_ENDPOINTS } else { flags };
+        let (mut octets, mut end) = ([0; ROOM], 0);
+        let key_end = put(&mut octets, &mut end, [service.key()].into_iter())?;
+        let [v4, v6] = [RType::A, RType::AAAA].map(|rtype| service.data(rtype));
+        let v4_end = put(&mut octets, &mut end, v4)?;
+        let v6_end = put(&mut octets, &mut end, v6).unwrap_or(NO_ROOM);
+        service.namespace.is_known().then_some(Self { flags, key_end, v4_end, v6_end, octets })
     }
 
     /// What its name leads to.
     #[inline]
     pub(crate) fn leads(&self) -> Leads {
-        self.leads
+        if self.flags & TO_ENDPOINTS == 0 { Leads::ToItself } else { Leads::ToEndpoints }
     }
 
     #[inline]
     pub(crate) fn has_endpoints(&self) -> bool {
-        self.has_endpoints
+        self.flags & HAS_ENDPOINTS != 0
     }
 
     /// The addresses of one family at its own name, one behind the other; `None` where there is no room for them here.
@@ -80,6 +63,48 @@ impl ServiceEntry {
             _ => self.octets.get(v4_end..v6_end),
         }
     }
+
+    #[inline]
+    fn is_named(&self, key: &[u8]) -> bool {
+        self.octets.get(..usize::from(self.key_end)) == Some(key)
+    }
+
+    #[inline]
+    fn from_cell(Content { head, words }: &Content<{ ROOM / 8 }>) -> Self {
+        let [flags, key_end, v4_end, v6_end] = head.to_ne_bytes();
+        let mut octets = [0; ROOM];
+        let (chunks, _) = octets.as_chunks_mut();
+        chunks.iter_mut().zip(words).for_each(|(chunk, word)| *chunk = word.to_ne_bytes());
+        Self { flags, key_end, v4_end, v6_end, octets }
+    }
+
+    fn to_cell(self) -> Content<{ ROOM / 8 }> {
+        let Self { flags, key_end, v4_end, v6_end, octets } = self;
+        let (chunks, _) = octets.as_chunks();
+        let mut words = [0; ROOM / 8];
+        words.iter_mut().zip(chunks).for_each(|(word, chunk)| *word = u64::from_ne_bytes(*chunk));
+        Content { head: u32::from_ne_bytes([flags, key_end, v4_end, v6_end]), words }
+    }
+}
+
+impl Entries {
+    /// The service of this name, whose hash this is.
+    #[inline]
+    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<ServiceEntry> {
+        // What is empty has no flag, and what is of another length is not looked at further.
+        let may = |head: u32| {
+            let [flags, key_end, ..] = head.to_ne_bytes();
+            flags != 0 && usize::from(key_end) == key.len()
+        };
+        let found = self.find(hash, may, |content| ServiceEntry::from_cell(content).is_named(key));
+        found.as_ref().map(ServiceEntry::from_cell)
+    }
+
+    /// Has what there is to have of the service of this name now.
+    pub(super) fn put(&self, hash: u64, key: &[u8], service: Option<&Service>) {
+        let entry = service.and_then(ServiceEntry::of).map(ServiceEntry::to_cell);
+        self.set(hash, |content| ServiceEntry::from_cell(content).is_named(key), entry);
+    }
 }
 
 /// Writes parts behind what is written; where that ends now, or `None` where they have no room.
@@ -91,22 +116,24 @@ fn put<'p>(octets: &mut [u8; ROOM], end: &mut usize, parts: impl Iterator<Item =
     Some(*end as u8)
 }
 
-/// Octets of a name and of addresses: a bucket takes 128 octets then, with what an `Arc` and the allocator keep of it.
-const ROOM: usize = 55;
+/// Octets of a name and of addresses: a cell takes 64 with all else that it has.
+const ROOM: usize = 56;
 /// More than there are.
 const NO_ROOM: u8 = u8::MAX;
+/// What every entry has.
+const IS_THERE: u8 = 1;
+const TO_ENDPOINTS: u8 = 2;
+const HAS_ENDPOINTS: u8 = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::buckets::Buckets;
     use super::*;
     use crate::testing::*;
     use kubernetes_api::settings::Wants;
 
     #[test]
-    fn a_bucket_of_one_service_is_two_lines_of_the_processors_cache() {
-        // Behind an `Arc`'s two counters; an allocator keeps up to 8 octets with each piece.
-        assert_eq!(2 * size_of::<usize>() + Buckets::<ServiceEntry>::OCTETS, 128 - 8);
+    fn an_entry_is_a_line_of_the_processors_cache() {
+        assert_eq!(Entries::OCTETS, 64);
     }
 
     /// Names and addresses that an entry has room for, and those that it has not: nobody sees which.

@@ -2,14 +2,16 @@
 //! none of whom waits.
 //!
 //! ```text
-//! (namespace, service) -> bucket with A and AAAA of it -> service with its endpoints
+//! (namespace, service) -> cell with A and AAAA of it
+//! (namespace, service) -> bucket -> service with its endpoints
 //! (address, how it is had) -> bucket -> hashes of services' names, looked up as above
 //! namespace, pod       -> bucket
 //! ```
-//! Once the first lists are there, a change of one object costs its service, and the buckets that this and the addresses that came
-//! or went lie in.
+//! Once the first lists are there, a change of one object costs its service with its cell, and the buckets that this and the addresses
+//! that came or went lie in.
 
 mod buckets;
+mod cells;
 mod directory;
 mod entry;
 mod first;
@@ -28,13 +30,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use wire::hash_of;
 
-use buckets::{BucketView, Buckets};
+use buckets::Buckets;
 use directory::hash_of_had;
 use kinds::Kinds;
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
 use serials::Serials;
 
+use entry::Entries;
 pub(crate) use entry::ServiceEntry;
 pub(crate) use label::key;
 pub use serials::Now;
@@ -105,7 +108,9 @@ pub struct Unknown(u8);
 
 /// Services by name, and by the addresses that lead back to them.
 pub(crate) struct Directory {
-    by_name: Buckets<ServiceEntry>,
+    /// Once all that makes them is known.
+    entries: Entries,
+    by_name: Buckets<Arc<Service>>,
     /// The hash of a service's name at the hash of each of its addresses and of how it has it: whose address it is, the service
     /// itself says. Buckets of numbers are copied without a look at anything else.
     by_address: Buckets<u64>,
@@ -175,7 +180,7 @@ impl Index {
             }
         });
         for (directory, is_import) in [(&self.services, false), (&self.imports, true)] {
-            directory.by_name.each(|ServiceEntry { service, .. }| {
+            directory.by_name.each(|service| {
                 let known = if is_import { Known::Import } else { Known::Service };
                 service.object.iter().for_each(|object| tell(known(object)));
                 service.slices.iter().for_each(|slice| tell(Known::Slice(slice)));
@@ -245,18 +250,18 @@ impl Unknown {
 
 impl Directory {
     fn new(count: usize) -> Self {
-        Self { by_name: Buckets::new(count), by_address: Buckets::new(count) }
+        Self { entries: Entries::new(count), by_name: Buckets::new(count), by_address: Buckets::new(count) }
     }
 
-    /// Where the service of this name is, if there is one: [`named`] finds it there.
+    /// The service of this name in short, where it is one that is found and few addresses stand there.
     #[inline]
-    pub(crate) fn of_name(&self, key: &[u8]) -> BucketView<ServiceEntry> {
-        self.by_name.of(hash_of(key))
+    pub(crate) fn entry(&self, key: &[u8]) -> Option<ServiceEntry> {
+        self.entries.get(hash_of(key), key)
     }
 
     /// The service of this name.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
-        named(&self.of_name(key), key).map(|entry| entry.service.clone())
+        self.by_name.of(hash_of(key)).find(|service| service.key() == key).cloned()
     }
 
     /// The services that an address leads back to, by name. Of more than a message has room for that are reached there from
@@ -267,8 +272,7 @@ impl Directory {
             let most = services.len() + MOST_OF_ADDRESS;
             for name in self.by_address.of(hash_of_had(has, address)).iter() {
                 let named = self.by_name.of(*name);
-                let named = named.iter().map(|entry| &entry.service);
-                services.extend(named.filter(|service| service.has(address)).cloned());
+                services.extend(named.iter().filter(|service| service.has(address)).cloned());
                 if services.len() >= most {
                     break;
                 }
@@ -279,12 +283,6 @@ impl Directory {
         services.dedup_by(|one, other| one.key() == other.key());
         services
     }
-}
-
-/// The service of this name.
-#[inline]
-pub(crate) fn named<'f>(found: &'f BucketView<ServiceEntry>, key: &[u8]) -> Option<&'f ServiceEntry> {
-    found.find(|entry| entry.key() == key)
 }
 
 fn hash_of_address(address: IpAddr) -> u64 {

@@ -173,7 +173,7 @@ proptest! {
         let sizes = |cluster: &Cluster| {
             let Cluster { index, .. } = cluster;
             let services = &index.services;
-            let mut counts = [0; 3];
+            let mut counts = [0, 0, 0, services.entries.count()];
             services.by_name.each(|_| counts[0] += 1);
             services.by_address.each(|_| counts[1] += 1);
             index.namespaces.each(|_| counts[2] += 1);
@@ -183,14 +183,14 @@ proptest! {
         for (_, key) in model.keys() {
             KINDS.into_iter().for_each(|kind| cluster.writer.delete(kind, key.clone()));
         }
-        prop_assert_eq!(sizes(&cluster), [0; 3]);
+        prop_assert_eq!(sizes(&cluster), [0; 4]);
         prop_assert!(cluster.writer.holds_nothing());
     }
 }
 
 /// Who reads another bucket meanwhile sees nothing of it, and nothing that is copied grows with the cluster.
 #[test]
-fn a_change_of_one_object_replaces_its_own_bucket_and_those_of_addresses_that_came_or_went() {
+fn a_change_of_one_object_replaces_its_own_entry_and_bucket_and_those_of_addresses_that_came_or_went() {
     const SERVICES: usize = 200;
     let service_of =
         |number: usize, ports: &str| service(&format!("a/s{number}"), &format!("10.96.0.{number}"), ports);
@@ -210,30 +210,31 @@ fn a_change_of_one_object_replaces_its_own_bucket_and_those_of_addresses_that_ca
     let mut cluster = Cluster::of(&wants, rules("cluster.local in-addr.arpa"), objects);
     let gone = |object: Object| (object, false);
     let told = |object: Object| (object, true);
-    // Of services by name, by address, of namespaces, of pods.
-    let rows: [(&str, (Object, bool), [usize; 4]); 17] = [
-        ("an endpoint goes and another comes", told(slice_of(7, "1 2 4")), [1, 2, 0, 0]),
-        ("a slice as it was", told(slice_of(7, "1 2 4")), [0; 4]),
-        ("an endpoint comes", told(slice_of(7, "1 2 3 4")), [1, 1, 0, 0]),
-        ("a slice goes", gone(slice_of(7, "1")), [1, 4, 0, 0]),
-        ("and comes", told(slice_of(7, "1")), [1, 1, 0, 0]),
-        ("a slice of nothing that is known", told(slice("a/x-1", "x", "10.250.0.1", "")), [1, 1, 0, 0]),
-        ("a service has other ports", told(service_of(7, "http:80/tcp")), [1, 0, 0, 0]),
-        ("it is as it was", told(service_of(7, "http:80/tcp")), [0; 4]),
-        ("it has another address", told(service("a/s7", "10.97.0.1", "")), [1, 2, 0, 0]),
-        ("it goes", gone(service_of(7, "")), [1, 1, 0, 0]),
-        ("a namespace comes", told(namespace("c")), [0, 0, 1, 0]),
-        ("it is as it was", told(namespace("c")), [0; 4]),
-        ("one goes in which services lie", gone(namespace("a")), [0, 0, 1, 0]),
-        ("a pod has another address", told(pod_of(7, "1 3")), [0, 0, 0, 3]),
-        ("it is as it was", told(pod_of(7, "1 3")), [0; 4]),
-        ("it is about to go", told(to_go(pod_of(7, "1 3"))), [0, 0, 0, 2]),
-        ("it goes", gone(pod_of(7, "1 3")), [0, 0, 0, 2]),
+    // Of entries, of services by name, by address, of namespaces, of pods.
+    let rows: [(&str, (Object, bool), [usize; 5]); 17] = [
+        ("an endpoint goes and another comes", told(slice_of(7, "1 2 4")), [0, 1, 2, 0, 0]),
+        ("a slice as it was", told(slice_of(7, "1 2 4")), [0; 5]),
+        ("an endpoint comes", told(slice_of(7, "1 2 3 4")), [0, 1, 1, 0, 0]),
+        ("a slice goes", gone(slice_of(7, "1")), [1, 1, 4, 0, 0]),
+        ("and comes", told(slice_of(7, "1")), [1, 1, 1, 0, 0]),
+        ("a slice of nothing that is known", told(slice("a/x-1", "x", "10.250.0.1", "")), [0, 1, 1, 0, 0]),
+        ("a service has other ports", told(service_of(7, "http:80/tcp")), [0, 1, 0, 0, 0]),
+        ("it is as it was", told(service_of(7, "http:80/tcp")), [0; 5]),
+        ("it has another address", told(service("a/s7", "10.97.0.1", "")), [1, 1, 2, 0, 0]),
+        ("it goes", gone(service_of(7, "")), [1, 1, 1, 0, 0]),
+        ("a namespace comes", told(namespace("c")), [0, 0, 0, 1, 0]),
+        ("it is as it was", told(namespace("c")), [0; 5]),
+        ("one goes in which services lie", gone(namespace("a")), [199, 0, 0, 1, 0]),
+        ("a pod has another address", told(pod_of(7, "1 3")), [0, 0, 0, 0, 3]),
+        ("it is as it was", told(pod_of(7, "1 3")), [0; 5]),
+        ("it is about to go", told(to_go(pod_of(7, "1 3"))), [0, 0, 0, 0, 2]),
+        ("it goes", gone(pod_of(7, "1 3")), [0, 0, 0, 0, 2]),
     ];
     let stores = |cluster: &Cluster| {
         let index = &cluster.index;
-        let Directory { by_name, by_address } = &index.services;
-        [by_name.stores(), by_address.stores(), index.namespaces.stores(), index.pods.stores()]
+        let Directory { entries, by_name, by_address } = &index.services;
+        let [namespaces, pods] = [index.namespaces.stores(), index.pods.stores()];
+        [entries.stores(), by_name.stores(), by_address.stores(), namespaces, pods]
     };
     for (what, (object, is_there), expected) in rows {
         let before = stores(&cluster);

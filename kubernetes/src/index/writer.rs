@@ -276,11 +276,16 @@ impl Writer {
 
     fn set_namespace(&mut self, name: &str, is_known: bool) {
         let name = name.to_ascii_lowercase();
-        let namespace = self.namespace(name.as_bytes()).0.clone();
+        let (namespace, services) = self.namespace(name.as_bytes());
+        let (namespace, has_services) = (namespace.clone(), *services > 0);
         if namespace.is_known.swap(is_known, Relaxed) != is_known {
             let entry = is_known.then(|| namespace.clone());
             let is_it = |other: &Arc<Namespace>| other.name == namespace.name;
             self.index.namespaces.set(hash_of(&namespace.name), is_it, entry);
+            // Most come before their services, and go after them.
+            if has_services && self.first.is_none() {
+                Which::ALL.iter().for_each(|which| which.of(&self.index).look_again(&namespace));
+            }
             self.changed();
         }
         self.forget(&namespace);

@@ -1,0 +1,57 @@
+//! Workers read entries while the writer changes them: what they find is whole, and of the name that they looked for.
+
+use loom::sync::Arc;
+use loom::thread;
+use models::entries::Entries;
+use models::explore;
+
+const FIRST: u32 = 1;
+const SECOND: u32 = 2;
+
+/// One cell, so that what comes takes the place of what went.
+fn filled() -> Arc<Entries> {
+    let entries = Arc::new(Entries::new(1));
+    entries.set(FIRST, Some(10));
+    entries
+}
+
+#[test]
+fn an_entry_is_found_as_it_was_or_as_it_is_and_never_half_written() {
+    explore(|| {
+        let entries = filled();
+        let changing = {
+            let entries = entries.clone();
+            thread::spawn(move || {
+                entries.set(FIRST, Some(11));
+                entries.set(FIRST, Some(12));
+            })
+        };
+        let seen = [entries.find(FIRST), entries.find(FIRST)];
+        let seen: Vec<_> = seen.into_iter().flatten().collect();
+        assert!(seen.iter().all(|seen| [[10; 2], [11; 2], [12; 2]].contains(seen)), "{seen:?}");
+        assert!(seen.is_sorted(), "{seen:?}");
+        changing.join().unwrap();
+        assert_eq!(entries.find(FIRST), Some([12; 2]));
+    });
+}
+
+#[test]
+fn what_takes_the_place_of_another_is_not_taken_for_it() {
+    explore(|| {
+        let entries = filled();
+        let changing = {
+            let entries = entries.clone();
+            thread::spawn(move || {
+                entries.set(FIRST, None);
+                entries.set(SECOND, Some(20));
+            })
+        };
+        let first = entries.find(FIRST);
+        assert!([None, Some([10; 2])].contains(&first), "{first:?}");
+        let second = entries.find(SECOND);
+        assert!([None, Some([20; 2])].contains(&second), "{second:?}");
+        assert!(second.is_none() || entries.find(FIRST).is_none(), "it is gone, and found");
+        changing.join().unwrap();
+        assert_eq!([FIRST, SECOND].map(|name| entries.find(name)), [None, Some([20; 2])]);
+    });
+}
