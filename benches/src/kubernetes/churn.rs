@@ -77,8 +77,7 @@ pub(super) fn measure(plan: &ChurnPlan<'_>) -> Result<Vec<Round>> {
     let mut server = start(plan, &api)?;
     let cluster = Workload::new(&[Ask { kind: Kind::File(names), weight: 1 }], 1)?;
     let of_hosts = Workload::new(&[Ask { kind: Kind::Hosts(HOSTS), weight: 1 }], 1)?;
-    let closed = FloodPlan { window: plan.window, ..flood_plan(plan, DNS) };
-    let same_names = FloodPlan { window: plan.window, ..flood_plan(plan, SAME_NAMES) };
+    let [closed, same_names] = [DNS, SAME_NAMES].map(|port| flood_plan(plan, port));
     let timed = FloodPlan { pace: Pace::Open(plan.rate), ..closed.clone() };
     let mut rounds = Vec::new();
     for number in 0..plan.rounds {
@@ -117,7 +116,9 @@ fn start(plan: &ChurnPlan<'_>, api: &Scripted) -> Result<Started> {
 }
 
 fn flood_plan(plan: &ChurnPlan<'_>, port: u16) -> FloodPlan {
-    FloodPlan::closed(vec![SocketAddr::new(Who::Localdns.address(), port)], vec![plan.load_core])
+    let targets = vec![SocketAddr::new(Who::Localdns.address(), port)];
+    let (warmup, window) = (plan.window / 2, plan.window);
+    FloodPlan { warmup, window, ..FloodPlan::closed(targets, vec![plan.load_core]) }
 }
 
 fn load(server: &mut Started, plan: &FloodPlan, workload: &Workload) -> Result<Load> {
