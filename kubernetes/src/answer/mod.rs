@@ -30,7 +30,7 @@ pub use self::transfer::{Progress, Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
 use self::ports::{MOST_LOOKS, MeantPorts};
-use crate::index::{Directory, Index, Leads, Service, Unknown};
+use crate::index::{Directory, Index, Leads, Service, Unknown, named};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
 /// How a cluster's zones are answered: what a `kubernetes` directive says, but for what is followed.
@@ -276,14 +276,15 @@ impl Responder {
         directory: &Directory,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
-        let service = directory.get(below.key).filter(|service| service.namespace.is_known());
+        let place = directory.of_name(below.key);
+        let service = named(&place, below.key).filter(|service| service.namespace.is_known());
         let Some(service) = service else { return question.absent(kinds) };
         if below.is_bare()
             && matches!(question.query.rtype, RType::A | RType::AAAA)
             && service.leads() != Leads::Elsewhere
         {
             let lack = self.lack(question, service.leads(), service.has_endpoints());
-            return lack.unwrap_or_else(|| self.ready(question, &service, reply));
+            return lack.unwrap_or_else(|| self.ready(question, service, reply));
         }
         let Some(target) = service.target() else { return question.absent(kinds) };
         if below.topology.is_some() && *target != Target::Headless {
@@ -295,11 +296,11 @@ impl Responder {
                 question.absent(&[Kind::Slice])
             }
             Target::ClusterIps(addresses) if below.endpoint.is_none() => {
-                self.cluster_ips(question, below, &service, addresses, reply)
+                self.cluster_ips(question, below, service, addresses, reply)
             }
             Target::ClusterIps(_) | Target::Headless => match question.unknown.first_of(&[Kind::Slice]) {
                 Some(kind) => ZoneAnswer::Unknown(kind),
-                None => self.endpoints(question, below, &service, reply),
+                None => self.endpoints(question, below, service, reply),
             },
         }
     }

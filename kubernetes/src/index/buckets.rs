@@ -15,8 +15,7 @@ pub(crate) struct Buckets<T> {
     stores: AtomicUsize,
 }
 
-/// Entries with their hashes. Most buckets have one or none: it stands where the bucket does, and nothing else is read.
-#[repr(C)]
+/// Entries with their hashes. Most buckets have one or none: it stands where the bucket does.
 struct Bucket<T> {
     first: (u64, T),
     others: Box<[(u64, T)]>,

@@ -1,5 +1,5 @@
-//! A table whose entries are one line of the processor's cache each, side by side in memory: what nearly all ask for is read here, in
-//! one step. It has some of what there is: what is not found here may be elsewhere.
+//! A table whose entries are one line of the processor's cache each, side by side in memory: what nearly all ask for is read here. It
+//! has some of what there is: what is not found here may be elsewhere.
 
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
@@ -18,7 +18,7 @@ pub(crate) struct Cells<const WORDS: usize> {
 /// With seven words, a line of the cache.
 #[repr(align(64))]
 struct Cell<const WORDS: usize> {
-    /// How often it was written, in its upper half, odd while it is; below that, the head of what it has.
+    /// A number that grows by two with each writing, in its upper half, odd meanwhile; below that, the head of what it has.
     head: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -49,10 +49,10 @@ impl<const WORDS: usize> Cells<WORDS> {
         may: impl Fn(u32) -> bool,
         is: impl Fn(&Content<WORDS>) -> bool,
     ) -> Option<Content<WORDS>> {
-        self.near(hash).find_map(|cell| {
-            let content = cell.read(&may)?;
-            is(&content).then_some(content)
-        })
+        // Nothing lies behind a cell that was never written: it would have been put there.
+        let written = self.near(hash).take_while(|cell| cell.head.load(Relaxed) != 0);
+        let mut contents = written.filter_map(|cell| cell.read(&may));
+        contents.find(|content| is(content))
     }
 
     /// Puts this in place of what `is` is true of, if there is room; else nothing that `is` is true of is left.
@@ -67,10 +67,23 @@ impl<const WORDS: usize> Cells<WORDS> {
         let Some(cell) = self.near(hash).find(known).or_else(|| self.near(hash).find(free)) else { return };
         let content = content.unwrap_or(Content { head: 0, words: [0; WORDS] });
         if cell.read(|_| true) != Some(content) {
-            cell.write(content);
-            #[cfg(test)]
-            self.stores.fetch_add(1, Relaxed);
+            self.write(cell, content);
         }
+    }
+
+    /// Takes away what is true of.
+    pub(crate) fn clear_where(&self, is: impl Fn(&Content<WORDS>) -> bool) {
+        for cell in &self.cells {
+            if cell.read(|head| head != 0).is_some_and(|content| is(&content)) {
+                self.write(cell, Content { head: 0, words: [0; WORDS] });
+            }
+        }
+    }
+
+    fn write(&self, cell: &Cell<WORDS>, content: Content<WORDS>) {
+        cell.write(content);
+        #[cfg(test)]
+        self.stores.fetch_add(1, Relaxed);
     }
 
     /// Where something of this hash can be.
@@ -129,7 +142,7 @@ impl<const WORDS: usize> Cell<WORDS> {
 
 /// The bit of a head that says that its cell is written.
 const WRITING: u64 = 1 << 32;
-/// So many cells are looked at: with 10,000 in 16,384 cells, one in seventy finds no room.
+/// So many cells are looked at: with 10,000 in 16,384 cells, one in seventy finds no room, which is looked for again when it changes.
 const NEAR: usize = 8;
 
 #[cfg(test)]

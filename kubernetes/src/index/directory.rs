@@ -7,7 +7,7 @@ use kubernetes_api::objects::Kind;
 use wire::hash_of;
 
 use super::service::{Has, Namespace, Service};
-use super::{Directory, Index, Listed, hash_of_address};
+use super::{Directory, Index, Listed, ServiceEntry, hash_of_address};
 
 /// Services, or imports.
 #[derive(Clone, Copy)]
@@ -52,51 +52,57 @@ impl Directory {
         services
     }
 
-    /// Makes these all its services, and lets the addresses lead to them that are their own. Where all that makes them is known, so do
-    /// those of their endpoints, and there are entries of them.
-    pub(super) fn fill<'s>(&self, services: impl Iterator<Item = &'s Arc<Service>>, is_whole: bool) {
+    /// Makes these all its services, and lets the addresses lead to them that are their own, with those of their endpoints or
+    /// without.
+    pub(super) fn fill<'s>(&self, services: impl Iterator<Item = &'s Arc<Service>>, endpoints: bool) {
         let named = |service: &Arc<Service>| (hash_of(service.key()), service.clone());
         let names: Vec<_> = services.map(named).collect();
+        self.entries.clear(|_| true);
         self.by_name.fill(&names);
+        self.show();
         let count =
-            |(_, service): &(_, Arc<Service>)| 1 + if is_whole { service.endpoint_count() } else { 0 };
+            |(_, service): &(_, Arc<Service>)| 1 + if endpoints { service.endpoint_count() } else { 0 };
         let mut addresses = Vec::with_capacity(names.iter().map(count).sum());
         for (name, service) in &names {
-            let own = service.addresses(is_whole).into_iter();
+            let own = service.addresses(endpoints).into_iter();
             addresses.extend(own.map(|(has, address)| (hash_of_had(has, address), *name)));
-            if is_whole {
-                self.entries.put(*name, service.key(), Some(service));
-            }
         }
         drop(names);
         self.by_address.fill(&addresses);
     }
 
-    /// Looks again at the services of a namespace that came or went: there are entries of what is found.
-    pub(super) fn look_again(&self, namespace: &Arc<Namespace>) {
+    /// Has entries of all services that are found.
+    pub(super) fn show(&self) {
         self.by_name.each(|service| {
-            if Arc::ptr_eq(&service.namespace, namespace) {
-                self.entries.put(hash_of(service.key()), service.key(), Some(service));
-            }
+            self.entries.put(hash_of(service.key()), service.key(), ServiceEntry::of(service));
         });
     }
 
-    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, as [`Self::fill`] does.
+    /// Has no entries of what lies in this namespace.
+    pub(super) fn hide(&self, namespace: &Namespace) {
+        self.entries.clear(|entry| entry.lies_in(&namespace.name));
+    }
+
+    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, with those of its
+    /// endpoints or without. Its bucket alone says which of both is found: an entry goes before it, where it is to change, and comes
+    /// after it.
     pub(super) fn replace(
         &self,
         name: &[u8],
         old: Option<&Service>,
         new: Option<Arc<Service>>,
-        is_whole: bool,
+        endpoints: bool,
     ) {
-        let addresses = |service: &Service| service.addresses(is_whole);
+        let addresses = |service: &Service| service.addresses(endpoints);
         let before = old.map(addresses).unwrap_or_default();
         let after = new.as_deref().map(addresses).unwrap_or_default();
         let hash = hash_of(name);
-        if is_whole {
-            self.entries.put(hash, name, new.as_deref());
+        let entry = new.as_deref().and_then(ServiceEntry::of);
+        if self.entries.get(hash, name) != entry {
+            self.entries.put(hash, name, None);
         }
         self.by_name.set(hash, |service| service.key() == name, new);
+        self.entries.put(hash, name, entry);
         let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
         // Both are in order, and most are in both.
         loop {

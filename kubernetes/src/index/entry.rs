@@ -8,9 +8,9 @@ use super::service::{Leads, Service};
 /// What most queries read of a service: A and AAAA of its own name, where few addresses stand there. Its namespace is there, and its
 /// name leads to addresses.
 ///
-/// A query for it reads one cell: each other place costs as much as all that is done with it, where the cluster is larger than the
-/// processor's cache.
-#[derive(Clone, Copy)]
+/// A query for it reads its cell, and those before it that others of its hash have: each other place costs as much as all that is done
+/// with it, where the cluster is larger than the processor's cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServiceEntry {
     flags: u8,
     /// Where the name ends.
@@ -27,7 +27,7 @@ pub(crate) type Entries = Cells<{ ROOM / 8 }>;
 
 impl ServiceEntry {
     /// Of a service that is found, and has room here.
-    fn of(service: &Service) -> Option<Self> {
+    pub(super) fn of(service: &Service) -> Option<Self> {
         let flags = match service.leads() {
             Leads::ToItself => IS_THERE,
             Leads::ToEndpoints => IS_THERE | TO_ENDPOINTS,
@@ -62,6 +62,12 @@ impl ServiceEntry {
             RType::A => self.octets.get(key_end..v4_end),
             _ => self.octets.get(v4_end..v6_end),
         }
+    }
+
+    /// Whether it is of this namespace: the second label of its name.
+    pub(super) fn lies_in(&self, namespace: &[u8]) -> bool {
+        let label = 1 + usize::from(self.octets[0]);
+        self.octets.get(label + 1..usize::from(self.key_end)) == Some(namespace)
     }
 
     #[inline]
@@ -100,20 +106,33 @@ impl Entries {
         found.as_ref().map(ServiceEntry::from_cell)
     }
 
-    /// Has what there is to have of the service of this name now.
-    pub(super) fn put(&self, hash: u64, key: &[u8], service: Option<&Service>) {
-        let entry = service.and_then(ServiceEntry::of).map(ServiceEntry::to_cell);
+    /// Has this of the service of this name now, where there is room.
+    pub(super) fn put(&self, hash: u64, key: &[u8], entry: Option<ServiceEntry>) {
+        let entry = entry.map(ServiceEntry::to_cell);
         self.set(hash, |content| ServiceEntry::from_cell(content).is_named(key), entry);
+    }
+
+    /// Has none of these any more.
+    pub(super) fn clear(&self, which: impl Fn(&ServiceEntry) -> bool) {
+        self.clear_where(|content| which(&ServiceEntry::from_cell(content)));
     }
 }
 
-/// Writes parts behind what is written; where that ends now, or `None` where they have no room.
-fn put<'p>(octets: &mut [u8; ROOM], end: &mut usize, parts: impl Iterator<Item = &'p [u8]>) -> Option<u8> {
+/// Writes parts behind what is written; where that ends now, or `None` where not all have room: nothing is written then.
+fn put<'p>(
+    octets: &mut [u8; ROOM],
+    end: &mut usize,
+    parts: impl Iterator<Item = &'p [u8]> + Clone,
+) -> Option<u8> {
+    let all = *end + parts.clone().map(<[u8]>::len).sum::<usize>();
+    let mut room = octets.get_mut(*end..all)?;
     for part in parts {
-        octets.get_mut(*end..*end + part.len())?.copy_from_slice(part);
-        *end += part.len();
+        let (place, rest) = room.split_at_mut(part.len());
+        place.copy_from_slice(part);
+        room = rest;
     }
-    Some(*end as u8)
+    *end = all;
+    Some(all as u8)
 }
 
 /// Octets of a name and of addresses: a cell takes 64 with all else that it has.
@@ -162,6 +181,18 @@ mod tests {
                         true => "NODATA cluster.local.".to_owned(),
                         false => records.join(", "),
                     };
+                    let key = super::super::key(name, namespace).expect("labels");
+                    let entry = cluster.index.services.entry(&key);
+                    // One that leads to nothing but endpoints of addresses has each once, as its own would be.
+                    let room = 56 - key.len().min(56);
+                    let [v4_octets, v6_octets] = [4 * v4, 16 * v6];
+                    let has_room = match rtype {
+                        "A" => v4_octets <= room,
+                        _ => v4_octets + v6_octets <= room,
+                    };
+                    let rtype_of = if rtype == "A" { RType::A } else { RType::AAAA };
+                    let has = entry.is_some_and(|entry| entry.addresses(rtype_of).is_some());
+                    assert_eq!(has, has_room && key.len() <= 56, "{namespace}/{name} {target} {rtype}");
                     let question = format!("{name}.{namespace}.svc.cluster.local {rtype}");
                     assert_eq!(cluster.ask(&question), expected, "{namespace}/{name} {target} {rtype}");
                 }

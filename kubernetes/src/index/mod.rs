@@ -8,7 +8,7 @@
 //! namespace, pod       -> bucket
 //! ```
 //! Once the first lists are there, a change of one object costs its service with its cell, and the buckets that this and the addresses
-//! that came or went lie in.
+//! that came or went lie in; a namespace that services lie in, a look at all cells when it goes, and at all services when it comes.
 
 mod buckets;
 mod cells;
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use wire::hash_of;
 
-use buckets::Buckets;
+use buckets::{BucketView, Buckets};
 use directory::hash_of_had;
 use kinds::Kinds;
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
@@ -108,7 +108,7 @@ pub struct Unknown(u8);
 
 /// Services by name, and by the addresses that lead back to them.
 pub(crate) struct Directory {
-    /// Once all that makes them is known.
+    /// Of those that are found and few addresses stand at, where there is room.
     entries: Entries,
     by_name: Buckets<Arc<Service>>,
     /// The hash of a service's name at the hash of each of its addresses and of how it has it: whose address it is, the service
@@ -259,9 +259,14 @@ impl Directory {
         self.entries.get(hash_of(key), key)
     }
 
+    /// Where the service of this name is, if there is one: [`named`] finds it there.
+    pub(crate) fn of_name(&self, key: &[u8]) -> BucketView<Arc<Service>> {
+        self.by_name.of(hash_of(key))
+    }
+
     /// The service of this name.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
-        self.by_name.of(hash_of(key)).find(|service| service.key() == key).cloned()
+        named(&self.of_name(key), key).cloned()
     }
 
     /// The services that an address leads back to, by name. Of more than a message has room for that are reached there from
@@ -283,6 +288,11 @@ impl Directory {
         services.dedup_by(|one, other| one.key() == other.key());
         services
     }
+}
+
+/// The service of this name.
+pub(crate) fn named<'f>(found: &'f BucketView<Arc<Service>>, key: &[u8]) -> Option<&'f Arc<Service>> {
+    found.find(|service| service.key() == key)
 }
 
 fn hash_of_address(address: IpAddr) -> u64 {

@@ -193,7 +193,7 @@ impl Service {
     }
 
     /// The addresses of one family at its own name.
-    pub(super) fn data(&self, rtype: RType) -> impl Iterator<Item = &[u8]> {
+    pub(super) fn data(&self, rtype: RType) -> impl Iterator<Item = &[u8]> + Clone {
         let octets = RECORD + if rtype == RType::A { 4 } else { 16 };
         self.ready(rtype).chunks(octets).map(|record| &record[RECORD..])
     }

@@ -188,7 +188,8 @@ proptest! {
     }
 }
 
-/// Who reads another bucket meanwhile sees nothing of it, and nothing that is copied grows with the cluster.
+/// Who reads another bucket meanwhile sees nothing of it, and nothing that is copied grows with the cluster, but where a namespace goes
+/// that services lie in.
 #[test]
 fn a_change_of_one_object_replaces_its_own_entry_and_bucket_and_those_of_addresses_that_came_or_went() {
     const SERVICES: usize = 200;
@@ -215,12 +216,12 @@ fn a_change_of_one_object_replaces_its_own_entry_and_bucket_and_those_of_address
         ("an endpoint goes and another comes", told(slice_of(7, "1 2 4")), [0, 1, 2, 0, 0]),
         ("a slice as it was", told(slice_of(7, "1 2 4")), [0; 5]),
         ("an endpoint comes", told(slice_of(7, "1 2 3 4")), [0, 1, 1, 0, 0]),
-        ("a slice goes", gone(slice_of(7, "1")), [1, 1, 4, 0, 0]),
-        ("and comes", told(slice_of(7, "1")), [1, 1, 1, 0, 0]),
+        ("a slice goes", gone(slice_of(7, "1")), [2, 1, 4, 0, 0]),
+        ("and comes", told(slice_of(7, "1")), [2, 1, 1, 0, 0]),
         ("a slice of nothing that is known", told(slice("a/x-1", "x", "10.250.0.1", "")), [0, 1, 1, 0, 0]),
         ("a service has other ports", told(service_of(7, "http:80/tcp")), [0, 1, 0, 0, 0]),
         ("it is as it was", told(service_of(7, "http:80/tcp")), [0; 5]),
-        ("it has another address", told(service("a/s7", "10.97.0.1", "")), [1, 1, 2, 0, 0]),
+        ("it has another address", told(service("a/s7", "10.97.0.1", "")), [2, 1, 2, 0, 0]),
         ("it goes", gone(service_of(7, "")), [1, 1, 1, 0, 0]),
         ("a namespace comes", told(namespace("c")), [0, 0, 0, 1, 0]),
         ("it is as it was", told(namespace("c")), [0; 5]),
@@ -249,6 +250,37 @@ fn a_change_of_one_object_replaces_its_own_entry_and_bucket_and_those_of_address
         let replaced: Vec<_> = after.iter().zip(before).map(|(after, before)| after - before).collect();
         assert_eq!(replaced, expected, "{what}");
     }
+}
+
+#[test]
+fn there_are_entries_of_what_lies_in_namespaces_that_are_known() {
+    let objects = [
+        namespace("a"),
+        service("a/x", "10.96.0.1", ""),
+        service("b/x", "10.96.0.2", ""),
+        import("a/y", "10.112.0.1", ""),
+    ];
+    let wants = Wants { endpoints: true, imports: true, ..Wants::default() };
+    let mut cluster = Cluster::of(&wants, rules("cluster.local"), objects);
+    let counts = |cluster: &Cluster| {
+        [&cluster.index.services, &cluster.index.imports].map(|directory| directory.entries.count())
+    };
+    assert_eq!(counts(&cluster), [1, 1]);
+    cluster.writer.delete(Kind::Namespace, key_of(&namespace("a")).1);
+    assert_eq!(counts(&cluster), [0, 0]);
+    assert_eq!(cluster.ask("x.a.svc.cluster.local A"), "NXDOMAIN cluster.local.");
+    cluster.writer.apply(namespace("a"));
+    assert_eq!(counts(&cluster), [1, 1]);
+    cluster.writer.begin(Kind::Namespace);
+    ["a", "b"].into_iter().for_each(|name| cluster.writer.apply(namespace(name)));
+    assert_eq!(cluster.ask("x.b.svc.cluster.local A"), "A 10.96.0.2");
+    assert_eq!(counts(&cluster), [1, 1], "those of a list come together");
+    cluster.writer.complete(Kind::Namespace);
+    assert_eq!(counts(&cluster), [2, 1]);
+    cluster.writer.begin(Kind::Namespace);
+    cluster.writer.apply(namespace("b"));
+    cluster.writer.complete(Kind::Namespace);
+    assert_eq!(counts(&cluster), [1, 0]);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Puts what the API tells into the index.
 
+mod namespaces;
+
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-use wire::hash_of;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::directory::Which;
 use super::first::FirstServices;
@@ -42,6 +42,8 @@ pub struct Writer {
     addresses: Addresses,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
+    /// Whether some came that services lie in, and entries of these are missing.
+    has_new_namespaces: bool,
     /// Services, and imports, until every kind but pods is known. Before that endpoints' addresses lead back to none of them: nobody
     /// may know yet what else they lead to.
     first: Option<[FirstServices; 2]>,
@@ -104,6 +106,7 @@ impl Writer {
             pods: HashMap::default(),
             addresses: Addresses::default(),
             namespaces: HashMap::default(),
+            has_new_namespaces: false,
             first: Some(Default::default()),
         }
     }
@@ -250,47 +253,6 @@ impl Writer {
         self.changed();
     }
 
-    /// The namespace of a service that did or did not lie there, and will or will not.
-    fn lie_in(&mut self, name: &[u8], before: bool, after: bool) -> Arc<Namespace> {
-        let (namespace, services) = self.namespace(name);
-        *services = *services + usize::from(after) - usize::from(before);
-        let namespace = namespace.clone();
-        self.forget(&namespace);
-        namespace
-    }
-
-    fn namespace(&mut self, name: &[u8]) -> &mut (Arc<Namespace>, usize) {
-        self.namespaces.entry_ref(name).or_insert_with(|| {
-            (Arc::new(Namespace { name: name.into(), is_known: AtomicBool::new(false) }), 0)
-        })
-    }
-
-    /// Forgets a namespace that the API does not have and nothing lies in.
-    fn forget(&mut self, namespace: &Namespace) {
-        if !namespace.is_known()
-            && self.namespaces.get(&*namespace.name).is_some_and(|(_, services)| *services == 0)
-        {
-            self.namespaces.remove(&*namespace.name);
-        }
-    }
-
-    fn set_namespace(&mut self, name: &str, is_known: bool) {
-        let name = name.to_ascii_lowercase();
-        let (namespace, services) = self.namespace(name.as_bytes());
-        let (namespace, has_services) = (namespace.clone(), *services > 0);
-        if namespace.is_known.swap(is_known, Relaxed) != is_known {
-            let entry = is_known.then(|| namespace.clone());
-            let is_it = |other: &Arc<Namespace>| other.name == namespace.name;
-            self.index.namespaces.set(hash_of(&namespace.name), is_it, entry);
-            // Most come before their services, and go after them.
-            if has_services && self.first.is_none() {
-                Which::ALL.iter().for_each(|which| which.of(&self.index).look_again(&namespace));
-            }
-            self.changed();
-        }
-        self.forget(&namespace);
-    }
-
     fn set_pod(&mut self, of: &Arc<ObjectKey>, pod: Option<Pod>) {
         let pod = pod.map(Arc::new);
         let old = match &pod {
@@ -355,6 +317,7 @@ impl Writer {
             gone.iter().for_each(|key| self.set(kind, key, None));
         }
         self.listing &= !bit(kind);
+        self.show_namespaces();
         self.show_first(kind, is_last);
     }
 
