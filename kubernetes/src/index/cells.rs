@@ -26,7 +26,7 @@ struct Cell<const WORDS: usize> {
 /// What a cell has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Content<const WORDS: usize> {
-    /// Any number but 0.
+    /// Any number but 0, which says that there is nothing.
     pub(crate) head: u32,
     pub(crate) words: [u64; WORDS],
 }
@@ -71,7 +71,7 @@ impl<const WORDS: usize> Cells<WORDS> {
         }
     }
 
-    /// Takes away what is true of.
+    /// Takes away what `is` is true of.
     pub(crate) fn clear_where(&self, is: impl Fn(&Content<WORDS>) -> bool) {
         for cell in &self.cells {
             if cell.read(|head| head != 0).is_some_and(|content| is(&content)) {
@@ -142,7 +142,8 @@ impl<const WORDS: usize> Cell<WORDS> {
 
 /// The bit of a head that says that its cell is written.
 const WRITING: u64 = 1 << 32;
-/// So many cells are looked at: with 10,000 in 16,384 cells, one in seventy finds no room, which is looked for again when it changes.
+/// So many cells are looked at: with 10,000 in 16,384 cells, one in seventy finds no room where they come in no order, and room is
+/// looked for again when it is put again.
 const NEAR: usize = 8;
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Directory {
         let names: Vec<_> = services.map(named).collect();
         self.entries.clear(|_| true);
         self.by_name.fill(&names);
-        self.show();
+        self.show(|_| true);
         let count =
             |(_, service): &(_, Arc<Service>)| 1 + if endpoints { service.endpoint_count() } else { 0 };
         let mut addresses = Vec::with_capacity(names.iter().map(count).sum());
@@ -71,16 +71,18 @@ impl Directory {
         self.by_address.fill(&addresses);
     }
 
-    /// Has entries of all services that are found.
-    pub(super) fn show(&self) {
+    /// Has entries of the services that lie in these namespaces.
+    pub(super) fn show(&self, is_shown: impl Fn(&Namespace) -> bool) {
         self.by_name.each(|service| {
-            self.entries.put(hash_of(service.key()), service.key(), ServiceEntry::of(service));
+            if is_shown(&service.namespace) {
+                self.entries.put(hash_of(service.key()), service.key(), ServiceEntry::of(service));
+            }
         });
     }
 
-    /// Has no entries of what lies in this namespace.
-    pub(super) fn hide(&self, namespace: &Namespace) {
-        self.entries.clear(|entry| entry.lies_in(&namespace.name));
+    /// Has no entries of what lies in these namespaces, by their names.
+    pub(super) fn hide(&self, is_gone: impl Fn(&[u8]) -> bool) {
+        self.entries.clear(|entry| is_gone(entry.namespace()));
     }
 
     /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, with those of its

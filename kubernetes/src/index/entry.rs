@@ -8,7 +8,7 @@ use super::service::{Leads, Service};
 /// What most queries read of a service: A and AAAA of its own name, where few addresses stand there. Its namespace is there, and its
 /// name leads to addresses.
 ///
-/// A query for it reads its cell, and those before it that others of its hash have: each other place costs as much as all that is done
+/// A query for it reads its cell, and those before it that are other names' near its hash: each other place costs as much as all that is done
 /// with it, where the cluster is larger than the processor's cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServiceEntry {
@@ -64,10 +64,10 @@ impl ServiceEntry {
         }
     }
 
-    /// Whether it is of this namespace: the second label of its name.
-    pub(super) fn lies_in(&self, namespace: &[u8]) -> bool {
+    /// The namespace that it lies in: the second label of its name.
+    pub(super) fn namespace(&self) -> &[u8] {
         let label = 1 + usize::from(self.octets[0]);
-        self.octets.get(label + 1..usize::from(self.key_end)) == Some(namespace)
+        self.octets.get(label + 1..usize::from(self.key_end)).unwrap_or_default()
     }
 
     #[inline]

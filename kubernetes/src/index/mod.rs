@@ -48,6 +48,7 @@ pub use writer::{Watcher, Writer};
 
 /// By names that are chosen by strangers.
 type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
+type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 
 /// Something that an index knows.
 pub(crate) enum Known<'k> {

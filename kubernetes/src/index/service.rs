@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Acquire};
 
 use wire::{Class, RType};
 
@@ -100,7 +100,7 @@ pub(crate) struct Namespace {
 impl Namespace {
     #[inline]
     pub(crate) fn is_known(&self) -> bool {
-        self.is_known.load(Relaxed)
+        self.is_known.load(Acquire)
     }
 }
 

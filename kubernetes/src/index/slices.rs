@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use kubernetes_api::objects::{ObjectKey, Slice};
 
-use super::HashMap;
-use super::key;
+use super::{HashMap, HashSet, key};
 
 /// Every slice that is known.
 #[derive(Default)]
@@ -36,9 +35,6 @@ pub(super) struct Change {
     /// These, and those that are not the service's any more.
     replaced: HashSet<Arc<ObjectKey>>,
 }
-
-/// By names that are chosen by strangers.
-type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 
 impl Slices {
     /// A slice that is told of, more of which may come at once; what is to be done before that. Of a first list nothing is kept

@@ -3,6 +3,7 @@
 mod namespaces;
 
 use std::mem;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +13,7 @@ use super::pods::Addresses;
 use super::service::{Namespace, Naming, Service};
 use super::sizes::{key_of, octets_of};
 use super::slices::{Changes, Slices};
-use super::{HashMap, Index, bit, key};
+use super::{HashMap, HashSet, Index, bit, key};
 use kubernetes_api::objects::{self, Kind, Object, ObjectKey, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};
 use kubernetes_api::{Asked, Sink, Unreadable};
@@ -42,8 +43,8 @@ pub struct Writer {
     addresses: Addresses,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
-    /// Whether some came that services lie in, and entries of these are missing.
-    has_new_namespaces: bool,
+    /// The names of those that came and that services lie in, whose entries are missing yet.
+    new_namespaces: HashSet<Box<[u8]>>,
     /// Services, and imports, until every kind but pods is known. Before that endpoints' addresses lead back to none of them: nobody
     /// may know yet what else they lead to.
     first: Option<[FirstServices; 2]>,
@@ -106,7 +107,7 @@ impl Writer {
             pods: HashMap::default(),
             addresses: Addresses::default(),
             namespaces: HashMap::default(),
-            has_new_namespaces: false,
+            new_namespaces: HashSet::default(),
             first: Some(Default::default()),
         }
     }
@@ -293,6 +294,7 @@ impl Writer {
         let directories = Which::ALL.map(|which| which.of(&index));
         let is_new = if is_last {
             first.into_iter().zip(directories).for_each(|(first, directory)| first.show_whole(directory));
+            self.new_namespaces.clear();
             true
         } else {
             let shown =
@@ -313,12 +315,16 @@ impl Writer {
             let _changing = index.serials.changing();
             let changes = self.slices.told(gone);
             self.hand_over(changes);
+        } else if kind == Kind::Namespace {
+            let index = self.index.clone();
+            let _changing = index.serials.changing();
+            self.lose_namespaces(&gone);
         } else {
             gone.iter().for_each(|key| self.set(kind, key, None));
         }
         self.listing &= !bit(kind);
-        self.show_namespaces();
         self.show_first(kind, is_last);
+        self.show_namespaces();
     }
 
     fn set(&mut self, kind: Kind, key: &Arc<ObjectKey>, object: Option<Object>) {
@@ -340,7 +346,7 @@ impl Writer {
                     None => {}
                 }
             }
-            (_, Some(Object::Namespace(name))) => self.set_namespace(&name, true),
+            (_, Some(Object::Namespace(name))) => self.tell_namespace(&name, true),
             (_, Some(Object::Pod(pod))) => self.set_pod(key, Some(pod)),
             (Kind::Service, None) => self.set_object(Which::Services, key, None),
             (Kind::ServiceImport, None) => self.set_object(Which::Imports, key, None),
@@ -348,7 +354,7 @@ impl Writer {
                 let gone = self.slices.without(key, self.gathers());
                 self.hand_over(gone);
             }
-            (Kind::Namespace, None) => self.set_namespace(&key.name, false),
+            (Kind::Namespace, None) => self.lose_namespaces(slice::from_ref(key)),
             (Kind::Pod, None) => self.set_pod(key, None),
         }
     }

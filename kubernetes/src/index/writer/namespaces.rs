@@ -1,14 +1,15 @@
 //! Namespaces, and the services that lie in them.
 
+use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Release};
 
-use kubernetes_api::objects::Kind;
+use kubernetes_api::objects::{Kind, ObjectKey};
 use wire::hash_of;
 
 use super::super::directory::Which;
 use super::super::service::Namespace;
-use super::{Writer, bit};
+use super::{HashSet, Writer, bit};
 
 impl Writer {
     /// The namespace of a service that did or did not lie there, and will or will not.
@@ -35,22 +36,36 @@ impl Writer {
         }
     }
 
-    pub(super) fn set_namespace(&mut self, name: &str, is_known: bool) {
+    /// Tells of namespaces that the API does not have any more. There are entries of what is found alone: before that they go, in one
+    /// look for all of them.
+    pub(super) fn lose_namespaces(&mut self, gone: &[Arc<ObjectKey>]) {
+        let names = gone.iter().map(|key| key.name.to_ascii_lowercase().into_bytes());
+        let has_services =
+            |name: &Vec<u8>| self.namespaces.get(name).is_some_and(|(_, services)| *services > 0);
+        let hidden: HashSet<Vec<u8>> = names.filter(has_services).collect();
+        // Most go after their services.
+        if !hidden.is_empty() {
+            let is_hidden = |namespace: &[u8]| hidden.contains(namespace);
+            Which::ALL.iter().for_each(|which| which.of(&self.index).hide(is_hidden));
+        }
+        gone.iter().for_each(|key| self.tell_namespace(&key.name, false));
+    }
+
+    /// Says whether there is a namespace.
+    pub(super) fn tell_namespace(&mut self, name: &str, is_known: bool) {
         let name = name.to_ascii_lowercase();
         let (namespace, services) = self.namespace(name.as_bytes());
         let (namespace, has_services) = (namespace.clone(), *services > 0);
         if namespace.is_known() != is_known {
-            // Most come before their services, and go after them. There are entries of what is found alone: before one that goes is
-            // unknown, and when one that comes is known.
-            if has_services && !is_known {
-                Which::ALL.iter().for_each(|which| which.of(&self.index).hide(&namespace));
-            }
-            namespace.is_known.store(is_known, Relaxed);
+            namespace.is_known.store(is_known, Release);
             let entry = is_known.then(|| namespace.clone());
             let is_it = |other: &Arc<Namespace>| other.name == namespace.name;
             self.index.namespaces.set(hash_of(&namespace.name), is_it, entry);
-            self.has_new_namespaces |= has_services && is_known;
-            self.show_namespaces();
+            // Most come before their services.
+            if has_services && is_known {
+                self.new_namespaces.insert(namespace.name.clone());
+                self.show_namespaces();
+            }
             self.changed();
         }
         self.forget(&namespace);
@@ -58,9 +73,10 @@ impl Writer {
 
     /// Makes the entries that are missing for want of their namespaces: once for all of a list.
     pub(super) fn show_namespaces(&mut self) {
-        if self.has_new_namespaces && self.listing & bit(Kind::Namespace) == 0 {
-            self.has_new_namespaces = false;
-            Which::ALL.iter().for_each(|which| which.of(&self.index).show());
+        if !self.new_namespaces.is_empty() && self.listing & bit(Kind::Namespace) == 0 {
+            let new = mem::take(&mut self.new_namespaces);
+            let is_new = |namespace: &Namespace| new.contains(&namespace.name);
+            Which::ALL.iter().for_each(|which| which.of(&self.index).show(is_new));
         }
     }
 }
