@@ -144,7 +144,4 @@ impl<const WORDS: usize> Cell<WORDS> {
 const WRITING: u64 = 1 << 32;
 /// So many cells are looked at: with 10,000 in 16,384 cells, one in seventy finds no room where they come in no order, and room is
 /// looked for again when it is put again.
-const NEAR: usize = 8;
-
-#[cfg(test)]
-mod tests;
+pub(super) const NEAR: usize = 8;

@@ -320,5 +320,9 @@ const MOST_OF_ADDRESS: usize = 2_048;
 /// Of namespaces.
 const FEW_BUCKETS: usize = 256;
 
+// Not in the file itself, which `models/` compiles as well.
+#[cfg(test)]
+#[path = "cells/tests.rs"]
+mod cells_tests;
 #[cfg(test)]
 mod tests;

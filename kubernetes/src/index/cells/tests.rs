@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::cells::*;
 
 type Numbers = Cells<2>;
 
