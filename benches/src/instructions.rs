@@ -211,7 +211,7 @@ const BUDGETS: [(&str, u64); 9] = [
 ];
 const HOSTS: u64 = 1110;
 const FEW: u64 = 2_000;
-const FURTHER: u64 = 20_000;
+const FURTHER: u64 = 100_000;
 const OUTSTANDING: usize = 64;
 const OUT: &str = "callgrind.out";
 /// Lines of a workload.

@@ -183,7 +183,6 @@ mod tests {
                     };
                     let key = super::super::key(name, namespace).expect("labels");
                     let entry = cluster.index.services.entry(&key);
-                    // One that leads to nothing but endpoints of addresses has each once, as its own would be.
                     let room = 56 - key.len().min(56);
                     let [v4_octets, v6_octets] = [4 * v4, 16 * v6];
                     let has_room = match rtype {
