@@ -124,6 +124,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     });
     let origin = origin(flags, node.as_ref())?;
     let limits = sockets::raise_open_files_limit();
+    let kept = sockets::keep_code_in_memory();
     let runtime = runtime().map_err(|error| text(&error))?;
     let ((fatal, fatal_messages), (handover, handover_heard)) =
         (mpsc::unbounded_channel(), mpsc::unbounded_channel());
@@ -134,6 +135,15 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     life.serves(server.running(), server.leave_taking());
     if let Err(error) = limits {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
+    }
+    if let Err(error) = kept
+        && of_node
+    {
+        let mend = "LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, has it stay";
+        logger.info(
+            None,
+            &format!("where memory runs out the program is read from disk again: {error}; {mend}"),
+        );
     }
     if !server.is_beside_another() {
         say_pid(&life, of_node).inspect_err(|_| {

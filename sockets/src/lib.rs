@@ -26,7 +26,9 @@ pub use inherited::inherited;
 pub use listen::{ListenOptions, ListenSocket, tcp_listener};
 pub use outgoing::{Outgoing, Sent};
 pub use received::{Datagram, Received};
-pub use system::{pin_to_core, raise_open_files_limit, set_time_slice, spawn_with_own_files};
+pub use system::{
+    keep_code_in_memory, pin_to_core, raise_open_files_limit, set_time_slice, spawn_with_own_files,
+};
 pub use upstream::{UpstreamSent, UpstreamSocket};
 
 /// Datagrams taken from or given to the kernel in one call. At 64 a plain echo reaches what the kernel can do

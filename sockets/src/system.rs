@@ -1,7 +1,9 @@
 //! Calls about the process and its threads that the standard library lacks.
 
+use std::fs;
 use std::io;
 use std::mem::zeroed;
+use std::ops::Range;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -24,6 +26,35 @@ pub fn raise_open_files_limit() -> io::Result<(u64, u64)> {
         }
     }
     Ok((before, limit.rlim_cur))
+}
+
+/// Has what this process runs stay in memory once it is there: code, and what is read of the files it was loaded from, is
+/// otherwise the first that the kernel gives up where its control group or the machine runs out of memory, and each query that
+/// needs it again waits for it. Resident is no more than before.
+///
+/// # Errors
+/// What the kernel says; where they are more than `RLIMIT_MEMLOCK` allows `OutOfMemory`, without CAP_IPC_LOCK. What was
+/// locked before the failure stays locked.
+pub fn keep_code_in_memory() -> io::Result<()> {
+    for Range { start, end } in code_of(&fs::read_to_string("/proc/self/maps")?) {
+        // SAFETY: three integers. No memory is written or unmapped, and a range that is no more is an error.
+        if unsafe { libc::syscall(libc::SYS_mlock2, start, end - start, libc::MLOCK_ONFAULT) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Where the files that this process was loaded from lie in memory, but for what can be written (proc(5), `maps`).
+fn code_of(maps: &str) -> impl Iterator<Item = Range<usize>> {
+    maps.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let is_read_alone = words.next()?.starts_with("r-");
+        let is_file = words.nth(3)?.starts_with('/');
+        let [start, end] = [start, end].map(|at| usize::from_str_radix(at, 16).ok());
+        (is_read_alone && is_file).then_some(start?..end?)
+    })
 }
 
 /// Keeps the calling thread on one core, counted from 0.
@@ -104,13 +135,13 @@ mod tests {
             let own = File::open("/dev/null").expect("every machine has it");
             let open = read_dir("/proc/thread-self/fd").expect("it is there").flatten();
             // The last is what reads the directory.
-            let open: Vec<_> = open.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
+            let open: Vec<_> = open.filter_map(|file| fs::read_link(file.path()).ok()).collect();
             say.send((own.as_raw_fd(), open)).expect("it is waited for");
             let _ = ended.recv();
         });
         let (number, open) = said.recv().expect("it says so");
         assert!(!open.iter().any(|file| file.as_os_str() == "/dev/zero"), "{open:?}");
-        let here = std::fs::read_link(format!("/proc/thread-self/fd/{number}")).ok();
+        let here = fs::read_link(format!("/proc/thread-self/fd/{number}")).ok();
         assert_ne!(here.as_deref(), Some("/dev/null".as_ref()));
         assert!(shared.metadata().is_ok(), "it is still open here");
         drop(end);
@@ -120,8 +151,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn a_time_slice_is_brought_into_its_bounds_and_changes_nothing_else() {
-        let read =
-            |file: &str| std::fs::read_to_string(format!("/proc/thread-self/{file}")).unwrap_or_default();
+        let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/{file}")).unwrap_or_default();
         // Behind the name: state, and the nineteenth field is the nice value.
         let nice = || {
             read("stat").rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(16)?.parse::<i32>().ok())
@@ -144,6 +174,21 @@ mod tests {
     }
 
     #[test]
+    fn code_is_what_is_only_read_of_a_file() {
+        let maps = "\
+7f10-7f20 r--p 00000000 fe:00 11 /usr/local/bin/a name
+7f20-7f50 r-xp 00010000 fe:00 11 /usr/local/bin/localdns (deleted)
+7f50-7f60 rw-p 00040000 fe:00 11 /usr/local/bin/localdns
+7f60-7f70 rw-p 00000000 00:00 0
+7f70-7f80 r--p 00000000 00:00 0
+7f80-7f90 r-xp 00000000 00:00 0                          [vdso]
+7f90-7fa0 ---p 00000000 fe:00 12 /lib/x.so
+nonsense
+zz-7fb0 r-xp 0 fe:00 11 /x";
+        assert_eq!(code_of(maps).collect::<Vec<_>>(), [0x7f10..0x7f20, 0x7f20..0x7f50]);
+    }
+
+    #[test]
     #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn the_open_files_limit_ends_at_its_maximum() {
         let (before, now) = raise_open_files_limit().expect("the limit can be raised");
@@ -156,7 +201,7 @@ mod tests {
     fn a_thread_stays_on_its_core_and_other_cores_are_refused() {
         thread::spawn(|| {
             pin_to_core(0).expect("core 0 exists");
-            let status = std::fs::read_to_string("/proc/thread-self/status").expect("readable");
+            let status = fs::read_to_string("/proc/thread-self/status").expect("readable");
             assert!(status.lines().any(|line| line == "Cpus_allowed_list:\t0"), "{status}");
             for core in [1023, 1024, usize::MAX] {
                 let error = pin_to_core(core).expect_err("no such core");

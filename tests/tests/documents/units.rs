@@ -136,6 +136,7 @@ const UNIT: &[(&str, &str, &str)] = &[
     ("Service", "WatchdogSec", "60"),
     ("Service", "OOMScoreAdjust", "-999"),
     ("Service", "LimitNOFILE", "65536"),
+    ("Service", "LimitMEMLOCK", "32M"),
     ("Service", "CapabilityBoundingSet", "CAP_NET_BIND_SERVICE CAP_NET_ADMIN"),
     ("Service", "AmbientCapabilities", "CAP_NET_BIND_SERVICE CAP_NET_ADMIN"),
     ("Service", "NoNewPrivileges", "yes"),

@@ -55,6 +55,55 @@ fn large_cached_answers_asked_over_udp_leave_no_memory_behind() {
 }
 
 #[test]
+fn what_the_server_runs_stays_in_memory_and_what_it_never_ran_is_not_there() {
+    let dns = Dns::start("whoami");
+    assert_eq!(Ask::new("a.example", "A").of(dns.at).status(), "NOERROR");
+    let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", dns.server.pid())).expect("it is ours");
+    let program = tests::binary();
+    let (mut resident, mut all) = (0, 0);
+    for (head, rest) in mappings(&smaps) {
+        if !head.ends_with(program.to_str().expect("a name in ASCII")) || !head.contains(" r-") {
+            continue;
+        }
+        let kib = |key: &str| -> u64 {
+            let line =
+                rest.iter().find_map(|line| line.strip_prefix(key)).unwrap_or_else(|| panic!("no {key}"));
+            line.trim_end_matches("kB").trim().parse().expect("a number")
+        };
+        let flags = rest.iter().find_map(|line| line.strip_prefix("VmFlags:")).expect("they are told");
+        if !flags.split_whitespace().any(|flag| flag == "lo") {
+            let test = "what_the_server_runs_stays_in_memory_and_what_it_never_ran_is_not_there";
+            assert!(!may_lock(), "{head} may be given up");
+            return skip(test, "the limit of locked memory is less than the program");
+        }
+        resident += kib("Rss:");
+        all += kib("Size:");
+    }
+    assert!(0 < resident && resident < all * 9 / 10, "{resident} of {all} KiB");
+}
+
+/// Whether any amount of memory may be locked: CAP_IPC_LOCK is the fifteenth (capability(7)).
+fn may_lock() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("it is there");
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("it is told");
+    u64::from_str_radix(mask.trim(), 16).expect("a mask") >> 14 & 1 == 1
+}
+
+/// Of each mapping its first line, and the others.
+fn mappings(smaps: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut all = Vec::<(&str, Vec<&str>)>::new();
+    for line in smaps.lines() {
+        match all.last_mut() {
+            Some((_, rest)) if line.split(' ').next().is_some_and(|word| word.ends_with(':')) => {
+                rest.push(line)
+            }
+            _ => all.push((line, Vec::new())),
+        }
+    }
+    all
+}
+
+#[test]
 fn names_that_lead_patterns_to_ever_new_states_leave_little_behind() {
     const PATTERNS: usize = 20;
     let pattern =

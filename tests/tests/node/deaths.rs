@@ -32,6 +32,24 @@ fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out() {
 }
 
 #[test]
+fn a_server_that_may_not_keep_its_program_in_memory_says_what_has_it_stay_and_serves() {
+    isolated(|| {
+        let test = "a_server_that_may_not_keep_its_program_in_memory_says_what_has_it_stay_and_serves";
+        if !["nft", "prlimit", "setpriv"].into_iter().all(|program| tool(test, program)) {
+            return;
+        }
+        let lab = Lab::new();
+        let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
+        let server = lab.serve_with(|options| options.through(limited));
+        let said = "where memory runs out the program is read from disk again: \
+                    Cannot allocate memory (os error 12); LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, has it stay";
+        server.wait_for_log(said, PATIENCE);
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        answers_everywhere(US, US);
+    });
+}
+
+#[test]
 fn the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share() {
     isolated(|| {
         let test = "the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share";
