@@ -2,6 +2,8 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use hostsfile::PublishError;
 use refresh::{Keeper, Settings};
@@ -46,6 +48,12 @@ pub fn once(
         match read_file(&file) {
             Ok((text, age)) => drop(keeper.read(&text, age, reading(clock::now()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // It was written, or replaced, while it was read.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                failed = PublishError::Changing(file.clone());
+                thread::sleep(SETTLES);
+                continue;
+            }
             Err(error) => return Err(format!("cannot read {}: {error}", file.display())),
         }
         let base = keeper.base();
@@ -109,4 +117,6 @@ fn failures(outcomes: &[(Question, LookupOutcome)]) -> String {
 
 /// How often a file that others change, or keep locked for 2 s, is read again.
 const TRIES: usize = 5;
+/// How long who writes it has then.
+const SETTLES: Duration = Duration::from_millis(200);
 const DEFAULT_HOSTS: &str = "/etc/localdns/hosts";

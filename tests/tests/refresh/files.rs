@@ -167,6 +167,41 @@ fn a_lock_that_is_held_for_long_is_waited_for() {
     assert_contains!(&fs::read_to_string(&hosts).unwrap(), "192.0.2.1 a.test\n");
 }
 
+/// Others may be writing it, or putting another in its place, at that moment.
+#[test]
+fn a_file_that_is_written_while_it_is_read_is_read_again() {
+    if !tool("a_file_that_is_written_while_it_is_read_is_read_again", "strace") {
+        return;
+    }
+    let directory = tempdir();
+    let file = |name: &str| directory.path().join(name);
+    let upstream = Upstream::start(fresh_ip(), address(1));
+    let (hosts, via) = (file("hosts"), upstream.word());
+    // It is read in many pieces, and each is slow.
+    fs::write(&hosts, format!("192.0.2.98 canary.test\n{}", "# \n".repeat(1 << 20))).unwrap();
+    let refresh = format!("refresh a.test\nrefresh_via {via}");
+    fs::write(file("Corefile"), format!(".:5399 {{\nhosts {} {{\n{refresh}\n}}\n}}\n", hosts.display()))
+        .unwrap();
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-qq", "-e", "trace=openat,open,read", "-e", "inject=read:delay_exit=1000", "-o"]);
+    traced.arg(file("trace"));
+    traced.arg(binary()).args(["refresh", "--once", "-conf"]).arg(file("Corefile")).env_remove(NAMES);
+    let mut traced = traced.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("strace starts");
+    let read = format!("{}\", O_RDONLY", hosts.display());
+    let writes = fs::File::options().append(true).open(&hosts).unwrap();
+    let mut turn = 0;
+    eventually("a second look", Duration::from_secs(40), || {
+        turn += 1;
+        writes.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(turn)).unwrap();
+        let trace = fs::read_to_string(file("trace")).unwrap_or_default();
+        let over = traced.try_wait().expect("a child").is_some();
+        (over || trace.matches(&read).count() > 1).then_some(())
+    });
+    let ended = traced.wait_with_output().expect("a child");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert_contains!(&fs::read_to_string(&hosts).unwrap(), "192.0.2.1 a.test\n");
+}
+
 #[test]
 fn a_timer_that_was_left_beside_the_server_does_no_harm() {
     let node = Node::start(Some("192.0.2.99 canary.test\n"), "refresh a.test", &[EVERY_5_S], address(1));
