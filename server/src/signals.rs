@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
@@ -210,6 +211,11 @@ pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
     let written = writeln!(file, "{}", std::process::id());
     if written.is_err() && file.metadata().is_ok_and(|file| file.is_file()) {
         let _ = std::fs::remove_file(path);
+    }
+    if written.is_ok() {
+        // In a full control group of version 1 whoever asks for memory waits 100 ms at a time for pages that no disk has yet. Nobody
+        // waits for this disk.
+        let _ = thread::Builder::new().name("pidfile".to_owned()).spawn(move || file.sync_all());
     }
     written
 }

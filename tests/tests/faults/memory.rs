@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use tests::{Action, Ask, Dns, Says, Upstream, fresh_ip, skip};
+use tests::{Action, Ask, Dns, Options, Says, Server, Upstream, fresh_ip, port, skip, tool};
 
 /// Sockets of the server's address.
 const SOCKETS: usize = 16;
@@ -80,6 +80,20 @@ fn what_the_server_runs_stays_in_memory_and_what_it_never_ran_is_not_there() {
         all += kib("Size:");
     }
     assert!(0 < resident && resident < all * 9 / 10, "{resident} of {all} KiB");
+}
+
+#[test]
+fn the_pidfile_is_brought_to_its_disk() {
+    if !tool("the_pidfile_is_brought_to_its_disk", "strace") {
+        return;
+    }
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let corefile = format!(".:{} {{\nbind {}\nwhoami\n}}", at.port(), at.ip());
+    // Its own process is the server, and it says on standard error what that calls.
+    let traced = Options::default().through("strace -D -f -y -e trace=fsync");
+    let server = Server::start_with(&corefile, traced);
+    server.wait_for_log("/pid>", Duration::from_secs(20));
+    assert_eq!(Ask::new("a.example", "A").of(at).status(), "NOERROR");
 }
 
 /// Whether any amount of memory may be locked: CAP_IPC_LOCK is the fifteenth (capability(7)).
