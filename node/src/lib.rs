@@ -7,6 +7,7 @@
 mod address;
 mod dhcp;
 pub mod discovery;
+mod ended;
 mod environment;
 mod holder;
 mod host_resolver;
@@ -33,6 +34,7 @@ pub use address::{
     Added, Instead, LINK, LinkName, Ours, added_addresses, ensure_address, remove_addresses, remove_link,
 };
 pub use dhcp::{DHCP_LEASES, dhcp_servers};
+pub use ended::forget_ended;
 pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, SocketKind, holder_of, is_taken_over_udp};
 pub use host_resolver::{HostResolver, HostResolverError, ReadServers};

@@ -217,6 +217,17 @@ impl Rules {
         Ok(holders)
     }
 
+    /// Whether all queries are led away, as far as the kernel says: no other process has leases, and none is about to take them over.
+    pub fn lead_all_away(&mut self) -> bool {
+        let is_other = |holder: &u32| *holder != std::process::id();
+        let is_held = self.holders().map_or(true, |holders| holders.iter().any(is_other));
+        let mut is_planned = |family| {
+            let planned = SetOf::Planned.name(family);
+            self.socket.members(TABLE, planned).map_or(true, |members| !members.is_empty())
+        };
+        !is_held && !Family::BOTH.into_iter().any(&mut is_planned)
+    }
+
     /// Keeps queries to these addresses in their sockets' queues for so long, although nobody has a lease: the next
     /// process is about to take them over.
     ///

@@ -64,7 +64,7 @@ impl Signals {
     /// # Errors
     /// What the kernel says to a thread.
     pub fn hear(self, life: Arc<Life>, asked: mpsc::UnboundedSender<Requested>) -> std::io::Result<()> {
-        let thread = std::thread::Builder::new().name("signals".to_owned());
+        let thread = thread::Builder::new().name("signals".to_owned());
         thread
             .spawn(move || {
                 let Self { runtime, terminate, interrupt, quit, hangup, user1, user2 } = self;

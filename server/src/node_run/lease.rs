@@ -23,7 +23,7 @@ use super::leased::{Lease, Leased};
 use super::written::{self, ReadCorefile};
 use super::{AtStop, Settings, listeners, owners};
 use crate::reloads::Reloads;
-use crate::watchdog::{InPlace, Silent};
+use crate::watchdog::{DNS_PORT, InPlace, Silent};
 use configuration::Configuration;
 use listen::Running;
 use node::discovery::{self, Discovery, ListChange, ListOrigin};
@@ -347,6 +347,16 @@ impl LeaseThread {
     ) -> Result<(), node::NftError> {
         let Some(leases) = &mut self.leases else { return Ok(()) };
         let served: Vec<_> = listeners.iter().map(|one| one.address).collect();
+        let now = Instant::now();
+        let states = self.state.addresses();
+        let is_led_away =
+            |ip: &&IpAddr| states.get(*ip).and_then(|state| state.ends).is_none_or(|ends| ends <= now);
+        let led_away: Vec<_> = addresses.iter().filter(is_led_away).copied().collect();
+        drop(states);
+        // Where that cannot be had, a client with the port of an old connection waits for its own time-out.
+        if !led_away.is_empty() && Rules::open().is_ok_and(|mut rules| rules.lead_all_away()) {
+            let _ = node::forget_ended(&led_away, DNS_PORT);
+        }
         let ended = leases.end_others(&served);
         let renewed = match ended.and_then(|()| leases.renew(addresses, self.settings.lease)) {
             Ok(renewed) => renewed,

@@ -1,7 +1,8 @@
-//! A client's port that has had a connection to the upstream, and has one to us: conntrack is not to mix them up.
+//! A client's port that has had a connection to us, and has one to the upstream, or the other way round: nobody is to mix them up.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
@@ -72,14 +73,50 @@ fn a_connection_that_is_led_away_outlives_the_return_of_another_address() {
     });
 }
 
+#[test]
+fn a_connection_to_the_upstream_from_a_port_that_a_killed_server_knew_ends_at_once_at_the_return() {
+    isolated(|| {
+        if !tool("port again", "nft") {
+            return;
+        }
+        let (lab, mut server) = serve();
+        let mut kept = everybody(|connection, ip| {
+            assert_eq!(ask(connection).ok().as_deref(), Some(US), "{ip}");
+        });
+        server.signal("KILL");
+        assert_eq!(server.wait(PATIENCE).signal(), Some(9));
+        // The server's side ends first, and the kernel keeps that in mind for a minute.
+        for (who, connection) in &mut kept {
+            connection.message().expect_err(who);
+            connection.finish().expect("the kernel takes it");
+        }
+        drop(kept);
+        until_led_away();
+        let mut kept = everybody(|connection, ip| {
+            assert_eq!(ask(connection).ok(), Some(upstream(ip).to_owned()), "{ip}");
+        });
+        let _next = serve_in(&lab);
+        for (who, connection) in &mut kept {
+            let error = ask(connection).expect_err("it comes to us now");
+            let error = error.downcast::<io::Error>().expect("the socket says why");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{who}: {error}");
+        }
+    });
+}
+
 /// The server, once it has every lease.
 fn serve() -> (Lab, Server) {
     let lab = Lab::new();
+    let server = serve_in(&lab);
+    (lab, server)
+}
+
+fn serve_in(lab: &Lab) -> Server {
     let server = lab.serve(&[]);
     for ip in ADDRESSES {
         server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
     }
-    (lab, server)
+    server
 }
 
 /// The kernel does it address by address, when their leases end.

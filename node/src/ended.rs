@@ -1,0 +1,210 @@
+//! TCP connections that are closed, and in the kernel's memory for a minute or longer.
+
+use std::io;
+use std::net::IpAddr;
+
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::time::TimeVal;
+use rtnetlink::sys::Socket;
+use rtnetlink::sys::constants::NETLINK_SOCK_DIAG;
+
+/// Has the kernel forget the connections to this port of these addresses that nobody has open any more: those in TIME-WAIT
+/// (RFC 9293, 3.3.2), and those whose last octets are sent again and again, because what their clients say of them goes elsewhere. A
+/// client that has the port of one again, and has been led away to another server meanwhile, is then reset when its packets come
+/// here; else they are taken for the old connection's, and it hears nothing until its own time-out. To be said only while all
+/// are led away: else a slow client may be on its way through an answer.
+///
+/// It takes CAP_NET_ADMIN, and Linux built with CONFIG_INET_DIAG_DESTROY; older ones keep those in TIME-WAIT. Of more than
+/// 20,000 the rest stays, too.
+///
+/// # Errors
+/// What the kernel says, where it does not list them. One that it does not forget is no error.
+pub fn forget_ended(addresses: &[IpAddr], port: u16) -> io::Result<()> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let socket = Socket::new(NETLINK_SOCK_DIAG)?;
+    setsockopt(&socket, ReceiveTimeout, &PATIENCE)?;
+    let mut ids = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        let mut any = [0; ID];
+        any[..2].copy_from_slice(&port.to_be_bytes());
+        socket.send(&request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, family, &any), 0)?;
+        while let Listed::More = listed(&socket.recv_from_full()?.0, addresses, &mut ids)? {}
+    }
+    for (family, id) in ids {
+        // Its error, if any, is not waited for.
+        socket.send(&request(SOCK_DESTROY, NLM_F_REQUEST, family, &id), 0)?;
+    }
+    Ok(())
+}
+
+/// What names a connection: ports, addresses, interface and cookie (inet_diag_sockid).
+type Id = [u8; ID];
+
+#[derive(Debug, PartialEq, Eq)]
+enum Listed {
+    More,
+    All,
+}
+
+/// Adds those of a datagram that are of these addresses.
+fn listed(datagram: &[u8], addresses: &[IpAddr], ids: &mut Vec<(u8, Id)>) -> io::Result<Listed> {
+    let mut left = datagram;
+    while let (Some(length), Some(kind)) = (number(left, 0), left.get(4..).and_then(<[u8]>::first_chunk)) {
+        match u16::from_ne_bytes(*kind) {
+            NLMSG_DONE => return Ok(Listed::All),
+            NLMSG_ERROR => {
+                let code = number(left, HEADER).unwrap_or_default() as i32;
+                return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
+            }
+            SOCK_DIAG_BY_FAMILY => {
+                let connection = left.get(HEADER..).unwrap_or_default();
+                let id = connection.get(4..).and_then(<[u8]>::first_chunk::<ID>);
+                if let (Some(id), &[family, ..]) = (id, connection)
+                    && ids.len() < MOST
+                    && addresses.iter().any(|ip| is_of(family, id, *ip))
+                    && number(connection, INODE) == Some(0)
+                {
+                    ids.push((family, *id));
+                }
+            }
+            _ => {}
+        }
+        let length = (length as usize).max(HEADER).next_multiple_of(4);
+        left = left.get(length..).unwrap_or_default();
+    }
+    Ok(Listed::More)
+}
+
+/// Whether the near end has this address.
+fn is_of(family: u8, id: &Id, ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => family == AF_INET && id[4..8] == ip.octets(),
+        IpAddr::V6(ip) => family == AF_INET6 && id[4..20] == ip.octets(),
+    }
+}
+
+fn number(octets: &[u8], at: usize) -> Option<u32> {
+    octets.get(at..)?.first_chunk().map(|number| u32::from_ne_bytes(*number))
+}
+
+/// A netlink header and inet_diag_req_v2.
+fn request(kind: u16, flags: u16, family: u8, id: &Id) -> Vec<u8> {
+    let length = (HEADER + 8 + ID) as u32;
+    let states = STATES.iter().fold(0, |states, state| states | 1u32 << state);
+    let [header, rest] = [length.to_ne_bytes(), [0; 4]];
+    [
+        &header[..],
+        &kind.to_ne_bytes(),
+        &flags.to_ne_bytes(),
+        &rest,
+        &rest,
+        &[family, IPPROTO_TCP, 0, 0],
+        &states.to_ne_bytes(),
+        id,
+    ]
+    .concat()
+}
+
+// The kernel's include/uapi/linux/netlink.h, sock_diag.h and inet_diag.h.
+const HEADER: usize = 16;
+const ID: usize = 48;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+const IPPROTO_TCP: u8 = 6;
+/// FIN-WAIT-1, FIN-WAIT-2, TIME-WAIT, LAST-ACK and CLOSING.
+const STATES: [u8; 5] = [4, 5, 6, 9, 11];
+/// Where inet_diag_msg has the inode: none where nobody has the socket open.
+const INODE: usize = 68;
+/// Some 30 ms of work, and of other addresses' leases.
+const MOST: usize = 20_000;
+/// The kernel answers at once.
+const PATIENCE: TimeVal = TimeVal::new(2, 0);
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A message of the kernel's list.
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let length = (HEADER + body.len()) as u32;
+        [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat()
+    }
+
+    #[test]
+    fn of_what_is_listed_those_of_our_addresses_are_taken_whatever_comes() {
+        let ours: [IpAddr; 2] = ["169.254.10.10".parse().unwrap(), "fd10::11".parse().unwrap()];
+        let connection = |ip: IpAddr, number: u8| {
+            let (family, octets) = match ip {
+                IpAddr::V4(ip) => (AF_INET, ip.octets().to_vec()),
+                IpAddr::V6(ip) => (AF_INET6, ip.octets().to_vec()),
+            };
+            let mut body = vec![0; 72];
+            body[0] = family;
+            body[7] = number;
+            body[8..8 + octets.len()].copy_from_slice(&octets);
+            body
+        };
+        let other = "10.0.0.1".parse().unwrap();
+        let mut open = connection(ours[0], 2);
+        open[INODE] = 7;
+        let rows = [connection(ours[0], 1), connection(other, 2), open, connection(ours[1], 3)];
+        let all = rows.map(|body| message(SOCK_DIAG_BY_FAMILY, &body)).concat();
+        let done = [&all[..], &message(NLMSG_DONE, &[0; 4])].concat();
+        for (datagram, end) in [(&all, Listed::More), (&done, Listed::All)] {
+            let mut ids = Vec::new();
+            assert_eq!(listed(datagram, &ours, &mut ids).unwrap(), end);
+            let taken: Vec<_> = ids.iter().map(|(family, id)| (*family, id[3])).collect();
+            assert_eq!(taken, [(AF_INET, 1), (AF_INET6, 3)]);
+        }
+        let refused = message(NLMSG_ERROR, &(-1i32).to_ne_bytes());
+        let error = listed(&refused, &ours, &mut Vec::new()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(1));
+        // Cut short anywhere it is no panic.
+        for end in 0..done.len() {
+            let mut ids = Vec::new();
+            listed(&done[..end], &ours, &mut ids).unwrap();
+            assert!(ids.len() <= 2, "{end}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such socket")]
+    fn the_kernel_forgets_those_of_the_address_and_no_others() {
+        let end = |ip: [u8; 4]| {
+            let listener = TcpListener::bind(SocketAddr::from((ip, 0))).unwrap();
+            let at = listener.local_addr().unwrap();
+            let mut client = TcpStream::connect(at).unwrap();
+            drop(listener.accept().unwrap());
+            assert_eq!(client.read(&mut [0]).unwrap(), 0);
+            at
+        };
+        let waits = |at: SocketAddr| {
+            let IpAddr::V4(ip) = at.ip() else { return false };
+            let local = format!(" {:08X}:{:04X} ", u32::from_ne_bytes(ip.octets()), at.port());
+            let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            sockets.lines().any(|line| line.contains(&local))
+        };
+        let [ours, others] = [[127, 77, 0, 1], [127, 77, 0, 2]].map(end);
+        assert!(waits(ours) && waits(others));
+        forget_ended(&[ours.ip()], ours.port()).unwrap();
+        forget_ended(&[ours.ip()], others.port()).unwrap();
+        // Who may not, or has a kernel that cannot, keeps them.
+        let may = std::fs::read_to_string("/proc/self/status").unwrap();
+        if may.lines().any(|line| line.starts_with("CapEff:") && line.ends_with("fffffffff")) {
+            assert!(!waits(ours));
+        }
+        assert!(waits(others));
+    }
+}
