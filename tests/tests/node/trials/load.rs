@@ -175,15 +175,16 @@ impl<'c> Asking<'c> {
         Self { client, asked: 0, kept: None, open: Vec::new() }
     }
 
-    /// Asks what is due, hears what has come, and gives up what is late.
+    /// Hears what has come, asks what is due, and gives up what is late. Who waits for events hears of a connection's end before it
+    /// asks over it.
     fn turn(&mut self, due: usize) {
-        while self.asked < due {
-            self.asked += 1;
-            self.ask();
-        }
         match self.client.way {
             Way::Udp | Way::Tcp => self.hear_each(),
             Way::OnePort | Way::Connection => self.hear_kept(),
+        }
+        while self.asked < due {
+            self.asked += 1;
+            self.ask();
         }
         let before = self.open.len();
         self.open.retain(|open| open.asked.elapsed() < PATIENCE);

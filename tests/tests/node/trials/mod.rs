@@ -5,13 +5,15 @@ mod line;
 mod load;
 
 use std::fmt::{self, Display, Formatter};
+use std::io::Write as _;
 use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use tests::{
-    Cgroup, Held, Manager, Server, Systemd, eventually, isolated_for, now, output, run, signal, skip, tell,
-    tool,
+    Cgroup, Held, Manager, QuietConsole, Server, Systemd, eventually, isolated_for, now, output, signal,
+    skip, tell, tool,
 };
 
 use super::clients::{ADDRESSES, at};
@@ -192,6 +194,7 @@ struct Machine {
     server: Option<Server>,
     // It must outlive the server.
     group: Option<Cgroup>,
+    console: Option<QuietConsole>,
     manager: Manager,
     systemd: Option<Systemd>,
     lab: Lab,
@@ -201,7 +204,7 @@ impl Machine {
     fn new(lab: Lab, systemd: Option<Systemd>) -> Self {
         let group = Cgroup::memory(64 << 20);
         let group = group.map_err(|why| skip("trials of a server that runs out of memory", &why)).ok();
-        Self { held: None, server: None, group, manager: Manager::new(), systemd, lab }
+        Self { held: None, server: None, group, console: None, manager: Manager::new(), systemd, lab }
     }
 
     fn knows(&self, fault: Fault) -> bool {
@@ -216,6 +219,16 @@ impl Machine {
         if !fault.is_of_systemd() {
             self.serve(fault);
         }
+        if fault == Fault::OutOfMemory {
+            let quiet = QuietConsole::new();
+            tell(&match &quiet {
+                Ok(_) => {
+                    "measured: what the kernel says of its kills is kept off the console meanwhile".to_owned()
+                }
+                Err(why) => format!("measured: what the kernel says of its kills goes to the console: {why}"),
+            });
+            self.console = quiet.ok();
+        }
         if fault == Fault::CrashLoop {
             // One that runs would not be started below, and have one start more.
             self.systemd().ctl(&["stop", UNIT]);
@@ -228,6 +241,7 @@ impl Machine {
     }
 
     fn end(&mut self, fault: Fault) {
+        self.console = None;
         if let Some(mut server) = self.server.take().filter(|_| !fault.is_of_systemd()) {
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
@@ -283,10 +297,11 @@ impl Machine {
                 let worker = self.server().threads("worker-")[0];
                 self.held = Some(Held::stop(worker).expect("its parent may trace it"));
             }
-            Fault::AddressLost => delete_addresses(),
+            Fault::AddressLost => Deletion::prepare().go(),
             Fault::AddressLostInHang => {
+                let deletion = Deletion::prepare();
                 signal(self.server().pid(), "STOP");
-                delete_addresses();
+                deletion.go();
             }
             Fault::FirstStart => {
                 if let Some(server) = &mut self.server {
@@ -391,10 +406,24 @@ impl Drop for Over<'_> {
     }
 }
 
-fn delete_addresses() {
-    let all = ADDRESSES
-        .map(|ip| format!("ip addr del {ip}/{} dev localdns", if ip.contains(':') { 128 } else { 32 }));
-    run("sh", &["-ec", &all.join("\n")]);
+/// Of all addresses at once. How long a program takes to begin is no part of the fault.
+struct Deletion(Child);
+
+impl Deletion {
+    fn prepare() -> Self {
+        let mut ip = Command::new("ip");
+        Self(ip.args(["-batch", "-"]).stdin(Stdio::piped()).spawn().expect("ip starts"))
+    }
+
+    fn go(mut self) {
+        let bits = |ip: &str| if ip.contains(':') { 128 } else { 32 };
+        let lines = ADDRESSES.map(|ip| format!("addr del {ip}/{} dev localdns\n", bits(ip))).concat();
+        // Its input ends with this.
+        let mut words = self.0.stdin.take().expect("it is a pipe");
+        words.write_all(lines.as_bytes()).expect("it reads");
+        drop(words);
+        assert!(self.0.wait().expect("it ends").success(), "{lines}");
+    }
 }
 
 /// The fault that `TRIALS_FAULT` names; all where it names none.
