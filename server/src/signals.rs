@@ -4,7 +4,6 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
@@ -64,7 +63,7 @@ impl Signals {
     /// # Errors
     /// What the kernel says to a thread.
     pub fn hear(self, life: Arc<Life>, asked: mpsc::UnboundedSender<Requested>) -> std::io::Result<()> {
-        let thread = thread::Builder::new().name("signals".to_owned());
+        let thread = std::thread::Builder::new().name("signals".to_owned());
         thread
             .spawn(move || {
                 let Self { runtime, terminate, interrupt, quit, hangup, user1, user2 } = self;
@@ -212,10 +211,12 @@ pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
     if written.is_err() && file.metadata().is_ok_and(|file| file.is_file()) {
         let _ = std::fs::remove_file(path);
     }
-    if written.is_ok() {
+    if written.is_ok() && file.metadata().is_ok_and(|file| file.is_file()) {
         // In a full control group of version 1 whoever asks for memory waits 100 ms at a time for pages that no disk has yet. Nobody
-        // waits for this disk.
-        let _ = thread::Builder::new().name("pidfile".to_owned()).spawn(move || file.sync_all());
+        // waits for this disk, and the end of the process keeps no socket open for it.
+        let path = path.to_owned();
+        let sync = move || drop(std::fs::File::open(path).and_then(|file| file.sync_all()));
+        let _ = sockets::spawn_with_own_files("pidfile", sync);
     }
     written
 }
