@@ -201,12 +201,25 @@ impl Server {
         publish(&self.path("Corefile"), text);
     }
 
-    /// Sends a signal by its name without `SIG`.
+    /// Sends a signal by its name without `SIG`. One thread takes STOP and has the others stop, which is waited for.
     ///
     /// # Panics
     /// When the process is gone.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
+        if name == "STOP" {
+            eventually("all its threads stand still", Duration::from_secs(10), || {
+                const STANDS: [char; 5] = ['T', 't', 'D', 'Z', 'X'];
+                let stands = |id: &u32| {
+                    let stat = std::fs::read_to_string(format!("/proc/{}/task/{id}/stat", self.pid()));
+                    // Behind the name; one that has just ended is gone, and one in the kernel stops before it leaves it.
+                    stat.map_or(true, |stat| {
+                        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(STANDS))
+                    })
+                };
+                self.threads("").iter().all(stands).then_some(())
+            });
+        }
     }
 
     /// Sends a signal to the process that reads its standard output: see [`Options::reader`].
