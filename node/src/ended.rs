@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
+use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::time::TimeVal;
@@ -15,29 +16,47 @@ use rtnetlink::sys::constants::NETLINK_SOCK_DIAG;
 /// here; else they are taken for the old connection's, and it hears nothing until its own time-out. To be said only while all
 /// are led away: else a slow client may be on its way through an answer.
 ///
-/// It takes CAP_NET_ADMIN, and Linux built with CONFIG_INET_DIAG_DESTROY; older ones keep those in TIME-WAIT. Of more than
-/// 20,000 the rest stays, too.
+/// It takes CAP_NET_ADMIN, and Linux 6.0 built with CONFIG_INET_DIAG_DESTROY; before 6.11 those in TIME-WAIT and FIN-WAIT-2 go alone, for
+/// others would be left without a timer, and for ever. Of more than 2,000 of a family the rest stays, too.
 ///
 /// # Errors
-/// What the kernel says, where it does not list them. One that it does not forget is no error.
+/// What the kernel says where it does not list them, or may or can not forget one.
 pub fn forget_ended(addresses: &[IpAddr], port: u16) -> io::Result<()> {
-    if addresses.is_empty() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let with_octets_left = version_of(&release) >= Some((6, 11));
+    // A machine may be without one of them.
+    let [v4, v6] = [AF_INET, AF_INET6].map(|family| forget(family, addresses, port, with_octets_left));
+    v4.and(v6)
+}
+
+fn forget(family: u8, addresses: &[IpAddr], port: u16, with_octets_left: bool) -> io::Result<()> {
+    if !addresses.iter().any(|ip| ip.is_ipv4() == (family == AF_INET)) {
         return Ok(());
     }
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     setsockopt(&socket, ReceiveTimeout, &PATIENCE)?;
+    let mut any = [0; ID];
+    any[..2].copy_from_slice(&port.to_be_bytes());
+    socket.send(&request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, family, &any), 0)?;
     let mut ids = Vec::new();
-    for family in [AF_INET, AF_INET6] {
-        let mut any = [0; ID];
-        any[..2].copy_from_slice(&port.to_be_bytes());
-        socket.send(&request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, family, &any), 0)?;
-        while let Listed::More = listed(&socket.recv_from_full()?.0, addresses, &mut ids)? {}
-    }
-    for (family, id) in ids {
-        // Its error, if any, is not waited for.
-        socket.send(&request(SOCK_DESTROY, NLM_F_REQUEST, family, &id), 0)?;
+    while let Listed::More = listed(&socket.recv_from_full()?.0, addresses, with_octets_left, &mut ids)? {}
+    for id in ids {
+        socket.send(&request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, family, &id), 0)?;
+        let acknowledged = socket.recv_from_full()?.0;
+        match number(&acknowledged, HEADER).unwrap_or_default() as i32 {
+            0 => {}
+            // It has ended by itself.
+            code if code == -(Errno::ENOENT as i32) => {}
+            code => return Err(io::Error::from_raw_os_error(code.wrapping_neg())),
+        }
     }
     Ok(())
+}
+
+/// The first two numbers of a kernel's release, such as `6.8.0-1015-azure`.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// What names a connection: ports, addresses, interface and cookie (inet_diag_sockid).
@@ -50,7 +69,12 @@ enum Listed {
 }
 
 /// Adds those of a datagram that are of these addresses.
-fn listed(datagram: &[u8], addresses: &[IpAddr], ids: &mut Vec<(u8, Id)>) -> io::Result<Listed> {
+fn listed(
+    datagram: &[u8],
+    addresses: &[IpAddr],
+    with_octets_left: bool,
+    ids: &mut Vec<Id>,
+) -> io::Result<Listed> {
     let mut left = datagram;
     while let (Some(length), Some(kind)) = (number(left, 0), left.get(4..).and_then(<[u8]>::first_chunk)) {
         match u16::from_ne_bytes(*kind) {
@@ -62,12 +86,13 @@ fn listed(datagram: &[u8], addresses: &[IpAddr], ids: &mut Vec<(u8, Id)>) -> io:
             SOCK_DIAG_BY_FAMILY => {
                 let connection = left.get(HEADER..).unwrap_or_default();
                 let id = connection.get(4..).and_then(<[u8]>::first_chunk::<ID>);
-                if let (Some(id), &[family, ..]) = (id, connection)
+                if let (Some(id), &[family, _state, timer, ..]) = (id, connection)
                     && ids.len() < MOST
                     && addresses.iter().any(|ip| is_of(family, id, *ip))
                     && number(connection, INODE) == Some(0)
+                    && (with_octets_left || timer == TIMER_OF_TIME_WAIT)
                 {
-                    ids.push((family, *id));
+                    ids.push(*id);
                 }
             }
             _ => {}
@@ -112,6 +137,7 @@ fn request(kind: u16, flags: u16, family: u8, id: &Id) -> Vec<u8> {
 const HEADER: usize = 16;
 const ID: usize = 48;
 const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
@@ -124,8 +150,10 @@ const IPPROTO_TCP: u8 = 6;
 const STATES: [u8; 5] = [4, 5, 6, 9, 11];
 /// Where inet_diag_msg has the inode: none where nobody has the socket open.
 const INODE: usize = 68;
-/// Some 30 ms of work, and of other addresses' leases.
-const MOST: usize = 20_000;
+/// That of what is left of a connection in TIME-WAIT or FIN-WAIT-2.
+const TIMER_OF_TIME_WAIT: u8 = 3;
+/// Some milliseconds of work.
+const MOST: usize = 2_000;
 /// The kernel answers at once.
 const PATIENCE: TimeVal = TimeVal::new(2, 0);
 
@@ -159,23 +187,26 @@ mod tests {
         let other = "10.0.0.1".parse().unwrap();
         let mut open = connection(ours[0], 2);
         open[INODE] = 7;
-        let rows = [connection(ours[0], 1), connection(other, 2), open, connection(ours[1], 3)];
+        let mut ended = connection(ours[0], 4);
+        ended[2] = TIMER_OF_TIME_WAIT;
+        let rows = [connection(ours[0], 1), connection(other, 2), open, ended, connection(ours[1], 3)];
         let all = rows.map(|body| message(SOCK_DIAG_BY_FAMILY, &body)).concat();
         let done = [&all[..], &message(NLMSG_DONE, &[0; 4])].concat();
         for (datagram, end) in [(&all, Listed::More), (&done, Listed::All)] {
-            let mut ids = Vec::new();
-            assert_eq!(listed(datagram, &ours, &mut ids).unwrap(), end);
-            let taken: Vec<_> = ids.iter().map(|(family, id)| (*family, id[3])).collect();
-            assert_eq!(taken, [(AF_INET, 1), (AF_INET6, 3)]);
+            for (with_octets_left, numbers) in [(true, &[1, 4, 3][..]), (false, &[4])] {
+                let mut ids = Vec::new();
+                assert_eq!(listed(datagram, &ours, with_octets_left, &mut ids).unwrap(), end);
+                assert_eq!(ids.iter().map(|id| id[3]).collect::<Vec<_>>(), numbers);
+            }
         }
         let refused = message(NLMSG_ERROR, &(-1i32).to_ne_bytes());
-        let error = listed(&refused, &ours, &mut Vec::new()).unwrap_err();
+        let error = listed(&refused, &ours, true, &mut Vec::new()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(1));
         // Cut short anywhere it is no panic.
         for end in 0..done.len() {
             let mut ids = Vec::new();
-            listed(&done[..end], &ours, &mut ids).unwrap();
-            assert!(ids.len() <= 2, "{end}");
+            listed(&done[..end], &ours, true, &mut ids).unwrap();
+            assert!(ids.len() <= 3, "{end}");
         }
     }
 
@@ -198,13 +229,28 @@ mod tests {
         };
         let [ours, others] = [[127, 77, 0, 1], [127, 77, 0, 2]].map(end);
         assert!(waits(ours) && waits(others));
-        forget_ended(&[ours.ip()], ours.port()).unwrap();
+        let forgot = forget_ended(&[ours.ip()], ours.port());
         forget_ended(&[ours.ip()], others.port()).unwrap();
-        // Who may not, or has a kernel that cannot, keeps them.
-        let may = std::fs::read_to_string("/proc/self/status").unwrap();
-        if may.lines().any(|line| line.starts_with("CapEff:") && line.ends_with("fffffffff")) {
-            assert!(!waits(ours));
-        }
+        // Who may not, or has a kernel that cannot, is told and keeps them.
+        assert_eq!(forgot.is_ok(), !waits(ours), "{forgot:?}");
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let root = std::fs::read_to_string("/proc/self/status").unwrap();
+        let may = root.lines().any(|line| line.starts_with("CapEff:") && line.ends_with("fffffffff"));
+        assert!(forgot.is_ok() || !may || version_of(&release) < Some((6, 0)), "{forgot:?}");
         assert!(waits(others));
+    }
+
+    #[test]
+    fn a_release_begins_with_two_numbers() {
+        for (release, version) in [
+            ("6.8.0-1015-azure\n", Some((6, 8))),
+            ("5.15.0-1070-azure", Some((5, 15))),
+            ("6.12-rc1", Some((6, 12))),
+            ("6", None),
+            ("", None),
+            ("x.y", None),
+        ] {
+            assert_eq!(version_of(release), version, "{release}");
+        }
     }
 }

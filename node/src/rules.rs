@@ -217,15 +217,20 @@ impl Rules {
         Ok(holders)
     }
 
-    /// Whether all queries are led away, as far as the kernel says: no other process has leases, and none is about to take them over.
-    pub fn lead_all_away(&mut self) -> bool {
-        let is_other = |holder: &u32| *holder != std::process::id();
-        let is_held = self.holders().map_or(true, |holders| holders.iter().any(is_other));
-        let mut is_planned = |family| {
-            let planned = SetOf::Planned.name(family);
-            self.socket.members(TABLE, planned).map_or(true, |members| !members.is_empty())
-        };
-        !is_held && !Family::BOTH.into_iter().any(&mut is_planned)
+    /// Those of these addresses whose queries are led away, as far as the kernel says: the table is there, only this process has leases,
+    /// if any, and none is about to take them over.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn led_away(&mut self, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, NftError> {
+        let led = self.led()?;
+        addresses.retain(|ip| led.iter().any(|(address, _)| address == ip));
+        // The first processes of two containers have the same number: they are counted.
+        let mut is_held = self.holders()?.len() > 1;
+        for family in Family::BOTH {
+            is_held |= !self.socket.members(TABLE, SetOf::Planned.name(family))?.is_empty();
+        }
+        Ok(if is_held { Vec::new() } else { addresses })
     }
 
     /// Keeps queries to these addresses in their sockets' queues for so long, although nobody has a lease: the next

@@ -349,12 +349,15 @@ impl LeaseThread {
         let served: Vec<_> = listeners.iter().map(|one| one.address).collect();
         let now = Instant::now();
         let states = self.state.addresses();
-        let is_led_away =
-            |ip: &&IpAddr| states.get(*ip).and_then(|state| state.ends).is_none_or(|ends| ends <= now);
-        let led_away: Vec<_> = addresses.iter().filter(is_led_away).copied().collect();
+        let is_held =
+            |ip: &IpAddr| states.get(ip).and_then(|state| state.ends).is_some_and(|ends| ends > now);
+        let (held, begin): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_held);
         drop(states);
-        // Where that cannot be had, a client with the port of an old connection waits for its own time-out.
-        if !led_away.is_empty() && Rules::open().is_ok_and(|mut rules| rules.lead_all_away()) {
+        if !begin.is_empty() {
+            // Theirs do not wait for it.
+            let _ = leases.renew(&held, self.settings.lease);
+            // Where that cannot be had, a client with the port of an old connection waits for its own time-out.
+            let led_away = Rules::open().and_then(|mut rules| rules.led_away(begin)).unwrap_or_default();
             let _ = node::forget_ended(&led_away, DNS_PORT);
         }
         let ended = leases.end_others(&served);
