@@ -208,10 +208,12 @@ pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
         .custom_flags(OFlags::NONBLOCK.bits() as i32)
         .open(path)?;
     let written = writeln!(file, "{}", std::process::id());
-    if written.is_err() && file.metadata().is_ok_and(|file| file.is_file()) {
-        let _ = std::fs::remove_file(path);
+    if !file.metadata().is_ok_and(|file| file.is_file()) {
+        return written;
     }
-    if written.is_ok() && file.metadata().is_ok_and(|file| file.is_file()) {
+    if written.is_err() {
+        let _ = std::fs::remove_file(path);
+    } else {
         // In a full control group of version 1 whoever asks for memory waits 100 ms at a time for pages that no disk has yet. Nobody
         // waits for this disk, and the end of the process keeps no socket open for it.
         let path = path.to_owned();
