@@ -12,8 +12,7 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use tests::{
-    Cgroup, Held, Manager, QuietConsole, Server, Systemd, eventually, isolated_for, now, output, signal,
-    skip, tell, tool,
+    Cgroup, Held, Manager, Server, Systemd, eventually, isolated_for, now, output, signal, skip, tell, tool,
 };
 
 use super::clients::{ADDRESSES, at};
@@ -194,7 +193,6 @@ struct Machine {
     server: Option<Server>,
     // It must outlive the server.
     group: Option<Cgroup>,
-    console: Option<QuietConsole>,
     manager: Manager,
     systemd: Option<Systemd>,
     lab: Lab,
@@ -204,7 +202,7 @@ impl Machine {
     fn new(lab: Lab, systemd: Option<Systemd>) -> Self {
         let group = Cgroup::memory(64 << 20);
         let group = group.map_err(|why| skip("trials of a server that runs out of memory", &why)).ok();
-        Self { held: None, server: None, group, console: None, manager: Manager::new(), systemd, lab }
+        Self { held: None, server: None, group, manager: Manager::new(), systemd, lab }
     }
 
     fn knows(&self, fault: Fault) -> bool {
@@ -219,16 +217,6 @@ impl Machine {
         if !fault.is_of_systemd() {
             self.serve(fault);
         }
-        if fault == Fault::OutOfMemory {
-            let quiet = QuietConsole::new();
-            tell(&match &quiet {
-                Ok(_) => {
-                    "measured: what the kernel says of its kills is kept off the console meanwhile".to_owned()
-                }
-                Err(why) => format!("measured: what the kernel says of its kills goes to the console: {why}"),
-            });
-            self.console = quiet.ok();
-        }
         if fault == Fault::CrashLoop {
             // One that runs would not be started below, and have one start more.
             self.systemd().ctl(&["stop", UNIT]);
@@ -241,7 +229,6 @@ impl Machine {
     }
 
     fn end(&mut self, fault: Fault) {
-        self.console = None;
         if let Some(mut server) = self.server.take().filter(|_| !fault.is_of_systemd()) {
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
