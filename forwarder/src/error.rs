@@ -29,6 +29,9 @@ pub enum NoAnswer {
     /// `max_concurrent` queries are with the stanza's upstreams already: the one failure that is REFUSED.
     #[error("concurrent queries exceeded maximum {0}")]
     MaxConcurrent(u32),
+    /// As many queries are outstanding at the upstream as it answers within the time that clients wait.
+    #[error("upstream {0} answers more slowly than it is asked: its queue is full")]
+    Congested(SocketAddr),
     /// The worker's table of queries in flight is full.
     #[error("too many queries in flight")]
     TableFull,
@@ -108,7 +111,7 @@ impl NoAnswer {
     /// Whether there was no room for the query here, which says nothing of its name or of an upstream.
     pub fn is_overload(&self) -> bool {
         match self {
-            Self::TableFull => true,
+            Self::TableFull | Self::Congested(_) => true,
             Self::Exchange(error) => !error.blames_upstream(),
             _ => false,
         }

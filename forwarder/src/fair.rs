@@ -74,6 +74,12 @@ impl Fair {
         }
     }
 
+    /// Whether a client may have one more of `places`, fewer than there are: the same rule, for a bound that changes.
+    pub(crate) fn has_room(&self, who: Who, places: u32) -> bool {
+        let mine = self.counts(who).map_or(0, |[one, other]| one.load(Relaxed).min(other.load(Relaxed)));
+        mine < places.saturating_sub(self.taken()).saturating_mul(SHARE)
+    }
+
     /// Whether a client has half of the most for one, or more.
     pub fn has_half(&self, who: Who) -> bool {
         self.counts(who)

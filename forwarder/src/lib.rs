@@ -12,6 +12,7 @@
 //! What workers share are atomics in [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the
 //! Corefile or a plugin: its caller stores what [`Finished`] carries and turns [`NoAnswer`] into an rcode.
 
+mod congestion;
 mod edns;
 mod error;
 mod fair;

@@ -1,5 +1,7 @@
 //! What the forwarder counts: plain atomics for the server's collector. Knows no metrics library.
 
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 pub use histogram::Counter;
@@ -43,6 +45,9 @@ pub struct UpstreamMetrics {
     pub hedges: Counter,
     /// Datagrams that matched no query of their socket, or not its question: forged, repeated or far too late.
     pub unmatched: Counter,
+    connections: AtomicU32,
+    waiting: AtomicU32,
+    pipelines: AtomicBool,
     /// `localdns_forward_late_replies_total`: replies that came when all who waited had been told of a failure.
     pub late: Counter,
 }
@@ -57,6 +62,9 @@ impl Default for UpstreamMetrics {
             healthcheck_failures: Counter::default(),
             hedges: Counter::default(),
             unmatched: Counter::default(),
+            connections: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            pipelines: AtomicBool::new(false),
             late: Counter::default(),
         }
     }
@@ -73,6 +81,27 @@ impl UpstreamMetrics {
     pub(crate) fn connection(&self, proto: UpstreamProto, reused: bool) {
         let counters = if reused { &self.reused } else { &self.opened };
         counters[proto as usize].add_shared(1);
+    }
+
+    pub(crate) fn connections(&self, open: usize, waiting: usize, pipelines: bool) {
+        self.connections.store(u32::try_from(open).unwrap_or(u32::MAX), Relaxed);
+        self.waiting.store(u32::try_from(waiting).unwrap_or(u32::MAX), Relaxed);
+        self.pipelines.store(pipelines, Relaxed);
+    }
+
+    /// Connections over TCP or TLS that are open or being opened.
+    pub fn open_connections(&self) -> u32 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Queries that wait for a connection.
+    pub fn waiting_for_connection(&self) -> u32 {
+        self.waiting.load(Relaxed)
+    }
+
+    /// Whether its connections have several queries at a time, as it answers them out of order.
+    pub fn pipelines(&self) -> bool {
+        self.pipelines.load(Relaxed)
     }
 
     /// Durations by rcode, where there were any; `None` stands for all rcodes above 23 together.

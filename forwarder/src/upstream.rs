@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use wire::Name;
 
+use crate::congestion::{Congestion, RTT_MAX};
 use crate::edns::EdnsState;
 use crate::fair::Fair;
 use crate::{TlsSettings, UpstreamMetrics};
@@ -40,18 +41,30 @@ pub enum UpstreamPath {
 }
 
 /// What is known of an upstream over one path.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    congestion: Congestion,
     /// Probes that failed in a row.
     fails: AtomicU32,
     probing: AtomicBool,
-    /// Smoothed round-trip time and its variation in microseconds, 32 bits each; 0 while unknown.
-    rtt: AtomicU64,
     /// Hedges lost in a row, and when the last was, in milliseconds since the epoch.
     losses: AtomicU32,
     lost_at: AtomicU64,
     /// When it may be tried again while it is suspect, in milliseconds since the epoch.
     trial_at: AtomicU64,
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            congestion: Congestion::new(),
+            fails: AtomicU32::new(0),
+            probing: AtomicBool::new(false),
+            losses: AtomicU32::new(0),
+            lost_at: AtomicU64::new(0),
+            trial_at: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Upstream {
@@ -106,37 +119,23 @@ impl Upstream {
 
     /// The smoothed round-trip time; `None` while unknown.
     pub fn srtt(&self, path: UpstreamPath) -> Option<Duration> {
-        match self.state(path).rtt.load(Ordering::Relaxed) {
-            0 => None,
-            packed => Some(Duration::from_micros(packed >> 32)),
-        }
+        self.congestion(path).srtt()
     }
 
-    /// How long it may be silent before the query goes out again: clamp(srtt + 4 var, 100 ms, 300 ms), 300 ms while
-    /// unknown.
-    pub(crate) fn hedge_after(&self, path: UpstreamPath) -> Duration {
-        match self.state(path).rtt.load(Ordering::Relaxed) {
-            0 => HEDGE_MAX,
-            packed => {
-                Duration::from_micros((packed >> 32) + 4 * (packed & 0xffff_ffff)).clamp(HEDGE_MIN, HEDGE_MAX)
-            }
-        }
+    /// How many queries are outstanding, and the most that may be while a standing queue bounds them.
+    pub fn outstanding(&self, path: UpstreamPath) -> (u32, Option<u32>) {
+        self.congestion(path).outstanding()
     }
 
-    /// It replied: it lives.
-    pub(crate) fn replied(&self, path: UpstreamPath, rtt: Duration) {
+    pub(crate) fn congestion(&self, path: UpstreamPath) -> &Congestion {
+        &self.state(path).congestion
+    }
+
+    /// It answered a query that was sent `rtt` ago: it is alive. For `is_copy` see [`Congestion::replied`].
+    pub(crate) fn replied(&self, path: UpstreamPath, now: Instant, rtt: Duration, is_copy: bool) {
         let state = self.state(path);
-        let sample = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).clamp(1, 60_000_000);
-        let packed = state.rtt.load(Ordering::Relaxed);
-        // RFC 6298, section 2. Two workers may overwrite each other: a sample is lost, nothing else.
-        let (srtt, var) = match packed {
-            0 => (sample, sample / 2),
-            _ => {
-                let (srtt, var) = (packed >> 32, packed & 0xffff_ffff);
-                ((7 * srtt + sample) / 8, (3 * var + srtt.abs_diff(sample)) / 4)
-            }
-        };
-        state.rtt.store(srtt.max(1) << 32 | var, Ordering::Relaxed);
+        let now = self.micros(now);
+        state.congestion.replied(now.saturating_sub(rtt.as_micros() as u64), now, is_copy);
         if state.losses.load(Ordering::Relaxed) != 0 {
             state.losses.store(0, Ordering::Relaxed);
         }
@@ -206,6 +205,12 @@ impl Upstream {
         !healthy
     }
 
+    /// A time as [`Congestion`] counts it.
+    pub(crate) fn micros(&self, now: Instant) -> u64 {
+        // The query of the first reply may have been sent before the epoch.
+        (now.saturating_duration_since(self.epoch) + RTT_MAX).as_micros() as u64
+    }
+
     fn millis(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.epoch).as_millis() as u64
     }
@@ -255,8 +260,8 @@ impl Registry {
             source,
             epoch: self.epoch,
             probes: self.probes.clone(),
-            udp: State::default(),
-            stream: State::default(),
+            udp: State::new(),
+            stream: State::new(),
             edns: EdnsState::new(self.epoch),
             metrics: UpstreamMetrics::default(),
             stream_places: LazyLock::new(|| Fair::new(STREAM_PLACES)),
@@ -311,8 +316,6 @@ impl ProbeRequests {
     }
 }
 
-const HEDGE_MIN: Duration = Duration::from_millis(100);
-const HEDGE_MAX: Duration = Duration::from_millis(300);
 /// One lost hedge is a lost packet; three in a row, without a reply in between, is a silent upstream.
 const SUSPECT_LOSSES: u32 = 3;
 /// Long enough that trials (every 250 ms) renew it while there is traffic, short enough to forget without.
@@ -342,20 +345,6 @@ mod tests {
         let id = first.id();
         drop(first);
         assert_ne!(registry.upstream(address, None, None).id(), id);
-    }
-
-    #[test]
-    fn silence_is_measured_in_round_trips_within_bounds() {
-        let (registry, _requests, _) = registry();
-        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
-        assert_eq!(upstream.hedge_after(UpstreamPath::Udp), HEDGE_MAX);
-        for (rtt_ms, times, hedge_ms) in [(1, 1, 100), (40, 60, 100), (120, 60, 120), (2_000, 60, 300)] {
-            for _ in 0..times {
-                upstream.replied(UpstreamPath::Udp, Duration::from_millis(rtt_ms));
-            }
-            let hedge = upstream.hedge_after(UpstreamPath::Udp).as_millis() as u64;
-            assert!(hedge.abs_diff(hedge_ms) <= 8, "{rtt_ms} ms: {hedge}");
-        }
     }
 
     #[test]
@@ -390,7 +379,7 @@ mod tests {
         assert!(upstream.take_trial(UpstreamPath::Udp, now));
         assert!(!upstream.take_trial(UpstreamPath::Udp, now + Duration::from_millis(249)));
         assert!(upstream.take_trial(UpstreamPath::Udp, now + Duration::from_millis(250)));
-        upstream.replied(UpstreamPath::Udp, Duration::from_millis(1));
+        upstream.replied(UpstreamPath::Udp, now, Duration::from_millis(1), false);
         assert!(!upstream.is_suspect(UpstreamPath::Udp, now));
     }
 
@@ -399,10 +388,11 @@ mod tests {
         let (registry, mut requests, now) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         let check = HealthCheck::default();
-        upstream.replied(UpstreamPath::Udp, Duration::from_millis(1));
-        upstream.replied(UpstreamPath::Stream, Duration::from_millis(900));
-        assert_eq!(upstream.hedge_after(UpstreamPath::Udp), HEDGE_MIN);
-        assert_eq!(upstream.hedge_after(UpstreamPath::Stream), HEDGE_MAX);
+        upstream.replied(UpstreamPath::Udp, now, Duration::from_millis(1), false);
+        upstream.replied(UpstreamPath::Stream, now, Duration::from_millis(900), false);
+        let srtt_ms =
+            [UpstreamPath::Udp, UpstreamPath::Stream].map(|path| upstream.srtt(path).unwrap().as_millis());
+        assert_eq!(srtt_ms, [1, 900]);
         upstream.failed(UpstreamPath::Udp, 2, &check);
         upstream.failed(UpstreamPath::Stream, 2, &check);
         let paths = [(); 2].map(|()| requests.0.try_recv().ok().map(|request| request.path));
@@ -411,7 +401,7 @@ mod tests {
             upstream.probed(UpstreamPath::Udp, false);
             upstream.lost(UpstreamPath::Udp, now);
         }
-        upstream.replied(UpstreamPath::Stream, Duration::from_millis(1));
+        upstream.replied(UpstreamPath::Stream, now, Duration::from_millis(1), false);
         assert!(upstream.is_down(UpstreamPath::Udp, 2) && upstream.is_suspect(UpstreamPath::Udp, now));
         assert!(
             !upstream.is_down(UpstreamPath::Stream, 2) && !upstream.is_suspect(UpstreamPath::Stream, now)

@@ -154,6 +154,9 @@ impl Failure {
             Self::CutOff(_) => other("the transfer is cut off"),
             Self::Overload => other("too many queries in flight"),
             Self::Panic => other("a fault of this server"),
+            Self::Forward(forwarder::NoAnswer::Congested(_)) => {
+                Some(Ede { text: "the upstream's queue is full", ..Ede::NETWORK_ERROR })
+            }
             Self::Forward(failure) if failure.is_overload() => other("too many queries in flight"),
             Self::Forward(failure) => Some(forward_ede(failure)),
         }
@@ -179,9 +182,12 @@ fn forward_ede(failure: &forwarder::NoAnswer) -> Ede {
         F::Silent { .. } | F::NoHealthy | F::NoUpstream | F::AllLoop | F::NoStanza => {
             Ede::NO_REACHABLE_AUTHORITY
         }
-        F::Network { .. } | F::NoSocket { .. } | F::NotSent { .. } | F::Exchange(_) | F::Garbled(_) => {
-            Ede::NETWORK_ERROR
-        }
+        F::Network { .. }
+        | F::NoSocket { .. }
+        | F::NotSent { .. }
+        | F::Exchange(_)
+        | F::Garbled(_)
+        | F::Congested(_) => Ede::NETWORK_ERROR,
         F::MaxConcurrent(_) => Ede { code: 0, text: "concurrent queries exceeded maximum" },
         F::TableFull | F::Subnets => Ede { code: 0, text: "too many queries in flight" },
         F::Patience => Ede { code: 0, text: "no answer within the time allowed" },

@@ -100,6 +100,7 @@ fn upstreams(configuration: &Configuration) -> Vec<Value> {
 /// `loops`: it is not asked, for it sends our queries back.
 fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32, loops: bool) -> Value {
     let metrics = upstream.metrics();
+    let (outstanding, limit) = upstream.outstanding(path);
     let transport = match (upstream.tls(), path) {
         (Some(_), _) => "TLS",
         (None, UpstreamPath::Stream) => "TCP",
@@ -112,6 +113,10 @@ fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32, loops: b
         "loops": loops,
         "fails": upstream.fails(path),
         "rtt_ms": upstream.srtt(path).map(|rtt| rtt.as_secs_f64() * 1000.0),
+        "outstanding": outstanding,
+        "outstanding_limit": limit,
+        "connections": (path == UpstreamPath::Stream).then(|| metrics.open_connections()),
+        "pipelining": (path == UpstreamPath::Stream).then(|| metrics.pipelines()),
         "replies": metrics.durations().flat_map(|(_, durations)| durations.counts()).sum::<u64>(),
         "failed_probes": metrics.healthcheck_failures.get(),
     })

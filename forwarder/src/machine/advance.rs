@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::effects::{Exchange, Finished};
-use super::flight::{ATTEMPTS, Attempt, Form, Open, Pick, State, Try, Way, silent};
+use super::flight::{ATTEMPTS, Attempt, AttemptKind, Form, Open, Pick, State, Try, Way, silent};
 use super::ports::Owner;
 use super::timers::{MachineTime, NEVER};
 use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP};
@@ -25,30 +25,8 @@ impl<W> Forwarder<W> {
         let flight = &mut self.table[slot];
         flight.order = order;
         flight.cursor = 0;
-        self.budget.earn();
         self.try_next(now, slot, effects);
         self.try_suspect(now, slot, effects);
-    }
-
-    /// A suspect is shown a copy of a query now and then: its reply takes the suspicion away, its silence counts, and the
-    /// client waits for neither.
-    fn try_suspect(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
-        // The first attempt may have failed at once, which may have ended the flight.
-        let Some(flight) = self.table.get(slot).filter(|flight| flight.state == State::Flying) else {
-            return;
-        };
-        let at = self.machine_time(now);
-        for turn in 1..flight.order.len() {
-            let candidate = flight.order.at(turn);
-            let upstream = &flight.upstreams[usize::from(candidate)];
-            if flight.is_suspect(candidate, now) && !flight.is_down(candidate) && !flight.is_asking(candidate)
-            {
-                if upstream.take_trial(flight.path(candidate), now) && self.budget.take(at) {
-                    self.send(now, slot, Try { hedge: true, ..Try::new(candidate) }, effects);
-                }
-                return;
-            }
-        }
     }
 
     /// Asks the next upstream, where one may be asked; gives up where nothing is waited for any more.
@@ -67,6 +45,12 @@ impl<W> Forwarder<W> {
                     flight.cursor = cursor;
                     Some(upstream)
                 }
+                Pick::Full { upstream } => {
+                    let address = flight.upstreams[usize::from(upstream)].address();
+                    flight.aside().failure = Some(NoAnswer::Congested(address));
+                    may = false;
+                    None
+                }
                 // A reply is kept that can be given in the end, so no upstream that is down is asked.
                 Pick::AllDown if has_spare => None,
                 Pick::AllDown => {
@@ -80,8 +64,10 @@ impl<W> Forwarder<W> {
                     // CoreDNS: health checking itself may be broken, so ask anyone.
                     let (first, count) =
                         (self.rng.random_range(0..flight.upstreams.len()), flight.upstreams.len());
-                    let mut anyone = (first..first + count).map(|at| (at % count) as u8);
-                    anyone.find(|&at| may && flight.unsent() >> at & 1 == 0)
+                    let anyone = (first..first + count).map(|at| (at % count) as u8);
+                    let mut anyone = anyone.filter(|&at| may && flight.unsent() >> at & 1 == 0);
+                    let fresh = anyone.clone().find(|&at| flight.sent_to(at).is_none());
+                    fresh.or_else(|| anyone.next())
                 }
             };
             let Some(upstream) = next else {
@@ -97,10 +83,13 @@ impl<W> Forwarder<W> {
                 }
                 return;
             };
+            if !self.may_copy(now, slot, upstream) {
+                return;
+            }
             if self.send(now, slot, Try::new(upstream), effects) {
                 let at = self.machine_time(now);
                 let flight = &mut self.table[slot];
-                let wait = flight.upstreams[usize::from(upstream)].hedge_after(flight.path(upstream));
+                let wait = flight.congestion(upstream).hedge_after();
                 flight.hedge_at = flight.offset(at.after(wait));
                 return;
             }
@@ -112,7 +101,7 @@ impl<W> Forwarder<W> {
     pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, effects: &mut impl Effects<W>) -> bool {
         let at = self.machine_time(now);
         let Some(nth) = self.table[slot].attempt_to_use() else { return false };
-        self.close(slot, nth, effects);
+        self.drop_attempt(slot, nth, effects);
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
         let upstream = &flight.upstreams[usize::from(this.upstream)];
@@ -124,6 +113,11 @@ impl<W> Forwarder<W> {
         };
         let form = flight.form(now, this.upstream, this.form);
         flight.serial = flight.serial.wrapping_add(1);
+        let kind = match flight.sent_to(this.upstream) {
+            Some(_) => AttemptKind::Copy,
+            None if this.hedge => AttemptKind::Hedge,
+            None => AttemptKind::First,
+        };
         let mut attempt = Attempt {
             sent: flight.offset(at),
             upstream: this.upstream,
@@ -131,7 +125,7 @@ impl<W> Forwarder<W> {
             way,
             open: Open::Waiting,
             form,
-            copy: this.hedge && flight.is_asking(this.upstream),
+            kind,
             ..Attempt::FREE
         };
         flight.write(form, &mut self.message);
@@ -165,61 +159,16 @@ impl<W> Forwarder<W> {
                 message: &self.message,
                 limits: flight.stanza().spec().connections,
                 who: flight.waiters.asker,
-                connect_by: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
+                give_up_at: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
                 deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
             }),
         }
         if this.hedge {
             upstream.metrics().hedges.add_shared(1);
         }
+        upstream.congestion(attempt.path()).sent(flight.waiters.asker);
         flight.attempts[nth] = attempt;
         true
-    }
-
-    /// An upstream has been silent for long enough to ask the next one too, or the same again; or it is time to send again
-    /// what could not be sent.
-    fn hedge(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
-        let at = self.machine_time(now);
-        let flight = &mut self.table[slot];
-        flight.hedge_at = NEVER;
-        let unsent = flight.aside.as_mut().is_some_and(|aside| std::mem::take(&mut aside.unsent) != 0);
-        let (waiting, free) = (flight.waiting(), flight.attempt_to_use().is_some());
-        if unsent && waiting == 0 {
-            return self.try_next(now, slot, effects);
-        }
-        if waiting == 0 || !free || flight.spare().is_some_and(|spare| !spare.failover && spare.bad) {
-            return;
-        }
-        let known_silent = |attempt: &Attempt| {
-            let upstream = &flight.upstreams[usize::from(attempt.upstream)];
-            upstream.is_suspect(attempt.path(), now)
-                || flight.is_down(attempt.upstream)
-                || (attempt.form != Form::Plain && upstream.edns().is_held(now))
-        };
-        let (upstream, form, cursor) = match flight.pick() {
-            Pick::Upstream { upstream, cursor } => (upstream, Form::Whole, cursor),
-            // There is no other upstream: the datagram may have been lost, so the query is sent to the same upstream again,
-            // once.
-            Pick::AllDown | Pick::None => match flight.again(now) {
-                Some((upstream, form)) => (upstream, form, flight.cursor),
-                None => return,
-            },
-        };
-        let other = &flight.upstreams[usize::from(upstream)];
-        // Leaving an upstream that is known to be silent is no speculation, so it is not limited: these are the queries
-        // that were sent before it was known.
-        let mut asked = flight.attempts.iter().filter(|attempt| attempt.open == Open::Waiting);
-        let other_way = !flight.is_asking(upstream) || other.edns().is_held(now);
-        let moves = asked.all(known_silent) && !flight.is_suspect(upstream, now) && other_way;
-        if !moves && !self.budget.take(at) {
-            flight.hedge_at = flight.offset(at.after(HEDGE_DENIED));
-            return;
-        }
-        let wait = other.hedge_after(flight.path(upstream));
-        flight.cursor = cursor;
-        self.send(now, slot, Try { hedge: true, form, ..Try::new(upstream) }, effects);
-        let flight = &mut self.table[slot];
-        flight.hedge_at = flight.offset(at.after(wait));
     }
 
     /// Does what is due in one flight.
@@ -264,12 +213,20 @@ impl<W> Forwarder<W> {
             flight.attempts[nth].open = Open::Counted;
             // A retransmission to the same upstream times out with the attempt that it repeats: it is counted as one failure.
             for copy in &mut flight.attempts {
-                if copy.open == Open::Waiting && copy.copy && copy.upstream == attempt.upstream {
+                if copy.open == Open::Waiting
+                    && copy.kind == AttemptKind::Copy
+                    && copy.upstream == attempt.upstream
+                {
                     copy.open = Open::Counted;
                 }
             }
             let (spec, upstream) = (flight.stanza().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
-            upstream.failed(attempt.path(), spec.max_fails, &spec.health);
+            // One that has answered others since is busy, or slow with this name.
+            let sent_at =
+                upstream.micros(self.epoch + flight.machine_time(attempt.sent).since(MachineTime(0)));
+            if !upstream.congestion(attempt.path()).replied_since(sent_at) {
+                upstream.failed(attempt.path(), spec.max_fails, &spec.health);
+            }
             if attempt.form != Form::Plain {
                 upstream.edns().doubt(now);
                 flight.without_edns |= 1 << attempt.upstream;
@@ -377,7 +334,7 @@ impl<W> Forwarder<W> {
         if flight.state == State::Settled {
             for nth in 0..ATTEMPTS {
                 if self.table[slot].attempts[nth].open == Open::Counted {
-                    self.close(slot, nth, effects);
+                    self.drop_attempt(slot, nth, effects);
                 }
             }
             self.end_if_settled(slot, effects);
@@ -446,7 +403,7 @@ impl<W> Forwarder<W> {
 
     pub(super) fn remove(&mut self, slot: u32, effects: &mut impl Effects<W>) {
         for nth in 0..ATTEMPTS {
-            self.close(slot, nth, effects);
+            self.drop_attempt(slot, nth, effects);
         }
         self.timers.disarm(slot);
         let flight = &self.table[slot];
@@ -456,12 +413,30 @@ impl<W> Forwarder<W> {
         self.table.remove(slot);
     }
 
-    /// Nothing more is expected from an attempt.
+    /// Frees an attempt that was answered, or has failed.
     pub(super) fn close(&mut self, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
-        let attempt = std::mem::replace(&mut self.table[slot].attempts[nth], Attempt::FREE);
-        if attempt.open != Open::Free && attempt.way == Way::Udp {
+        let flight = &mut self.table[slot];
+        let attempt = std::mem::replace(&mut flight.attempts[nth], Attempt::FREE);
+        if attempt.open == Open::Free {
+            return;
+        }
+        let upstream = &flight.upstreams[usize::from(attempt.upstream)];
+        upstream.congestion(attempt.path()).ended(flight.waiters.asker);
+        if attempt.way == Way::Udp {
             self.ports.release(attempt.socket, attempt.id, effects);
         }
+    }
+
+    /// Frees an attempt, answered or not: its reply would change nothing any more.
+    pub(super) fn drop_attempt(&mut self, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
+        let generation = self.table.generation(slot);
+        let flight = &self.table[slot];
+        let attempt = flight.attempts[nth];
+        if let (Way::Stream(kind), true) = (attempt.way, attempt.open != Open::Free) {
+            let id = ExchangeId::new(slot, generation, attempt.serial);
+            effects.cancel(&flight.upstreams[usize::from(attempt.upstream)], kind, id);
+        }
+        self.close(slot, nth, effects);
     }
 
     /// Sets the flight's timer to the next thing that is due, if the flight is still there.
@@ -488,5 +463,3 @@ impl<W> Forwarder<W> {
 /// Tries that may fail in one query whatever the stanza says: a refusal takes microseconds, and the deadline alone would
 /// allow a hundred thousand.
 const FAILURES_MAX: u32 = 32;
-/// When a hedge that the budget did not allow is thought about again.
-const HEDGE_DENIED: Duration = Duration::from_millis(50);

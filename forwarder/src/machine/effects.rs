@@ -72,9 +72,9 @@ pub struct Exchange<'a> {
     pub limits: ConnectionLimits,
     /// Whose places among the upstream's it takes.
     pub who: Who,
-    /// When to stop connecting: those who wait are told by then, and its place is free for others.
-    pub connect_by: Instant,
-    /// When to stop listening for the reply.
+    /// When its clients have been answered with a failure: a connection without another query is closed then.
+    pub give_up_at: Instant,
+    /// When its reply is of no use to the cache, either.
     pub deadline: Instant,
 }
 
@@ -95,6 +95,9 @@ pub trait Effects<W> {
 
     /// Hands a query to [`crate::Streams`].
     fn exchange(&mut self, exchange: Exchange<'_>);
+
+    /// Gives up an exchange: its result changes nothing any more.
+    fn cancel(&mut self, upstream: &Arc<Upstream>, kind: StreamKind, id: ExchangeId);
 
     /// The waiter joins a flight whose question has other letters in upper case: it must keep its own, as the reply to it
     /// repeats them.

@@ -11,6 +11,7 @@ use super::ports::Ports;
 use super::timers::{MachineTime, NEVER};
 use super::waiters::WaiterList;
 use super::{Ask, SocketId};
+use crate::congestion::Congestion;
 use crate::policy::Order;
 use crate::{Chain, NoAnswer, Stanza, StreamKind, Upstream, UpstreamPath};
 
@@ -114,8 +115,18 @@ pub(super) struct Attempt {
     pub(super) way: Way,
     pub(super) open: Open,
     pub(super) form: Form,
-    /// Sent to an upstream that was asked before and has not failed yet.
-    pub(super) copy: bool,
+    pub(super) kind: AttemptKind,
+}
+
+/// Why an attempt was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttemptKind {
+    /// No attempt that was sent before is expected to be answered.
+    First,
+    /// Another upstream is expected to answer yet.
+    Hedge,
+    /// The same upstream is.
+    Copy,
 }
 
 /// What an attempt waits for.
@@ -182,7 +193,7 @@ impl Attempt {
         way: Way::Udp,
         open: Open::Free,
         form: Form::Whole,
-        copy: false,
+        kind: AttemptKind::First,
     };
 }
 
@@ -254,20 +265,42 @@ impl<W> Flight<W> {
         self.attempts.iter().position(|attempt| attempt.open != Open::Free && attempt.serial == serial)
     }
 
-    /// The upstream to ask next: the first from the cursor on that is up, has not failed over, is not being asked, and can be sent to.
+    /// The upstream to ask next: the first from the cursor on that is up, has not failed over, is not being asked, can
+    /// be sent to, and has room for one more query of this client.
     pub(super) fn pick(&self) -> Pick {
-        let (count, mut all_down) = (self.order.len(), true);
+        let (count, mut all_down, mut full) = (self.order.len(), true, None);
         for turn in usize::from(self.cursor)..usize::from(self.cursor) + count {
             let upstream = self.order.at(turn);
             if self.is_down(upstream) {
                 continue;
             }
             all_down = false;
-            if (self.failed_over | self.unsent()) >> upstream & 1 == 0 && !self.is_asking(upstream) {
+            if (self.failed_over | self.unsent()) >> upstream & 1 == 1 || self.is_asking(upstream) {
+                continue;
+            }
+            if self.congestion(upstream).has_room(self.waiters.asker) {
                 return Pick::Upstream { upstream, cursor: ((turn + 1) % count) as u8 };
             }
+            full = full.or(Some(upstream));
         }
-        if all_down { Pick::AllDown } else { Pick::None }
+        match full {
+            Some(upstream) => Pick::Full { upstream },
+            None if all_down => Pick::AllDown,
+            None => Pick::None,
+        }
+    }
+
+    /// The congestion state of the path that this query takes to an upstream.
+    pub(super) fn congestion(&self, upstream: u8) -> &Congestion {
+        self.upstreams[usize::from(upstream)].congestion(self.path(upstream))
+    }
+
+    /// The open attempts at an upstream: when the last one was sent, and how many were sent before it.
+    pub(super) fn sent_to(&self, upstream: u8) -> Option<(u32, u32)> {
+        let open = |attempt: &&Attempt| attempt.open != Open::Free && attempt.upstream == upstream;
+        let attempts = self.attempts.iter().filter(open);
+        let last = attempts.clone().map(|attempt| attempt.sent).max()?;
+        Some((last, attempts.count() as u32 - 1))
     }
 
     pub(super) fn aside(&mut self) -> &mut Aside {
@@ -312,6 +345,10 @@ pub(super) enum Pick {
     Upstream {
         upstream: u8,
         cursor: u8,
+    },
+    /// Every upstream that may be asked has as many queries outstanding as it answers in time; the first of them.
+    Full {
+        upstream: u8,
     },
     /// Every upstream is down.
     AllDown,

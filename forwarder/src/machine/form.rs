@@ -63,10 +63,12 @@ impl<W> Flight<W> {
         }
     }
 
-    /// The upstream to ask once more while all that may be asked are: the only one, or one that may be silent because of
-    /// our OPT, which then gets the query without.
-    pub(super) fn again(&self, now: Instant) -> Option<(u8, Form)> {
-        let mut waiting = self.attempts.iter().filter(|attempt| attempt.open == Open::Waiting);
+    /// The upstream that gets a copy while no other one may be asked, what the copy carries, and whether that is less than
+    /// what was sent: the upstream may be silent because of our OPT, or its reply did not repeat the subnet. Else it is the
+    /// only one that is asked. None over a connection, which repeats what is lost by itself.
+    pub(super) fn again(&self, now: Instant) -> Option<(u8, Form, bool)> {
+        let is_open = |attempt: &&Attempt| attempt.open == Open::Waiting && attempt.way == Way::Udp;
+        let mut waiting = self.attempts.iter().filter(is_open);
         let doubtful = |attempt: &&Attempt| {
             let plain = |other: &Attempt| {
                 other.open == Open::Waiting && other.upstream == attempt.upstream && other.form == Form::Plain
@@ -77,10 +79,13 @@ impl<W> Flight<W> {
                 && !self.attempts.iter().any(plain)
         };
         if let Some(attempt) = waiting.clone().find(doubtful) {
-            return Some((attempt.upstream, Form::Plain));
+            return Some((attempt.upstream, Form::Plain, true));
         }
-        let only = waiting.next().filter(|_| waiting.next().is_none())?;
-        Some((only.upstream, only.form))
+        let first = *waiting.next()?;
+        let mut forms = waiting.clone().map(|other| other.form);
+        let strayed =
+            self.bits & BARE != 0 && first.form == Form::Whole && forms.all(|form| form == Form::Whole);
+        waiting.all(|other| other.upstream == first.upstream).then_some((first.upstream, first.form, strayed))
     }
 
     /// Whether an upstream that may speak EDNS has not answered yet, for a client that wants DNSSEC.

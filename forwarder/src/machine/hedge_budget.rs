@@ -1,72 +1,72 @@
-//! How many hedges are allowed: 10 % of the queries and 10 a second.
+//! How many queries may be sent to a second upstream while the first is silent.
 
-use super::timers::MachineTime;
-
-/// A bucket of hedges, counted in thousandths.
+/// A bucket of hedges, in tenths.
 ///
-/// What is not used is kept up to [`CAPACITY`], so that a busy worker whose upstream falls silent can hedge all that is
-/// in flight at that moment, while the sum stays below 10 % and 10 a second at any time.
+/// Each reply earns a tenth. A hedge that is answered first is paid back: the upstream that gave it
+/// is the faster one, and gets one query of each client at most. Up to [`CAPACITY`] are kept, so that
+/// a busy worker whose upstream falls silent can hedge all that is in flight at that moment.
 #[derive(Debug)]
 pub(super) struct HedgeBudget {
-    thousandths: u64,
-    filled_at: MachineTime,
+    tenths: u32,
 }
 
 impl HedgeBudget {
     pub(super) fn new() -> Self {
-        Self { thousandths: 10 * HEDGE, filled_at: MachineTime(0) }
+        Self { tenths: FIRST }
     }
 
-    /// A query was sent.
+    /// A reply was received.
     pub(super) fn earn(&mut self) {
-        self.add(PER_QUERY);
+        self.tenths = (self.tenths + PER_REPLY).min(CAPACITY);
+    }
+
+    /// A hedge was answered before the query that it hedged.
+    pub(super) fn pay_back(&mut self) {
+        self.tenths = (self.tenths + HEDGE).min(CAPACITY);
     }
 
     /// Takes one hedge, if there is one.
-    pub(super) fn take(&mut self, now: MachineTime) -> bool {
-        let micros = now.0.saturating_sub(self.filled_at.0);
-        // Only whole thousandths of a token are earned; the remainder of the time counts at the next call.
-        let earned = micros * PER_SECOND / 1_000_000;
-        self.filled_at.0 += earned * 1_000_000 / PER_SECOND;
-        self.add(earned);
-        let enough = self.thousandths >= HEDGE;
+    pub(super) fn take(&mut self) -> bool {
+        let enough = self.tenths >= HEDGE;
         if enough {
-            self.thousandths -= HEDGE;
+            self.tenths -= HEDGE;
         }
         enough
     }
-
-    fn add(&mut self, thousandths: u64) {
-        self.thousandths = (self.thousandths + thousandths).min(CAPACITY);
-    }
 }
 
-const HEDGE: u64 = 1_000;
-const PER_QUERY: u64 = HEDGE / 10;
-const PER_SECOND: u64 = HEDGE * 10;
+const HEDGE: u32 = 10;
+const PER_REPLY: u32 = HEDGE / 10;
+/// Before the first reply: enough to learn that an upstream is silent.
+const FIRST: u32 = 10 * HEDGE;
 /// 0.3 s worth of queries at 2,000 a second.
-const CAPACITY: u64 = 600 * HEDGE;
+const CAPACITY: u32 = 600 * HEDGE;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn hedges_stay_below_a_tenth_of_the_queries_and_ten_a_second() {
-        for per_second in [0, 1, 50, 1_000, 20_000] {
-            let mut budget = HedgeBudget::new();
-            let (mut queries, mut hedges) = (0, 0);
-            for ms in 0..10_000 {
-                for _ in 0..(per_second * (ms + 1) / 1_000 - per_second * ms / 1_000) {
-                    queries += 1;
-                    budget.earn();
-                }
-                while budget.take(MachineTime(ms * 1_000)) {
-                    hedges += 1;
-                }
-                assert!(100 * hedges <= 10 * queries + 1_000 + ms, "{hedges} of {queries} after {ms} ms");
+    fn hedges_are_a_tenth_of_replies() {
+        let mut budget = HedgeBudget::new();
+        for replies in 0..5_000 {
+            let mut hedges = 0;
+            while budget.take() {
+                hedges += 1;
             }
-            assert!(hedges >= queries / 10 + 100, "{hedges} of {queries}");
+            assert_eq!(hedges, if replies == 0 { 10 } else { u32::from(replies % 10 == 0) });
+            budget.earn();
         }
+    }
+
+    #[test]
+    fn answered_hedges_are_free() {
+        let mut budget = HedgeBudget::new();
+        for _ in 0..1_000 {
+            assert!(budget.take());
+            budget.pay_back();
+        }
+        (0..10).for_each(|_| assert!(budget.take()));
+        assert!(!budget.take());
     }
 }

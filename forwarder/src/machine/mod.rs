@@ -16,6 +16,7 @@ mod flight;
 mod form;
 mod hedge_budget;
 mod ports;
+mod repeat;
 mod replies;
 mod subnets;
 mod table;
@@ -36,7 +37,7 @@ pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketI
 pub use waiters::{Rest, Waiters};
 
 use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, Upstream, Who};
-use flight::{ATTEMPTS, Attempt, CAME_OVER_TCP, Flight, KeptQuery, SUBNET, State, key_bits, key_hash};
+use flight::{ATTEMPTS, Attempt, CAME_OVER_TCP, Flight, KeptQuery, Open, SUBNET, State, key_bits, key_hash};
 use hedge_budget::HedgeBudget;
 use ports::{Owner, Ports};
 use subnets::Subnets;
@@ -379,13 +380,17 @@ impl<W> Forwarder<W> {
 }
 
 impl<W> Drop for Forwarder<W> {
-    /// Gives back its places among `max_concurrent`: they are counted over all workers, and one that panicked leaves its
-    /// flights as they are.
+    /// Gives back its places among `max_concurrent` and at upstreams: they are counted over all workers, and one that
+    /// panicked leaves its flights as they are.
     fn drop(&mut self) {
         for slot in self.table.taken() {
             let flight = &self.table[slot];
             if flight.state == State::Flying {
                 flight.stanza().release(flight.waiters.asker);
+            }
+            for attempt in flight.attempts.iter().filter(|attempt| attempt.open != Open::Free) {
+                let upstream = &flight.upstreams[usize::from(attempt.upstream)];
+                upstream.congestion(attempt.path()).ended(flight.waiters.asker);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use wire::{Flags, Rcode};
 
 use super::effects::Finished;
-use super::flight::{ATTEMPTS, Attempt, Flight, Form, Open, Spare, State, Try, Way};
+use super::flight::{ATTEMPTS, Attempt, AttemptKind, Flight, Form, Open, Spare, State, Try, Way};
 use super::timers::NEVER;
 use super::{Effects, Forwarder};
 use crate::{DEADLINE, NoAnswer, UpstreamPath};
@@ -25,11 +25,15 @@ impl<W> Forwarder<W> {
         let attempt = flight.attempts[nth];
         let upstream = &flight.upstreams[usize::from(attempt.upstream)];
         let rtt = Duration::from_micros(u64::from(flight.offset(at).saturating_sub(attempt.sent)));
-        upstream.replied(attempt.path(), rtt);
+        upstream.replied(attempt.path(), now, rtt, attempt.kind == AttemptKind::Copy);
+        self.budget.earn();
         upstream.metrics().replied(self.answer.rcode, rtt);
         let truncated = self.answer.flags.has(Flags::TC) && attempt.way == Way::Udp;
         let refuses_edns = self.refuses_edns(&attempt);
         let state = flight.state;
+        if state == State::Flying && attempt.kind == AttemptKind::Hedge {
+            self.budget.pay_back();
+        }
         self.learn(now, slot, &attempt);
         self.mark(slot, attempt.form);
         self.close(slot, nth, effects);
@@ -173,7 +177,7 @@ impl<W> Forwarder<W> {
         let stanza = flight.chain.stanzas()[next].clone();
         let upstreams = stanza.upstreams();
         for nth in 0..ATTEMPTS {
-            self.close(slot, nth, effects);
+            self.drop_attempt(slot, nth, effects);
         }
         let who = self.table[slot].waiters.asker;
         // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
@@ -253,7 +257,7 @@ impl<W> Forwarder<W> {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes a few round trips more.
-        let wait = flight.upstreams[usize::from(upstream)].hedge_after(UpstreamPath::Stream);
+        let wait = flight.upstreams[usize::from(upstream)].congestion(UpstreamPath::Stream).hedge_after();
         flight.hedge_at = flight.offset(at.after(wait));
         if flight.spare().is_some() {
             flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));

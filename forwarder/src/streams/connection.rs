@@ -5,117 +5,93 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout_at};
-use tokio_rustls::TlsConnector;
+use tokio::time::{Instant, sleep_until};
 use tokio_rustls::client::TlsStream;
 
-use super::{ConnectionPools, Destination, Link, PIPELINE, Request};
-use crate::{ExchangeError, StreamKind, TlsSettings, Upstream};
+use super::dial::{broken, dial, handshake};
+use super::pool::{Closed, Overtaking, PIPELINE};
+use super::{ConnectionPools, Destination, Request, RequestId};
+use crate::{ExchangeError, StreamKind, UpstreamPath};
 
-/// Lives as long as the connection; whatever it was given is answered or given to another connection.
+/// What a connection is to do.
+#[derive(Debug)]
+pub(super) enum Command {
+    Ask(Request),
+    /// No client waits for this one any more.
+    GiveUp(RequestId),
+}
+
+/// Lives as long as the connection; whatever it was given is answered or given back to the pool.
 pub(super) async fn run(
     pools: Arc<ConnectionPools>,
     destination: Destination,
-    link: Arc<Link>,
-    requests: mpsc::Receiver<Request>,
+    lane: u64,
+    commands: mpsc::Receiver<Command>,
     connect_by: Instant,
 ) {
+    let now = Instant::now();
     let mut connection = Connection {
+        pools,
+        destination,
+        lane,
+        commands,
+        queued: Vec::new(),
         pending: HashMap::new(),
         written: Vec::new(),
         read: Vec::new(),
         local: None,
-        replies: 0,
-        last_read: Instant::now(),
-        born: Instant::now(),
-        idle_since: Instant::now(),
-        pools,
-        destination,
-        link,
-        requests,
+        serial: 0,
+        retired: false,
+        last_read: now,
+        last_reply: now,
+        born: now,
+        idle_since: now,
     };
     let end = connection.connect_and_serve(connect_by).await;
     connection.clear(end);
 }
 
-/// Connects; what the kernel says, or that it took too long.
-pub(crate) async fn dial(upstream: &Upstream, by: Instant) -> Result<TcpStream, ExchangeError> {
-    let address = upstream.address();
-    let failed = |error| ExchangeError::Dial { upstream: address, error };
-    let connect = async {
-        let socket = match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4()?,
-            SocketAddr::V6(_) => TcpSocket::new_v6()?,
-        };
-        if let Some(source) = upstream.source() {
-            socket.bind((source, 0).into())?;
-        }
-        socket.connect(address).await
-    };
-    let stream = match timeout_at(by, connect).await {
-        Ok(stream) => stream.map_err(|error| failed(error.kind()))?,
-        Err(_) => return Err(failed(io::ErrorKind::TimedOut)),
-    };
-    // TCP_NODELAY: a query must not wait for the ACK of the one before (Nagle's algorithm). Where it is refused, queries are
-    // slower.
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
-}
-
-/// Speaks TLS on a fresh connection, with the server's name, or its address where no name is given.
-pub(crate) async fn handshake(
-    stream: TcpStream,
-    settings: &TlsSettings,
-    by: Instant,
-) -> Result<TlsStream<TcpStream>, ExchangeError> {
-    let upstream = stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
-    let local = stream.local_addr().ok();
-    let connector = TlsConnector::from(settings.config());
-    let name = settings.server_name_for(upstream.ip());
-    let error = match timeout_at(by, connector.connect(name, stream)).await {
-        Ok(Ok(stream)) => return Ok(stream),
-        Ok(Err(error)) => error,
-        Err(_) => return Err(ExchangeError::Timeout { local, upstream }),
-    };
-    Err(broken(&error, local, upstream))
-}
-
-/// What an I/O error says: tokio-rustls wraps what rustls says in one. With TLS 1.3 an upstream refuses our certificate
-/// only after the handshake.
-fn broken(error: &io::Error, local: Option<SocketAddr>, upstream: SocketAddr) -> ExchangeError {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(inner) => ExchangeError::Tls { upstream, error: Box::new(inner.clone()) },
-        None => ExchangeError::Read { local, upstream, error: error.kind() },
-    }
-}
-
 struct Connection {
     pools: Arc<ConnectionPools>,
     destination: Destination,
-    link: Arc<Link>,
-    requests: mpsc::Receiver<Request>,
-    /// What is out, by the id it has here, and so are those that nobody waits for any more: an id of theirs is nobody else's
-    /// while a reply may come.
-    pending: HashMap<u16, Request>,
-    /// Octets that wait to be written, and octets read that are no whole message yet.
+    /// Its number in the pool.
+    lane: u64,
+    commands: mpsc::Receiver<Command>,
+    /// Queries that came before it was connected.
+    queued: Vec<Request>,
+    /// What is out, by the id it has here, given up or not: an id is not used again while its reply may arrive.
+    pending: HashMap<u16, Pending>,
+    /// Bytes that wait to be written, and bytes read that are no whole message yet.
     written: Vec<u8>,
     read: Vec<u8>,
     local: Option<SocketAddr>,
-    replies: u64,
+    /// Queries sent so far.
+    serial: u64,
+    /// It gets no more queries.
+    retired: bool,
     last_read: Instant,
+    last_reply: Instant,
     born: Instant,
     idle_since: Instant,
 }
 
+/// A query that was sent.
+struct Pending {
+    request: Request,
+    sent: Instant,
+    serial: u64,
+    /// Another query was out when it was sent.
+    is_behind: bool,
+}
+
 /// Why a connection ended.
 enum End {
-    /// No configuration uses the upstream any more.
+    /// It has no more use.
     Unused,
     /// It failed.
     Failed(ExchangeError),
@@ -123,8 +99,7 @@ enum End {
 
 impl Connection {
     async fn connect_and_serve(&mut self, connect_by: Instant) -> End {
-        let link = self.link.clone();
-        let (destination, start) = (self.destination.clone(), self.born);
+        let destination = self.destination.clone();
         let connected = async {
             let stream = dial(&destination.upstream, connect_by).await?;
             let local = stream.local_addr().ok();
@@ -136,22 +111,32 @@ impl Connection {
                 _ => Ok((Stream::Tcp(stream), local)),
             }
         };
-        let late = async {
-            sleep_until(start + STALL).await;
-            link.stalled.store(true, Ordering::Relaxed);
-            std::future::pending::<()>().await;
-        };
-        let connected = tokio::select! {
-            connected = connected => connected,
-            () = late => return End::Unused,
+        let mut connected = pin!(connected);
+        let connected = loop {
+            tokio::select! {
+                connected = &mut connected => break connected,
+                command = self.commands.recv() => match command {
+                    None => return End::Unused,
+                    Some(Command::Ask(request)) => self.queued.push(request),
+                    Some(Command::GiveUp(id)) => {
+                        self.queued.retain(|request| request.id != id);
+                        if self.queued.is_empty() && self.commands.is_empty() {
+                            return End::Unused;
+                        }
+                    }
+                },
+            }
         };
         let (stream, local) = match connected {
             Ok(connected) => connected,
             Err(error) => return End::Failed(error),
         };
         self.local = local;
-        (self.last_read, self.idle_since) = (Instant::now(), Instant::now());
-        self.link.stalled.store(false, Ordering::Relaxed);
+        let now = Instant::now();
+        (self.last_read, self.idle_since) = (now, now);
+        for request in std::mem::take(&mut self.queued) {
+            self.write(request, now);
+        }
         match stream {
             Stream::Tcp(stream) => self.serve(stream).await,
             Stream::Tls(stream) => self.serve(*stream).await,
@@ -182,12 +167,19 @@ impl Connection {
                     }
                     Err(error) => return self.broken(&error),
                 },
-                count = self.requests.recv_many(&mut batch, PIPELINE), if self.written.len() < WRITE_LIMIT => {
+                count = self.commands.recv_many(&mut batch, PIPELINE), if self.written.len() < WRITE_LIMIT => {
                     if count == 0 {
                         return End::Unused;
                     }
-                    for request in batch.drain(..) {
-                        self.write(request);
+                    let now = Instant::now();
+                    for command in batch.drain(..) {
+                        match command {
+                            Command::Ask(request) => self.write(request, now),
+                            Command::GiveUp(id) => self.give_up(|request| request.id == id),
+                        }
+                    }
+                    if self.has_only_given_up() {
+                        return End::Unused;
                     }
                     let next = self.next_wake();
                     if next < wake.deadline() {
@@ -201,14 +193,15 @@ impl Connection {
                     wake.as_mut().reset(self.next_wake());
                 }
             }
-            if self.link.retired.load(Ordering::Relaxed) && self.is_idle() {
-                return End::Unused;
+            // A retired one lingers, so that the upstream closes first and has the TIME-WAIT.
+            if self.retired && self.pending.is_empty() {
+                wake.as_mut().reset(self.next_wake());
             }
         }
     }
 
     /// Queues a query for the wire, under an id that is free here.
-    fn write(&mut self, mut request: Request) {
+    fn write(&mut self, mut request: Request, now: Instant) {
         let mut id: u16 = rand::random();
         while self.pending.contains_key(&id) {
             id = rand::random();
@@ -216,25 +209,25 @@ impl Connection {
         let (Ok(length), Some(own)) =
             (u16::try_from(request.message.len()), request.message.first_chunk_mut())
         else {
-            return self.answer(
-                request,
-                Err(ExchangeError::Garbage { upstream: self.destination.upstream.address() }),
-            );
+            return self
+                .fail(request, ExchangeError::Garbage { upstream: self.destination.upstream.address() });
         };
         *own = id.to_be_bytes();
         self.written.extend_from_slice(&length.to_be_bytes());
         self.written.extend_from_slice(&request.message);
-        if self.pending.is_empty() {
+        let is_behind = !self.pending.is_empty();
+        if !is_behind {
             // The first query in flight: the time without a reply is counted from here.
-            self.last_read = Instant::now();
+            self.last_read = now;
         }
-        self.pending.insert(id, request);
+        self.serial += 1;
+        self.pending.insert(id, Pending { request, sent: now, serial: self.serial, is_behind });
     }
 
     /// Delivers each whole message that was read.
     fn take_replies(&mut self) -> Result<(), ExchangeError> {
-        self.last_read = Instant::now();
-        self.link.stalled.store(false, Ordering::Relaxed);
+        let now = Instant::now();
+        self.last_read = now;
         let mut start = 0;
         while let Some(length) = self.read.get(start..).and_then(|rest| rest.first_chunk::<2>()) {
             let length = usize::from(u16::from_be_bytes(*length));
@@ -244,96 +237,117 @@ impl Connection {
             let Some(message) = self.read.get(start + 2..start + 2 + length) else { break };
             let id = u16::from_be_bytes([message[0], message[1]]);
             // A reply whose id is not pending is to a query that has timed out.
-            if let Some(request) = self.pending.remove(&id) {
+            if let Some(pending) = self.pending.remove(&id) {
                 let message = message.to_vec();
-                self.replies += 1;
-                self.answer(request, Ok(message));
+                let overtaking = self.overtaking(&pending, now);
+                self.last_reply = now;
+                let id = pending.request.id;
+                // Its place is free before its client can ask again.
+                drop(pending);
+                self.pools.deliver(id, Ok(message));
+                self.retired |= self.pools.over(&self.destination, self.lane, id, Some(overtaking));
             }
             start += 2 + length;
         }
         self.read.drain(..start);
-        self.note_idle();
+        if self.pending.is_empty() {
+            self.idle_since = now;
+        }
         Ok(())
     }
 
-    fn answer(&self, mut request: Request, result: Result<Vec<u8>, ExchangeError>) {
-        self.give_back(&mut request);
-        self.pools.deliver(&request, result);
-    }
-
-    /// Gives back what a query takes from others: its place at the upstream, and that on this connection.
-    fn give_back(&self, request: &mut Request) {
-        if request.place.take().is_some() {
-            self.link.load.fetch_sub(1, Ordering::Relaxed);
+    fn overtaking(&self, reply: &Pending, now: Instant) -> Overtaking {
+        if self.pending.values().any(|other| other.serial < reply.serial) {
+            return Overtaking::Overtook;
+        }
+        let waited = now - reply.sent;
+        match reply.is_behind {
+            false => Overtaking::Alone,
+            true if waited >= DELAYED && (now - self.last_reply) * 4 < waited => Overtaking::Delayed,
+            true => Overtaking::InOrder,
         }
     }
 
-    /// Whether nobody waits for anything on it.
-    fn is_idle(&self) -> bool {
-        self.link.load.load(Ordering::Relaxed) == 0
+    fn fail(&mut self, request: Request, error: ExchangeError) {
+        let id = request.id;
+        drop(request);
+        self.pools.deliver(id, Err(error));
+        self.retired |= self.pools.over(&self.destination, self.lane, id, None);
     }
 
-    fn note_idle(&mut self) {
-        if self.is_idle() {
-            self.idle_since = Instant::now();
-            if self.pools.too_many_idle(&self.destination) {
-                self.link.retired.store(true, Ordering::Relaxed);
-            }
+    /// Gives back the places of queries for which no client waits any more.
+    fn give_up(&mut self, is_over: impl Fn(&Request) -> bool) {
+        for pending in self.pending.values_mut().filter(|pending| is_over(&pending.request)) {
+            pending.request.place = None;
         }
+    }
+
+    /// Whether a reply would serve the cache alone, or nothing: not worth a connection.
+    fn has_only_given_up(&self) -> bool {
+        !self.pending.is_empty() && self.pending.values().all(|pending| pending.request.place.is_none())
     }
 
     /// When time must be looked at next.
     fn next_wake(&self) -> Instant {
         let limits = self.destination.limits;
-        let age = if limits.max_age.is_zero() || self.link.retired.load(Ordering::Relaxed) {
-            FAR
-        } else {
-            limits.max_age.min(FAR)
-        };
-        let mut wake = self.born + age;
+        let age = if limits.max_age.is_zero() || self.retired { FAR } else { limits.max_age.min(FAR) };
+        let wake = self.born + age;
         if self.pending.is_empty() {
-            return wake.min(self.idle_since + limits.expire.min(FAR));
+            let idle = if self.retired { LINGER } else { limits.expire.min(FAR) };
+            return wake.min(self.idle_since + idle);
         }
-        if !self.link.stalled.load(Ordering::Relaxed) {
-            wake = wake.min(self.last_read + STALL);
+        let due = self.pending.values().map(|pending| pending.request.next_due()).min();
+        let wake = due.map_or(wake, |due| wake.min(due));
+        self.stuck_at().map_or(wake, |stuck| wake.min(stuck))
+    }
+
+    /// When a query that waits behind another has waited too long.
+    fn stuck_at(&self) -> Option<Instant> {
+        let waits = |pending: &Pending| pending.is_behind && pending.request.place.is_some();
+        if self.pending.len() < 2 || !self.pending.values().any(waits) {
+            return None;
         }
-        self.pending.values().map(Request::next_due).min().map_or(wake, |due| wake.min(due))
+        let srtt = self.destination.upstream.srtt(UpstreamPath::Stream).unwrap_or_default();
+        Some(self.last_read + STALL.max(2 * srtt))
     }
 
     /// Does what is due; whether the connection has no more use.
     fn is_done(&mut self) -> bool {
         let (now, limits) = (Instant::now(), self.destination.limits);
-        if !limits.max_age.is_zero() && now >= self.born + limits.max_age.min(FAR) {
-            self.link.retired.store(true, Ordering::Relaxed);
+        if !self.retired && !limits.max_age.is_zero() && now >= self.born + limits.max_age.min(FAR) {
+            self.retired = true;
+            self.pools.retire(&self.destination, self.lane);
         }
-        if self.pending.is_empty() && self.is_idle() {
-            return now >= self.idle_since + limits.expire.min(FAR);
+        if self.pending.is_empty() {
+            let idle = if self.retired { LINGER } else { limits.expire.min(FAR) };
+            return now >= self.idle_since + idle;
         }
-        if !self.pending.is_empty() && now >= self.last_read + STALL {
-            self.link.stalled.store(true, Ordering::Relaxed);
+        self.give_up(|request| request.give_up_at <= now);
+        if self.has_only_given_up() {
+            return true;
         }
-        self.let_go(now);
-        self.note_idle();
-        // All queries have timed out and nothing was read since: the peer is dead, or the path drops segments. The connection
-        // is closed.
-        self.pending.is_empty() && self.link.stalled.load(Ordering::Relaxed)
+        self.forget_late(now);
+        if self.stuck_at().is_some_and(|at| at <= now) {
+            let first = self.pending.values().map(|pending| pending.serial).min();
+            let moves = |_: &u16, pending: &mut Pending| {
+                Some(pending.serial) != first && pending.request.place.is_some()
+            };
+            let moved = self.pending.extract_if(moves).map(|(_, pending)| pending.request).collect();
+            self.pools.move_on(&self.destination, self.lane, moved);
+        }
+        false
     }
 
-    /// Gives back the places of queries whose clients have been told; of these as many stay as there are places, until they
-    /// time out, for their replies fill the cache.
-    fn let_go(&mut self, now: Instant) {
-        let mut pending = std::mem::take(&mut self.pending);
-        let told = pending.values_mut().filter(|request| request.next_due() <= now);
-        told.for_each(|request| self.give_back(request));
-        let late = pending.iter().filter(|(_, request)| request.place.is_none());
-        let mut late: Vec<(Instant, u16)> = late.map(|(&id, request)| (request.deadline, id)).collect();
-        self.pending = pending;
+    /// Forgets queries that were given up, once their replies are of no use, or more than [`PIPELINE`] of them are kept.
+    fn forget_late(&mut self, now: Instant) {
+        let late = self.pending.iter().filter(|(_, pending)| pending.request.place.is_none());
+        let mut late: Vec<_> = late.map(|(&id, pending)| (pending.request.deadline, id)).collect();
         late.sort_unstable();
         let over = late.partition_point(|(deadline, _)| *deadline <= now);
         let over = over.max(late.len().saturating_sub(PIPELINE));
         for (_, id) in late.into_iter().take(over) {
-            if let Some(request) = self.pending.remove(&id) {
-                self.answer(request, Err(self.timeout()));
+            if let Some(pending) = self.pending.remove(&id) {
+                self.fail(pending.request, self.timeout());
             }
         }
     }
@@ -346,40 +360,36 @@ impl Connection {
         End::Failed(broken(error, self.local, self.destination.upstream.address()))
     }
 
-    /// Leaves the pool and sees to what is left.
+    /// Leaves the pool and gives back what is left.
     fn clear(mut self, end: End) {
-        self.pools.remove(&self.destination, &self.link);
-        self.requests.close();
-        let mut left: Vec<_> = self.pending.drain().map(|(_, request)| request).collect();
-        while let Ok(request) = self.requests.try_recv() {
-            left.push(request);
-        }
-        for mut request in left {
-            match &end {
-                // Nobody waits for it.
-                End::Unused if request.place.is_none() => {
-                    self.pools.deliver(&request, Err(self.timeout()));
-                }
-                End::Unused => self.pools.submit(&self.destination, request),
-                // RFC 7766, section 6.2.4: an upstream may close at any time; what it left unanswered is asked again.
-                End::Failed(ExchangeError::Read { .. })
-                    if self.replies > 0 && request.moved < MOVES && request.place.is_some() =>
-                {
-                    request.moved += 1;
-                    self.pools.submit(&self.destination, request);
-                }
-                End::Failed(error) => self.pools.deliver(&request, Err(error.clone())),
+        self.commands.close();
+        let mut pending: Vec<_> = self.pending.drain().map(|(_, pending)| pending).collect();
+        pending.sort_unstable_by_key(|pending| pending.serial);
+        let mut left: Vec<_> = pending.into_iter().map(|pending| pending.request).collect();
+        left.append(&mut self.queued);
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Ask(request) => left.push(request),
+                Command::GiveUp(id) => left.retain(|request| request.id != id),
             }
         }
+        let (why, error) = match end {
+            End::Unused => (Closed::Unused, self.timeout()),
+            End::Failed(error @ (ExchangeError::Dial { .. } | ExchangeError::Read { .. })) => {
+                (Closed::ByPeer, error)
+            }
+            End::Failed(error) => (Closed::Broken, error),
+        };
+        self.pools.closed(&self.destination, self.lane, why, left, &error);
     }
 }
 
-/// Writes some octets and says how many, or flushes where there are none. Can be cancelled without loss.
-async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), octets: &[u8]) -> io::Result<usize> {
-    if octets.is_empty() {
+/// Writes some bytes and says how many, or flushes where there are none. Can be cancelled without loss.
+async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<usize> {
+    if bytes.is_empty() {
         return writer.flush().await.map(|()| 0);
     }
-    match writer.write(octets).await? {
+    match writer.write(bytes).await? {
         0 => Err(io::ErrorKind::BrokenPipe.into()),
         count => Ok(count),
     }
@@ -388,7 +398,7 @@ async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), octets: &[u8]) -
 impl Request {
     /// When time means something to it.
     fn next_due(&self) -> Instant {
-        if self.place.is_some() { self.connect_by.min(self.deadline) } else { self.deadline }
+        if self.place.is_some() { self.give_up_at.min(self.deadline) } else { self.deadline }
     }
 }
 
@@ -397,11 +407,12 @@ enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Without a reply for so long a connection is passed over where there are others: half of it is the retransmission time
-/// that Linux begins with.
+/// Without a reply for so long, and twice the round-trip time, queries behind another move to other connections.
 const STALL: Duration = Duration::from_millis(400);
-/// How often a query may find its connection closed under it, by an upstream that answered others there before.
-const MOVES: u8 = 3;
+/// A reply that took so long, and arrived right after the one before it, was held up by that.
+const DELAYED: Duration = Duration::from_millis(100);
+/// How long a retired connection waits for the upstream to close it.
+const LINGER: Duration = Duration::from_millis(200);
 /// Room for reading, and how much may wait to be written before queries wait in the queue.
 const READ_ROOM: usize = 16 << 10;
 const WRITE_LIMIT: usize = 64 << 10;

@@ -1,24 +1,29 @@
-//! TCP and TLS connections to upstreams, on tokio: pipelined (RFC 7766), few, bounded, used again.
+//! TCP and TLS connections to upstreams, on tokio: few, bounded, used again, pipelined where that delays nothing.
 //!
 //! A worker hands an [`Exchange`] in and never waits; the result comes back through [`Deliver`]. This half must not know
 //! flights, policies or health: it keeps connections and says how each exchange ended.
+//!
+//! `pool` chooses connections, `connection` is the task of one, `dial` opens it.
 
 mod connection;
+mod dial;
+mod pool;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub(crate) use connection::{dial, handshake};
+pub(crate) use dial::{dial, handshake};
 
 use crate::metrics::UpstreamProto;
-use crate::upstream::STREAM_PLACES;
 use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, Upstream, Who};
+use connection::Command;
+use pool::{Choice, Closed, Overtaking, PIPELINE, Pool};
 
 /// Takes the results of exchanges, on tokio's threads: by queue to the worker that asked.
 pub trait Deliver: Send + Sync + 'static {
@@ -36,37 +41,39 @@ pub struct Streams {
 pub(crate) struct ConnectionPools {
     runtime: Handle,
     deliver: Arc<dyn Deliver>,
-    pools: Mutex<HashMap<Key, Vec<Arc<Link>>>>,
+    pools: Mutex<HashMap<Key, Links>>,
 }
 
 /// Connections to one upstream of one kind.
-pub(crate) type Key = (u32, StreamKind);
+type Key = (u32, StreamKind);
 
-/// One connection as the others see it.
-pub(crate) struct Link {
-    queue: mpsc::Sender<Request>,
-    /// Queries given to it whose clients wait.
-    pub(crate) load: AtomicUsize,
-    /// Queries are outstanding and nothing has been read for a while: new queries prefer other connections.
-    pub(crate) stalled: AtomicBool,
-    /// It takes no more queries: it closes once those in flight are answered.
-    pub(crate) retired: AtomicBool,
+/// A pool, and the queues of its connections.
+struct Links {
+    upstream: Weak<Upstream>,
+    pool: Pool,
+    queues: HashMap<u64, mpsc::Sender<Command>>,
+    wakes: bool,
 }
 
+/// A query, by the worker that asked it.
+pub(crate) type RequestId = (usize, ExchangeId);
+
 /// One query on its way.
+#[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) worker: usize,
-    pub(crate) id: ExchangeId,
+    pub(crate) id: RequestId,
     pub(crate) message: Vec<u8>,
-    /// Taken while somebody waits: `None` once that is over, and a late reply fills the cache alone.
+    pub(crate) who: Who,
+    /// Taken while a client waits; `None` once it does not, and for a copy.
     pub(crate) place: Option<Place>,
-    pub(crate) connect_by: Instant,
+    /// When its client has been answered with a failure.
+    pub(crate) give_up_at: Instant,
+    /// When its reply is of no use to the cache, either.
     pub(crate) deadline: Instant,
-    /// How often it was given to another connection because its own was closed.
-    pub(crate) moved: u8,
 }
 
 /// A client's place among the queries on an upstream's connections, given back with this.
+#[derive(Debug)]
 pub(crate) struct Place {
     upstream: Arc<Upstream>,
     who: Who,
@@ -92,35 +99,58 @@ pub(crate) struct Destination {
     pub(crate) limits: ConnectionLimits,
 }
 
+impl Destination {
+    fn key(&self) -> Key {
+        (self.upstream.id(), self.kind)
+    }
+
+    fn most(&self) -> usize {
+        self.limits.max_connections as usize
+    }
+}
+
 impl Streams {
     /// No connections yet; they will live on `runtime`.
     pub fn new(runtime: Handle, deliver: Arc<dyn Deliver>) -> Self {
         Self { pools: Arc::new(ConnectionPools { runtime, deliver, pools: Mutex::default() }) }
     }
 
-    /// Sends a query over a connection that is there, or a new one. Returns at once; the result is delivered to `worker`,
-    /// exactly once.
+    /// Sends a query over a connection that is there, or a new one, or once one is idle. Returns at once; the result is
+    /// delivered to `worker`, exactly once unless it is cancelled.
     pub fn exchange(&self, worker: usize, exchange: Exchange<'_>) {
         let destination =
             Destination { upstream: exchange.upstream.clone(), kind: exchange.kind, limits: exchange.limits };
         let request = Request {
-            worker,
-            id: exchange.id,
+            id: (worker, exchange.id),
             message: exchange.message.to_vec(),
+            who: exchange.who,
             place: Place::take(exchange.upstream, exchange.who),
-            connect_by: Instant::from_std(exchange.connect_by),
+            give_up_at: Instant::from_std(exchange.give_up_at),
             deadline: Instant::from_std(exchange.deadline),
-            moved: 0,
         };
         match request.place {
             Some(_) => self.pools.submit(&destination, request),
-            None => self.pools.refuse(&destination, &request),
+            None => {
+                let error = ExchangeError::Overloaded { upstream: exchange.upstream.address() };
+                self.pools.deliver(request.id, Err(error));
+            }
+        }
+    }
+
+    /// Gives up an exchange: a connection that has no other query is closed.
+    pub fn cancel(&self, worker: usize, upstream: &Arc<Upstream>, kind: StreamKind, id: ExchangeId) {
+        let mut pools = self.pools.lock();
+        let Some(links) = pools.get_mut(&(upstream.id(), kind)) else { return };
+        // A copy of one that waits may be on a connection.
+        drop(links.pool.cancel((worker, id)));
+        for lane in links.pool.having((worker, id)) {
+            links.command(lane, Command::GiveUp((worker, id)));
         }
     }
 
     /// How many connections there are.
     pub fn connections(&self) -> usize {
-        self.pools.lock().values().map(Vec::len).sum()
+        self.pools.lock().values().map(|links| links.pool.connections()).sum()
     }
 }
 
@@ -130,105 +160,190 @@ impl fmt::Debug for Streams {
     }
 }
 
+impl Links {
+    fn new(upstream: &Arc<Upstream>, now: Instant) -> Self {
+        Self {
+            upstream: Arc::downgrade(upstream),
+            pool: Pool::new(now),
+            queues: HashMap::new(),
+            wakes: false,
+        }
+    }
+
+    /// A connection's queue has room for all that it may have at a time; a command that finds none is
+    /// one to give up, which time does as well.
+    fn command(&self, lane: u64, command: Command) {
+        if let Some(queue) = self.queues.get(&lane) {
+            let _ = queue.try_send(command);
+        }
+    }
+
+    fn note(&self) {
+        if let Some(upstream) = self.upstream.upgrade() {
+            upstream.metrics().connections(
+                self.pool.connections(),
+                self.pool.waiting(),
+                self.pool.pipelines(),
+            );
+        }
+    }
+}
+
 impl ConnectionPools {
-    /// Gives a query to the connection that is likely to answer it first.
-    pub(crate) fn submit(self: &Arc<Self>, destination: &Destination, request: Request) {
+    /// Sends a query where the pool says, or keeps it there.
+    fn submit(self: &Arc<Self>, destination: &Destination, request: Request) {
+        let now = Instant::now();
+        let mut pools = self.lock();
+        if !pools.contains_key(&destination.key()) {
+            pools.retain(|_, links| links.upstream.strong_count() > 0 || links.pool.connections() > 0);
+        }
+        let links = pools.entry(destination.key()).or_insert_with(|| Links::new(&destination.upstream, now));
+        let choice = links.pool.choose(request.id, request.who, destination.most(), now);
+        if matches!(choice, Choice::Open(_) | Choice::Wait)
+            && let Some(lane) = links.pool.try_order(request.id, now)
+        {
+            links.command(lane, Command::Ask(request.copy()));
+        }
+        match choice {
+            Choice::Wait => links.pool.wait(request, false),
+            _ => self.dispatch(destination, links, request, choice),
+        }
+        self.go_on(destination, links, now);
+        drop(pools);
+    }
+
+    /// Sends those that wait and may be sent, and ends those that have waited too long.
+    fn go_on(self: &Arc<Self>, destination: &Destination, links: &mut Links, now: Instant) {
+        let upstream = destination.upstream.address();
+        for request in links.pool.expired(now) {
+            self.deliver(request.id, Err(ExchangeError::Timeout { local: None, upstream }));
+        }
+        while let Some((request, choice)) = links.pool.next(destination.most(), now) {
+            self.dispatch(destination, links, request, choice);
+        }
+        links.note();
+        if links.pool.needs_wake() && !links.wakes {
+            links.wakes = true;
+            let (pools, destination) = (self.clone(), destination.clone());
+            self.runtime.spawn(async move {
+                tokio::time::sleep(WAKE).await;
+                let mut locked = pools.lock();
+                if let Some(links) = locked.get_mut(&destination.key()) {
+                    links.wakes = false;
+                    pools.go_on(&destination, links, Instant::now());
+                }
+            });
+        }
+    }
+
+    fn dispatch(
+        self: &Arc<Self>,
+        destination: &Destination,
+        links: &mut Links,
+        request: Request,
+        choice: Choice,
+    ) {
         let proto = match destination.kind {
             StreamKind::Tcp => UpstreamProto::Tcp,
             StreamKind::Tls => UpstreamProto::Tls,
         };
-        let mut pools = self.lock();
-        let links = pools.entry((destination.upstream.id(), destination.kind)).or_default();
-        let best = links
-            .iter()
-            .filter(|link| !link.retired.load(Ordering::Relaxed))
-            .map(|link| (link.stalled.load(Ordering::Relaxed), link.load.load(Ordering::Relaxed), link))
-            .filter(|&(_, load, _)| load < PIPELINE)
-            .min_by_key(|&(stalled, load, _)| (stalled, load));
-        // Many servers answer one query of a connection after the other, so a second connection is opened long before the
-        // first is full: at two queries for each, and two more with each connection more.
-        let enough = best.is_some_and(|(stalled, load, _)| !stalled && load < 2 * links.len());
-        let (link, reused) = match best {
-            Some((.., link)) if enough || links.len() >= CONNECTIONS => (link.clone(), true),
-            _ if links.len() < CONNECTIONS => {
-                let (queue, requests) = mpsc::channel(PIPELINE);
-                let link = Arc::new(Link {
-                    queue,
-                    load: AtomicUsize::new(0),
-                    stalled: AtomicBool::new(false),
-                    retired: AtomicBool::new(false),
-                });
-                links.push(link.clone());
-                let task = connection::run(
-                    self.clone(),
-                    destination.clone(),
-                    link.clone(),
-                    requests,
-                    request.connect_by,
-                );
-                self.runtime.spawn(task);
-                (link, false)
+        let reused = match choice {
+            Choice::Wait => return links.pool.wait(request, true),
+            Choice::Send(lane) => {
+                links.command(lane, Command::Ask(request));
+                true
             }
-            _ => {
-                drop(pools);
-                return self.refuse(destination, &request);
+            Choice::Open(lane) => {
+                let (queue, commands) = mpsc::channel(2 * PIPELINE + 2);
+                links.queues.insert(lane, queue);
+                let give_up_at = request.give_up_at;
+                links.command(lane, Command::Ask(request));
+                let task = connection::run(self.clone(), destination.clone(), lane, commands, give_up_at);
+                self.runtime.spawn(task);
+                false
             }
         };
         destination.upstream.metrics().connection(proto, reused);
-        link.load.fetch_add(1, Ordering::Relaxed);
-        let refused = link.queue.try_send(request);
-        drop(pools);
-        // A link leaves the pool before its queue closes, and its queue has room for its whole load: this does not happen.
-        if let Err(mpsc::error::TrySendError::Full(request) | mpsc::error::TrySendError::Closed(request)) =
-            refused
-        {
-            link.load.fetch_sub(1, Ordering::Relaxed);
-            self.refuse(destination, &request);
+    }
+
+    /// A query of a connection is over: `overtaking` as its reply shows it, `None` without a reply. Whether the connection
+    /// gets no more.
+    fn over(
+        self: &Arc<Self>,
+        destination: &Destination,
+        lane: u64,
+        id: RequestId,
+        overtaking: Option<Overtaking>,
+    ) -> bool {
+        let now = Instant::now();
+        let mut pools = self.lock();
+        let Some(links) = pools.get_mut(&destination.key()) else { return true };
+        links.pool.answered(lane, id, overtaking, now);
+        self.go_on(destination, links, now);
+        if links.pool.has_too_many_idle(destination.limits.max_idle) {
+            links.pool.retire(lane);
+        }
+        links.pool.is_retired(lane)
+    }
+
+    fn retire(&self, destination: &Destination, lane: u64) {
+        if let Some(links) = self.lock().get_mut(&destination.key()) {
+            links.pool.retire(lane);
         }
     }
 
-    fn refuse(&self, destination: &Destination, request: &Request) {
-        let upstream = destination.upstream.address();
-        self.deliver(request, Err(ExchangeError::Overloaded { upstream }));
+    /// Moves what was pipelined behind a query that keeps its connection silent.
+    fn move_on(self: &Arc<Self>, destination: &Destination, lane: u64, requests: Vec<Request>) {
+        let now = Instant::now();
+        let mut pools = self.lock();
+        let Some(links) = pools.get_mut(&destination.key()) else { return };
+        for request in requests {
+            links.pool.answered(lane, request.id, None, now);
+            links.pool.wait(request, true);
+        }
+        links.pool.answers_in_order(now);
+        self.go_on(destination, links, now);
     }
 
-    pub(crate) fn deliver(&self, request: &Request, result: Result<Vec<u8>, ExchangeError>) {
-        self.deliver.deliver(request.worker, request.id, result);
-    }
-
-    /// Takes a connection out of its pool: it gets no more queries.
-    pub(crate) fn remove(&self, destination: &Destination, link: &Arc<Link>) {
-        let (mut pools, key) = (self.lock(), (destination.upstream.id(), destination.kind));
-        if let Some(links) = pools.get_mut(&key) {
-            links.retain(|other| !Arc::ptr_eq(other, link));
-            if links.is_empty() {
-                pools.remove(&key);
+    /// A connection is no more: what it left unanswered is asked again, or has failed.
+    fn closed(
+        self: &Arc<Self>,
+        destination: &Destination,
+        lane: u64,
+        why: Closed,
+        left: Vec<Request>,
+        error: &ExchangeError,
+    ) {
+        let now = Instant::now();
+        let mut pools = self.lock();
+        let Some(links) = pools.get_mut(&destination.key()) else { return };
+        links.queues.remove(&lane);
+        let again = links.pool.closed(lane, why, now);
+        for request in left.into_iter().rev() {
+            if again && request.place.is_some() && now < request.give_up_at {
+                links.pool.wait(request, true);
+            } else {
+                self.deliver(request.id, Err(error.clone()));
             }
         }
+        self.go_on(destination, links, now);
     }
 
-    /// Whether more connections of the pool are idle than `max_idle` allows.
-    pub(crate) fn too_many_idle(&self, destination: &Destination) -> bool {
-        let max = destination.limits.max_idle as usize;
-        if max == 0 {
-            return false;
-        }
-        let pools = self.lock();
-        let links = pools.get(&(destination.upstream.id(), destination.kind)).map_or(&[][..], Vec::as_slice);
-        let left = |link: &&Arc<Link>| {
-            link.load.load(Ordering::Relaxed) == 0 && !link.retired.load(Ordering::Relaxed)
-        };
-        links.iter().filter(left).count() > max
+    fn deliver(&self, (worker, id): RequestId, result: Result<Vec<u8>, ExchangeError>) {
+        self.deliver.deliver(worker, id, result);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<Arc<Link>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Links>> {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Connections to one upstream of one kind at a time, over all workers.
-pub(crate) const CONNECTIONS: usize = 16;
-/// Queries on one connection at a time; 2,048 to one upstream in all, twice the `max_concurrent` that AKS writes.
-pub(crate) const PIPELINE: usize = 128;
-// Whoever has a place finds a connection with room.
-const _: () = assert!(STREAM_PLACES as usize / 4 * 5 <= CONNECTIONS * PIPELINE);
+impl Request {
+    /// The same query for a trial: no client waits for it.
+    fn copy(&self) -> Self {
+        Self { message: self.message.clone(), place: None, ..*self }
+    }
+}
+
+/// How long queries wait for leave to open a connection.
+const WAKE: Duration = Duration::from_millis(10);

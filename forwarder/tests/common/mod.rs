@@ -120,6 +120,8 @@ pub struct Net {
     /// Sockets of which the state machine was told so.
     pub told: HashSet<SocketId>,
     pub close_panics: bool,
+    /// Exchanges that were given up.
+    pub cancelled: usize,
     pub got: Vec<Got>,
     pub done: Vec<Done>,
     pub by_waiter: HashMap<u32, usize>,
@@ -201,6 +203,11 @@ impl Effects<u32> for Net {
         }
     }
 
+    fn cancel(&mut self, _upstream: &Arc<Upstream>, _kind: StreamKind, id: ExchangeId) {
+        self.events.retain(|_, event| !matches!(event, Event::Exchanged(exchange, _) if *exchange == id));
+        self.cancelled += 1;
+    }
+
     fn finished(&mut self, finished: Finished<'_, u32>) {
         let at = self.now - self.start;
         let (mut truncated, mut body, mut subnet, mut for_one) = (false, Vec::new(), None, false);
@@ -268,6 +275,7 @@ impl World {
             spoiled: HashSet::new(),
             told: HashSet::new(),
             close_panics: false,
+            cancelled: 0,
             unsent: Vec::new(),
             got: Vec::new(),
             done: Vec::new(),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use forwarder::{Effects, Exchange, Finished, NotSent, SocketId, Upstream};
+use forwarder::{Effects, Exchange, ExchangeId, Finished, NotSent, SocketId, StreamKind, Upstream};
 use wire::Query;
 
 use super::{Outputs, Waiter};
@@ -31,6 +31,10 @@ impl Effects<Waiter> for Outputs {
         #[cfg(test)]
         crate::failpoint::within(exchange.message, "exchange", "exchange");
         self.running.streams.exchange(self.index, exchange);
+    }
+
+    fn cancel(&mut self, upstream: &Arc<Upstream>, kind: StreamKind, id: ExchangeId) {
+        self.running.streams.cancel(self.index, upstream, kind, id);
     }
 
     fn joined(&mut self, waiter: &mut Waiter, query: &Query<'_>) {

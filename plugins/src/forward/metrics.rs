@@ -1,6 +1,6 @@
 //! What is counted of upstreams, and of all stanzas together.
 
-use forwarder::{StanzaMetrics, Upstream, UpstreamProto};
+use forwarder::{StanzaMetrics, Upstream, UpstreamPath, UpstreamProto};
 use observe::{Families, Metric};
 
 /// Adds what is counted of all stanzas.
@@ -35,6 +35,26 @@ pub fn collect_upstream(upstream: &Upstream, into: &mut Families) {
     into.counter(HEDGES, &to, metrics.hedges.get() as f64);
     into.counter(UNMATCHED_REPLIES, &to, metrics.unmatched.get() as f64);
     into.counter(LATE_REPLIES, &to, metrics.late.get() as f64);
+    for (path, proto) in [
+        (UpstreamPath::Udp, UpstreamProto::Udp),
+        (
+            UpstreamPath::Stream,
+            if upstream.tls().is_some() { UpstreamProto::Tls } else { UpstreamProto::Tcp },
+        ),
+    ] {
+        if upstream.srtt(path).is_none() {
+            continue;
+        }
+        let labels = [to[0], ("proto", proto.label())];
+        let (outstanding, limit) = upstream.outstanding(path);
+        into.gauge(OUTSTANDING, &labels, f64::from(outstanding));
+        into.gauge(OUTSTANDING_LIMIT, &labels, f64::from(limit.unwrap_or(0)));
+        if path == UpstreamPath::Stream {
+            into.gauge(CONNECTIONS, &labels, f64::from(metrics.open_connections()));
+            into.gauge(WAITING, &labels, f64::from(metrics.waiting_for_connection()));
+            into.gauge(PIPELINING, &labels, f64::from(u8::from(metrics.pipelines())));
+        }
+    }
 }
 
 /// Counter.
@@ -71,6 +91,29 @@ const CONN_CACHE_MISSES: Metric = Metric {
 const HEDGES: Metric = Metric {
     name: "localdns_forward_hedges_total",
     help: "Counter of queries sent once more because an upstream was slow.",
+};
+/// Gauge {to, proto}.
+const OUTSTANDING: Metric = Metric {
+    name: "localdns_forward_outstanding_queries",
+    help: "Gauge of queries that were sent to an upstream and are not answered.",
+};
+/// Gauge {to, proto}.
+const OUTSTANDING_LIMIT: Metric = Metric {
+    name: "localdns_forward_outstanding_limit",
+    help: "Gauge of the most queries that may be outstanding while the upstream has a standing queue, else 0.",
+};
+/// Gauge {to, proto}.
+const CONNECTIONS: Metric =
+    Metric { name: "localdns_forward_connections", help: "Gauge of connections to an upstream." };
+/// Gauge {to, proto}.
+const WAITING: Metric = Metric {
+    name: "localdns_forward_waiting_queries",
+    help: "Gauge of queries that wait for a connection to an upstream.",
+};
+/// Gauge {to, proto}.
+const PIPELINING: Metric = Metric {
+    name: "localdns_forward_pipelining",
+    help: "Gauge that is 1 where connections to an upstream have several queries at a time, as it answers out of order.",
 };
 /// Counter {to}.
 const UNMATCHED_REPLIES: Metric = Metric {

@@ -26,6 +26,7 @@ const PROPERTIES: &[&str] = &[
     "max_concurrent",
     "max_connect_attempts",
     "max_fails",
+    "max_connections",
     "max_idle_conns",
     "next",
     "next_on_nodata",
@@ -199,6 +200,10 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
             stanza.connections.max_idle =
                 args.number(0..=u32::MAX, "a number of connections, 0 for no limit")?;
         }
+        "max_connections" => {
+            stanza.connections.max_connections =
+                args.number(1..=1_024, "a number of connections, 1 to 1024")?;
+        }
         "read_timeout" => {
             let word = args.required()?;
             stanza.read_timeout = duration(PLUGIN, word, "a duration above 0")?;
@@ -335,7 +340,9 @@ fn is_host_name(text: &str) -> bool {
 fn expected(property: &str) -> &'static str {
     match property {
         "except" => "NAMES...",
-        "max_fails" | "max_idle_conns" | "max_concurrent" | "max_connect_attempts" => "a number",
+        "max_fails" | "max_idle_conns" | "max_connections" | "max_concurrent" | "max_connect_attempts" => {
+            "a number"
+        }
         "health_check" => "DURATION [no_rec] [domain FQDN]",
         "tls" => "[CERT KEY] [CA]",
         "tls_servername" => "NAME",

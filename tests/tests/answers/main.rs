@@ -2,6 +2,7 @@
 
 mod allowed;
 mod battery;
+mod behind;
 mod cluster;
 mod coredns;
 mod corefiles;
@@ -44,6 +45,14 @@ fn each_directive_and_property_answers_as_in_coredns() {
 #[test]
 fn blocks_of_coredns_pages_answer_as_in_coredns() {
     compare("blocks_of_coredns_pages_answer_as_in_coredns", &pages::pages());
+}
+
+/// Over one connection a query waits for the answer to the one before it.
+#[test]
+fn slow_names_behind_coredns_delay_no_others() {
+    let test = "slow_names_behind_coredns_delay_no_others";
+    let Some(program) = CoreDns::find(test) else { return };
+    behind::slow_names_delay_no_others(&program);
 }
 
 #[test]

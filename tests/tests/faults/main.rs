@@ -6,6 +6,7 @@ mod load;
 mod machine;
 mod memory;
 mod scrapers;
+mod slow;
 mod upstreams;
 
 use tests::{Action, Asked};

@@ -127,6 +127,7 @@ fn properties_change_what_they_name_and_nothing_else() {
                 ..ConnectionLimits::default()
             };
         }),
+        ("max_connections 20", |s| s.stanza.connections.max_connections = 20),
         ("max_idle_conns 7", |s| s.stanza.connections.max_idle = 7),
         ("read_timeout 500ms", |s| s.stanza.read_timeout = Duration::from_millis(500)),
         ("policy random", |s| s.stanza.policy = Policy::Random),

@@ -1,0 +1,254 @@
+//! Upstreams that serve one query after the other, or lose datagrams: what is answered, when, and for how many queries.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::{Asked, Does, World, answer, answers, message, ms, sequential, silent};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+
+type Behaviour = Box<dyn FnMut(Asked<'_>) -> Vec<Does>>;
+
+/// Serves one query after the other, each for so long, and copies like any other.
+fn serial(service: Duration) -> Behaviour {
+    let mut free_at = Duration::ZERO;
+    Box::new(move |asked| {
+        free_at = free_at.max(asked.at) + service;
+        vec![Does::Reply(free_at - asked.at, reply(asked.bytes))]
+    })
+}
+
+/// Loses datagrams both ways, each with this probability in percent; else answers after 20 ms.
+fn lossy(percent: u32) -> Behaviour {
+    let mut rng = StdRng::seed_from_u64(percent.into());
+    Box::new(move |asked| {
+        if rng.random_range(0..100) < percent || rng.random_range(0..100) < percent {
+            return Vec::new();
+        }
+        vec![Does::Reply(ms(20), reply(asked.bytes))]
+    })
+}
+
+fn reply(query: &[u8]) -> Vec<u8> {
+    message::with_opt(answer(query), 0)
+}
+
+/// What became of queries.
+struct Run {
+    world: World,
+    asked: Vec<(Duration, u32)>,
+}
+
+impl Run {
+    fn new(behaviours: Vec<Behaviour>) -> Self {
+        Self { world: World::new(sequential(), behaviours), asked: Vec::new() }
+    }
+
+    /// Asks for a new name.
+    fn ask(&mut self) {
+        let name = format!("n{}.example.org", self.asked.len());
+        let at = self.world.time();
+        let waiter = self.world.ask(&name);
+        self.asked.push((at, waiter));
+    }
+
+    /// Asks `per_second` for so long.
+    fn load(&mut self, per_second: u64, seconds: u64) {
+        for _ in 0..per_second * seconds {
+            self.ask();
+            self.world.run_for(Duration::from_micros(1_000_000 / per_second));
+        }
+    }
+
+    fn finish(&mut self) {
+        self.world.run_for(ms(12_000));
+    }
+
+    /// How many were answered of those asked from then on, and how many there were.
+    fn answered_from(&self, from: Duration) -> (usize, usize) {
+        let late = self.asked.iter().filter(|(at, _)| *at >= from);
+        (late.clone().filter(|(_, waiter)| self.world.result(*waiter).outcome.is_ok()).count(), late.count())
+    }
+
+    /// Queries to upstreams for one of a client.
+    fn amplification(&self) -> f64 {
+        self.world.net.got.len() as f64 / self.asked.len() as f64
+    }
+
+    /// How long the slowest of a hundred waited, leaving so many out.
+    fn percentile(&self, per_mille: usize) -> Duration {
+        let wait = |&(at, waiter): &(Duration, u32)| self.world.result(waiter).at - at;
+        let mut waits: Vec<_> = self.asked.iter().map(wait).collect();
+        waits.sort_unstable();
+        waits[waits.len() * per_mille / 1_000]
+    }
+}
+
+/// At most three quarters or four fifths of what the upstream can carry, and one burst.
+#[test]
+fn bursts_at_serial_upstreams_are_answered() {
+    for (service, per_second, burst) in [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 0), (400, 2, 5)]
+    {
+        let mut run = Run::new(vec![serial(ms(service))]);
+        run.load(per_second, 5);
+        (0..burst).for_each(|_| run.ask());
+        run.load(per_second, 20);
+        run.finish();
+        let (answered, asked) = run.answered_from(Duration::ZERO);
+        assert_eq!(answered, asked, "{service} ms, {per_second}/s, {burst}");
+        assert!(run.amplification() <= 1.02, "{service} ms: {}", run.amplification());
+    }
+}
+
+/// From the first query on, when no round trip is known.
+#[test]
+fn bursts_at_the_start_are_answered() {
+    for (service, per_second, burst) in [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 5)] {
+        let mut run = Run::new(vec![serial(ms(service))]);
+        (0..burst).for_each(|_| run.ask());
+        run.load(per_second, 25);
+        run.finish();
+        let (answered, asked) = run.answered_from(Duration::ZERO);
+        assert_eq!(answered, asked, "{service} ms, {per_second}/s, {burst}");
+        assert!(run.amplification() <= 1.05, "{service} ms: {}", run.amplification());
+    }
+}
+
+/// An upstream that becomes slow does not get more to do.
+#[test]
+fn an_upstream_that_becomes_slow_is_not_asked_more() {
+    for (service, per_second) in [(30, 25), (100, 8), (400, 2)] {
+        let mut run = Run::new(vec![answers(1)]);
+        run.load(per_second, 10);
+        run.world.behave(1, serial(ms(service)));
+        run.load(per_second, 30);
+        run.finish();
+        let (answered, asked) = run.answered_from(Duration::ZERO);
+        assert_eq!(answered, asked, "{service} ms");
+        assert!(run.amplification() <= 1.1, "{service} ms: {}", run.amplification());
+    }
+}
+
+/// Half as much again as it can carry: what it answers is still wanted, and the rest fails at once.
+#[test]
+fn an_overloaded_upstream_answers_what_it_can() {
+    for (service, per_second) in [(30, 50), (100, 15), (400, 4)] {
+        let mut run = Run::new(vec![serial(ms(service))]);
+        run.load(per_second, 60);
+        run.finish();
+        let from = Duration::from_secs(15);
+        let (answered, asked) = run.answered_from(from);
+        let capacity = 45_000 / service as usize;
+        assert!(answered * 10 >= capacity * 9, "{service} ms: {answered} of {asked}, {capacity} possible");
+        let at_once = run.asked.iter().filter(|(at, waiter)| {
+            *at >= from && run.world.result(*waiter).outcome.is_err() && run.world.result(*waiter).at == *at
+        });
+        assert!(at_once.count() * 10 >= (asked - answered) * 8, "{service} ms");
+        assert!(run.amplification() <= 1.0, "{service} ms: {}", run.amplification());
+        // It recovers with the load.
+        run.world.run_for(ms(5_000));
+        let from = run.world.time();
+        run.load(1_000 / service / 2, 10);
+        run.finish();
+        let (answered, asked) = run.answered_from(from);
+        assert_eq!(answered, asked, "{service} ms");
+    }
+}
+
+/// Within one round trip and the learned time-out, where loss is not the rule.
+#[test]
+fn lost_datagrams_cost_one_timeout() {
+    for (per_second, percent, per_mille, within_ms) in [
+        (1, 1, 990, 130),
+        (1, 5, 980, 130),
+        (100, 1, 990, 150),
+        (100, 5, 990, 150),
+        // Four transmissions until `read_timeout`, of which each is answered with 64 %.
+        (100, 20, 980, 750),
+        (1_000, 20, 980, 750),
+    ] {
+        let mut run = Run::new(vec![lossy(percent)]);
+        run.load(per_second, if per_second == 1 { 400 } else { 30 });
+        run.finish();
+        let wait = run.percentile(per_mille);
+        assert!(wait <= ms(within_ms), "{percent} % at {per_second}/s: {wait:?}");
+        let (answered, asked) = run.answered_from(Duration::ZERO);
+        assert!(answered * 100 >= asked * 98, "{percent} % at {per_second}/s: {answered} of {asked}");
+    }
+}
+
+/// A recursor to which one name in a hundred takes 3 s.
+#[test]
+fn slow_names_are_waited_for() {
+    let mut run = Run::new(vec![Box::new(|asked| {
+        let after = if asked.nth % 100 == 50 { 3_000 } else { 2 };
+        vec![Does::Reply(ms(after), reply(asked.bytes))]
+    })]);
+    run.load(50, 60);
+    run.finish();
+    let (answered, asked) = run.answered_from(Duration::ZERO);
+    assert_eq!(answered, asked);
+    assert!(run.amplification() <= 1.05, "{}", run.amplification());
+    assert!(run.percentile(980) <= ms(2), "{:?}", run.percentile(980));
+}
+
+/// Two upstreams, of which the first slows, dies, and comes back.
+#[test]
+fn the_second_upstream_takes_over() {
+    let slow = Rc::new(RefCell::new(0));
+    let first = slow.clone();
+    let behaviour: Behaviour = Box::new(move |asked| match *first.borrow() {
+        0 => vec![Does::Reply(ms(2), reply(asked.bytes))],
+        1 => vec![Does::Reply(ms(700), reply(asked.bytes))],
+        _ => Vec::new(),
+    });
+    let mut run = Run::new(vec![behaviour, Box::new(|asked| vec![Does::Reply(ms(2), reply(asked.bytes))])]);
+    for state in [0, 1, 2, 0] {
+        *slow.borrow_mut() = state;
+        run.load(20, 10);
+    }
+    run.finish();
+    let (answered, asked) = run.answered_from(Duration::ZERO);
+    assert_eq!(answered, asked);
+    assert!(run.percentile(999) <= ms(310), "{:?}", run.percentile(999));
+    assert!(run.amplification() <= 1.5, "{}", run.amplification());
+    // Back, it is the first again.
+    let before = run.world.got(2);
+    run.load(20, 2);
+    assert_eq!(run.world.got(2), before);
+}
+
+/// An upstream that hangs for a while gets few copies to answer when it goes on.
+#[test]
+fn a_hang_is_survived() {
+    let mut run = Run::new(vec![serial(ms(30))]);
+    run.load(25, 5);
+    let mut free_at = run.world.time() + ms(2_500);
+    run.world.behave(
+        1,
+        Box::new(move |asked| {
+            free_at = free_at.max(asked.at) + ms(30);
+            vec![Does::Reply(free_at - asked.at, reply(asked.bytes))]
+        }),
+    );
+    run.load(25, 30);
+    run.finish();
+    let (answered, asked) = run.answered_from(Duration::ZERO);
+    assert!(answered * 100 >= asked * 97, "{answered} of {asked}");
+    let (answered, asked) = run.answered_from(Duration::from_secs(15));
+    assert_eq!(answered, asked);
+    assert!(run.amplification() <= 1.1, "{}", run.amplification());
+}
+
+/// One that never comes back gets two or three transmissions of each query.
+#[test]
+fn a_dead_upstream_is_asked_little() {
+    let mut run = Run::new(vec![silent()]);
+    run.load(25, 20);
+    run.finish();
+    assert_eq!(run.answered_from(Duration::ZERO).0, 0);
+    assert!(run.amplification() <= 3.0, "{}", run.amplification());
+}
