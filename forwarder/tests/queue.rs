@@ -6,6 +6,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use forwarder::StanzaSpec;
+
 use common::{Asked, Does, World, answer, answers, message, ms, sequential, silent};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -251,4 +253,16 @@ fn a_dead_upstream_is_asked_little() {
     run.finish();
     assert_eq!(run.answered_from(Duration::ZERO).0, 0);
     assert!(run.amplification() <= 3.0, "{}", run.amplification());
+}
+
+/// Over TCP a query is asked once more after `read_timeout`, where nothing was answered since; the first is given up then.
+#[test]
+fn a_query_holds_one_connection() {
+    let spec = StanzaSpec { force_tcp: true, ..sequential() };
+    let mut world = World::new(spec, vec![silent()]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(5_000));
+    assert!(world.result(waiter).outcome.is_err());
+    let sent: Vec<_> = world.net.got.iter().map(|got| got.at.as_millis() / 100).collect();
+    assert_eq!((sent, world.net.cancelled), (vec![0, 20], 1));
 }

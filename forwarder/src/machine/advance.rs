@@ -100,6 +100,13 @@ impl<W> Forwarder<W> {
     /// Sends the query to one upstream; false, with the failure noted, where that cannot be done.
     pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, effects: &mut impl Effects<W>) -> bool {
         let at = self.machine_time(now);
+        // A query holds one connection of an upstream at a time.
+        for nth in 0..ATTEMPTS {
+            let attempt = &self.table[slot].attempts[nth];
+            if attempt.upstream == this.upstream && attempt.way != Way::Udp {
+                self.drop_attempt(slot, nth, effects);
+            }
+        }
         let Some(nth) = self.table[slot].attempt_to_use() else { return false };
         self.drop_attempt(slot, nth, effects);
         let generation = self.table.generation(slot);

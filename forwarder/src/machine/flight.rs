@@ -256,11 +256,6 @@ impl<W> Flight<W> {
         })
     }
 
-    /// Whether there is room for one more attempt beside those that are remembered.
-    pub(super) fn has_free_attempt(&self) -> bool {
-        self.attempts.iter().any(|attempt| attempt.open == Open::Free)
-    }
-
     pub(super) fn attempt(&self, serial: u8) -> Option<usize> {
         self.attempts.iter().position(|attempt| attempt.open != Open::Free && attempt.serial == serial)
     }

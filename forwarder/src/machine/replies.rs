@@ -99,9 +99,11 @@ impl<W> Forwarder<W> {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
         let failure = NoAnswer::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
-        let this = Try { form: Form::Bare, tcp: true, ..Try::new(attempt.upstream) };
-        if flight.state == State::Flying && flight.has_free_attempt() && self.send(now, slot, this, effects) {
+        if flight.state == State::Flying {
+            // Its place is free for the next one, which over a connection always leaves.
             self.close(slot, nth, effects);
+            let this = Try { form: Form::Bare, tcp: true, ..Try::new(attempt.upstream) };
+            self.send(now, slot, this, effects);
             self.rearm(slot);
         } else {
             self.failed(now, slot, nth, failure, true, effects);
