@@ -117,17 +117,14 @@ impl Congestion {
     }
 
     /// When the last of `copies` + 1 transmissions of a query counts as lost, which was sent at `sent`.
-    ///
-    /// After the first copy the time-out is twice as long (RFC 6298, section 5.5).
     pub(crate) fn lost_at(&self, sent: u64, copies: u32) -> u64 {
-        let progress = if self.newest_sent.load(Relaxed) > sent {
+        if self.newest_sent.load(Relaxed) > sent {
             // A later query was answered: this one has had as long as that one, and is overtaken.
-            sent + self.newest_rtt.load(Relaxed)
-        } else {
-            // Only earlier ones were: the upstream is busy with what was sent before this one.
-            sent.max(self.replied_at.load(Relaxed))
-        };
-        progress + (self.timeout() << copies.min(BACKOFF_MAX))
+            return sent + self.newest_rtt.load(Relaxed) + self.timeout();
+        }
+        // Only earlier ones were: the upstream is busy with what was sent before this one, or silent. After the first copy
+        // the time-out is twice as long (RFC 6298, section 5.5).
+        sent.max(self.replied_at.load(Relaxed)) + (self.timeout() << copies.min(BACKOFF_MAX))
     }
 
     /// Takes the right to send a copy: three for five replies.
@@ -297,7 +294,7 @@ mod tests {
         path.replied(sent + 50 * MS, sent + 52 * MS, false);
         path.replied(sent + 80 * MS, sent + 82 * MS, false);
         assert_eq!(path.lost_at(sent, 0), sent + 2 * MS + timeout);
-        assert_eq!(path.lost_at(sent, 2), sent + 2 * MS + 2 * timeout);
+        assert_eq!(path.lost_at(sent + 90 * MS, 2), sent + 90 * MS + 2 * timeout);
     }
 
     #[test]

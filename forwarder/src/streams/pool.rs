@@ -304,11 +304,8 @@ impl Pool {
         if self.trial.is_some_and(|(on, _)| on == lane.id) {
             self.trial = None;
         }
-        if lane.holder.take().is_some_and(|who| {
+        if let Some(who) = lane.holder.take() {
             self.holders.give_back(who);
-            true
-        }) {
-            lane.out.clear();
         }
         match why {
             Closed::Unused => return true,
