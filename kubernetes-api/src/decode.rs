@@ -350,6 +350,8 @@ impl Objects {
         let told = match event {
             "BOOKMARK" => Event::Bookmark { listed: meta.annotation(LISTED) == Some("true") },
             "ADDED" | "MODIFIED" | "DELETED" if !self.is_wanted(&meta, wants) => Event::Passed,
+            // Whether the API selects them out as it is asked to or not, pods that have ended are none.
+            "ADDED" | "MODIFIED" if view.has_ended() => meta.key(self.kind).map_or_else(odd, Event::Deleted),
             "DELETED" => meta.key(self.kind).map_or_else(odd, Event::Deleted),
             "ADDED" | "MODIFIED" => self.recorder.record(&meta, view, wants).map_or_else(odd, Event::Applied),
             _ => odd(Malformed::Event),

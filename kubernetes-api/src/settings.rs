@@ -131,6 +131,15 @@ pub enum Lost {
         /// What the API says.
         message: Box<str>,
     },
+    /// 400, 406, 415 or 422: the API does not offer this way to ask, as an older one has no lists by a watch; it is asked in
+    /// another way at once.
+    #[error("{status} from the API: {message}")]
+    Unoffered {
+        /// The HTTP status.
+        status: u16,
+        /// What the API says.
+        message: Box<str>,
+    },
     /// A file or variable with the address or credentials cannot be read or parsed.
     #[error("{file}: {cause}")]
     Access {
@@ -207,6 +216,7 @@ impl Lost {
                 "does it want TLS, by a URL of https://? Else the API server's own log says more"
             }
             Self::Status { .. } => "the API server's own log says more",
+            Self::Unoffered { .. } => "it is asked in another way at once",
             Self::Access { file, .. } if file.starts_with(VARIABLES) => {
                 "the environment is read once: start anew when it is right"
             }

@@ -88,6 +88,11 @@ pub(super) enum View<'a> {
 }
 
 impl View<'_> {
+    /// Whether it is a pod that has ended: its addresses are other pods' by now.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self, Self::Pod(pod) if matches!(&*pod.phase, "Succeeded" | "Failed" | "Unknown"))
+    }
+
     pub(super) fn empty(kind: Kind) -> Self {
         match kind {
             Kind::Service => Self::Service(ServiceView::default()),

@@ -68,7 +68,8 @@ impl Query {
     }
 }
 
-/// Pods that have ended answer for no address.
+/// Pods that have ended answer for no address; an API that does not select so sends them, and they are passed over
+/// (`View::has_ended`).
 const ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown";
 
 /// The form that a reply says it has.

@@ -280,7 +280,11 @@ impl Follower {
         if self.reply.take().is_some_and(|reply| now.saturating_duration_since(reply.began) >= LONG) {
             self.backoff.reset();
         }
-        let wait = self.backoff.failed(Failed::of(why), (self.random)());
+        let wait = match why {
+            // Each other way is tried once.
+            Lost::Unoffered { .. } => Duration::ZERO,
+            _ => self.backoff.failed(Failed::of(why), (self.random)()),
+        };
         let told = self.not_before.take().unwrap_or(now);
         self.not_before = Some(told.max(now + wait));
         sink.lost(self.kind, why);

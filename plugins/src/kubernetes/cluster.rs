@@ -246,8 +246,8 @@ impl Watcher for Teller {
     fn lost(&mut self, kind: Kind, why: &Lost) {
         let mut told = self.shared.told();
         told.lost.insert(kind, (why.to_string(), why.mend()));
-        // A watch that expired or came out of order is listed again at once: no answer is lost, so nothing is logged.
-        if matches!(why, Lost::Expired(_) | Lost::Disorder(..) | Lost::Crowded) {
+        // All is listed again, or asked for in another way, at once: no answer is lost, so nothing is logged.
+        if matches!(why, Lost::Expired(_) | Lost::Disorder(..) | Lost::Crowded | Lost::Unoffered { .. }) {
             return;
         }
         if let Lost::Forbidden { verb, .. } = why {

@@ -51,6 +51,7 @@ struct Shared {
     is_away: AtomicBool,
     /// No watch begins with a list.
     is_old: AtomicBool,
+    ignores_fields: AtomicBool,
     /// Paths of which no watch can go on: what happened meanwhile is forgotten.
     forgotten: Mutex<Vec<&'static str>>,
 }
@@ -86,6 +87,11 @@ impl ScriptedCluster {
         self.shared.is_old.store(true, Ordering::Release);
     }
 
+    /// It sends all objects whatever `fieldSelector` says, as some that are no API server do.
+    pub fn ignores_fields(&self) {
+        self.shared.ignores_fields.store(true, Ordering::Release);
+    }
+
     /// It ends all connections, forgets what may be missed, and answers 503.
     pub fn goes_away(&self) {
         self.shared.is_away.store(true, Ordering::Release);
@@ -111,7 +117,7 @@ impl ScriptedCluster {
         }
         for (request, watch) in lock(&self.shared.watches).iter().filter(|(of, _)| of.path == path) {
             // What is selected no more is gone for whoever selects.
-            let event = if selects(request, &object) { event } else { "DELETED" };
+            let event = if self.shared.selects(request, &object) { event } else { "DELETED" };
             // One that was cut hears no more.
             let _ = watch.send(form(path).event(event, kind(path), &object));
         }
@@ -125,6 +131,14 @@ impl Shared {
             lock(&shared.objects).entry(path).or_default().push(object);
         }
         Arc::new(shared)
+    }
+
+    fn selects(&self, request: &Request, object: &Value) -> bool {
+        let mut request = request.clone();
+        if self.ignores_fields.load(Ordering::Acquire) {
+            request.parameters.remove("fieldSelector");
+        }
+        selects(&request, object)
     }
 
     fn reply(&self, request: &Request) -> Reply {
@@ -145,7 +159,7 @@ impl Shared {
         let objects = lock(&self.objects);
         let items = objects.get(path).cloned().unwrap_or_default();
         let version = (FIRST_VERSION + self.changes.load(Ordering::Acquire)).to_string();
-        let items: Vec<Value> = items.into_iter().filter(|item| selects(request, item)).collect();
+        let items: Vec<Value> = items.into_iter().filter(|item| self.selects(request, item)).collect();
         if !request.is_watch() {
             return Reply::list(form, kind(path), &version, "", &items);
         }

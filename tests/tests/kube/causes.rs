@@ -55,6 +55,29 @@ fn an_api_is_followed_again_once_every_kind_of_it_is() {
     server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
 }
 
+/// An older API refuses lists that begin as watches, and one behind a proxy may refuse protobuf: it is asked in another way.
+#[test]
+fn another_way_to_ask_that_works_is_no_warning() {
+    for (protobuf, watch_list) in [(200, 422), (200, 400), (406, 200), (415, 422)] {
+        let api = Api::start(move |request| {
+            let wants_protobuf = request.headers["accept"].contains("protobuf");
+            let form = if wants_protobuf && protobuf == 200 { Form::Protobuf } else { Form::Json };
+            match request.is_watch_list() {
+                _ if wants_protobuf && protobuf != 200 => Reply::failure(form, protobuf, "NotAcceptable"),
+                true if watch_list != 200 => Reply::failure(form, watch_list, "Invalid"),
+                _ => quiet(form, request),
+            }
+        });
+        let at = at();
+        let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
+        eventually("all is known", PATIENCE, || (ready(at).0 == 200).then_some(()));
+        server.signal("USR1");
+        server.wait_for_log("Reloading complete", PATIENCE);
+        let log = server.log_text();
+        assert!(!log.contains("Cannot follow") && !log.contains("followed again"), "{log}");
+    }
+}
+
 #[test]
 fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
     let directory = tempdir();

@@ -158,6 +158,31 @@ fn the_pods_of_a_node_are_answered_in_one_query() {
     assert!(of_pods.peek().is_some() && of_pods.all(selected), "{all:?}");
 }
 
+/// A job's pod and the pod that has its address now: the API may not select as it is asked to.
+#[test]
+fn a_completed_pod_makes_no_address_doubtful() {
+    let (client, ended) = (IpAddr::V4(fresh_ip()), IpAddr::V4(fresh_ip()));
+    let none = json!({});
+    for phase in ["Succeeded", "Failed"] {
+        let completed =
+            |ips: &[IpAddr]| pod("t2", "job", "node-1", ips, &json!({"status": {"phase": phase}}));
+        let cluster =
+            cluster(vec![pod("t1", "runs", "node-1", &[client], &none), completed(&[client, ended])]);
+        cluster.ignores_fields();
+        let (at, upstream) = (at(), upstream());
+        let _server = Server::start(&corefile(at, &cluster, &upstream, "pods verified"));
+        let asks = |client| told(client, at, "example.net.t1.svc.cluster.local", "A");
+        eventually("the running pod is certain", PATIENCE, || (asks(client) == FOUND).then_some(()));
+        assert_eq!(told(ended, at, "example.net.t2.svc.cluster.local", "A"), NOT_FOUND, "{phase}");
+        // One that runs has the address, too, until it has ended.
+        let beside = pod("t2", "job", "node-1", &[client], &none);
+        cluster.put(PODS, "MODIFIED", beside.1);
+        eventually("two have the address", PATIENCE, || (asks(client) == NOT_FOUND).then_some(()));
+        cluster.put(PODS, "MODIFIED", completed(&[client]).1);
+        eventually("one of them has ended", PATIENCE, || (asks(client) == FOUND).then_some(()));
+    }
+}
+
 #[test]
 fn an_address_is_its_new_pods_when_the_old_one_is_gone_and_nobodys_while_changes_are_not_heard() {
     let client = IpAddr::V4(fresh_ip());

@@ -27,11 +27,11 @@ impl Follower {
             410 => self.expired(message),
             400 | 422 if self.phase == Phase::Start && self.watch_lists => {
                 self.watch_lists = false;
-                Lost::Status { status: code, message }
+                Lost::Unoffered { status: code, message }
             }
             406 | 415 if self.preferred == Form::Protobuf => {
                 self.preferred = Form::Json;
-                Lost::Status { status: code, message }
+                Lost::Unoffered { status: code, message }
             }
             401 => Lost::Unauthorized { message },
             403 => Lost::Forbidden { verb: if watch { "watch" } else { "list" }, kind: self.kind, message },

@@ -26,7 +26,7 @@ impl Sink for Counted {
     }
     fn following(&mut self, _: Kind) {}
     fn lost(&mut self, _: Kind, why: &Lost) {
-        assert!(matches!(why, Lost::Status { status: 422, .. }), "{why}");
+        assert!(matches!(why, Lost::Unoffered { status: 422, .. }), "{why}");
     }
     fn unreadable(&mut self, _: Kind, _: &crate::Unreadable) {
         panic!("all of it can be read");

@@ -56,7 +56,6 @@ impl Script {
         script.ask();
         script.head(422);
         script.end();
-        script.wait();
         script
     }
 
@@ -188,8 +187,7 @@ fn pages_are_asked_for_where_lists_come_as_no_watch() {
     script.body(&failure(422, "FieldValueForbidden"));
     script.end();
     assert_eq!(script.told(), ["lost: 422 from the API: no"]);
-    script.wait();
-    assert_eq!(script.ask(), "limit=100");
+    assert_eq!(script.ask(), "limit=100", "at once");
     script.head(200);
     script.body(&page(&["a", "b"], "10", "t/1=="));
     assert!(script.told() == ["begin"], "a page of JSON is read when it is whole");
@@ -311,7 +309,6 @@ fn an_api_without_protobuf_is_asked_for_json() {
     );
     script.head(406);
     script.end();
-    script.wait();
     assert_eq!(accepts(&mut script), "application/json");
 }
 
