@@ -63,6 +63,13 @@ pub(super) struct BoundEndpoint {
     pub(super) instead: Option<node::Instead>,
 }
 
+impl BoundEndpoint {
+    /// Its port, which is the kernel's choice where port 0 was asked for.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.listener.local_addr().ok().map(|address| address.port())
+    }
+}
+
 /// An address that this process added to the machine, and puts back where another process removes it.
 pub(super) struct AddedAddress {
     /// The interface that its sockets are bound to, where the address means nothing without it (link-local IPv6), else 0.
@@ -76,10 +83,26 @@ pub(super) struct AddedAddress {
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) endpoint: Endpoint,
+    /// The port in the place of port 0; 0 where the kernel is to choose it.
+    pub(super) free_port: u16,
     pub(super) count: usize,
     pub(super) workers: usize,
     /// Whether another of ours overlaps it.
     pub(super) beside: bool,
+}
+
+impl Wanted {
+    fn address(&self) -> SocketAddr {
+        with_port(self.endpoint.address, self.free_port)
+    }
+}
+
+/// The address, with this port in the place of port 0.
+pub(super) fn with_port(mut address: SocketAddr, free_port: u16) -> SocketAddr {
+    if address.port() == 0 {
+        address.set_port(free_port);
+    }
+    address
 }
 
 /// Binds an endpoint, or takes over what an earlier process bound.
@@ -89,7 +112,7 @@ pub(super) fn bind_one(
     inherited: &mut Inherited,
     handle: &Handle,
 ) -> Result<BoundEndpoint, BindError> {
-    let address = wanted.endpoint.address;
+    let address = wanted.address();
     let mut ours =
         whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(whose.link());
     let mut instead = None;
@@ -120,8 +143,8 @@ pub(super) fn bind_one(
 }
 
 fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (SocketKind, io::Error)> {
-    let Wanted { endpoint, count, workers, beside } = wanted;
-    let (address, options) = (node::with_link(endpoint.address), ListenOptions::default());
+    let Wanted { endpoint, count, workers, beside, .. } = wanted;
+    let (mut address, options) = (node::with_link(wanted.address()), ListenOptions::default());
     let (mut sockets, mut inherited) = (Vec::new(), 0);
     if has_udp(endpoint) {
         let bind = if beside { ListenSocket::bind_beside } else { ListenSocket::bind_first };
@@ -149,6 +172,8 @@ fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (
             sockets[0].spread_over(count as u32).map_err(udp)?;
         }
     }
+    // One port for both.
+    address = sockets.first().map_or(address, |socket| with_port(address, socket.local_addr().port()));
     let tcp = |error| (SocketKind::Tcp, error);
     let listener = match left.tcp(address) {
         Some(descriptor) => std::net::TcpListener::from(descriptor),

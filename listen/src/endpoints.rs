@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use super::accept;
 use super::bind::{
     AddedAddress, BindError, BoundEndpoint, Wanted, add, bind_one, explain, has_udp, is_family_absent,
-    scope_id,
+    scope_id, with_port,
 };
 use super::inbox::Task;
 use crate::running::Running;
@@ -28,6 +28,8 @@ use plugin::endpoint::Endpoint;
 pub struct Endpoints {
     /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
     sockets: usize,
+    /// The port of all that ask for port 0; 0 where none does.
+    free_port: u16,
     listeners: BTreeMap<Endpoint, JoinHandle<()>>,
     /// Whether the listeners take their last connections.
     ends: watch::Sender<bool>,
@@ -46,6 +48,8 @@ pub struct Bound {
     new: Vec<BoundEndpoint>,
     /// How many sockets each address has then.
     sockets: usize,
+    /// The port of all that ask for port 0 then.
+    free_port: u16,
     /// What the addresses lack that are bound already.
     more: Vec<(SocketAddr, usize, ListenSocket)>,
 }
@@ -55,6 +59,7 @@ impl Endpoints {
     pub fn new(ours: Ours, inherited: Inherited) -> Self {
         Self {
             sockets: 0,
+            free_port: 0,
             listeners: BTreeMap::new(),
             ends: watch::Sender::new(false),
             added: BTreeMap::new(),
@@ -64,7 +69,8 @@ impl Endpoints {
         }
     }
 
-    /// Binds what `endpoints` has and this does not: UDP `sockets` times, TCP once.
+    /// Binds what `endpoints` has and this does not: UDP `sockets` times, TCP once. Port 0 is one free port, the same for all
+    /// addresses, and for UDP and TCP.
     ///
     /// # Errors
     /// The first endpoint that cannot be bound; then nothing new is bound.
@@ -75,36 +81,71 @@ impl Endpoints {
         workers: usize,
         handle: &Handle,
     ) -> Result<Bound, BindError> {
-        let mut new: Vec<BoundEndpoint> = Vec::new();
         let mut more = Vec::new();
+        let (mut named, mut free) = (Vec::new(), Vec::new());
+        let mut asks_for_any = false;
         for endpoint in endpoints {
-            let address = endpoint.address;
-            if self.listeners.contains_key(&endpoint) {
-                for nth in (self.sockets.max(workers)..sockets).filter(|_| has_udp(endpoint)) {
-                    let bound =
-                        ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
-                    let bound = bound.map_err(|error| explain(address, SocketKind::Udp, error))?;
-                    // No worker reads the socket yet, and none will if a later step fails: the kernel is told not to give it
-                    // datagrams.
-                    bound
-                        .spread_over(self.sockets as u32)
-                        .map_err(|error| explain(address, SocketKind::Udp, error))?;
-                    more.push((address, nth, bound));
-                }
+            asks_for_any |= endpoint.address.port() == 0;
+            if !self.listeners.contains_key(&endpoint) {
+                let of = if endpoint.address.port() == 0 { &mut free } else { &mut named };
+                of.push(endpoint);
                 continue;
             }
+            let address = with_port(endpoint.address, self.free_port);
+            for nth in (self.sockets.max(workers)..sockets).filter(|_| has_udp(endpoint)) {
+                let bound = ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
+                let bound = bound.map_err(|error| explain(address, SocketKind::Udp, error))?;
+                // No worker reads the socket yet, and none will if a later step fails: the kernel is told not to give it
+                // datagrams.
+                bound
+                    .spread_over(self.sockets as u32)
+                    .map_err(|error| explain(address, SocketKind::Udp, error))?;
+                more.push((endpoint.address, nth, bound));
+            }
+        }
+        let places = Places { sockets, workers, handle };
+        let mut new = self.bind_all(&named, self.free_port, places)?;
+        let mut tries = 1;
+        let of_free = loop {
+            match self.bind_all(&free, self.free_port, places) {
+                // It was free for the first of them alone.
+                Err(BindError::InUse { .. }) if self.free_port == 0 && tries < MOST_TRIES => tries += 1,
+                bound => break bound?,
+            }
+        };
+        let chosen = of_free.first().and_then(BoundEndpoint::port).filter(|_| self.free_port == 0);
+        let free_port = if asks_for_any { chosen.unwrap_or(self.free_port) } else { 0 };
+        new.extend(of_free);
+        Ok(Bound { new, sockets, free_port, more })
+    }
+
+    /// Binds endpoints that are not bound yet: of port 0 all at `free_port`, or at what the kernel chooses for the first.
+    fn bind_all(
+        &mut self,
+        endpoints: &[Endpoint],
+        mut free_port: u16,
+        Places { sockets, workers, handle }: Places<'_>,
+    ) -> Result<Vec<BoundEndpoint>, BindError> {
+        let mut new: Vec<BoundEndpoint> = Vec::new();
+        for &endpoint in endpoints {
+            let address = endpoint.address;
             let own = self.listeners.keys().copied().chain(new.iter().map(|bound| bound.endpoint));
             let beside = own.into_iter().any(|own| overlap(own.address, address));
-            let wanted = Wanted { endpoint, count: sockets, workers, beside };
+            let wanted = Wanted { endpoint, free_port, count: sockets, workers, beside };
             match bind_one(wanted, self.ours, &mut self.inherited, handle) {
-                Ok(bound) => new.push(bound),
+                Ok(bound) => {
+                    if address.port() == 0 {
+                        free_port = bound.port().unwrap_or(free_port);
+                    }
+                    new.push(bound);
+                }
                 // A machine without IPv6 serves IPv4 alone; an address asked for by name must be there.
                 Err(BindError::Other { error, .. })
                     if address.ip() == IpAddr::from([0u16; 8]) && is_family_absent(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Bound { new, sockets, more })
+        Ok(new)
     }
 
     /// Gives new sockets to the workers and new listeners to the stream side, and takes from the workers those that are too many.
@@ -117,6 +158,11 @@ impl Endpoints {
             self.keep(SocketKey::Udp(node::with_link(address), nth), &socket, running);
             post(nth, Task::Open(address, nth, socket));
         }
+        if bound.free_port != 0 && bound.free_port != self.free_port {
+            running.logger.info(None, &format!("port 0 is {} here, over UDP and TCP", bound.free_port));
+        }
+        self.free_port = bound.free_port;
+        running.set_free_port(bound.free_port);
         let before = std::mem::replace(&mut self.sockets, bound.sockets);
         let keep = self.sockets;
         for &Endpoint { address, .. } in self.listeners.keys().filter(|own| before != keep && has_udp(**own))
@@ -221,7 +267,8 @@ impl Endpoints {
             let text = format!("{} was taken from this machine; it is back, on {link}", address.ip());
             running.logger.warning(None, &text);
             if scope_id(node::with_link(address)) != added.scope_id {
-                let wanted = Wanted { endpoint: *endpoint, count: self.sockets, workers, beside: false };
+                let (free_port, count) = (self.free_port, self.sockets);
+                let wanted = Wanted { endpoint: *endpoint, free_port, count, workers, beside: false };
                 match bind_one(wanted, self.ours, &mut Inherited::default(), handle) {
                     Ok(bound) => anew.push(bound),
                     Err(error) => running.logger.error(None, &error.to_string()),
@@ -233,7 +280,8 @@ impl Endpoints {
                 self.shelf.clear(node::with_link(bound.endpoint.address));
                 close(bound.endpoint, &task, &running.configuration.load_full(), running);
             }
-            let bound = Bound { new: vec![bound], sockets: self.sockets, more: Vec::new() };
+            let (sockets, free_port) = (self.sockets, self.free_port);
+            let bound = Bound { new: vec![bound], sockets, free_port, more: Vec::new() };
             self.open(bound, running, handle);
         }
         all_there
@@ -360,6 +408,16 @@ impl Endpoints {
     }
 }
 
+/// What an endpoint's sockets are for.
+#[derive(Clone, Copy)]
+struct Places<'h> {
+    sockets: usize,
+    workers: usize,
+    handle: &'h Handle,
+}
+
+/// How often another port is chosen that may be free for all that ask for port 0.
+const MOST_TRIES: u32 = 64;
 /// How long listeners may take for their last connections.
 const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
 

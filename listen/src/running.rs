@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::bind::with_port;
 use crate::flights::FlightRegistry;
 use crate::inbox::{InFlight, Inbox, Task};
 use crate::{Connections, Taken};
@@ -41,6 +42,8 @@ pub struct Running {
     pub(crate) heartbeats: Vec<Heartbeat>,
     /// What was taken off each listen socket.
     pub taken: Taken,
+    /// The port of endpoints that ask for port 0.
+    free_port: AtomicU16,
     /// Upstreams over TCP and TLS.
     pub(crate) streams: forwarder::Streams,
     /// Which worker has a query in flight.
@@ -87,6 +90,7 @@ impl Running {
             inboxes: (0..workers).map(|_| Inbox::new()).collect::<io::Result<_>>()?,
             heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
             taken: Taken::default(),
+            free_port: AtomicU16::new(0),
             streams,
             flights: FlightRegistry::new(),
             connections: Arc::default(),
@@ -111,6 +115,15 @@ impl Running {
     /// Milliseconds since the process began.
     pub(crate) fn since_start_ms(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.start).as_millis() as u64
+    }
+
+    /// Where an address is bound: with the port that was chosen in the place of port 0.
+    pub fn bound(&self, address: SocketAddr) -> SocketAddr {
+        with_port(address, self.free_port.load(Relaxed))
+    }
+
+    pub(crate) fn set_free_port(&self, port: u16) {
+        self.free_port.store(port, Relaxed);
     }
 
     /// How many workers there are.

@@ -39,6 +39,11 @@ impl Endpoint {
         Self { transport: Transport::Dns, address }
     }
 
+    /// Where an upstream is asked.
+    pub fn of_upstream(address: SocketAddr, tls: bool) -> Self {
+        Self { transport: if tls { Transport::Tls } else { Transport::Dns }, address }
+    }
+
     /// The label `server`: `TRANSPORT://ADDRESS:PORT`; the wildcard of either family has no address.
     pub fn label(&self) -> String {
         format!("{}://{}", self.transport.name(), self.address_text())

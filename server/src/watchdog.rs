@@ -225,7 +225,7 @@ pub(crate) async fn udp(
     manner: &Manner,
     until: Instant,
 ) -> Result<(), Silent> {
-    let target = reachable(endpoint.address);
+    let target = reachable(running.bound(endpoint.address));
     let mut is_taken = false;
     let taken = || (0..workers).map(move |worker| running.taken.count(endpoint, worker));
     let before: Vec<u64> = taken().collect();
@@ -278,7 +278,7 @@ pub(crate) async fn stream(
     manner: &Manner,
     until: Instant,
 ) -> Result<(), Silent> {
-    let target = reachable(endpoint.address);
+    let target = reachable(running.bound(endpoint.address));
     let mut is_taken = false;
     let taken = || running.taken.count(endpoint, running.workers());
     let before = taken();

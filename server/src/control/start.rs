@@ -96,7 +96,7 @@ impl Server {
         endpoints.open(bound, &running, handle);
         prepared.into_iter().for_each(|prepared| admin.commit(prepared));
         logger.set_debug(configuration.debug);
-        crate::files::spawn(&running).map_err(StartError::Machine)?;
+        crate::files::spawn(&running, handle).map_err(StartError::Machine)?;
         running.shared.hosts.kept.apply(&configuration.keep, &refreshed);
         let notifier = Arc::new(Notifier::from_environment());
         if notifier.leaves_it_to_another() {

@@ -1,10 +1,11 @@
-//! `multisocket` over reloads: as many sockets as it says, and no query lost with those that go.
+//! Which sockets are bound: as many as `multisocket` says over reloads, and no query lost with those that go; one port for port 0.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use tests::{Action, Ask, Message, Server, Stream, Upstream, eventually, fresh_ip, port};
+use tests::{Action, Ask, Message, Server, Stream, Upstream, eventually, fresh_ip, isolated, port};
 
 /// How many UDP sockets are bound to this address.
 fn listening(at: SocketAddr) -> usize {
@@ -79,4 +80,54 @@ fn the_number_of_sockets_follows_multisocket_over_reloads_and_no_query_is_lost()
         comes_to(at, numbers[0], "at the end");
         assert!(server.stop().success());
     }
+}
+
+/// The ports of all sockets that wait for clients, in a network of the test's own: TCP's listen (0A), UDP's are unconnected (07).
+fn waiting_ports(table: &str, state: &str) -> Vec<u16> {
+    let text = fs::read_to_string(format!("/proc/net/{table}")).expect("linux has it");
+    let rows = text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let rows = rows.filter(|row| row[3] == state);
+    let ports = rows.map(|row| u16::from_str_radix(row[1].rsplit_once(':').unwrap().1, 16).unwrap());
+    ports.collect()
+}
+
+#[test]
+fn port_0_is_one_port_for_all() {
+    isolated(|| {
+        let sockets = |n: usize, bind: &str| {
+            format!(".:0 {{\n{bind}\nmultisocket {n}\nwhoami\n}}\nexample.org:0 {{\n{bind}\nwhoami\n}}\n")
+        };
+        let server = Server::start(&sockets(2, ""));
+        let port_of = |n: usize| {
+            let tables = [("udp", "07", n), ("udp6", "07", n), ("tcp", "0A", 1), ("tcp6", "0A", 1)];
+            let mut ports = BTreeSet::new();
+            for (table, state, count) in tables {
+                let bound =
+                    eventually(&format!("{count} sockets of {table}"), Duration::from_secs(5), || {
+                        Some(waiting_ports(table, state)).filter(|ports| ports.len() == count)
+                    });
+                ports.extend(bound);
+            }
+            assert_eq!(ports.len(), 1, "{ports:?}");
+            ports.pop_first().unwrap()
+        };
+        let at_first = port_of(2);
+        server.wait_for_log(&format!("port 0 is {at_first} here"), Duration::from_secs(5));
+        // More sockets, others' addresses.
+        for (nth, (n, bind)) in
+            [(4, ""), (4, "bind 127.0.0.1 ::1"), (2, "bind 127.0.0.1 ::1")].into_iter().enumerate()
+        {
+            server.write_corefile(&sockets(n, bind));
+            server.signal("USR1");
+            server.wait_for_lines("Reloading complete", nth + 1, Duration::from_secs(5));
+            // The workers keep their sockets: two of them.
+            assert_eq!(port_of(n.max(2)), at_first, "{n} {bind}");
+        }
+        for ip in ["127.0.0.1", "::1"] {
+            let at = SocketAddr::new(ip.parse().unwrap(), at_first);
+            for ask in [Ask::new("x.example", "A"), Ask::new("x.example", "A").tcp()] {
+                assert_eq!(ask.of(at).status(), "NOERROR", "{at}");
+            }
+        }
+    });
 }
