@@ -126,7 +126,7 @@ impl Configuration {
             keep: hosts::plans(spec, &shared.environment),
             source_ports: SourcePorts::read(),
         };
-        circles::refuse(spec, &configuration)?;
+        circles::leave_out(spec, &configuration, shared.resolve_names, &shared.logger)?;
         Ok(configuration)
     }
 }

@@ -14,7 +14,7 @@ mod shared;
 mod tls;
 
 pub use build::{AddressesOf, zones_label};
-pub use circles::back_to;
+pub use circles::{judge_again, ourselves};
 pub use explain::{Explain, explain};
 pub use serving::{AdminPlan, Configuration, EndpointPlan};
 pub use shared::Shared;

@@ -61,6 +61,7 @@ impl Shared {
             followed: &self.followed,
             handle: &self.handle,
             resolve_names: self.resolve_names,
+            logger: &self.logger,
         }
     }
 }

@@ -12,7 +12,7 @@ use wire::Name;
 use crate::MAX_UPSTREAMS;
 
 /// Why a host name has no addresses for us.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum ResolveError {
     /// There is no server to ask: all of them are our own listeners, or there are none.
     #[error("no server to look up {0} with, other than ourselves")]

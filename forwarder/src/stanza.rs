@@ -102,13 +102,25 @@ pub enum StanzaError {
     FailoverNoError,
 }
 
+/// What the upstreams that are asked are chosen from.
+#[derive(Debug, Default)]
+struct Choice {
+    /// All that targets, files and host names give, in written order.
+    known: Arc<Vec<Arc<Upstream>>>,
+    /// Those of them that are this server itself, by which queries would return to it.
+    ourselves: Vec<Arc<Upstream>>,
+    /// Those of them whose machines send our queries back.
+    looping: Vec<Arc<Upstream>>,
+}
+
 /// One stanza: its properties, and its upstreams as they are at the moment.
 #[derive(Debug)]
 pub struct Stanza {
     spec: StanzaSpec,
+    /// The upstreams that are asked: of those that are known all but the ones left out.
     upstreams: ArcSwap<Vec<Arc<Upstream>>>,
-    /// Those that are not asked while they send queries back. Who changes `upstreams` holds it.
-    looping: Mutex<Vec<Arc<Upstream>>>,
+    /// Held while `upstreams` changes.
+    choice: Mutex<Choice>,
     concurrent: Fair,
     pub(crate) turns: AtomicU32,
     metrics: Arc<StanzaMetrics>,
@@ -133,8 +145,10 @@ impl Stanza {
         spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, DEADLINE);
         spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
         let (concurrent, turns) = (Fair::new(spec.max_concurrent), AtomicU32::new(0));
-        let (upstreams, looping) = (ArcSwap::from_pointee(upstreams), Mutex::default());
-        Ok(Self { spec, upstreams, looping, concurrent, turns, metrics })
+        let known = Arc::new(upstreams);
+        let upstreams = ArcSwap::new(known.clone());
+        let choice = Mutex::new(Choice { known, ..Choice::default() });
+        Ok(Self { spec, upstreams, choice, concurrent, turns, metrics })
     }
 
     /// The properties.
@@ -147,7 +161,7 @@ impl Stanza {
         &self.metrics
     }
 
-    /// The upstreams as they are now.
+    /// The upstreams that are asked now.
     pub fn upstreams(&self) -> Arc<Vec<Arc<Upstream>>> {
         self.upstreams.load_full()
     }
@@ -167,49 +181,84 @@ impl Stanza {
         self.upstreams().iter().filter(is_down).cloned().collect()
     }
 
+    /// Every upstream that is known now, in written order, those that are left out too.
+    pub fn known(&self) -> Arc<Vec<Arc<Upstream>>> {
+        self.choice().known.clone()
+    }
+
     /// Swaps the upstreams, in written order: a resolv.conf changed. Queries in flight end with those they began with.
     ///
     /// # Errors
     /// [`StanzaError::TooManyUpstreams`]; the old ones stay.
     pub fn set_upstreams(&self, upstreams: Vec<Arc<Upstream>>) -> Result<(), StanzaError> {
+        self.set_upstreams_but(upstreams, Vec::new())
+    }
+
+    /// As [`Stanza::set_upstreams`], and leaves those of them out that are this server itself.
+    ///
+    /// # Errors
+    /// [`StanzaError::TooManyUpstreams`]; the old ones stay.
+    pub fn set_upstreams_but(
+        &self,
+        upstreams: Vec<Arc<Upstream>>,
+        ourselves: Vec<Arc<Upstream>>,
+    ) -> Result<(), StanzaError> {
         if upstreams.len() > MAX_UPSTREAMS {
             return Err(StanzaError::TooManyUpstreams(upstreams.len()));
         }
-        let mut looping = self.lock_looping();
-        self.upstreams.store(Arc::new(upstreams));
-        looping.clear();
+        self.choose(&mut self.choice(), Arc::new(upstreams), ourselves);
         Ok(())
     }
 
-    /// Its upstreams but those that are not asked as long as they send our queries back.
-    pub fn looping(&self) -> Vec<Arc<Upstream>> {
-        self.lock_looping().clone()
+    /// Leaves those upstreams out that are this server itself, and no others: which they are may change with the machine's
+    /// addresses. Returns those that were left out before.
+    pub fn leave_out_ourselves(&self, ourselves: Vec<Arc<Upstream>>) -> Vec<Arc<Upstream>> {
+        let mut choice = self.choice();
+        let before = choice.ourselves.clone();
+        if !is_same(&before, &ourselves) {
+            let known = choice.known.clone();
+            self.choose(&mut choice, known, ourselves);
+        }
+        before
     }
 
-    /// Why it asks nobody, where it has no upstreams.
+    /// What sends queries back is found anew among other upstreams.
+    fn choose(&self, choice: &mut Choice, known: Arc<Vec<Arc<Upstream>>>, ourselves: Vec<Arc<Upstream>>) {
+        let is_asked = |upstream: &&Arc<Upstream>| !has(&ourselves, upstream);
+        self.upstreams.store(Arc::new(known.iter().filter(is_asked).cloned().collect()));
+        *choice = Choice { known, ourselves, looping: Vec::new() };
+    }
+
+    /// The known upstreams that are not asked, for queries to them would return to this server.
+    pub fn left_out(&self) -> Vec<Arc<Upstream>> {
+        let choice = self.choice();
+        choice.ourselves.iter().chain(&choice.looping).cloned().collect()
+    }
+
+    /// Why no upstream is asked, where there are none.
     pub(crate) fn without_upstreams(&self) -> NoAnswer {
-        if self.lock_looping().is_empty() { NoAnswer::NoUpstream } else { NoAnswer::AllLoop }
+        if self.choice().known.is_empty() { NoAnswer::NoUpstream } else { NoAnswer::AllLoop }
     }
 
     /// Asks `upstreams` alone from now on, for the others send our queries back to us. Only where it still asks `before`: `false`
-    /// where a followed file or name has given it others meanwhile.
+    /// where a followed file, a name or an address of this machine has given it others meanwhile.
     pub fn leave_out(
         &self,
         before: &Arc<Vec<Arc<Upstream>>>,
         looping: Vec<Arc<Upstream>>,
         upstreams: Vec<Arc<Upstream>>,
     ) -> bool {
-        let mut left_out = self.lock_looping();
+        let mut choice = self.choice();
         let is_asked = Arc::ptr_eq(before, &self.upstreams.load());
         if is_asked {
             self.upstreams.store(Arc::new(upstreams));
-            *left_out = looping;
+            choice.looping = looping;
         }
         is_asked
     }
 
-    fn lock_looping(&self) -> MutexGuard<'_, Vec<Arc<Upstream>>> {
-        self.looping.lock().unwrap_or_else(PoisonError::into_inner)
+    fn choice(&self) -> MutexGuard<'_, Choice> {
+        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many queries are with its upstreams now, over all workers.
@@ -256,6 +305,14 @@ impl Stanza {
             Some(attempts) => attempts,
         }
     }
+}
+
+fn has(upstreams: &[Arc<Upstream>], upstream: &Arc<Upstream>) -> bool {
+    upstreams.iter().any(|one| Arc::ptr_eq(one, upstream))
+}
+
+fn is_same(one: &[Arc<Upstream>], other: &[Arc<Upstream>]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
 }
 
 /// A place among `max_concurrent`, given back where it is not kept.
@@ -355,10 +412,31 @@ mod tests {
         assert!(unknown.starts_with("no address of an upstream is known: "), "{unknown}");
         let (registry, _requests) = crate::Registry::new(std::time::Instant::now());
         let looping = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
+        stanza.set_upstreams(vec![looping.clone()]).unwrap();
         let before = stanza.upstreams();
         assert!(stanza.leave_out(&before, vec![looping], Vec::new()));
         let all_loop = stanza.without_upstreams().to_string();
         assert!(all_loop.starts_with("no upstream is left to ask, as each one sends"), "{all_loop}");
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "a test's time begins at any moment")]
+    fn what_is_left_out_returns_in_written_order() {
+        let stanza = stanza(".", &[]);
+        let (registry, _requests) = crate::Registry::new(std::time::Instant::now());
+        let all: Vec<_> =
+            (1..=3).map(|last| registry.upstream(([192, 0, 2, last], 53).into(), None, None)).collect();
+        let last = |of: &[Arc<Upstream>]| of.iter().map(|one| one.address().to_string()).collect::<Vec<_>>();
+        let one = |at: usize| last(&all[at..=at]);
+        stanza.set_upstreams_but(all.clone(), vec![all[0].clone()]).unwrap();
+        assert_eq!((last(&stanza.upstreams()), last(&stanza.left_out())), (last(&all[1..]), one(0)));
+        let asked = stanza.upstreams();
+        assert!(stanza.leave_out(&asked, vec![all[1].clone()], vec![all[2].clone()]));
+        assert_eq!((last(&stanza.upstreams()), last(&stanza.left_out())), (one(2), last(&all[..2])));
+        assert_eq!(last(&stanza.leave_out_ourselves(vec![all[0].clone()])), one(0));
+        assert_eq!(last(&stanza.upstreams()), one(2), "nothing is new: what loops is not asked");
+        assert_eq!(last(&stanza.leave_out_ourselves(Vec::new())), one(0));
+        assert_eq!((last(&stanza.upstreams()), last(&stanza.left_out())), (last(&all), Vec::new()));
     }
 
     #[test]

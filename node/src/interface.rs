@@ -108,7 +108,12 @@ pub fn link_name(index: u32) -> Option<String> {
 
 /// Whether `ip` is an address of this machine. False also when the machine does not tell.
 pub fn has_address(ip: IpAddr) -> bool {
-    interfaces().is_ok_and(|interfaces| holder_of_address(&interfaces, ip).is_some())
+    interfaces().is_ok_and(|interfaces| is_local(&interfaces, ip))
+}
+
+/// Whether `ip` is an address of one of these interfaces.
+pub fn is_local(interfaces: &[Interface], ip: IpAddr) -> bool {
+    holder_of_address(interfaces, ip).is_some()
 }
 
 /// Whether what is sent to `to` comes to one of these listeners; a wildcard has every address of this machine.

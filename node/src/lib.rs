@@ -39,8 +39,8 @@ pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, SocketKind, holder_of, is_taken_over_udp};
 pub use host_resolver::{HostResolver, HostResolverError, ReadServers};
 pub use interface::{
-    Address, Interface, addresses_of, has_address, interfaces, leads_to, link_index, link_name, link_of,
-    with_link,
+    Address, Interface, addresses_of, has_address, interfaces, is_local, leads_to, link_index, link_name,
+    link_of, with_link,
 };
 pub use iptables::{Iptables, iptables_rules, remove_iptables_rules};
 pub use jobs::Job;
@@ -52,7 +52,7 @@ pub use rules::{Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut}
 pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
 pub use upstreams::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};
-pub use watch::watch_removals;
+pub use watch::{watch_addresses, watch_removals};
 pub use written::{address, host_and_port, port_number, socket_address, split_port};
 
 /// What went wrong between us and the machine.

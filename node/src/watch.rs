@@ -1,4 +1,4 @@
-//! Hears of addresses that are taken from the machine.
+//! Watches the machine's addresses.
 
 use std::time::Duration;
 
@@ -15,25 +15,41 @@ use crate::Ours;
 ///
 /// Never ends; it is dropped.
 pub async fn watch_removals(ours: Ours, gone: impl Fn()) {
+    let is_removal = |message: &RouteNetlinkMessage| match message {
+        RouteNetlinkMessage::DelAddress(message) => {
+            message.attributes.iter().any(|attribute| is_ours(ours, attribute))
+        }
+        _ => false,
+    };
+    watch(is_removal, gone).await;
+}
+
+/// Calls `changed` when the machine gets or loses an address, and where it may have, as [`watch_removals`].
+///
+/// Never ends; it is dropped.
+pub async fn watch_addresses(changed: impl Fn()) {
+    let is_change = |message: &RouteNetlinkMessage| {
+        matches!(message, RouteNetlinkMessage::NewAddress(_) | RouteNetlinkMessage::DelAddress(_))
+    };
+    watch(is_change, changed).await;
+}
+
+async fn watch(is_meant: impl Fn(&RouteNetlinkMessage) -> bool, call: impl Fn()) {
     let groups = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
     loop {
         if let Ok((connection, _handle, mut messages)) = new_multicast_connection(&groups) {
             let connection = Connection(tokio::spawn(connection));
-            gone();
+            call();
             while let Ok((message, _)) = messages.recv().await {
                 match message.payload {
-                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(message))
-                        if message.attributes.iter().any(|attribute| is_ours(ours, attribute)) =>
-                    {
-                        gone();
-                    }
-                    NetlinkPayload::Overrun(_) => gone(),
+                    NetlinkPayload::InnerMessage(message) if is_meant(&message) => call(),
+                    NetlinkPayload::Overrun(_) => call(),
                     _ => {}
                 }
             }
             drop(connection);
         }
-        gone();
+        call();
         sleep(AGAIN).await;
     }
 }

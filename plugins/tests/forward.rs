@@ -15,13 +15,14 @@ fn asked(scene: &Scene) -> Vec<String> {
 
 fn look_at(scene: &Scene) -> Option<Instant> {
     let shared = &scene.shared;
-    shared.followed.look(
+    let looked = shared.followed.look(
         shared.forward(),
-        &|stanza, upstreams| configuration::back_to(&scene.configuration, stanza, upstreams),
+        &|stanza, upstreams| configuration::ourselves(&scene.configuration, stanza, upstreams),
         scene.now,
         readfile::PATIENCE,
         &shared.logger,
-    )
+    );
+    looked.next
 }
 
 fn corefile(upstreams: &str) -> String {
@@ -92,11 +93,11 @@ fn a_file_of_upstreams_is_followed() {
         ),
         (Some("# half written"), changed, String::new()),
         (
-            Some("nameserver 127.0.0.1\n"),
-            changed,
-            "[ERROR] plugin/forward: upstreams stay as they were: plugin/forward: the upstream 127.0.0.1:53 is this server itself and leads back to this block: queries would go round in circles; name another one\n".to_owned(),
+            Some("nameserver 127.0.0.1\nnameserver 192.0.2.5\n"),
+            "192.0.2.5:53 192.0.2.9:53",
+            "[INFO] plugin/forward: upstreams changed: 192.0.2.5:53 192.0.2.9:53\n[WARNING] plugin/forward: the upstream 127.0.0.1:53 is this server itself: queries would return to this block, so it is left out\n".to_owned(),
         ),
-        (None, changed, String::new()),
+        (None, "192.0.2.5:53 192.0.2.9:53", String::new()),
         (
             Some("nameserver 192.0.2.4\n"),
             "192.0.2.4:53 192.0.2.9:53",
@@ -105,6 +106,62 @@ fn a_file_of_upstreams_is_followed() {
     ] {
         assert_eq!(look(text), (upstreams.to_owned(), told), "{text:?}");
     }
+}
+
+/// One of three: with comments alone, with a server that goes, with one that changes.
+#[test]
+fn a_list_without_servers_holds_up_no_other() {
+    let dir = TempDir::new().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let write = |name: &str, text: &str| fs::write(path(name), text).unwrap();
+    let words = ["none", "emptied", "other"].map(|name| path(name).display().to_string());
+    write("none", "# nothing yet\n");
+    write("emptied", "nameserver 192.0.2.1\n");
+    write("other", "nameserver 192.0.2.2\n");
+    let mut scene = Scene::new(&corefile(&words.join(" ")));
+    let why = |nth: usize, name: &str| {
+        let column = 11 + words[..nth].iter().map(|word| word.len() + 1).sum::<usize>();
+        let file = path(name);
+        format!(
+            "stdin:3:{column}: plugin/forward: no nameserver in {}; expected lines such as `nameserver 192.0.2.53`",
+            file.display()
+        )
+    };
+    assert_eq!(asked(&scene), ["192.0.2.1:53", "192.0.2.2:53"]);
+    assert_eq!(
+        scene.paper.read(&scene.shared.logger),
+        format!("[WARNING] {}; until then it is passed over\n", why(0, "none"))
+    );
+    write("emptied", "");
+    write("other", "nameserver 192.0.2.3\n");
+    let mut look = || {
+        scene.now += plugins::forward::FILE_INTERVAL;
+        look_at(&scene);
+        (asked(&scene).join(" "), scene.paper.read(&scene.shared.logger))
+    };
+    let changed = |to: &str| format!("[INFO] plugin/forward: upstreams changed: {to}\n");
+    let stays = format!("[ERROR] plugin/forward: upstreams stay as they were: {}\n", why(1, "emptied"));
+    let both = "192.0.2.1:53 192.0.2.3:53";
+    assert_eq!(look(), (both.to_owned(), stays + &changed(both)));
+    write("none", "nameserver 192.0.2.4\n");
+    let all = "192.0.2.4:53 192.0.2.1:53 192.0.2.3:53";
+    assert_eq!(look(), (all.to_owned(), changed(all)));
+}
+
+#[test]
+fn a_list_of_ourselves_alone_changes_nothing() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("resolv.conf");
+    fs::write(&file, "nameserver 192.0.2.1\n").unwrap();
+    let mut scene = Scene::new(&corefile(&file.display().to_string()));
+    fs::write(&file, "nameserver 127.0.0.1\n").unwrap();
+    scene.now += plugins::forward::FILE_INTERVAL;
+    look_at(&scene);
+    assert_eq!(asked(&scene), ["192.0.2.1:53"]);
+    assert_eq!(
+        scene.paper.read(&scene.shared.logger),
+        "[ERROR] plugin/forward: upstreams stay as they were: plugin/forward: the upstream 127.0.0.1:53 is this server itself and leads back to this block: queries would go round in circles; name another one\n"
+    );
 }
 
 #[test]

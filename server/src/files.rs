@@ -1,52 +1,69 @@
 //! The one thread that looks at files: hosts tables, lists of upstreams; and sweeps the cache in between. It waits for none:
-//! one that hangs keeps it from no other.
+//! one that hangs keeps it from no other. It judges again which upstreams are this server itself when that may have changed.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use clock::pace;
 use listen::Running;
-use plugins::forward::LeadsBack;
+use plugins::forward::Ourselves;
+use tokio::runtime::Handle;
 
 /// Starts the thread; it ends with the server.
 ///
 /// # Errors
 /// What the kernel says to one more thread.
-pub(crate) fn spawn(running: &Arc<Running>) -> io::Result<()> {
+pub(crate) fn spawn(running: &Arc<Running>, handle: &Handle) -> io::Result<()> {
     let running = Arc::downgrade(running);
-    thread::Builder::new()
+    let addresses_changed = Arc::new(AtomicBool::new(false));
+    let changed = addresses_changed.clone();
+    let thread = thread::Builder::new()
         .name("files".to_owned())
-        .spawn(move || pace::with_rests(|| watch(&running)))
-        .map(drop)
+        .spawn(move || pace::with_rests(|| watch(&running, &changed)))?;
+    handle.spawn(node::watch_addresses(move || {
+        addresses_changed.store(true, Ordering::Release);
+        thread.thread().unpark();
+    }));
+    Ok(())
 }
 
-fn watch(running: &Weak<Running>) {
+fn watch(running: &Weak<Running>, addresses_changed: &AtomicBool) {
+    // The configuration whose upstreams were judged last.
+    let mut judged = Weak::new();
     while let Some(running) = running.upgrade() {
         let now = clock::now();
         let logger = &running.logger;
         let mut next = now + SWEEP_INTERVAL;
         let (shared, configuration) = (&running.shared, running.configuration.load_full());
-        let leads_back: LeadsBack<'_> =
-            &|group, upstreams| configuration::back_to(&configuration, group, upstreams);
+        let ourselves: Ourselves<'_> =
+            &|stanza, upstreams| configuration::ourselves(&configuration, stanza, upstreams);
         for kept in shared.lasting.all() {
             if let Some(look) = kept.look(now, logger) {
                 next = next.min(look);
             }
         }
-        if let Some(look) = shared.followed.look(shared.forward(), leads_back, now, Duration::ZERO, logger) {
-            next = next.min(look);
+        let looked = shared.followed.look(shared.forward(), ourselves, now, Duration::ZERO, logger);
+        next = looked.next.map_or(next, |look| next.min(look));
+        let is_other = !Weak::ptr_eq(&judged, &Arc::downgrade(&configuration));
+        if addresses_changed.swap(false, Ordering::AcqRel) || is_other || looked.changed {
+            configuration::judge_again(&configuration, logger);
+            judged = Arc::downgrade(&configuration);
         }
         shared.cache.sweep(now, SWEEP_BUDGET);
         for block in &configuration.blocks {
             block.envelope.catch_up(now);
         }
         drop((configuration, running));
-        thread::sleep(next.saturating_duration_since(clock::now()).max(Duration::from_millis(20)));
+        thread::sleep(SHORTEST_REST);
+        thread::park_timeout(next.saturating_duration_since(clock::now()));
     }
 }
 
+/// Between two rounds at least: addresses that change one after the other are judged together.
+const SHORTEST_REST: Duration = Duration::from_millis(20);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Entries looked at in one go; a million take a quarter of an hour.
 const SWEEP_BUDGET: usize = 1000;

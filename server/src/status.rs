@@ -86,8 +86,8 @@ fn upstreams(configuration: &Configuration) -> Vec<Value> {
     let blocks = configuration.blocks.iter();
     for stanza in blocks.filter_map(|block| block.pipeline.forwarding()).flat_map(|one| one.chain.stanzas()) {
         let spec = stanza.spec();
-        let (asked, looping) = (stanza.upstreams(), stanza.looping());
-        let loops = looping.iter().map(|upstream| (upstream, true));
+        let (asked, left_out) = (stanza.upstreams(), stanza.left_out());
+        let loops = left_out.iter().map(|upstream| (upstream, true));
         for (upstream, loops) in asked.iter().map(|upstream| (upstream, false)).chain(loops) {
             let path = stanza.path_to(upstream);
             let of = (upstream.address(), upstream.tls().is_some());

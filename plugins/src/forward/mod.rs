@@ -42,10 +42,28 @@ pub struct ForwardContext<'s> {
     pub handle: &'s tokio::runtime::Handle,
     /// Whether host names among upstreams are looked up; not where nothing will be asked.
     pub resolve_names: bool,
+    /// Where it is said which targets are passed over.
+    pub logger: &'s Logger,
 }
 
-/// Who knows which of these upstreams, if any, sends a stanza's queries back to it: whoever has the whole configuration.
-pub type LeadsBack<'s> = &'s dyn Fn(&Stanza, &[Arc<Upstream>]) -> Option<Endpoint>;
+/// Finds those of these upstreams by which a stanza's queries would return to it: known to the whole configuration alone.
+pub type Ourselves<'s> = &'s dyn Fn(&Stanza, &[Arc<Upstream>]) -> Vec<Arc<Upstream>>;
+
+/// What a look at files and names found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// When the next look is due; `None` for never.
+    pub next: Option<Instant>,
+    /// Whether a stanza has other upstreams.
+    pub changed: bool,
+}
+
+/// The warning of an upstream that is this server itself.
+pub fn left_out(upstream: Endpoint) -> String {
+    format!(
+        "plugin/forward: the upstream {upstream} is this server itself: queries would return to this block, so it is left out"
+    )
+}
 
 /// The stanzas of a block, ready to be asked.
 ///
@@ -58,28 +76,37 @@ pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAdd
 }
 
 fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanza>> {
-    let resolver = Resolver { spec, context, lists: &[] };
+    let lists = spec.files().map(|(path, at)| List::read(path, at)).collect::<Result<Vec<_>>>()?;
+    let resolver = Resolver { spec, context, lists: &lists };
     // Before the list is read: what changes meanwhile is seen by the next look.
     let changes = resolver.of_node().map(node::Upstreams::changes);
-    let upstreams = resolver.upstreams()?;
+    let Found { upstreams, passed_over } = resolver.upstreams()?;
     let stanza = Stanza::new(spec.stanza.clone(), upstreams, context.forward.clone()).map_err(|_| {
         let rule = "at most 15 upstreams can stand in one `forward`";
         Located::new(&spec.at, SetupError::Order { plugin: "forward", rule })
     })?;
-    let stanza = Arc::new(stanza);
-    let may_change =
-        |target: &ForwardTarget| matches!(target, ForwardTarget::File(_) | ForwardTarget::Host { .. });
-    if changes.is_some() || spec.targets.iter().any(|(target, _)| may_change(target)) {
-        context.followed.follow(spec.clone(), ours.to_vec(), &stanza, changes);
+    for error in passed_over {
+        context.logger.warning(None, &format!("{error:#}; until then it is passed over"));
     }
+    let stanza = Arc::new(stanza);
+    context.followed.follow(spec, ours, context, &stanza, (lists, changes));
     Ok(stanza)
 }
 
 struct Resolver<'s> {
     spec: &'s ForwardSpec,
     context: ForwardContext<'s>,
-    /// Files that are read already.
+    /// Its files.
     lists: &'s [List],
+}
+
+/// What the targets of a stanza are found to be.
+#[derive(Default)]
+struct Found {
+    /// Every target's upstreams, in written order, each once.
+    upstreams: Vec<Arc<Upstream>>,
+    /// Why there are none of other targets yet.
+    passed_over: Vec<Located<SetupError>>,
 }
 
 impl Resolver<'_> {
@@ -89,11 +116,25 @@ impl Resolver<'_> {
         self.spec.targets.iter().any(|(target, _)| target.port_of_node().is_some()).then_some(upstreams)
     }
 
-    /// Every target's upstreams, in written order, each once.
-    fn upstreams(&self) -> Result<Vec<Arc<Upstream>>> {
-        let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
+    /// The upstreams of all targets. Files without a name server and names that cannot be looked up are passed over where
+    /// others are left.
+    fn upstreams(&self) -> Result<Found> {
+        let mut found = Found::default();
         for (target, at) in &self.spec.targets {
-            for (address, tls) in self.addresses(target, at)? {
+            let addresses = match self.addresses(target, at) {
+                Ok(addresses) => addresses,
+                Err(error)
+                    if matches!(
+                        error.error,
+                        SetupError::NoNameservers(_) | SetupError::Unresolved { .. }
+                    ) =>
+                {
+                    found.passed_over.push(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            for (address, tls) in addresses {
                 let source = self.spec.source;
                 if let Some(source_address) = source.filter(|source| source.is_ipv4() != address.is_ipv4()) {
                     return Err(Located::new(
@@ -102,12 +143,17 @@ impl Resolver<'_> {
                     ));
                 }
                 let upstream = self.context.upstreams.upstream(address, tls, source);
-                if !upstreams.iter().any(|known| Arc::ptr_eq(known, &upstream)) {
-                    upstreams.push(upstream);
+                if !found.upstreams.iter().any(|known| Arc::ptr_eq(known, &upstream)) {
+                    found.upstreams.push(upstream);
                 }
             }
         }
-        Ok(upstreams)
+        let is_host = |(target, _): &(ForwardTarget, Location)| matches!(target, ForwardTarget::Host { .. });
+        let may_be_left = !self.context.resolve_names && self.spec.targets.iter().any(is_host);
+        match found.passed_over.is_empty() || !found.upstreams.is_empty() || may_be_left {
+            true => Ok(found),
+            false => Err(found.passed_over.swap_remove(0)),
+        }
     }
 
     fn addresses(
@@ -127,17 +173,11 @@ impl Resolver<'_> {
                 Ok(vec![(*address, settings)])
             }
             ForwardTarget::File(path) => {
-                let text = match self.lists.iter().find(|list| list.path == *path) {
-                    Some(list) => Ok(list.text.clone()),
-                    None => read_list(path),
-                };
-                let addresses = text.and_then(resolv_conf).map_err(|error| {
-                    Located::new(at, SetupError::File { plugin: "forward", path: path.clone(), error })
-                })?;
-                if addresses.is_empty() {
-                    return Err(Located::new(at, SetupError::NoNameservers(path.clone())));
+                let servers = self.lists.iter().find(|list| list.path == *path).map(|list| &list.servers);
+                match servers.filter(|servers| !servers.is_empty()) {
+                    Some(servers) => Ok(servers.iter().map(|server| (*server, None)).collect()),
+                    None => Err(Located::new(at, SetupError::NoNameservers(path.clone()))),
                 }
-                Ok(addresses.into_iter().map(|address| (address, None)).collect())
             }
             ForwardTarget::Host { .. } if !self.context.resolve_names => Ok(Vec::new()),
             ForwardTarget::Host { name, port, tls } => {
@@ -206,13 +246,44 @@ struct FollowedForward {
     names: ResolvedNames,
     /// How often the servers of the node's network had changed, where a target stands for them.
     of_node: Option<u64>,
+    /// Why the stanza does not have what files and names say now.
+    refused: Option<String>,
 }
 
-/// A file of upstreams as it was seen last.
+/// A file of upstreams.
 struct List {
     path: PathBuf,
+    at: Location,
+    /// As it was seen last.
     text: Vec<u8>,
+    /// Those that it named last; none where it has named none yet.
+    servers: Vec<SocketAddr>,
     look: Look<std::io::Result<Vec<u8>>>,
+}
+
+impl List {
+    fn read(path: &Path, at: &Location) -> Result<Self> {
+        let of =
+            |error| Located::new(at, SetupError::File { plugin: "forward", path: path.to_owned(), error });
+        let text = read_list(path).map_err(of)?;
+        let servers = resolv_conf(text.clone()).map_err(of)?;
+        Ok(Self { path: path.to_owned(), at: at.clone(), text, servers, look: Look::default() })
+    }
+
+    /// Takes another text of it. Whether it names other servers; one that names none any more changes nothing.
+    ///
+    /// # Errors
+    /// Why its servers stay as they were.
+    fn take(&mut self, text: Vec<u8>) -> Result<bool> {
+        self.text.clone_from(&text);
+        let (plugin, path) = ("forward", self.path.clone());
+        let servers = resolv_conf(text)
+            .map_err(|error| Located::new(&self.at, SetupError::File { plugin, path, error }))?;
+        if servers.is_empty() && !self.servers.is_empty() {
+            return Err(Located::new(&self.at, SetupError::NoNameservers(self.path.clone())));
+        }
+        Ok(std::mem::replace(&mut self.servers, servers.clone()) != servers)
+    }
 }
 
 impl Followed {
@@ -223,56 +294,74 @@ impl Followed {
         self.names.look_up(stanzas, ours, handle);
     }
 
-    fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, stanza: &Arc<Stanza>, of_node: Option<u64>) {
-        let list = |path: &Path| {
-            let text = read_list(path).unwrap_or_default();
-            List { path: path.to_owned(), text, look: Look::default() }
+    /// Follows what a stanza is built of; `lists` and how often the servers of the node's network had changed, where a target
+    /// stands for them.
+    fn follow(
+        &self,
+        spec: &ForwardSpec,
+        ours: &[SocketAddr],
+        context: ForwardContext<'_>,
+        stanza: &Arc<Stanza>,
+        (lists, of_node): (Vec<List>, Option<u64>),
+    ) {
+        let names = match context.resolve_names {
+            true => ResolvedNames::new(spec, &self.names),
+            false => ResolvedNames::default(),
         };
-        let lists: Vec<_> = spec.files().map(list).collect();
-        let names = ResolvedNames::new(&spec, &self.names);
         if lists.is_empty() && names.is_empty() && of_node.is_none() {
             return;
         }
-        let follow = FollowedForward { spec, ours, stanza: Arc::downgrade(stanza), lists, names, of_node };
-        self.files().follows.push(follow);
+        let (spec, ours, stanza) = (spec.clone(), ours.to_vec(), Arc::downgrade(stanza));
+        self.files().follows.push(FollowedForward {
+            spec,
+            ours,
+            stanza,
+            lists,
+            names,
+            of_node,
+            refused: None,
+        });
     }
 
-    /// Looks at every file and at names whose time is over, and says when it will be the next time; `None` for never. What
-    /// changed gives its stanza a new list. A file that is gone, has no nameserver or names one that leads back here
-    /// changes nothing, and that is said.
+    /// Looks at every file and at names whose time is over. What changed gives its stanza a new list, without the upstreams
+    /// that are this server itself. A file that is gone or has no nameserver changes nothing, nor does a list of which nothing
+    /// would be left; both are logged.
     ///
     /// Each file is waited for, for at most `patience`; what one that takes longer says is for the next time.
     pub fn look(
         &self,
         context: ForwardContext<'_>,
-        leads_back: LeadsBack<'_>,
+        ourselves: Ourselves<'_>,
         now: Instant,
         patience: Duration,
         logger: &Logger,
-    ) -> Option<Instant> {
+    ) -> Looked {
         let mut files = self.files();
         files.follows.retain(|follow| follow.stanza.strong_count() > 0);
         let begin = files.due.is_none_or(|due| due <= now);
         if begin {
             files.due = Some(now + FILE_INTERVAL);
         }
-        let mut next = files.due?;
+        let mut next = files.due.unwrap_or(now + FILE_INTERVAL);
+        let mut changed = false;
         for follow in &mut files.follows {
             let Some(stanza) = follow.stanza.upgrade() else { continue };
             let news = follow.names.look(now, &follow.ours, context.handle);
             if let News::Failed(error) = &news {
-                logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
+                stays(logger, error);
             }
             let of_node = follow.node_changed(context);
-            if follow.changed(begin, now, patience) || of_node || news == News::Changed {
+            // An address that leaves this machine may make a list of ourselves one of others.
+            let again = begin && follow.refused.is_some();
+            if follow.changed(begin, now, patience, logger) || of_node || news == News::Changed || again {
                 follow.names.publish(&self.names);
-                follow.apply(&stanza, context, leads_back, logger);
+                changed |= follow.apply(&stanza, context, ourselves, logger);
             }
             for list in follow.lists.iter().filter(|list| list.look.goes_on()) {
                 next = next.min(list.look.again(now));
             }
         }
-        (!files.follows.is_empty()).then_some(next)
+        Looked { next: (!files.follows.is_empty()).then_some(next), changed }
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
@@ -287,44 +376,68 @@ impl FollowedForward {
         std::mem::replace(seen, changes) != changes
     }
 
-    fn changed(&mut self, begin: bool, now: Instant, patience: Duration) -> bool {
+    fn changed(&mut self, begin: bool, now: Instant, patience: Duration, logger: &Logger) -> bool {
         let mut changed = false;
-        for List { path, text, look } in &mut self.lists {
+        for list in &mut self.lists {
             if begin {
-                let of = path.clone();
-                look.begin(path, now, move || Ok(readfile::read(&of, MAX_LIST)?));
+                let of = list.path.clone();
+                list.look.begin(&list.path, now, move || Ok(readfile::read(&of, MAX_LIST)?));
             }
-            if let Some(Ok(Ok(found))) = look.take(now, patience)
-                && found != *text
+            if let Some(Ok(Ok(found))) = list.look.take(now, patience)
+                && found != list.text
             {
-                *text = found;
-                changed = true;
+                match list.take(found) {
+                    Ok(others) => changed |= others,
+                    Err(error) => stays(logger, &format!("{error:#}")),
+                }
             }
         }
         changed
     }
 
+    /// Whether the stanza has other upstreams.
     fn apply(
-        &self,
+        &mut self,
         stanza: &Stanza,
         context: ForwardContext<'_>,
-        leads_back: LeadsBack<'_>,
+        ourselves: Ourselves<'_>,
         logger: &Logger,
-    ) {
+    ) -> bool {
         let resolver = Resolver { spec: &self.spec, context, lists: &self.lists };
-        let outcome = resolver.upstreams().map_err(|error| format!("{error:#}")).and_then(|upstreams| {
-            if let Some(upstream) = leads_back(stanza, &upstreams) {
-                return Err(SetupError::Circle { upstream }.to_string());
+        let found = resolver.upstreams().map_err(|error| format!("{error:#}"));
+        let outcome = found.and_then(|Found { upstreams, .. }| {
+            let ourselves = ourselves(stanza, &upstreams);
+            let upstream = |upstream: &Arc<Upstream>| {
+                Endpoint::of_upstream(upstream.address(), upstream.tls().is_some())
+            };
+            if let Some(last) = ourselves.last().filter(|_| ourselves.len() == upstreams.len()) {
+                return Err(SetupError::Circle { upstream: upstream(last) }.to_string());
             }
-            let addresses: Vec<String> =
-                upstreams.iter().map(|upstream| upstream.address().to_string()).collect();
-            stanza.set_upstreams(upstreams).map(|()| addresses.join(" ")).map_err(|error| error.to_string())
+            let warnings: Vec<String> = ourselves.iter().map(|one| left_out(upstream(one))).collect();
+            let set = stanza.set_upstreams_but(upstreams, ourselves);
+            set.map(|()| warnings).map_err(|error| error.to_string())
         });
         match outcome {
-            Ok(addresses) => logger.info(Some("forward"), &format!("upstreams changed: {addresses}")),
-            Err(error) => logger.error(Some("forward"), &format!("upstreams stay as they were: {error}")),
+            Ok(warnings) => {
+                let asked: Vec<_> = stanza.upstreams().iter().map(|one| one.address().to_string()).collect();
+                logger.info(Some("forward"), &format!("upstreams changed: {}", asked.join(" ")));
+                warnings.iter().for_each(|warning| logger.warning(None, warning));
+                self.refused = None;
+                true
+            }
+            Err(error) => {
+                if self.refused.as_ref() != Some(&error) {
+                    stays(logger, &error);
+                }
+                self.refused = Some(error);
+                false
+            }
         }
     }
+}
+
+fn stays(logger: &Logger, error: &str) {
+    logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
 }
 
 impl ForwardTarget {
@@ -346,9 +459,9 @@ fn with_port(mut server: SocketAddr, port: u16) -> SocketAddr {
 }
 
 impl ForwardSpec {
-    fn files(&self) -> impl Iterator<Item = &Path> {
-        self.targets.iter().filter_map(|(target, _)| match target {
-            ForwardTarget::File(path) => Some(path.as_path()),
+    fn files(&self) -> impl Iterator<Item = (&Path, &Location)> {
+        self.targets.iter().filter_map(|(target, at)| match target {
+            ForwardTarget::File(path) => Some((path.as_path(), at)),
             _ => None,
         })
     }

@@ -41,13 +41,9 @@ impl Names {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// What was found, if it was looked up; an error is told once.
+    /// What was found, if it was looked up.
     pub(crate) fn find(&self, wanted: &Wanted) -> Option<Resolution> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get(wanted)? {
-            Ok(addresses) => Some(Ok(addresses.clone())),
-            Err(_) => known.remove(wanted),
-        }
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(wanted).cloned()
     }
 
     fn keep(&self, wanted: &Wanted, found: &Addresses) {
@@ -59,10 +55,12 @@ impl Names {
 /// The names of a stanza that serves, as they were found last.
 #[derive(Default)]
 pub(crate) struct ResolvedNames {
-    names: Vec<(Wanted, Addresses)>,
+    /// Without addresses while a name has not been found at all.
+    names: Vec<(Wanted, Option<Addresses>)>,
     due: Option<Instant>,
     asking: bool,
-    failing: bool,
+    /// Rounds in a row in which one was not found.
+    failures: u32,
     /// Where the lookups in the background leave what they found.
     found: Arc<Mutex<Option<HashMap<Wanted, Resolution>>>>,
 }
@@ -73,18 +71,20 @@ pub(crate) enum News {
     Nothing,
     /// Some have other addresses.
     Changed,
-    /// Some were not found, and had been before.
+    /// Some were not found, for the first time in a row.
     Failed(String),
 }
 
 impl ResolvedNames {
     /// The names of this stanza, which have just been looked up.
     pub(crate) fn new(spec: &ForwardSpec, names: &Names) -> Self {
-        let found = wanted(spec).filter_map(|wanted| match names.find(&wanted) {
-            Some(Ok(addresses)) => Some((wanted, addresses)),
-            _ => None,
+        let found = wanted(spec).map(|wanted| {
+            let found = names.find(&wanted).and_then(Result::ok);
+            (wanted, found)
         });
-        Self { names: found.collect(), ..Self::default() }
+        let names: Vec<_> = found.collect();
+        let failures = u32::from(names.iter().any(|(_, found)| found.is_none()));
+        Self { names, failures, ..Self::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -94,7 +94,7 @@ impl ResolvedNames {
     /// Makes what is known here what [`Names::find`] finds.
     pub(crate) fn publish(&self, names: &Names) {
         for (wanted, addresses) in &self.names {
-            names.keep(wanted, addresses);
+            addresses.iter().for_each(|addresses| names.keep(wanted, addresses));
         }
     }
 
@@ -125,26 +125,31 @@ impl ResolvedNames {
             match found.remove(wanted) {
                 Some(Ok(addresses)) => {
                     // Servers turn the order round; that is no change.
-                    changed |= sorted(&addresses) != sorted(known);
-                    *known = addresses;
+                    changed |= known.as_ref().map(sorted) != Some(sorted(&addresses));
+                    *known = Some(addresses);
                 }
                 Some(Err(error)) => failed = Some(error.to_string()),
                 None => {}
             }
         }
-        let was_failing = std::mem::replace(&mut self.failing, failed.is_some());
-        self.due = Some(now + if self.failing { AGAIN } else { self.lasts() });
+        self.failures = if failed.is_some() { self.failures.saturating_add(1) } else { 0 };
+        self.due = Some(now + self.lasts());
         match failed {
             _ if changed => News::Changed,
-            Some(failed) if !was_failing => News::Failed(failed),
+            Some(failed) if self.failures == 1 => News::Failed(failed),
             _ => News::Nothing,
         }
     }
 
-    /// How long what is known lasts.
+    /// How long until the names are looked up again: when what is known is over, or twice as long after each failure.
     fn lasts(&self) -> Duration {
-        let shortest = self.names.iter().map(|(_, addresses)| addresses.ttl).min();
-        shortest.unwrap_or(LONGEST).clamp(AGAIN, LONGEST)
+        match self.failures {
+            0 => {
+                let shortest = self.names.iter().flat_map(|(_, found)| found).map(|found| found.ttl).min();
+                shortest.unwrap_or(LONGEST).clamp(SHORTEST, LONGEST)
+            }
+            failures => (AFTER_FAILURE * (1 << (failures - 1).min(5))).min(MOST_AFTER_FAILURE),
+        }
     }
 }
 
@@ -189,9 +194,12 @@ fn sorted(addresses: &Addresses) -> Vec<std::net::IpAddr> {
     sorted
 }
 
-/// The shortest and the longest time until a name is looked up again, and the time after a failure.
-const AGAIN: Duration = Duration::from_secs(30);
+/// The shortest and the longest time until a name that was found is looked up again.
+const SHORTEST: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(3600);
+/// The time until a lookup that failed is repeated, and the most that it grows to while it fails.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+const MOST_AFTER_FAILURE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -206,13 +214,12 @@ mod tests {
     fn a_name_is_due_when_its_ttl_is_over_and_soon_after_a_failure() {
         let now = clock::now();
         let wanted = (Name::from_text("dns.example").unwrap(), vec!["192.0.2.53:53".parse().unwrap()]);
-        let mut kept = ResolvedNames {
-            names: vec![(wanted.clone(), addresses(&["192.0.2.1", "192.0.2.2"], 60))],
-            ..ResolvedNames::default()
-        };
+        let known = addresses(&["192.0.2.1", "192.0.2.2"], 60);
+        let mut kept =
+            ResolvedNames { names: vec![(wanted.clone(), Some(known))], ..ResolvedNames::default() };
         let mut take = |outcome: Resolution| {
             let news = kept.take(now, HashMap::from([(wanted.clone(), outcome)]));
-            (news, kept.due.unwrap() - now, kept.names[0].1.addresses.len())
+            (news, kept.due.unwrap() - now, kept.names[0].1.as_ref().unwrap().addresses.len())
         };
         let lost = || Err(Box::new(ResolveError::NoAddress(wanted.0)));
         let told = News::Failed(lost().unwrap_err().to_string());
@@ -220,11 +227,33 @@ mod tests {
         for (outcome, expected) in [
             (Ok(addresses(&["192.0.2.2", "192.0.2.1"], 60)), (News::Nothing, secs(60), 2)),
             (Ok(addresses(&["192.0.2.3"], 7200)), (News::Changed, secs(3600), 1)),
-            (lost(), (told, secs(30), 1)),
+            (lost(), (told, secs(1), 1)),
+            (lost(), (News::Nothing, secs(2), 1)),
+            (lost(), (News::Nothing, secs(4), 1)),
+            (lost(), (News::Nothing, secs(8), 1)),
+            (lost(), (News::Nothing, secs(16), 1)),
+            (lost(), (News::Nothing, secs(30), 1)),
             (lost(), (News::Nothing, secs(30), 1)),
             (Ok(addresses(&["192.0.2.3"], 1)), (News::Nothing, secs(30), 1)),
         ] {
             assert_eq!(take(outcome), expected);
         }
+    }
+
+    #[test]
+    fn a_name_that_was_never_found_is_looked_up_until_it_is() {
+        let now = clock::now();
+        let wanted = (Name::from_text("dns.example").unwrap(), Vec::new());
+        let mut kept =
+            ResolvedNames { names: vec![(wanted.clone(), None)], failures: 1, ..ResolvedNames::default() };
+        assert_eq!(kept.lasts(), Duration::from_secs(1));
+        let mut take = |outcome: Resolution| kept.take(now, HashMap::from([(wanted.clone(), outcome)]));
+        assert_eq!(
+            take(Err(Box::new(ResolveError::NoAddress(wanted.0)))),
+            News::Nothing,
+            "it was told at the start"
+        );
+        assert_eq!(take(Ok(addresses(&["192.0.2.3"], 60))), News::Changed);
+        assert_eq!(kept.lasts(), Duration::from_secs(60));
     }
 }

@@ -170,7 +170,7 @@ mod tests {
             ["192.0.2.2:53"],
             "the first is not asked while it leads back"
         );
-        assert_eq!(told(&watched.stanza.looping()), ["192.0.2.1:53"], "and is not forgotten");
+        assert_eq!(told(&watched.stanza.left_out()), ["192.0.2.1:53"], "and is not forgotten");
         assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
         let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
         watched.stanza.set_upstreams(vec![new]).unwrap();
@@ -178,7 +178,7 @@ mod tests {
         let before = Arc::new(Vec::new());
         assert!(!watched.stanza.leave_out(&before, Vec::new(), Vec::new()), "what a file brought is kept");
         assert_eq!(told(&watched.stanza.upstreams()), ["192.0.2.3:53"]);
-        assert!(watched.stanza.looping().is_empty());
+        assert!(watched.stanza.left_out().is_empty());
         assert!(watched.apply(vec![true, false], &Name::ROOT, logger));
         assert_eq!(
             (told(&watched.upstreams), &watched.looping[..]),

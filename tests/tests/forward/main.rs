@@ -4,6 +4,8 @@ mod choice;
 mod edns;
 mod faults;
 mod network;
+mod ourselves;
+mod pending;
 mod relay;
 
 use tests::{Action, Asked};
