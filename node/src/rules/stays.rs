@@ -1,0 +1,126 @@
+//! What the table that stays consists of.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use netlink_packet_netfilter::nftables::InetHookNumber::{LocalIn, LocalOut, PostRouting, PreRouting};
+use netlink_packet_netfilter::nftables::SetFlags;
+
+use super::{Listener, RAW, SetOf, TABLE, transports};
+use crate::nft::{
+    Batch, Chain, Contents, End, Family, Set, TRANSPORTS, accept, address_in, address_is,
+    destination_is_ours, dns, family_is, from_this_machine, has_socket, is_reply, jump, masquerade,
+    not_translated, notrack, octets, set_address, set_zone, untracked, zone_is,
+};
+
+/// For each listener's address which of its conntrack zones it has, below [`TURNS`].
+pub(super) type Turns = BTreeMap<IpAddr, u16>;
+
+/// All that the table consists of, `by_socket` where the kernel can look for one.
+pub(super) fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> Batch {
+    let mut batch = Batch::default();
+    batch.renew_table(TABLE);
+    transports(&mut batch, TABLE);
+    for family in Family::BOTH {
+        let ours = listeners.iter().map(|listener| listener.address).filter(|ip| Family::of(*ip) == family);
+        let ours = ours.map(octets).collect();
+        let set = |name, flags, elements| Set { name, key: family.key(), flags, elements };
+        batch.add_set(TABLE, &set(SetOf::Ours.name(family), SetFlags::empty(), ours));
+        batch.add_set(TABLE, &set(SetOf::Planned.name(family), SetFlags::Timeout, Vec::new()));
+    }
+    for chain in &CHAINS {
+        batch.add_chain(TABLE, chain);
+    }
+    let mut rule = |chain, statements: Vec<Vec<_>>| batch.add_rule(TABLE, chain, statements);
+    // The machine's own are judged in `output`.
+    rule("prerouting", vec![untracked(), accept()]);
+    rule("prerouting", vec![from_this_machine(), accept()]);
+    for family in Family::BOTH {
+        let planned = address_in(End::Destination, family, SetOf::Planned.name(family));
+        let mut asked = vec![planned, dns(End::Destination), destination_is_ours()];
+        asked.extend(by_socket.then(has_socket));
+        rule("prerouting", [&asked[..], &[notrack(), accept()]].concat());
+    }
+    rule("prerouting", vec![dns(End::Destination), jump(AWAY)]);
+    rule("output", vec![untracked(), accept()]);
+    for family in Family::BOTH {
+        // Our answers never make an entry, lease or not: a late one would, the wrong way round.
+        let ours = address_in(End::Source, family, SetOf::Ours.name(family));
+        rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
+    }
+    for family in Family::BOTH {
+        let planned = address_in(End::Destination, family, SetOf::Planned.name(family));
+        rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
+    }
+    rule("output", vec![dns(End::Destination), jump(AWAY)]);
+    for (listener, zone) in with_zones(listeners) {
+        let family = Family::of(listener.address);
+        // Its own conntrack zones: no flow meets another listener's entries, or any older than these rules.
+        let turn = turns.get(&listener.address).copied().unwrap_or_default();
+        let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone + turn)];
+        let is_of_listener = zone_is(zone, !(TURNS - 1));
+        if let Some(way_out) = &listener.way_out {
+            away.push(set_address(End::Destination, way_out.target));
+            let back = set_address(End::Source, listener.address);
+            rule("answer", vec![family_is(family), is_of_listener.clone(), back]);
+        }
+        away.push(accept());
+        rule(AWAY, away);
+        // The machine's own query has the listener's address as its source.
+        let ours = address_in(End::Source, family, SetOf::Ours.name(family));
+        rule("natpost", vec![is_of_listener.clone(), ours, masquerade()]);
+        if listener.way_out.as_ref().is_some_and(|way_out| way_out.masquerade) {
+            rule("natpost", vec![is_of_listener, not_translated(), masquerade()]);
+        }
+    }
+    for chain in ["postrouting", "input"] {
+        rule(chain, vec![is_reply(), dns(End::Source), jump("answer")]);
+    }
+    batch
+}
+
+/// Those of the rules that are there.
+pub(super) fn turns_of(there: &Contents) -> Turns {
+    there.loaded(AWAY).into_iter().map(|(address, zone)| (address, zone % TURNS)).collect()
+}
+
+/// Each listener with conntrack zones of its own, one for each of the [`TURNS`], and this the first of them: the same each time,
+/// whatever other listeners there are, save where two addresses come to the same number.
+fn with_zones(listeners: &[Listener]) -> Vec<(&Listener, u16)> {
+    let mut taken = Vec::with_capacity(listeners.len());
+    for listener in listeners {
+        let hash = octets(listener.address)
+            .iter()
+            .fold(0u16, |hash, octet| hash.rotate_left(5).wrapping_mul(31).wrapping_add(u16::from(*octet)));
+        let free = |zone: &u16| taken.iter().all(|(_, other)| other != zone);
+        let zone = |n| FIRST_ZONE + (hash % LISTENERS + n) % LISTENERS * TURNS;
+        let zone = (0..LISTENERS).map(zone).find(free).unwrap_or(FIRST_ZONE);
+        taken.push((listener, zone));
+    }
+    taken
+}
+
+pub(super) const CHAINS: [Chain; 7] = [
+    Chain { name: AWAY, hook: None },
+    Chain { name: "answer", hook: None },
+    Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
+    // Of type `route`: after a change of the destination the packet is routed again.
+    Chain { name: "output", hook: Some(("route", LocalOut, RAW)) },
+    Chain { name: "natpost", hook: Some(("nat", PostRouting, SRCNAT - 1)) },
+    Chain { name: "postrouting", hook: Some(("filter", PostRouting, LAST)) },
+    Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
+];
+
+/// The chain of queries that nobody takes.
+pub(super) const AWAY: &str = "away";
+/// The sets of the table that stays which have what was put there, and nothing else.
+pub(super) const SETS: [&str; 3] = [TRANSPORTS, "ours4", "ours6"];
+/// Our conntrack zones, of 65,535: from this one on, a multiple of [`TURNS`], for so many listeners.
+const FIRST_ZONE: u16 = 21_504;
+const LISTENERS: u16 = 512;
+/// In how many zones a listener's flows lie in turn, a power of two: a connection that was led away leaves an entry for two minutes,
+/// and there may be a return every other second.
+pub(super) const TURNS: u16 = 64;
+const SRCNAT: i32 = 100;
+/// Behind all that translates addresses.
+const LAST: i32 = 300;
