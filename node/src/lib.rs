@@ -23,6 +23,7 @@ mod resolv_conf;
 mod rules;
 mod source_ports;
 mod systemd;
+mod uplinks;
 mod upstreams;
 mod watch;
 mod written;
@@ -48,9 +49,10 @@ pub use nft::NftError;
 pub use obstacle::{Obstacle, unseen_filters};
 pub use orders::{Hearing, Order, Orders, Running};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
-pub use rules::{Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut};
+pub use rules::{Clients, Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut};
 pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
+pub use uplinks::Uplinks;
 pub use upstreams::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};
 pub use watch::{watch_addresses, watch_removals};
 pub use written::{address, host_and_port, port_number, socket_address, split_port};
@@ -105,6 +107,9 @@ pub enum NodeError {
     /// The kernel did not list its interfaces.
     #[error("cannot list the interfaces of this machine: {0}")]
     Interfaces(#[source] io::Error),
+    /// The kernel did not list its links or its routes.
+    #[error("cannot list the links and routes of this machine: {0}")]
+    Routes(#[source] io::Error),
     /// The service manager's socket did not take a message.
     #[error("cannot notify the service manager: {0}")]
     Notify(#[source] io::Error),

@@ -15,6 +15,7 @@ mod stays;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
 
 use crate::nft::{Batch, Contents, Family, NftError, Set, Socket, TRANSPORT_KEY, TRANSPORTS};
@@ -31,6 +32,20 @@ pub struct Listener {
     /// The server that queries are led to while this one does not answer. A ClusterIP has none: kube-proxy sends it to the
     /// cluster's DNS.
     pub way_out: Option<WayOut>,
+    /// Whether every client is refused while this server does not answer, instead.
+    pub fails_closed: bool,
+}
+
+/// The clients whose queries are redirected to the way out while no server takes them. Queries of this machine's own programs always are;
+/// a query of any other client arrives at a closed port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Clients {
+    /// Every client.
+    All,
+    /// Those with a source address in one of these networks that is routed back by the link of arrival.
+    In(Vec<IpNet>),
+    /// Those on every link but these, with a source address that is routed back by the link of arrival.
+    NotFrom(Vec<String>),
 }
 
 /// The server that queries are led to while this one does not answer.
@@ -89,22 +104,23 @@ impl Rules {
     ///
     /// # Errors
     /// Where the kernel refuses; then all is as it was.
-    pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
+    pub fn put(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), NftError> {
         (self.put, self.seen) = (None, None);
         self.know_turns()?;
         for listener in listeners {
             self.turns.entry(listener.address).or_default();
         }
-        match self.socket.commit(stays(listeners, self.by_socket, &self.turns)) {
+        let table = |by_socket, turns: &Turns| stays((listeners, clients), by_socket, turns);
+        match self.socket.commit(table(self.by_socket, &self.turns)) {
             Err(NftError::NotSupported { .. }) if self.by_socket => {
-                self.socket.commit(stays(listeners, false, &self.turns))?;
+                self.socket.commit(table(false, &self.turns))?;
                 self.by_socket = false;
             }
             put => put?,
         }
         let put = self.contents()?;
         // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
-        self.put = put.is_like(&stays(listeners, self.by_socket, &self.turns)).then_some(put);
+        self.put = put.is_like(&table(self.by_socket, &self.turns)).then_some(put);
         Ok(())
     }
 
@@ -160,17 +176,16 @@ impl Rules {
         self.lists
     }
 
-    /// Whether the rules that are there are those of these listeners, whoever put them there: each is looked at by what it is
+    /// Whether the rules that are there are those of these listeners and clients, whoever put them there: each is looked at by what it is
     /// made of, and by its addresses.
     ///
     /// # Errors
     /// Where the kernel does not say.
-    pub fn are_those_of(&mut self, listeners: &[Listener]) -> Result<bool, NftError> {
+    pub fn are_those_of(&mut self, listeners: &[Listener], clients: &Clients) -> Result<bool, NftError> {
         let there = self.contents()?;
         let turns = turns_of(&there);
-        Ok([true, false]
-            .into_iter()
-            .any(|by_socket| there.is_of(&stays(listeners, by_socket, &turns), &SETS)))
+        let table = |by_socket| stays((listeners, clients), by_socket, &turns);
+        Ok([true, false].into_iter().any(|by_socket| there.is_of(&table(by_socket), &SETS)))
     }
 
     /// The addresses that the table which is there is about, whoever put it there, and where it leads their queries.

@@ -461,6 +461,8 @@ fn wanted(flag: &str) -> String {
         "exporter" => "an ADDRESS:PORT, or off".to_owned(),
         "metrics-listen-address" | "prometheus-listen-address" => "an ADDRESS:PORT".to_owned(),
         "at-stop" => one_of(&node::AT_STOP),
+        "failover-clients" => "a list of networks with commas between them, as 10.1.0.0/16,fd01::/64, or all".to_owned(),
+        "failover-acl" => one_of(&node::FAILOVER_ACL),
         _ => "true or false".to_owned(),
     }
 }

@@ -7,7 +7,7 @@ mod shape;
 mod statement;
 
 pub(crate) use apart::SocketApart;
-pub(crate) use batch::{Batch, Chain, Set, Socket};
+pub(crate) use batch::{Batch, Chain, Set, Socket, Statement};
 pub(crate) use listing::{BaseChain, Contents};
 pub(crate) use statement::*;
 

@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 
 use netlink_packet_netfilter::nftables::{
-    ChainAttribute, Cmp, DataAttribute, ExpressionAttribute, Expressions, Hook, Immediate, ListAttribute,
-    Lookup, NfTablesMessage, RuleAttribute, SetElementList, TableFlags,
+    Bitwise, ChainAttribute, Cmp, DataAttribute, ExpressionAttribute, Expressions, Hook, Immediate,
+    ListAttribute, Lookup, NfTablesMessage, RuleAttribute, SetElementList, TableFlags,
 };
 
 use super::batch::{Batch, Statement, keys};
 use super::listing::Contents;
 
-/// A rule: its chain, and of each expression the name and what it compares with, loads, or looks up in.
+/// A rule: its chain, and of each expression the name and what it compares with, masks by, loads, or looks up in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shape {
     chain: String,
@@ -69,6 +69,11 @@ fn expression(statement: &Statement) -> Option<(String, Option<Value>)> {
     let value = attributes.iter().find_map(|attribute| match attribute {
         ExpressionAttribute::Data(Expressions::Cmp(parts)) => parts.iter().find_map(|part| match part {
             Cmp::Data(data) => Some(Value::Data(data.clone())),
+            _ => None,
+        }),
+        // Of two networks with the same first address the mask alone differs.
+        ExpressionAttribute::Data(Expressions::Bitwise(parts)) => parts.iter().find_map(|part| match part {
+            Bitwise::Mask(data) => Some(Value::Data(data.clone())),
             _ => None,
         }),
         ExpressionAttribute::Data(Expressions::Immediate(parts)) => {

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use netlink_packet_netfilter::nftables::{
     Bitwise, ChecksumFlags, ChecksumType, Cmp, DataAttribute, ExpressionAttribute, Expressions, Immediate,
     ListAttribute, Lookup, Meta, MetaKey, Operator, Payload, Register, Verdict, VerdictAttribute,
@@ -124,6 +125,31 @@ pub(crate) fn from_this_machine() -> Vec<Statement> {
     vec![meta(MetaKey::Iif), equals(LOOPBACK.to_ne_bytes().to_vec())]
 }
 
+/// `iifname NAME`: by name, since a link that is made anew has another index.
+pub(crate) fn from_link(name: &str) -> Vec<Statement> {
+    vec![meta(MetaKey::Iifname), equals(link_octets(name))]
+}
+
+/// `ip saddr 10.1.0.0/16`.
+pub(crate) fn source_in(network: IpNet) -> Vec<Statement> {
+    let network = network.trunc();
+    let mut statements = load_address(End::Source, Family::of(network.addr()));
+    statements.extend([masked(octets(network.netmask())), equals(octets(network.addr()))]);
+    statements
+}
+
+/// `fib saddr . iif oif != 0`: the way back to the source is the link that the packet arrived by.
+pub(crate) fn source_is_behind_its_link() -> Vec<Statement> {
+    let attributes = [(1, u32::from(Register::Reg1)), (2, FIB_RESULT_OIF), (3, FIB_F_SADDR | FIB_F_IIF)];
+    vec![other("fib", &attributes), compare(Operator::NotEqual, vec![0; 4])]
+}
+
+/// `fib saddr oifname NAME`: the way back to the source is this link.
+pub(crate) fn source_is_behind(link: &str) -> Vec<Statement> {
+    let attributes = [(1, u32::from(Register::Reg1)), (2, FIB_RESULT_OIFNAME), (3, FIB_F_SADDR)];
+    vec![other("fib", &attributes), equals(link_octets(link))]
+}
+
 /// `meta mark N`.
 pub(crate) fn mark_is(mark: u32) -> Vec<Statement> {
     vec![meta(MetaKey::Mark), equals(mark.to_ne_bytes().to_vec())]
@@ -221,6 +247,13 @@ fn address_offset(end: End, family: Family) -> u32 {
     }
 }
 
+/// The name of a link as it is in registers.
+fn link_octets(name: &str) -> Vec<u8> {
+    let mut octets = name.as_bytes().to_vec();
+    octets.resize(IFNAMSIZ, 0);
+    octets
+}
+
 fn load(value: Vec<u8>) -> Statement {
     let immediate =
         vec![Immediate::DestinationRegister(Register::Reg1), Immediate::Data(DataAttribute::Value(value))];
@@ -279,10 +312,15 @@ pub(crate) const TRANSPORT_KEY: (u32, u32) = (12, 1);
 // The kernel's include/uapi/linux/netfilter/nf_tables.h, rtnetlink.h and netfilter.h.
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
+const FIB_RESULT_OIF: u32 = 1;
+const FIB_RESULT_OIFNAME: u32 = 2;
 const FIB_RESULT_ADDRTYPE: u32 = 3;
+const FIB_F_SADDR: u32 = 1;
 const FIB_F_DADDR: u32 = 2;
+const FIB_F_IIF: u32 = 8;
 const RTN_LOCAL: u32 = 2;
 const SOCKET_TRANSPARENT: u32 = 0;
+const IFNAMSIZ: usize = 16;
 const LOOPBACK: u32 = 1;
 const CT_STATE: u32 = 0;
 const CT_STATE_UNTRACKED: u32 = 1 << 6;

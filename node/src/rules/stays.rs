@@ -6,18 +6,19 @@ use std::net::IpAddr;
 use netlink_packet_netfilter::nftables::InetHookNumber::{LocalIn, LocalOut, PostRouting, PreRouting};
 use netlink_packet_netfilter::nftables::SetFlags;
 
-use super::{Listener, RAW, SetOf, TABLE, transports};
+use super::{Clients, Listener, RAW, SetOf, TABLE, transports};
 use crate::nft::{
-    Batch, Chain, Contents, End, Family, Set, TRANSPORTS, accept, address_in, address_is,
-    destination_is_ours, dns, family_is, from_this_machine, has_socket, is_reply, jump, masquerade,
-    not_translated, notrack, octets, set_address, set_zone, untracked, zone_is,
+    Batch, Chain, Contents, End, Family, Set, Statement, TRANSPORTS, accept, address_in, address_is,
+    destination_is_ours, dns, family_is, from_link, from_this_machine, has_socket, is_reply, jump,
+    masquerade, not_translated, notrack, octets, set_address, set_zone, source_in, source_is_behind,
+    source_is_behind_its_link, untracked, zone_is,
 };
 
 /// For each listener's address which of its conntrack zones it has, below [`TURNS`].
 pub(super) type Turns = BTreeMap<IpAddr, u16>;
 
 /// All that the table consists of, `by_socket` where the kernel can look for one.
-pub(super) fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> Batch {
+pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bool, turns: &Turns) -> Batch {
     let mut batch = Batch::default();
     batch.renew_table(TABLE);
     transports(&mut batch, TABLE);
@@ -41,7 +42,10 @@ pub(super) fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> B
         asked.extend(by_socket.then(has_socket));
         rule("prerouting", [&asked[..], &[notrack(), accept()]].concat());
     }
-    rule("prerouting", vec![dns(End::Destination), jump(AWAY)]);
+    for family in Family::BOTH {
+        let ours = address_in(End::Destination, family, SetOf::Ours.name(family));
+        rule("prerouting", vec![ours, dns(End::Destination), jump(CLIENTS)]);
+    }
     rule("output", vec![untracked(), accept()]);
     for family in Family::BOTH {
         // Our answers never make an entry, lease or not: a late one would, the wrong way round.
@@ -53,7 +57,17 @@ pub(super) fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> B
         rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
     }
     rule("output", vec![dns(End::Destination), jump(AWAY)]);
-    for (listener, zone) in with_zones(listeners) {
+    for listener in listeners.iter().filter(|listener| listener.fails_closed) {
+        // Untracked, a service's address is not translated: the query arrives at a closed port of this machine.
+        rule(AWAY, vec![address_is(End::Destination, listener.address), notrack(), accept()]);
+        rule(CLIENTS, vec![address_is(End::Destination, listener.address), jump(AWAY)]);
+    }
+    // Other clients' queries keep their destination, a closed port of this machine.
+    for client in failed_over(clients) {
+        rule(CLIENTS, client);
+    }
+    let fail_over = listeners.iter().filter(|listener| !listener.fails_closed);
+    for (listener, zone) in with_zones(fail_over) {
         let family = Family::of(listener.address);
         // Its own conntrack zones: no flow meets another listener's entries, or any older than these rules.
         let turn = turns.get(&listener.address).copied().unwrap_or_default();
@@ -79,6 +93,24 @@ pub(super) fn stays(listeners: &[Listener], by_socket: bool, turns: &Turns) -> B
     batch
 }
 
+/// Rules that redirect the queries of these clients.
+fn failed_over(clients: &Clients) -> Vec<Vec<Vec<Statement>>> {
+    // Cilium routes to all pods of the node by its own link, and they arrive by others.
+    let sources = [source_is_behind_its_link(), source_is_behind(CILIUM_LINK)];
+    let picked = |client: &[Vec<Statement>]| {
+        let rule = |source: &Vec<Statement>| [client, &[source.clone(), jump(AWAY)]].concat();
+        sources.iter().map(rule).collect::<Vec<_>>()
+    };
+    match clients {
+        Clients::All => vec![vec![jump(AWAY)]],
+        Clients::In(networks) => networks.iter().flat_map(|network| picked(&[source_in(*network)])).collect(),
+        Clients::NotFrom(links) => {
+            let refused = links.iter().map(|link| vec![from_link(link), accept()]);
+            refused.chain(picked(&[])).collect()
+        }
+    }
+}
+
 /// Those of the rules that are there.
 pub(super) fn turns_of(there: &Contents) -> Turns {
     there.loaded(AWAY).into_iter().map(|(address, zone)| (address, zone % TURNS)).collect()
@@ -86,8 +118,8 @@ pub(super) fn turns_of(there: &Contents) -> Turns {
 
 /// Each listener with conntrack zones of its own, one for each of the [`TURNS`], and this the first of them: the same each time,
 /// whatever other listeners there are, save where two addresses come to the same number.
-fn with_zones(listeners: &[Listener]) -> Vec<(&Listener, u16)> {
-    let mut taken = Vec::with_capacity(listeners.len());
+fn with_zones<'l>(listeners: impl Iterator<Item = &'l Listener>) -> Vec<(&'l Listener, u16)> {
+    let mut taken: Vec<(&Listener, u16)> = Vec::new();
     for listener in listeners {
         let hash = octets(listener.address)
             .iter()
@@ -100,7 +132,8 @@ fn with_zones(listeners: &[Listener]) -> Vec<(&Listener, u16)> {
     taken
 }
 
-pub(super) const CHAINS: [Chain; 7] = [
+pub(super) const CHAINS: [Chain; 8] = [
+    Chain { name: CLIENTS, hook: None },
     Chain { name: AWAY, hook: None },
     Chain { name: "answer", hook: None },
     Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
@@ -111,6 +144,10 @@ pub(super) const CHAINS: [Chain; 7] = [
     Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
 ];
 
+/// The chain of queries that no server takes, which redirects those of clients that fail over.
+const CLIENTS: &str = "clients";
+/// Cilium's link to this node's pods, unless it has a route for each of them.
+const CILIUM_LINK: &str = "cilium_host";
 /// The chain of queries that nobody takes.
 pub(super) const AWAY: &str = "away";
 /// The sets of the table that stays which have what was put there, and nothing else.

@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{Invocation, NodeCommand, flag, flags, served, shared};
-use crate::node_run::{Annotation, AtStop, RuleSet, Settings};
+use crate::node_run::{Annotation, AtStop, FailoverClients, RuleSet, Settings};
 
 pub(super) fn command() -> Command {
     Command::new("node")
@@ -179,6 +179,21 @@ pub(super) fn settings(command: Command) -> Command {
                 .hide_default_value(false),
         )
         .arg(
+            Arg::new("failover-clients")
+                .long("failover-clients")
+                .value_name("CIDR,...|all")
+                .value_parser(failover_clients)
+                .help("Clients that the way out answers while no server does: those with an address in these networks, or all [default: those on links that are no uplinks]"),
+        )
+        .arg(
+            Arg::new("failover-acl")
+                .long("failover-acl")
+                .value_name("HOW")
+                .default_value("open")
+                .value_parser(PossibleValuesParser::new(FAILOVER_ACL))
+                .help("An address with `acl`, while no server answers: open, the way out answers these clients; closed, every client is refused"),
+        )
+        .arg(
             Arg::new("at-stop")
                 .long("at-stop")
                 .value_name("WHAT")
@@ -229,6 +244,8 @@ pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
         lease: sub.get_one::<Option<Duration>>("lease").copied().flatten().filter(|_| rules.has_leases()),
         mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
+        failover_clients: sub.get_one("failover-clients").cloned().unwrap_or(FailoverClients::Local),
+        acl_fails_closed: text("failover-acl") == Some("closed"),
         at_stop: match text("at-stop") {
             Some("clean") => AtStop::Clean,
             // Without leases the rules cannot lead clients elsewhere: where the addresses are removed, clients get an error
@@ -269,6 +286,10 @@ fn lease(text: &str) -> Result<Option<Duration>, String> {
     }
 }
 
+fn failover_clients(text: &str) -> Result<FailoverClients, String> {
+    FailoverClients::from_text(text).ok_or_else(|| "no networks".to_owned())
+}
+
 fn mark(text: &str) -> Result<u32, String> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16),
@@ -279,6 +300,8 @@ fn mark(text: &str) -> Result<u32, String> {
 
 /// What `-host-resolver` may be.
 pub(super) const HOST_RESOLVERS: [&str; 4] = ["networkd", "resolved", "resolv.conf", "none"];
+/// What `-failover-acl` may be.
+pub(super) const FAILOVER_ACL: [&str; 2] = ["open", "closed"];
 /// What `-at-stop` may be.
 pub(super) const AT_STOP: [&str; 2] = ["way-out", "clean"];
 /// Where `node run` writes its process id unless said.

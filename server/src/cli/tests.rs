@@ -1,6 +1,7 @@
 //! What words mean, and which are refused.
 
 use super::*;
+use crate::node_run::FailoverClients;
 
 fn invocation(args: &[&str]) -> Result<Invocation, String> {
     parse(args.iter().map(OsString::from), &|_| None)
@@ -91,6 +92,8 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
         ("LOCALDNS_NODE_LEASE", ""),
         ("LOCALDNS_NODE_PROBE_MARK", "7"),
         ("LOCALDNS_NODE_MASQUERADE", "false"),
+        ("LOCALDNS_NODE_FAILOVER_CLIENTS", "10.1.0.0/16,fd01::/64"),
+        ("LOCALDNS_NODE_FAILOVER_ACL", "closed"),
         ("LOCALDNS_NODE_AT_STOP", "way-out"),
         ("LOCALDNS_NODE_UPSTREAMS", "/a"),
         ("LOCALDNS_NODE_HOST_RESOLVER", "none"),
@@ -110,6 +113,9 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     assert_eq!((settings.rules, settings.lease, settings.mark), (rules, None, 7));
     assert_eq!((settings.masquerade, settings.link.as_str()), (false, "dns0"));
     assert_eq!(settings.host_resolver, ::node::HostResolver::None);
+    let networks = ["10.1.0.0/16", "fd01::/64"].map(|network| network.parse().expect("a network"));
+    assert_eq!(settings.failover_clients, FailoverClients::In(networks.into()));
+    assert!(settings.acl_fails_closed);
     assert!(matches!(with(all, &["status"]), Ok(Invocation::Node(NodeCommand::Status(true), ..))));
     assert!(matches!(
         with(all, &["status", "-json=false"]),
@@ -152,6 +158,12 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
             &[],
             &["run", "-link", "a/b"],
             "-link \"a/b\" is not the name of an interface, 1 to 15 characters; see localdns node -help",
+        ),
+        (
+            &[],
+            &["up", "-failover-clients", "10.1.0.0/33"],
+            "-failover-clients \"10.1.0.0/33\" is not a list of networks with commas between them, as 10.1.0.0/16,fd01::/64, \
+             or all; see localdns node -help",
         ),
         (&[("LOCALDNS_NODE_QUIET", "so")], &["up"], "LOCALDNS_NODE_QUIET"),
     ] {

@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::{Hearing, Leases, Listener, Order, Rules};
+use node::{Clients, Hearing, Leases, Listener, Order, Rules};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
+use super::failover::Followed;
 use super::host::{Host, State};
 use super::iptables::{self, KeptRules};
 use super::leased::{Lease, Leased};
@@ -82,6 +83,7 @@ impl Keeper {
         let host = Host::new(settings.host_resolver, settings.upstreams.clone());
         let worker = LeaseThread {
             host,
+            failover: Followed::new(&settings),
             running: Arc::downgrade(running),
             settings,
             ready,
@@ -92,6 +94,7 @@ impl Keeper {
             clears_tables: !has_leases,
             leases: None,
             put: None,
+            put_clients: None,
             back: BTreeSet::new(),
             looked: 0,
             is_known: false,
@@ -161,6 +164,7 @@ type Misplaced = Vec<(IpAddr, String)>;
 
 struct LeaseThread {
     host: Host,
+    failover: Followed,
     running: Weak<Running>,
     settings: Settings,
     ready: watch::Sender<InPlace>,
@@ -173,6 +177,7 @@ struct LeaseThread {
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
+    put_clients: Option<Clients>,
     /// Whose queries come here again that were led away until now.
     back: BTreeSet<IpAddr>,
     /// As of this look at addresses: what is led away while one is gone comes here by the same lease.
@@ -251,10 +256,12 @@ impl LeaseThread {
             // What was given up is made again at once; where that fails, the next round says why.
             let _ = self.open_leases();
         }
+        let failover = self.failover.now().await;
+        notes.extend(failover.notes());
         // Rules are put only once all addresses answer: before, clients keep the way they have.
         let had_rules = self.put.is_some();
         if (self.led_away(&listeners, &silent, false).len() == silent.len() || self.put.is_some())
-            && let Err(error) = self.keep(&listeners).await
+            && let Err(error) = self.keep(&listeners, &failover.clients).await
         {
             self.state.count_rules(&error);
             notes.push(format!("the rules cannot be put in place, and {error}"));

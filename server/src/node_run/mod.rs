@@ -11,6 +11,7 @@ mod annotate;
 mod answers;
 mod down;
 pub(crate) mod exporter;
+mod failover;
 mod host;
 mod iptables;
 mod lease;
@@ -35,6 +36,7 @@ use wire::Name;
 
 pub use annotate::Annotation;
 pub use down::{down, stopped};
+pub use failover::FailoverClients;
 pub use lease::{Ended, Keeper};
 pub use leased::Leased;
 pub(crate) use needs::{discovery, needs_list};
@@ -58,6 +60,10 @@ pub struct Settings {
     pub mark: u32,
     /// `-masquerade`: whether pods' addresses are hidden from upstreams that nobody translates.
     pub masquerade: bool,
+    /// `-failover-clients`: the clients that the way out answers while no server does.
+    pub failover_clients: FailoverClients,
+    /// `-failover-acl closed`: whether an address with `acl` has no way out, and refuses every client while no server answers.
+    pub acl_fails_closed: bool,
     /// Whether rules of iptables that an ended server or the script left are ours to take away.
     pub clears_rules: bool,
     /// Who answers for every link-local address of its family while nobody does here, whatever its listener forwards to.
@@ -155,9 +161,16 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
             ));
             continue;
         }
+        let has_acl = plan.served.route.zones().any(|zone| zone.block.directives.contains(&"acl"));
+        let fails_closed = has_acl && settings.acl_fails_closed;
+        if has_acl && !fails_closed && settings.rules.has_leases() {
+            notes.push(format!(
+                "{ip} has `acl`, which nothing enforces while no server answers here: clients that it refuses are answered by the way out then; have every client refused instead with -failover-acl closed"
+            ));
+        }
         let given = settings.way_out.filter(|target| target.is_ipv4() == ip.is_ipv4());
         let way_out = given.or_else(|| usable(configuration, plan, ip).into_iter().next());
-        if way_out.is_none() && is_link_local(ip) {
+        if way_out.is_none() && is_link_local(ip) && !fails_closed {
             notes.push(match forwards_root(plan).is_some() {
                 true => format!(
                     "{ip}{NO_WAY_OUT}: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
@@ -168,10 +181,10 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
             });
         }
         // A ClusterIP is kube-proxy's: it sends queries that this server does not take to the cluster's DNS.
-        let way_out = way_out.filter(|_| is_link_local(ip));
+        let way_out = way_out.filter(|_| is_link_local(ip) && !fails_closed);
         let masquerade = settings.masquerade;
         let way_out = way_out.map(|target| WayOut { target, masquerade });
-        listeners.push(Listener { address: ip, way_out });
+        listeners.push(Listener { address: ip, way_out, fails_closed });
     }
     (listeners, notes)
 }
@@ -242,7 +255,8 @@ fn as_led(
     configuration: &Configuration,
     settings: &Settings,
 ) {
-    for listener in listeners.iter_mut().filter(|listener| is_link_local(listener.address)) {
+    let may_lead = |listener: &&mut Listener| is_link_local(listener.address) && !listener.fails_closed;
+    for listener in listeners.iter_mut().filter(may_lead) {
         let ip = listener.address;
         let stands = led.iter().find_map(|(led, target)| target.filter(|_| *led == ip));
         let given = settings.way_out.is_some_and(|target| target.is_ipv4() == ip.is_ipv4());

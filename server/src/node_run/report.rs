@@ -10,6 +10,7 @@ use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
 use serde_json::{Value, json};
 
 use super::answers::answering;
+use super::failover::Failover;
 use super::line::Line;
 use super::servers as told_by;
 use super::{NO_ADDRESS, RuleSet, Settings, as_led, iptables, listeners, owners};
@@ -27,6 +28,8 @@ pub struct Report {
     addresses: Vec<Address>,
     /// What is wrong with the Corefile, whose addresses are then those that the server says.
     corefile: Option<String>,
+    /// Which clients are failed over: what a server says of it, else what is asked for.
+    failover: Option<Failover>,
     /// What each server of this network says of itself, or why it says nothing.
     servers: Vec<Result<Value, String>>,
     /// Files by which this machine's own lookups are turned.
@@ -42,6 +45,7 @@ struct Address {
     ip: IpAddr,
     link: Option<String>,
     way_out: Option<IpAddr>,
+    fails_closed: bool,
     /// Whether a DNS server answers there, as a client of this node sees it.
     answers: bool,
 }
@@ -50,6 +54,7 @@ impl Report {
     /// Looks at the machine.
     pub fn of(configuration: &Configuration, settings: &Settings) -> Self {
         let servers = told_by::all();
+        let settings = &as_kept(settings, &servers);
         let is_served = servers.iter().flatten().all(|said| said["reload_failed"].is_null());
         let (listeners, notes) = match served(&servers) {
             // The configuration before this one serves.
@@ -97,7 +102,10 @@ impl Report {
         }
         // Without the flag those are meant that are kept.
         let set = if settings.rules == RuleSet::Nft { kept } else { settings.rules };
+        let said = keepers(&servers).find_map(|said| Failover::of_json(&said["failover"]));
+        let failover = said.unwrap_or_else(|| Failover::now(&settings.failover_clients));
         if servers.is_empty() {
+            notes.extend(failover.notes().into_iter().filter(|_| set.has_leases()));
             notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
         }
         notes.extend(HostResolver::untold().iter().map(|path| {
@@ -111,7 +119,7 @@ impl Report {
             tables.as_mut().map_or_else(|_| Vec::new(), |rules| rules.holders().unwrap_or_default());
         let rules = match set {
             RuleSet::Nft => match &mut tables {
-                Ok(tables) => rules_of(tables, &servers, &listeners),
+                Ok(tables) => rules_of(tables, &servers, (&listeners, &failover.clients)),
                 Err(error) => Err(error.to_string()),
             },
             RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
@@ -126,12 +134,14 @@ impl Report {
                 link: node::link_of(listener.address),
                 way_out: listener.way_out.filter(|_| set.has_leases()).map(|way_out| way_out.target),
                 answers: answering.contains(&listener.address),
+                fails_closed: listener.fails_closed,
             })
             .collect();
         for said in servers.iter_mut().flatten().filter_map(Value::as_object_mut) {
             said.remove(told_by::PROBE);
         }
         let (host_resolver, corefile) = (HostResolver::stands(), None);
+        let failover = set.has_leases().then_some(failover);
         Self {
             set,
             rules,
@@ -139,6 +149,7 @@ impl Report {
             addresses,
             corefile,
             servers,
+            failover,
             host_resolver,
             obstacles,
             unseen_filters,
@@ -176,6 +187,7 @@ impl Report {
             "lease_holders": self.holders,
             "addresses": addresses,
             "servers": self.servers.iter().map(|said| match said {
+            "failover": self.failover.as_ref().map(Failover::json),
                 Ok(said) => said.clone(),
                 Err(error) => json!({ "error": error }),
             }).collect::<Vec<_>>(),
@@ -205,6 +217,7 @@ impl Report {
             });
         }
         if let Some(error) = self.corefile.as_deref().map(first_line) {
+        lines.extend(self.failover.iter().map(|one| Line::fact("failover", format!("for {}", one.text()))));
             let mend = "mend what it names; the server serves the one before";
             lines.push(Line::wrong("corefile", error, mend));
         }
@@ -266,6 +279,7 @@ impl Report {
     fn of_address(&self, address: &Address) -> Line {
         let link = address.link.as_ref().map_or_else(|| "on no link".to_owned(), |link| format!("on {link}"));
         // No other rules lead anybody anywhere.
+            _ if address.fails_closed => ", fails closed".to_owned(),
         let way_out = match address.way_out {
             _ if !self.set.has_leases() => String::new(),
             Some(way_out) => format!(", way out {way_out}"),
@@ -301,6 +315,12 @@ fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
         RuleSet::named(said["rules"].as_str()?, health_port.unwrap_or(Settings::HEALTH_PORT))
     })
 }
+/// The flags as the server that keeps the rules has them.
+fn as_kept(settings: &Settings, servers: &[Result<Value, String>]) -> Settings {
+    let said = keepers(servers).find_map(|said| said["acl_fails_closed"].as_bool());
+    Settings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
+}
+
 
 /// What those say that keep rules.
 fn keepers(servers: &[Result<Value, String>]) -> impl Iterator<Item = &Value> {
@@ -317,7 +337,8 @@ fn served(servers: &[Result<Value, String>]) -> Vec<Listener> {
     let ip = |value: &Value| value.as_str()?.parse().ok();
     let listener = |said: &Value| {
         let way_out = ip(&said["way_out"]).map(|target| WayOut { target, masquerade: true });
-        Some(Listener { address: ip(&said["address"])?, way_out })
+        let fails_closed = said["fails_closed"] == true;
+        Some(Listener { address: ip(&said["address"])?, way_out, fails_closed })
     };
     let addresses = servers.iter().flatten().filter_map(|said| said["addresses"].as_array());
     let mut listeners: Vec<Listener> = Vec::new();

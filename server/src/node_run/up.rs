@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use node::{Added, HostResolver, Listener, NftError, Ours, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
+use super::failover::Failover;
 use super::{
     NO_ADDRESS, RuleSet, Settings, as_led, host, iptables, is_link_local, listeners, owners, servers,
 };
@@ -49,7 +50,7 @@ pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&s
     let mut put = || {
         let told = addresses(&listeners, settings, &runtime, &mut added)?;
         let rules = match settings.rules {
-            RuleSet::Nft => rules(&listeners, no_list)?,
+            RuleSet::Nft => rules(&listeners, settings, no_list)?,
             RuleSet::Iptables(set) => whole(iptables::up(set, &listeners).map_err(text)?),
             RuleSet::None => whole(String::new()),
         };
@@ -110,7 +111,7 @@ impl New {
     }
 }
 
-fn rules(listeners: &[Listener], no_list: Option<&str>) -> Result<Up, String> {
+fn rules(listeners: &[Listener], settings: &Settings, no_list: Option<&str>) -> Result<Up, String> {
     let mut told = String::new();
     match node::remove_iptables_rules() {
         Ok(0) => {}
@@ -123,13 +124,16 @@ fn rules(listeners: &[Listener], no_list: Option<&str>) -> Result<Up, String> {
             told + &format!("the rules are those of the server of process {pid}, which keeps them\n"),
         ));
     }
-    rules.put(listeners).map_err(text)?;
-    for Listener { address, way_out } in listeners {
+    let failover = Failover::now(&settings.failover_clients);
+    rules.put(listeners, &failover.clients).map_err(text)?;
+    for Listener { address, way_out, fails_closed } in listeners {
         told += &match way_out {
+            _ if *fails_closed => format!("{address} refuses every client while no server answers here\n"),
             Some(way_out) => format!("{address} goes to {} while nobody answers here\n", way_out.target),
             None => format!("{address} goes where others send it while nobody answers here\n"),
         };
     }
+    told.extend(failover.notes().into_iter().map(|note| note + "\n"));
     let no_list = no_list.filter(|_| listeners.iter().any(wants_list));
     if let Some(why) = no_list {
         told += &format!(
@@ -143,7 +147,7 @@ fn rules(listeners: &[Listener], no_list: Option<&str>) -> Result<Up, String> {
 fn wants_list(listener: &Listener) -> bool {
     match &listener.way_out {
         Some(way_out) => way_out.target == WIRE_SERVER,
-        None => is_link_local(listener.address),
+        None => is_link_local(listener.address) && !listener.fails_closed,
     }
 }
 

@@ -10,6 +10,7 @@ mod deaths;
 mod delegated;
 mod exchanged;
 mod exporter;
+mod failover;
 mod firewall;
 mod host_resolver;
 mod iptables;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::scope;
 use std::time::Duration;
 
-use node::{Leases, Listener, NftError, Rules, Seen, Standing, WayOut};
+use node::{Clients, Leases, Listener, NftError, Rules, Seen, Standing, WayOut};
 use tests::{isolated, run, tool};
 
 #[test]
@@ -17,9 +17,9 @@ fn the_table_that_stays_reads_as_it_was_meant_and_goes_without_a_trace() {
         }
         let mut rules = Rules::open().unwrap();
         assert!(!rules.are_there().unwrap());
-        rules.put(&[]).unwrap();
+        rules.put(&[], &Clients::All).unwrap();
         for _ in 0..2 {
-            rules.put(&listeners()).unwrap();
+            rules.put(&listeners(), &clients()).unwrap();
         }
         assert!(rules.are_there().unwrap());
         rules.plan_restart(&addresses(), Duration::from_secs(2)).unwrap();
@@ -41,7 +41,7 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
         }
         let mut rules = Rules::open().unwrap();
         assert_eq!(rules.standing().unwrap(), Standing::Missing);
-        assert!(!rules.are_those_of(&listeners()).unwrap());
+        assert!(!rules.are_those_of(&listeners(), &clients()).unwrap());
         let third = "nft -a list chain inet localdns output | sed -n 's/.*# handle //p' | sed -n 4p";
         for (change, seen) in [
             ("nft delete table inet localdns", Standing::Missing),
@@ -61,16 +61,18 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             ("nft add table inet localdns '{ flags dormant; }'", Standing::Changed),
             ("nft delete element inet localdns transports '{ 6 }'", Standing::Changed),
             ("nft add element inet localdns ours4 '{ 192.0.2.1 }'", Standing::Changed),
+            ("nft flush chain inet localdns clients", Standing::Changed),
+            ("nft insert rule inet localdns clients jump away", Standing::Changed),
         ] {
-            rules.put(&listeners()).unwrap();
+            rules.put(&listeners(), &clients()).unwrap();
             // Leases of a restart come and go.
             rules.plan_restart(&addresses(), LASTS).unwrap();
             assert_eq!(rules.standing().unwrap(), Standing::AsPut, "before: {change}");
-            assert!(Rules::open().unwrap().are_those_of(&listeners()).unwrap());
-            assert!(!rules.are_those_of(&listeners()[1..]).unwrap());
+            assert!(Rules::open().unwrap().are_those_of(&listeners(), &clients()).unwrap());
+            assert!(!rules.are_those_of(&listeners()[1..], &clients()).unwrap());
             run("sh", &["-ec", change]);
             assert_eq!(rules.standing().unwrap(), seen, "{change}");
-            assert!(!Rules::open().unwrap().are_those_of(&listeners()).unwrap(), "{change}");
+            assert!(!Rules::open().unwrap().are_those_of(&listeners(), &clients()).unwrap(), "{change}");
         }
         rules.remove().unwrap();
     });
@@ -83,7 +85,7 @@ fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
             return;
         }
         let (mut rules, mut leases) = (Rules::open().unwrap(), Leases::open(MARK).unwrap());
-        rules.put(&listeners()).unwrap();
+        rules.put(&listeners(), &clients()).unwrap();
         for lists in 1..3 {
             for _ in 0..5 {
                 leases.renew(&addresses(), Some(LASTS)).unwrap();
@@ -293,10 +295,15 @@ fn listeners() -> Vec<Listener> {
 fn addresses() -> Vec<IpAddr> {
     listeners().iter().map(|listener| listener.address).collect()
 }
+        fails_closed: false,
 
 const MARK: u32 = 0x6c64_6e73;
 const LASTS: Duration = Duration::from_secs(1);
 /// As nft 1.0.6 prints them.
+fn clients() -> Clients {
+    Clients::NotFrom(["eth0", "eth1"].map(str::to_owned).into())
+}
+
 const STAYS: &str = include_str!("../../fixtures/stays.nft");
 const LEASES: &str = include_str!("../../fixtures/leases.nft");
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use configuration::Configuration;
-use node::{Leases, Listener, Rules, Seen, Standing};
+use node::{Clients, Leases, Listener, Rules, Seen, Standing};
 
 use tokio::time::Instant;
 
@@ -40,13 +40,13 @@ impl LeaseThread {
     }
 
     /// Sees to it that the rules are those of now.
-    pub(super) async fn keep(&mut self, listeners: &[Listener]) -> Result<(), String> {
+    pub(super) async fn keep(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), String> {
         match self.settings.rules {
             // Without leases these rules would lead all clients away.
             RuleSet::Nft if self.leases.is_none() => return Ok(()),
             RuleSet::Nft => {
                 return self
-                    .keep_tables(listeners)
+                    .keep_tables(listeners, clients)
                     .map_err(|error| format!("clients are dark when this server dies: {error}"));
             }
             RuleSet::Iptables(_) => {
@@ -62,16 +62,17 @@ impl LeaseThread {
         Ok(())
     }
 
-    fn keep_tables(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
+    fn keep_tables(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), node::NftError> {
         if self.rules.is_none() {
             self.rules = Some(Rules::open()?);
         }
         let Some(rules) = &mut self.rules else { return Ok(()) };
         let stand = are_in_place(rules)?;
-        let same = self.put.as_deref() == Some(listeners);
+        let same = self.put.as_deref() == Some(listeners) && self.put_clients.as_ref() == Some(clients);
         if !stand || !same || !self.back.is_empty() {
             rules.take_turns(self.back.iter().copied())?;
-            rules.put(listeners)?;
+            rules.put(listeners, clients)?;
+            self.put_clients = Some(clients.clone());
             self.back.clear();
             if !stand && self.put.is_some() {
                 self.state.put_back.fetch_add(1, Relaxed);

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::kept::are_in_place;
 use super::{LeaseThread, Told};
 use crate::node_run::down::{HANDS_OVER, REFUSED};
+use crate::node_run::failover::Failover;
 use crate::node_run::host::State;
 use crate::node_run::leased::Lease;
 use crate::node_run::servers::PROBE;
@@ -73,13 +74,15 @@ impl LeaseThread {
         let now = Instant::now();
         let in_place = self.rules.as_mut().map(|rules| are_in_place(rules).unwrap_or(false));
         let has_leases = self.settings.rules.has_leases();
+        let put = |ip| self.put.iter().flatten().find(|listener| listener.address == ip);
         let way_out = |ip| {
-            let listener = self.put.iter().flatten().find(|listener| listener.address == ip)?;
+            let listener = put(ip)?;
             listener.way_out.as_ref().filter(|_| has_leases).map(|way_out| way_out.target)
         };
         let address = |(ip, lease): (&IpAddr, &Lease)| {
             let mut said = lease.status(*ip, now);
             said["way_out"] = json!(way_out(*ip));
+            said["fails_closed"] = json!(put(*ip).is_some_and(|listener| listener.fails_closed));
             said
         };
         let addresses: Vec<_> = self.state.addresses().iter().map(address).collect();
@@ -111,6 +114,8 @@ impl LeaseThread {
             "seen_by_owner": self.leases.as_ref().map(|leases| leases.seen().by_owner),
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
             "addresses": addresses,
+            "acl_fails_closed": self.settings.acl_fails_closed,
+            "failover": self.failover.last().filter(|_| has_leases).map(Failover::json),
             "upstreams": list.iter().map(|server| AddressText(*server).to_string()).collect::<Vec<_>>(),
             "upstreams_down": down,
             "upstreams_asked": self.reloads.needs_list(),

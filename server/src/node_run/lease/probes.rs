@@ -135,7 +135,8 @@ mod tests {
     fn an_address_whose_probe_panics_has_not_answered() {
         let silence = |why: &str| Silent { why: why.to_owned(), is_taken: false };
         let address = |last| IpAddr::from([192, 0, 2, last]);
-        let listeners = [1, 2, 3].map(|last| Listener { address: address(last), way_out: None });
+        let listeners =
+            [1, 2, 3].map(|last| Listener { address: address(last), way_out: None, fails_closed: false });
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut silent = runtime.block_on(async {
             let mut asked = JoinSet::new();

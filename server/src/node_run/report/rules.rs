@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use node::{Listener, NftError, Rules};
+use node::{Clients, Listener, NftError, Rules};
 use serde_json::Value;
 
 use super::keepers;
@@ -13,7 +13,7 @@ use crate::node_run::servers as told_by;
 pub(super) fn rules_of(
     tables: &mut Rules,
     servers: &[Result<Value, String>],
-    listeners: &[Listener],
+    (listeners, clients): (&[Listener], &Clients),
 ) -> Result<bool, String> {
     let text = |error: NftError| error.to_string();
     if !tables.are_there().map_err(text)? {
@@ -21,7 +21,7 @@ pub(super) fn rules_of(
     }
     let mut keepers = keepers(servers).peekable();
     if keepers.peek().is_none() {
-        return match tables.are_those_of(listeners).map_err(text)? {
+        return match tables.are_those_of(listeners, clients).map_err(text)? {
             true => Ok(true),
             false => Err(differences(&tables.led().map_err(text)?, listeners)),
         };

@@ -1,0 +1,226 @@
+//! Which clients the way out answers while no server does, by `-failover-clients` and the machine's links.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use node::{Clients, Uplinks};
+use serde_json::{Value, json};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::Instant;
+
+use super::Settings;
+
+/// `-failover-clients`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FailoverClients {
+    /// Those on links that no outside host is on.
+    Local,
+    /// Those of these networks.
+    In(Vec<IpNet>),
+    /// Every client.
+    All,
+}
+
+impl FailoverClients {
+    /// `CIDR,...`, `all`, or nothing.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        match text {
+            "" => Some(Self::Local),
+            "all" => Some(Self::All),
+            networks => {
+                let network = |text: &str| text.trim().parse().ok();
+                networks.split(',').map(network).collect::<Option<_>>().map(Self::In)
+            }
+        }
+    }
+}
+
+/// Which clients these are now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failover {
+    pub(super) clients: Clients,
+    /// Uplinks whose clients are among them, since pods may be there.
+    shared: Vec<String>,
+    /// Why uplinks are not known.
+    unknown: Option<String>,
+}
+
+impl Failover {
+    /// Looks at the machine's links where it depends on them. Blocks.
+    pub(super) fn now(asked: &FailoverClients) -> Self {
+        let known = |clients| Self { clients, shared: Vec::new(), unknown: None };
+        match asked {
+            FailoverClients::All => known(Clients::All),
+            FailoverClients::In(networks) => known(Clients::In(networks.clone())),
+            FailoverClients::Local => match Uplinks::now() {
+                Ok(Uplinks { alone, shared }) => Self { shared, ..known(Clients::NotFrom(alone)) },
+                Err(error) => {
+                    Self { unknown: Some(error.to_string()), ..known(Clients::NotFrom(Vec::new())) }
+                }
+            },
+        }
+    }
+
+    /// What an operator should know of them.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let shared = self.shared.iter().map(|link| {
+            format!(
+                "{link} is an uplink and a bridge: pods may be on it as well as outside hosts, so while no server answers here, the way \
+                 out answers outside hosts too; name the pods' networks with -failover-clients CIDR,..., or accept it with \
+                 -failover-clients all"
+            )
+        });
+        let unknown = self.unknown.iter().map(|error| {
+            format!("while no server answers here, the way out answers outside hosts too, since the uplinks are not known: {error}")
+        });
+        shared.chain(unknown).collect()
+    }
+
+    /// For `node status`, which reads it by [`of_json`](Self::of_json).
+    pub(super) fn json(&self) -> Value {
+        let (kind, networks, refused) = match &self.clients {
+            Clients::All => ("all", &[][..], &[][..]),
+            Clients::In(networks) => ("networks", networks.as_slice(), &[][..]),
+            Clients::NotFrom(links) => ("local", &[][..], links.as_slice()),
+        };
+        json!({
+            "clients": kind,
+            "networks": networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "refused_links": refused,
+            "shared_links": self.shared,
+        })
+    }
+
+    /// As a server says it.
+    pub(super) fn of_json(said: &Value) -> Option<Self> {
+        let texts = |name: &str| -> Vec<String> {
+            let texts = said[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+            texts.map(str::to_owned).collect()
+        };
+        let clients = match said["clients"].as_str()? {
+            "all" => Clients::All,
+            "local" => Clients::NotFrom(texts("refused_links")),
+            _ => Clients::In(texts("networks").iter().filter_map(|text| text.parse().ok()).collect()),
+        };
+        Some(Self { clients, shared: texts("shared_links"), unknown: None })
+    }
+
+    /// In words.
+    pub(super) fn text(&self) -> String {
+        const BACK: &str = "if their source address is routed back by the same link";
+        match &self.clients {
+            Clients::All => "this machine and every client".to_owned(),
+            Clients::In(networks) => {
+                let networks: Vec<_> = networks.iter().map(ToString::to_string).collect();
+                format!("this machine and clients in {}, {BACK}", networks.join(", "))
+            }
+            Clients::NotFrom(links) if links.is_empty() => {
+                format!("this machine and clients on every link, {BACK}")
+            }
+            Clients::NotFrom(links) => {
+                format!("this machine and clients on every link except {}, {BACK}", links.join(", "))
+            }
+        }
+    }
+}
+
+/// Keeps a [`Failover`] as it is now.
+pub(super) struct Followed {
+    asked: FailoverClients,
+    last: Option<Failover>,
+    looking: Option<JoinHandle<(Failover, Duration)>>,
+    again: Instant,
+}
+
+impl Followed {
+    pub(super) fn new(settings: &Settings) -> Self {
+        // Without leases there is no failover, and nothing to look at.
+        let asked = match settings.rules.has_leases() {
+            true => settings.failover_clients.clone(),
+            false => FailoverClients::All,
+        };
+        Self { asked, last: None, looking: None, again: Instant::now() }
+    }
+
+    /// As it was some seconds ago at most; nothing is waited for but the first look.
+    pub(super) async fn now(&mut self) -> Failover {
+        if self.looking.is_none() && (self.last.is_none() || self.again <= Instant::now()) {
+            let asked = self.asked.clone();
+            self.looking = Some(spawn_blocking(move || {
+                let began = Instant::now();
+                (Failover::now(&asked), began.elapsed())
+            }));
+        }
+        if let Some(looking) = self.looking.take_if(|looking| self.last.is_none() || looking.is_finished())
+            && let Ok((found, took)) = looking.await
+        {
+            // A router's table may have a million routes.
+            self.again = Instant::now() + LOOK_EVERY.max(took * IDLE);
+            // What was known stays where the kernel does not say.
+            match &mut self.last {
+                Some(last) if found.unknown.is_some() => last.unknown = found.unknown,
+                last => *last = Some(found),
+            }
+        }
+        self.last.clone().unwrap_or_else(|| Failover {
+            clients: Clients::NotFrom(Vec::new()),
+            shared: Vec::new(),
+            unknown: Some("the look at them panicked".to_owned()),
+        })
+    }
+
+    /// As it was last.
+    pub(super) fn last(&self) -> Option<&Failover> {
+        self.last.as_ref()
+    }
+}
+
+/// How often links and routes are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How many times longer than a look the pause behind it is.
+const IDLE: u32 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_networks_or_all() {
+        let network = |text: &str| text.parse::<IpNet>().expect("a network");
+        for (text, expected) in [
+            ("", Some(FailoverClients::Local)),
+            ("all", Some(FailoverClients::All)),
+            ("10.1.0.0/16", Some(FailoverClients::In(vec![network("10.1.0.0/16")]))),
+            (
+                "10.1.0.0/16, fd01::/64",
+                Some(FailoverClients::In(vec![network("10.1.0.0/16"), network("fd01::/64")])),
+            ),
+            ("10.1.0.0", None),
+            ("10.1.0.0/33", None),
+            ("10.1.0.0/16,", None),
+            ("everybody", None),
+        ] {
+            assert_eq!(FailoverClients::from_text(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn status_names_the_clients() {
+        let of = |clients| {
+            let failover = Failover { clients, shared: vec!["br0".to_owned()], unknown: None };
+            assert_eq!(Failover::of_json(&failover.json()).as_ref(), Some(&failover));
+            failover.text()
+        };
+        let links = |names: &[&str]| Clients::NotFrom(names.iter().map(|name| (*name).to_owned()).collect());
+        let networks = ["10.1.0.0/16", "fd01::/64"].map(|text| text.parse().expect("a network"));
+        for (clients, begins) in [
+            (Clients::All, "this machine and every client"),
+            (Clients::In(networks.into()), "this machine and clients in 10.1.0.0/16, fd01::/64, if"),
+            (links(&[]), "this machine and clients on every link, if"),
+            (links(&["eth0", "eth1"]), "this machine and clients on every link except eth0, eth1, if"),
+        ] {
+            let text = of(clients);
+            assert!(text.starts_with(begins), "{text}");
+        }
+    }
+}
