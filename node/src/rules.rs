@@ -339,6 +339,8 @@ enum SetOf {
     Planned,
     /// They have a lease.
     Leased,
+    /// Our own probes ask them.
+    Probed,
 }
 
 impl SetOf {
@@ -350,6 +352,8 @@ impl SetOf {
             (Self::Planned, Family::V6) => "planned6",
             (Self::Leased, Family::V4) => "lease4",
             (Self::Leased, Family::V6) => "lease6",
+            (Self::Probed, Family::V4) => "probed4",
+            (Self::Probed, Family::V6) => "probed6",
         }
     }
 }

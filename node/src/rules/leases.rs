@@ -22,6 +22,8 @@ pub struct Leases {
     put: Option<Contents>,
     /// Whose leases end with the table alone.
     endless: Vec<IpAddr>,
+    /// The addresses that our probes are let through to.
+    probed: Vec<IpAddr>,
 }
 
 /// How the kernel sees that the process has ended, besides a lease that times out.
@@ -34,8 +36,8 @@ pub struct Seen {
 }
 
 impl Leases {
-    /// Makes the table; no address has a lease yet. `mark` is the SO_MARK of our own probes, which are let through to us
-    /// without one. Where the kernel lacks a part, the rest does it: [`Leases::seen`].
+    /// Makes the table; no address has a lease yet. `mark` is the SO_MARK of our own probes, which are let through without one to the
+    /// addresses of [`admit_probes`](Self::admit_probes). Where the kernel lacks a part, the rest does it: [`Leases::seen`].
     ///
     /// # Errors
     /// Where the kernel refuses all of it.
@@ -74,6 +76,8 @@ impl Leases {
         for family in Family::BOTH {
             let (name, flags) = (SetOf::Leased.name(family), SetFlags::Timeout);
             batch.add_set(&table, &Set { name, key: family.key(), flags, elements: Vec::new() });
+            let (name, flags) = (SetOf::Probed.name(family), SetFlags::empty());
+            batch.add_set(&table, &Set { name, key: family.key(), flags, elements: Vec::new() });
         }
         batch.add_chain(&table, &Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW - 10)) });
         batch.add_chain(&table, &Chain { name: "output", hook: Some(("filter", LocalOut, RAW - 10)) });
@@ -83,7 +87,12 @@ impl Leases {
             let answers = address_in(End::Source, family, SetOf::Leased.name(family));
             batch.add_rule(&table, "output", [answers, dns(End::Source), notrack(), accept()]);
         }
-        batch.add_rule(&table, "output", [mark_is(mark), notrack(), accept()]);
+        for family in Family::BOTH {
+            // Any program with CAP_NET_RAW or CAP_NET_ADMIN can set this mark, so it exempts queries to our addresses alone.
+            let probed = address_in(End::Destination, family, SetOf::Probed.name(family));
+            let probe = [mark_is(mark), probed, dns(End::Destination), notrack(), accept()];
+            batch.add_rule(&table, "output", probe);
+        }
         for family in Family::BOTH {
             let mut leased = vec![
                 address_in(End::Destination, family, SetOf::Leased.name(family)),
@@ -96,7 +105,7 @@ impl Leases {
             }
             batch.add_rule(&table, "prerouting", [&leased[..], &[notrack(), accept()]].concat());
         }
-        let mut leases = Self { socket, table, seen, put: None, endless: Vec::new() };
+        let mut leases = Self { socket, table, seen, put: None, endless: Vec::new(), probed: Vec::new() };
         match seen.by_owner {
             true => leases.socket.commit(batch)?,
             false => leases.put = Some(leases.share(batch)?),
@@ -124,6 +133,36 @@ impl Leases {
     /// How the kernel sees that this process serves no more.
     pub fn seen(&self) -> Seen {
         self.seen
+    }
+
+    /// Lets our probes through to these addresses, and to no others of ours.
+    ///
+    /// # Errors
+    /// Where the kernel refuses; where the table is gone.
+    pub fn admit_probes(&mut self, addresses: &[IpAddr]) -> Result<(), NftError> {
+        if self.probed == addresses {
+            return Ok(());
+        }
+        let but = |all: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
+            all.iter().copied().filter(|ip| !others.contains(ip)).collect()
+        };
+        // In a table that others share they may still probe what we do not.
+        let gone = if self.seen.by_owner { but(&self.probed, addresses) } else { Vec::new() };
+        let new = but(addresses, &self.probed);
+        let mut batch = Batch::default();
+        for family in Family::BOTH {
+            let set = SetOf::Probed.name(family);
+            let (gone, new) = (keys_of(family, &gone), keys_of(family, &new));
+            if !gone.is_empty() {
+                batch.delete_elements(&self.table, set, &gone);
+            }
+            if !new.is_empty() {
+                batch.add_elements(&self.table, set, &new, None);
+            }
+        }
+        self.socket.commit_unseen(batch)?;
+        self.probed = addresses.to_vec();
+        Ok(())
     }
 
     /// Takes all leases back, and the table: from now on queries go the listeners' way out.

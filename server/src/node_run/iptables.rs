@@ -39,6 +39,11 @@ impl KeptRules {
         self.probes.is_some()
     }
 
+    /// Lets probes through to these addresses as long as there are no rules.
+    pub(super) fn admit_probes(&mut self, addresses: &[IpAddr]) -> Result<(), NftError> {
+        self.probes.as_mut().map_or(Ok(()), |probes| probes.admit_probes(addresses))
+    }
+
     /// Sees to it that the rules are those of now; says whether some of them had been taken away.
     pub(super) async fn keep(&mut self, listeners: &[Listener]) -> io::Result<bool> {
         let now = addresses(listeners);

@@ -235,7 +235,7 @@ impl LeaseThread {
         notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         notes.extend(self.state.template_wrong());
         // The leases come first: without their table the rules may lead the probes below to another machine.
-        if let Err(error) = self.open_leases() {
+        if let Err(error) = self.open_leases(&listeners) {
             notes.push(format!(
                 "there are neither leases nor rules, and clients are dark when this server dies: {error}"
             ));
@@ -254,7 +254,7 @@ impl LeaseThread {
         if let Err(error) = self.renew(running, &good, &listeners) {
             notes.push(format!("leases cannot be renewed: {error}"));
             // What was given up is made again at once; where that fails, the next round says why.
-            let _ = self.open_leases();
+            let _ = self.open_leases(&listeners);
         }
         let failover = self.failover.now().await;
         notes.extend(failover.notes());

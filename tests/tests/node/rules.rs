@@ -119,9 +119,14 @@ fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
         assert_eq!(leases.seen(), Seen { by_owner: true, by_socket: true });
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
         for _ in 0..2 {
+            leases.admit_probes(&addresses()).unwrap();
             leases.renew(&addresses(), Some(LASTS)).unwrap();
         }
         assert_eq!(listed(table), LEASES);
+        leases.admit_probes(&addresses()[1..]).unwrap();
+        let probed = run("nft", &["list", "set", "inet", table, "probed4"]);
+        assert!(probed.contains("elements = { 10.96.0.20 }"), "{probed}");
+        leases.admit_probes(&addresses()).unwrap();
         run("nft", &["flush", "ruleset"]);
         for change in ["flush table", "delete table", "flush chain"] {
             let chain = if change.ends_with("chain") { " output" } else { "" };
@@ -153,6 +158,7 @@ fn two_leases_at_once_stand_beside_each_other() {
         assert_eq!(tables.len(), 2);
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id(); 2]);
         for leases in &mut both {
+            leases.admit_probes(&addresses()).unwrap();
             leases.renew(&addresses(), Some(LASTS)).unwrap();
         }
         assert!(tables.iter().all(|table| listed(table) == LEASES), "{tables:?}");
@@ -220,6 +226,7 @@ fn an_older_kernel_s_table_is_that_of_all_processes_and_the_next_ones_to_replace
             return;
         }
         let mut leases = Leases::open_as(MARK, Seen { by_owner: false, by_socket: false }).unwrap();
+        leases.admit_probes(&addresses()).unwrap();
         leases.renew(&addresses(), Some(LASTS)).unwrap();
         let holder = format!("{:#010x}", std::process::id());
         let holders = format!(
@@ -288,22 +295,22 @@ fn listeners() -> Vec<Listener> {
         address: address.parse().expect("an address"),
         way_out: way_out
             .map(|(target, masquerade)| WayOut { target: target.parse().expect("an address"), masquerade }),
+        fails_closed: false,
     })
     .collect()
+}
+
+fn clients() -> Clients {
+    Clients::NotFrom(["eth0", "eth1"].map(str::to_owned).into())
 }
 
 fn addresses() -> Vec<IpAddr> {
     listeners().iter().map(|listener| listener.address).collect()
 }
-        fails_closed: false,
 
 const MARK: u32 = 0x6c64_6e73;
 const LASTS: Duration = Duration::from_secs(1);
 /// As nft 1.0.6 prints them.
-fn clients() -> Clients {
-    Clients::NotFrom(["eth0", "eth1"].map(str::to_owned).into())
-}
-
 const STAYS: &str = include_str!("../../fixtures/stays.nft");
 const LEASES: &str = include_str!("../../fixtures/leases.nft");
 

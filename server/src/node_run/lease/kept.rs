@@ -99,18 +99,26 @@ impl LeaseThread {
         }
     }
 
-    pub(super) fn open_leases(&mut self) -> Result<(), node::NftError> {
-        if !self.settings.rules.has_leases() || self.leases.is_some() {
-            return Ok(());
+    /// Sees to it that there is a table of leases, and that our probes reach these listeners whatever others translate.
+    pub(super) fn open_leases(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
+        if self.settings.rules.has_leases() && self.leases.is_none() {
+            self.leases = Some(self.new_leases()?);
         }
+        let probed: Vec<_> = listeners.iter().map(|listener| listener.address).collect();
+        if let Some(kept) = &mut self.iptables {
+            kept.admit_probes(&probed)?;
+        }
+        self.leases.as_mut().map_or(Ok(()), |leases| leases.admit_probes(&probed))
+    }
+
+    fn new_leases(&mut self) -> Result<Leases, node::NftError> {
         let leases = Leases::open(self.settings.mark)?;
         if !leases.seen().by_owner {
             // The kernel knows no owners of tables: leases would outlive this process, so they get a timeout.
             self.state.outlives_us.store(true, Relaxed);
             self.settings.lease.get_or_insert(Settings::LEASE);
         }
-        self.leases = Some(leases);
-        Ok(())
+        Ok(leases)
     }
 }
 
