@@ -8,9 +8,11 @@ use netlink_packet_netfilter::nftables::{
 };
 use netlink_packet_netfilter::{NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
 use nix::errno::Errno;
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 
 use super::NftError;
 use super::batch::{Socket, keys as keys_of, refused};
+use super::shape::drops_all;
 
 /// A table of both families.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +32,31 @@ pub(crate) struct BaseChain {
     pub(crate) hook: InetHookNumber,
     /// Whether it drops what none of its rules accepts.
     pub(crate) drops: bool,
+}
+
+/// The rule at the end of a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastRule {
+    /// Its place in the chain, from 1 on.
+    pub(crate) number: usize,
+    /// The kernel's number for it.
+    pub(crate) handle: u64,
+    /// Whether it drops or rejects every packet.
+    pub(crate) drops_all: bool,
+}
+
+impl LastRule {
+    fn of(attributes: &[RuleAttribute], number: usize) -> Self {
+        let mut last = Self { number, handle: 0, drops_all: false };
+        for attribute in attributes {
+            match attribute {
+                RuleAttribute::Handle(handle) => last.handle = *handle,
+                RuleAttribute::Expressions(statements) => last.drops_all = drops_all(statements),
+                _ => {}
+            }
+        }
+        last
+    }
 }
 
 /// What a table holds as the kernel lists it, but for what it numbers and counts itself: the same again where nobody has
@@ -88,6 +115,28 @@ impl Socket {
         });
         if_there(listed).map_err(|error| unlisted(&format!("list chain {table} {chain}"), error))?;
         Ok(found)
+    }
+
+    /// The last rule of a chain of others.
+    pub(crate) fn last_rule(&mut self, chain: &BaseChain) -> Result<Option<LastRule>, NftError> {
+        let BaseChain { family, table, name, .. } = chain;
+        let attributes = vec![RuleAttribute::Table(table.clone()), RuleAttribute::Chain(name.clone())];
+        let wanted = NfTablesMessage::GetRule(RuleMessage { attributes });
+        let (mut rules, mut last) = (0, None);
+        let listed = self.dump_raw(proto_of(family), wanted, &mut |bytes| {
+            // A rule that cannot be decoded counts as conditional.
+            let rule = NetlinkMessage::<NetfilterMessage>::deserialize(bytes).ok().and_then(rule);
+            // Old kernels ignore the filter and list the rules of all tables.
+            let is_of = |rule: &Vec<RuleAttribute>| {
+                rule.contains(&RuleAttribute::Table(table.clone()))
+                    && rule.contains(&RuleAttribute::Chain(name.clone()))
+            };
+            if rule.as_ref().is_none_or(is_of) {
+                (rules, last) = (rules + 1, rule);
+            }
+        });
+        if_there(listed).map_err(|error| unlisted(&format!("list chain {table} {name}"), error))?;
+        Ok(last.map(|rule| LastRule::of(&rule, rules)))
     }
 
     /// A table's flags, and how many parts it has.
@@ -183,6 +232,16 @@ impl Socket {
     }
 }
 
+fn rule(message: NetlinkMessage<NetfilterMessage>) -> Option<Vec<RuleAttribute>> {
+    match message.payload {
+        NetlinkPayload::InnerMessage(NetfilterMessage {
+            inner: NetfilterMessageInner::NfTables(NfTablesMessage::NewRule(rule)),
+            ..
+        }) => Some(rule.attributes),
+        _ => None,
+    }
+}
+
 /// Nothing of what is not there.
 fn if_there<T: Default>(listed: io::Result<T>) -> io::Result<T> {
     match listed {
@@ -204,6 +263,15 @@ fn table(message: NetfilterMessage) -> Option<Table> {
         }
     }
     Some(Table { name: name?, is_owned })
+}
+
+/// The family that `nft` calls so.
+fn proto_of(family: &str) -> NetfilterProtoFamily {
+    match family {
+        "ip" => NetfilterProtoFamily::IPv4,
+        "ip6" => NetfilterProtoFamily::IPv6,
+        _ => NetfilterProtoFamily::Inet,
+    }
 }
 
 fn base_chain(message: NetfilterMessage) -> Option<BaseChain> {

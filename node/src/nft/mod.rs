@@ -8,7 +8,7 @@ mod statement;
 
 pub(crate) use apart::SocketApart;
 pub(crate) use batch::{Batch, Chain, Set, Socket, Statement};
-pub(crate) use listing::{BaseChain, Contents};
+pub(crate) use listing::{BaseChain, Contents, LastRule};
 pub(crate) use statement::*;
 
 use std::io;

@@ -113,7 +113,8 @@ impl Report {
             format!("this machine may still ask us: {path} is gone, and who read it was not told; `localdns node down` tells it")
         }));
         notes.extend(HostResolver::unkept().map(|error| error.to_string()));
-        let (obstacles, unseen_filters) = (Obstacle::all(&listeners), node::unseen_filters(&listeners));
+        let (obstacles, unseen_filters) =
+            (Obstacle::all(&listeners, &failover.clients), node::unseen_filters(&listeners));
         let mut tables = Rules::open();
         let holders =
             tables.as_mut().map_or_else(|_| Vec::new(), |rules| rules.holders().unwrap_or_default());
@@ -133,23 +134,23 @@ impl Report {
                 ip: listener.address,
                 link: node::link_of(listener.address),
                 way_out: listener.way_out.filter(|_| set.has_leases()).map(|way_out| way_out.target),
-                answers: answering.contains(&listener.address),
                 fails_closed: listener.fails_closed,
+                answers: answering.contains(&listener.address),
             })
             .collect();
         for said in servers.iter_mut().flatten().filter_map(Value::as_object_mut) {
             said.remove(told_by::PROBE);
         }
-        let (host_resolver, corefile) = (HostResolver::stands(), None);
         let failover = set.has_leases().then_some(failover);
+        let (host_resolver, corefile) = (HostResolver::stands(), None);
         Self {
             set,
             rules,
             holders,
             addresses,
             corefile,
-            servers,
             failover,
+            servers,
             host_resolver,
             obstacles,
             unseen_filters,
@@ -186,8 +187,8 @@ impl Report {
             "rules_error": self.rules.as_ref().err(),
             "lease_holders": self.holders,
             "addresses": addresses,
-            "servers": self.servers.iter().map(|said| match said {
             "failover": self.failover.as_ref().map(Failover::json),
+            "servers": self.servers.iter().map(|said| match said {
                 Ok(said) => said.clone(),
                 Err(error) => json!({ "error": error }),
             }).collect::<Vec<_>>(),
@@ -216,8 +217,8 @@ impl Report {
                 _ => Line::error("address", NO_ADDRESS),
             });
         }
-        if let Some(error) = self.corefile.as_deref().map(first_line) {
         lines.extend(self.failover.iter().map(|one| Line::fact("failover", format!("for {}", one.text()))));
+        if let Some(error) = self.corefile.as_deref().map(first_line) {
             let mend = "mend what it names; the server serves the one before";
             lines.push(Line::wrong("corefile", error, mend));
         }
@@ -232,10 +233,7 @@ impl Report {
         }
         lines.extend(lookups_gone(&self.servers, &self.host_resolver));
         match &self.obstacles {
-            Ok(obstacles) => lines.extend(obstacles.iter().map(|Obstacle { chain, way, mend }| {
-                let what = format!("{chain} drops what its rules do not accept, on the way {way}");
-                Line::error("firewall", &format!("{what}; if ours is none of them: {mend}"))
-            })),
+            Ok(obstacles) => lines.extend(obstacles.iter().map(of_obstacle)),
             Err(error) => lines.push(Line::error("firewall", &error.to_string())),
         }
         lines.extend(self.unseen_filters.iter().map(|told| Line::error("firewall", told)));
@@ -279,9 +277,9 @@ impl Report {
     fn of_address(&self, address: &Address) -> Line {
         let link = address.link.as_ref().map_or_else(|| "on no link".to_owned(), |link| format!("on {link}"));
         // No other rules lead anybody anywhere.
-            _ if address.fails_closed => ", fails closed".to_owned(),
         let way_out = match address.way_out {
             _ if !self.set.has_leases() => String::new(),
+            _ if address.fails_closed => ", fails closed".to_owned(),
             Some(way_out) => format!(", way out {way_out}"),
             None => ", no way out of its own".to_owned(),
         };
@@ -297,6 +295,15 @@ impl Report {
     }
 }
 
+fn of_obstacle(Obstacle { chain, way, ends_in_drop, mend }: &Obstacle) -> Line {
+    let by_rule = match ends_in_drop {
+        true => ", by its last rule, behind which an appended one has no effect",
+        false => "",
+    };
+    let what = format!("{chain} drops what its rules do not accept{by_rule}, on the way {way}");
+    Line::error("firewall", &format!("{what}; if ours is none of them: {mend}"))
+}
+
 /// A server and what is looked at beside it tell of the same, and so do two servers.
 fn each_note_once(lines: Vec<Line>) -> Vec<Line> {
     let mut told: Vec<Line> = Vec::new();
@@ -308,6 +315,12 @@ fn each_note_once(lines: Vec<Line>) -> Vec<Line> {
     told
 }
 
+/// The flags as the server that keeps the rules has them.
+fn as_kept(settings: &Settings, servers: &[Result<Value, String>]) -> Settings {
+    let said = keepers(servers).find_map(|said| said["acl_fails_closed"].as_bool());
+    Settings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
+}
+
 /// Whose rules those are that servers keep, as they say themselves: flags may stand with them alone.
 fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
     keepers(servers).find_map(|said| {
@@ -315,12 +328,6 @@ fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
         RuleSet::named(said["rules"].as_str()?, health_port.unwrap_or(Settings::HEALTH_PORT))
     })
 }
-/// The flags as the server that keeps the rules has them.
-fn as_kept(settings: &Settings, servers: &[Result<Value, String>]) -> Settings {
-    let said = keepers(servers).find_map(|said| said["acl_fails_closed"].as_bool());
-    Settings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
-}
-
 
 /// What those say that keep rules.
 fn keepers(servers: &[Result<Value, String>]) -> impl Iterator<Item = &Value> {

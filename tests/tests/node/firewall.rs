@@ -1,34 +1,56 @@
 //! Others' chains that drop by policy: what `status` says mends it does.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use tests::{Ask, Server, isolated, run, signal, tool};
+use tests::{Action, Ask, Says, Server, Upstream, isolated, run, signal, tool, wire};
 
 use super::clients::{ADDRESSES, answers_everywhere, at};
-use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
+use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, US, within};
 use super::never_dark::node;
 
+/// A rule of the firewall's own still cuts a pod off, as those of a NetworkPolicy do, and outside hosts get no further than before.
 #[test]
-fn what_status_types_for_a_firewall_that_drops_lets_pods_in_and_out() {
+fn what_status_types_lets_pods_through_and_nobody_else() {
     isolated(|| {
         if !tool("firewall", "nft") || !tool("firewall", "iptables") {
             return;
         }
         let lab = Lab::new();
-        for (firewall, comes_down) in [(NFT, "nft delete table inet fw"), (IPTABLES, IPTABLES_DOWN)] {
+        wire(CUT_OFF, 5);
+        for (ip, via) in ADDRESSES.map(|ip| (ip, if ip.contains(':') { "fd02::1" } else { "10.2.0.1" })) {
+            run("ip", &["-n", OUTSIDE, "route", "replace", ip, "via", via]);
+        }
+        let of_pod = within(POD, || {
+            Upstream::at(at("10.1.0.2"), |_| Action::Reply(Says::answer("who.test. 5 IN A 192.0.2.9\n")))
+        });
+        let of_pod = of_pod.join().expect("a pod serves");
+        for (firewall, comes_down, is_told) in [
+            (NFT.to_owned(), NFT_DOWN, ""),
+            (IPTABLES.to_owned(), IPTABLES_DOWN, ""),
+            (rejecting(NFT), NFT_DOWN, BY_LAST_RULE),
+            (rejecting(IPTABLES), IPTABLES_DOWN, BY_LAST_RULE),
+        ] {
             let mut server = lab.serve(&["-host-resolver", "none"]);
             server.wait_for_log("queries to fd10::11 come here", PATIENCE);
             answers_everywhere(US, US);
-            run("sh", &["-ec", firewall]);
-            nobody_answers_the_pod();
-            mend(&server, "to us", 0);
+            run("sh", &["-ec", &firewall]);
+            nobody_answers(POD);
+            mend(&server, is_told, "to us", 0);
             answers_everywhere(US, US);
+            nobody_answers(CUT_OFF);
+            nobody_answers(OUTSIDE);
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
-            nobody_answers_the_pod();
-            mend(&server, "out", 1);
+            nobody_answers(POD);
+            mend(&server, is_told, "out", 1);
             answers_everywhere(CLUSTER, PLAIN);
+            nobody_answers(CUT_OFF);
+            nobody_answers(OUTSIDE);
+            // What the pod serves is no business of ours.
+            let through =
+                || Ask::new(NAME, "A").timeout(Duration::from_millis(200)).try_of(at("10.1.0.2")).is_ok();
+            assert!(!within(OUTSIDE, through).join().expect("it asks"), "it is let through to a pod");
+            assert_eq!(of_pod.total(), 0);
             run("sh", &["-ec", comes_down]);
         }
     });
@@ -58,23 +80,25 @@ fn status_says_that_it_sees_no_filter_of_iptables_legacy_and_what_does() {
     });
 }
 
-fn nobody_answers_the_pod() {
+fn nobody_answers(place: &'static str) {
     for ip in ADDRESSES {
         for tcp in [false, true] {
-            let at: SocketAddr = at(ip);
             let asks = move || {
                 let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(200));
-                if tcp { ask.tcp() } else { ask }.try_of(at).is_ok()
+                if tcp { ask.tcp() } else { ask }.try_of(at(ip)).is_ok()
             };
-            assert!(!within(POD, asks).join().expect("it asks"), "{ip}, TCP: {tcp}: it is let through");
+            assert!(
+                !within(place, asks).join().expect("it asks"),
+                "{place} at {ip}, TCP: {tcp}: it is let through"
+            );
         }
     }
 }
 
 /// Types what `status`, which ends with this code, says of a way, as it stands there.
-fn mend(server: &Server, way: &str, code: i32) {
+fn mend(server: &Server, is_told: &str, way: &str, code: i32) {
     let said = node(server, &["status", "-host-resolver", "none"], code);
-    let way = format!(", on the way {way}; ");
+    let way = format!("drops what its rules do not accept{is_told}, on the way {way}; ");
     let mends = said.lines().filter(|line| line.starts_with("firewall") && line.contains(&way));
     let mends: Vec<_> = mends.filter_map(|line| Some(line.rsplit_once("none of them: ")?.1)).collect();
     assert!(!mends.is_empty(), "{said}");
@@ -83,21 +107,35 @@ fn mend(server: &Server, way: &str, code: i32) {
     }
 }
 
+/// The same firewall with a last rule in place of its policies.
+fn rejecting(firewall: &str) -> String {
+    let nft = firewall
+        .replace("policy drop", "policy accept")
+        .replace("meta l4proto 58 accept", "meta l4proto 58 accept; reject");
+    let iptables = "for chain in INPUT FORWARD; do for program in iptables ip6tables; do\n$program -P $chain ACCEPT; $program -A \
+                    $chain -m comment --comment last -j REJECT\ndone; done";
+    if firewall.starts_with("nft") { nft } else { format!("{firewall}\n{iptables}") }
+}
+
+const CUT_OFF: &str = "cut-off";
+const BY_LAST_RULE: &str = ", by its last rule, behind which an appended one has no effect";
 const PATIENCE: Duration = Duration::from_secs(20);
-/// As a machine's owner may have them, who lets in what was asked for.
+/// As a machine's owner may have them, who lets in what was asked for, with one pod that is cut off.
 const NFT: &str = "nft 'table inet fw {
     chain in {
         type filter hook input priority 0; policy drop;
-        iif lo accept; ct state established,related accept; meta l4proto 58 accept
+        iifname v5 drop; iif lo accept; ct state established,related accept; meta l4proto 58 accept
     }
     chain through {
         type filter hook forward priority 0; policy drop;
-        ct state established,related accept; meta l4proto 58 accept
+        iifname v5 drop; ct state established,related accept; meta l4proto 58 accept
     }
 }'";
+const NFT_DOWN: &str = "nft delete table inet fw";
 const IPTABLES: &str = "
 for program in iptables ip6tables; do
     for chain in INPUT FORWARD; do
+        $program -A $chain -i v5 -j DROP
         $program -A $chain -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
         $program -P $chain DROP
     done

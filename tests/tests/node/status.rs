@@ -46,10 +46,11 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
                 .to_owned(),
             "lookups   of this machine do not come here: systemd-networkd does not run here".to_owned(),
             "firewall  ip filter FORWARD drops what its rules do not accept, on the way out; if ours is none of them: \
-             iptables -I FORWARD -p udp --dport 53 -j ACCEPT && iptables -I FORWARD -p tcp --dport 53 -j ACCEPT\n"
+             iptables -A FORWARD ! -i v2 -p udp -m conntrack --ctorigdst 10.3.0.2 --ctorigdstport 53 -j ACCEPT && "
                 .to_owned(),
             "firewall  inet fw in drops what its rules do not accept, on the way to us; if ours is none of them: \
-             nft insert rule inet fw in meta l4proto '{ tcp, udp }' th dport 53 accept\n"
+             nft 'add rule inet fw in iifname != { \"v2\" } ip daddr { 10.96.0.20, 169.254.10.10, 169.254.10.11 } \
+             meta l4proto { tcp, udp } th dport 53 accept' && nft "
                 .to_owned(),
         ] {
             assert!(said.contains(&line), "{line}\n{said}");
