@@ -14,7 +14,8 @@ pub(super) struct Cname {
 
 impl Cname {
     /// Puts the new target in place of the first that fits, and what is answered for it in place of all that follows: a
-    /// denial's SOA is that of the zone where the new chain ends (RFC 2308, section 2.1).
+    /// denial's SOA is that of the zone where the new chain ends (RFC 2308, section 2.1). A rule that leaves the target as it is
+    /// has it looked up through the block all the same, as in CoreDNS: for an upstream that answers with the alias alone.
     ///
     /// One target in one answer: a chain that leads through rewritten targets again and again asks for each once.
     pub(super) fn apply(&self, sought: &Sought<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Outward {
@@ -23,12 +24,14 @@ impl Cname {
         let found = aliases.find_map(|(at, rr)| {
             let target = rr.target()?;
             let to = self.pattern.replace(&target.to_string(), &self.to)?;
-            Name::from_text(&to).ok().filter(|to| *to != target).map(|to| (at, to))
+            Name::from_text(&to).ok().map(|to| (at, target, to))
         });
-        let Some((at, to)) = found else { return Outward::Done };
+        let Some((at, target, to)) = found else { return Outward::Done };
         let Some(wish) = wishes.wish(&to, sought.rtype(), sought.class()) else { return Outward::Waits };
         told.clear_ad();
-        told.records[at].data = to.as_wire().into();
+        if to != target {
+            told.records[at].data = to.as_wire().into();
+        }
         told.records.truncate(at + 1);
         told.records.retain(|rr| rr.rtype == RType::CNAME);
         wish.tell_why(&mut told.options);

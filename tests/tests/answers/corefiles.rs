@@ -68,6 +68,14 @@ pub(crate) fn properties() -> Vec<Setup> {
         let queries = full(".").into_iter().filter(|query| query.what != "oversize 4097").collect();
         setups.push(counted(tls, text, queries));
     }
+    // A rule that leaves the target as it is has it looked up. The upstream answers with the alias alone.
+    for rule in ["regex (.*) {1}", "suffix . ."] {
+        let directives = format!("rewrite cname {rule}\nforward . @UP@");
+        let names = ["dangling.x", "dangling.case", "a.x", "nx.x"];
+        let asks = names.iter().flat_map(|name| ["A", "AAAA", "TXT"].map(|rtype| (name, rtype)));
+        let queries = asks.map(|(name, rtype)| udp(&format!("{name} {rtype}"), &Ask::new(name, rtype)));
+        setups.push(counted(&directives, block(&directives), queries.collect()));
+    }
     for directives in ROWS {
         let queries = [short("."), hosts(), templates()].concat();
         setups.push(counted(directives, block(directives), queries));

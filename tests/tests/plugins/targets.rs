@@ -176,3 +176,29 @@ fn who_may_not_ask_may_not_be_led_there_either() {
         assert_eq!(reply.extended_error().map(|(code, _)| code), code, "{action}");
     }
 }
+
+/// An upstream that answers with the alias alone, as Consul's does: a rule that leaves its target as it is has it looked up.
+#[test]
+fn rules_that_keep_the_target_look_it_up() {
+    for rule in [
+        "regex (.*) {1}",
+        "regex (?i)(.*) {0}",
+        "exact there.example. there.example.",
+        "exact there.example. THERE.example.",
+        "prefix there there",
+        "suffix .example. .example.",
+        "substring here here",
+    ] {
+        let upstream = Upstream::start(fresh_ip(), |asked| {
+            Action::answer(&match asked.name.strip_prefix("cname-") {
+                Some(target) => format!("{} 300 IN CNAME {target}", asked.name),
+                None => format!("{} 300 IN A 192.0.2.1", asked.name),
+            })
+        });
+        let dns = Dns::start(&format!("rewrite cname {rule}\nforward . {}", upstream.word()));
+        let reply = ask(dns.at, "cname-There.example", "A");
+        assert_eq!(reply.short(), ["192.0.2.1", "there.example."], "{rule}");
+        assert_eq!(asked(&upstream), ["cname-there.example. 1", "there.example. 1"], "{rule}");
+        assert_eq!(ask(dns.at, "there.example", "A").short(), ["192.0.2.1"], "{rule}: no alias");
+    }
+}
