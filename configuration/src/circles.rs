@@ -308,6 +308,15 @@ mod tests {
         format!("{key} {{\nbind 127.0.0.1\n{body}\n}}\n")
     }
 
+    fn chain(last: &str) -> String {
+        [
+            block(".", "forward . 127.0.0.1:5301 127.0.0.1:5302"),
+            block(".:5301", "forward . 192.0.2.1"),
+            block(".:5302", last),
+        ]
+        .concat()
+    }
+
     fn left_out(place: &str, upstream: &str) -> String {
         format!(
             "[WARNING] stdin:{place}: plugin/forward: the upstream {upstream} is this server itself: queries would return to this block, so it is left out\n"
@@ -316,14 +325,6 @@ mod tests {
 
     #[test]
     fn only_what_returns_to_its_zone_is_left_out() {
-        let chain = |last: &str| {
-            [
-                block(".", "forward . 127.0.0.1:5301 127.0.0.1:5302"),
-                block(".:5301", "forward . 192.0.2.1"),
-                block(".:5302", last),
-            ]
-            .concat()
-        };
         let itself = ".:54 {\nforward . 127.0.0.1:54 [::1]:54 192.0.2.53\n}\n".to_owned();
         let both = left_out("2:11", "127.0.0.1:54") + &left_out("2:24", "[::1]:54");
         for (text, warned, asked) in [
@@ -350,8 +351,7 @@ mod tests {
                 left_out("3:26", "127.0.0.1:5302"),
                 "127.0.0.1:5301",
             ),
-            // Only names below a.example go on, and return as such.
-            (chain("forward a.example 127.0.0.1"), left_out("3:26", "127.0.0.1:5302"), "127.0.0.1:5301"),
+            // Only names below a.example go on, and end elsewhere.
             (
                 chain("forward a.example 127.0.0.1") + &block("a.example", "whoami"),
                 String::new(),
@@ -384,6 +384,8 @@ mod tests {
                 block(".", "forward . 127.0.0.1:5302") + &block(".:5302", "forward . 127.0.0.1"),
                 refused("3:11", "127.0.0.1:5302"),
             ),
+            // Only names below a.example go on, and return as such.
+            (chain("forward a.example 127.0.0.1"), refused("11:19", "127.0.0.1:53")),
             // Another zone of the same endpoint is no circle.
             (
                 block("a.example", "forward . 127.0.0.1") + &block(".", "forward . 192.0.2.1"),
