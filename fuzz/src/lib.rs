@@ -11,13 +11,13 @@ use std::time::Instant;
 pub use cluster::kubernetes_api;
 pub use messages::{cache_entry, differential, packet_gate, upstream_reply};
 pub use mutate::Mutator;
-pub use texts::{corefile, hosts_file};
+pub use texts::{corefile, hosts_file, zone_text};
 
 /// A crate's promise, tried on any octets.
 pub type Target = fn(&[u8]);
 
 /// Every target under the name that its seeds and its fuzzer have.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("packet_gate", packet_gate),
     ("differential", differential),
     ("upstream_reply", upstream_reply),
@@ -25,6 +25,7 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("corefile", corefile),
     ("hosts_file", hosts_file),
     ("kubernetes_api", kubernetes_api),
+    ("zone_text", zone_text),
 ];
 
 /// Some instant; only differences matter.

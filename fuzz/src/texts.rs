@@ -1,10 +1,11 @@
-//! Texts: Corefiles and hosts files.
+//! Texts: Corefiles, hosts files and zone-file text.
 
 use std::path::Path;
 
 use hostsfile::{Found, HostsText, Options, Table};
 use server::origin::{Draft, Origin};
-use wire::{Name, RType};
+use wire::{Answer, Merge, Name, RType, Section};
+use zonetext::Reader;
 
 /// A Corefile is read and given its meaning, or told off with where and why.
 ///
@@ -48,6 +49,34 @@ pub fn hosts_file(text: &[u8]) {
             if let Found::Ready { body, count } = table.lookup(&name, rtype) {
                 assert!(count > 0 && body.len() <= 65_253, "{name} {rtype}");
             }
+        }
+    }
+}
+
+/// Zone-file text is read record by record; each that is read can be sent, and a client reads what was sent.
+pub fn zone_text(text: &[u8]) {
+    const QUESTION: &[u8] = b"\x01q\0\0\x01\0\x01";
+    if text.len() > MAX_TEXT {
+        return;
+    }
+    let mut reader = Reader::new(text, &Name::ROOT);
+    while let Some(record) = reader.next() {
+        assert!(reader.line() as usize <= 1 + text.len());
+        let Ok(record) = record else {
+            assert!(reader.next().is_none(), "an error is the end");
+            return;
+        };
+        let rr = record.into_rr(Section::Answer);
+        let mut reply = b"\0\x07\x81\x80\0\x01\0\x01\0\0\0\0".to_vec();
+        reply.extend_from_slice(QUESTION);
+        let mut body = Vec::new();
+        let mut message = Merge::new(QUESTION, &mut body).expect("it asks for a name");
+        // With owner and question the longest data find no room.
+        if rr.push_to(&mut message, &mut Vec::new()).is_ok() {
+            reply.extend_from_slice(&body);
+            Answer::default().read(&reply, QUESTION).expect("it can be read");
+        } else {
+            assert!(rr.data.len() > 60_000);
         }
     }
 }

@@ -11,7 +11,6 @@ pub mod setup;
 pub mod table;
 #[cfg(test)]
 mod testing;
-pub mod zonetext;
 
 pub mod acl;
 pub mod any;

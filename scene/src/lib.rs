@@ -138,14 +138,17 @@ impl Scene {
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
         let zone = self.plan(at).served.route.find(&query).unwrap();
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
-        let mut made = plugins::zonetext::TextRecords::new(query.question);
-        for record in records {
-            made.push(wire::Section::Answer, record).unwrap();
-        }
+        let (mut body, mut buffer) = (Vec::new(), Vec::new());
+        let mut made = wire::Merge::new(query.question, &mut body).unwrap();
+        let mut push = |section, text| {
+            let rr = zonetext::record(text).unwrap().into_rr(section);
+            rr.push_to(&mut made, &mut buffer).unwrap();
+        };
+        records.iter().for_each(|record| push(wire::Section::Answer, record));
         if records.is_empty() {
-            made.push(wire::Section::Authority, "example.org. 60 IN SOA ns. admin. 1 2 3 4 60").unwrap();
+            push(wire::Section::Authority, "example.org. 60 IN SOA ns. admin. 1 2 3 4 60");
         }
-        let (body, counts) = made.finish();
+        let counts = made.counts();
         let mut reply = packet[..4].to_vec();
         reply[2] |= 0x80;
         reply[3] |= if records.is_empty() { 3 } else { 0 };

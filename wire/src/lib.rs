@@ -42,6 +42,7 @@ pub use proto::Proto;
 pub use query::{Asker, HeldQuery, Query, write_upstream_query};
 pub use records::{Malformed, Record, Records, Section};
 pub use reply::{Owner, Reply};
+pub use shape::data_fits;
 pub use subnet::Subnet;
 pub use zone_request::ZoneRequest;
 

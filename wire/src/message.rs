@@ -64,6 +64,16 @@ impl Rr {
         Ok(Self { section, owner, rtype, class, ttl, data: spelled.data(&plain).into() })
     }
 
+    /// Appends the record to its section of `message`; `buffer` is room to work in.
+    ///
+    /// # Errors
+    /// As [`Merge::push`].
+    pub fn push_to(&self, message: &mut Merge<'_>, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
+        buffer.clear();
+        self.write(buffer)?;
+        message.push(self.section, buffer, &first(buffer)?)
+    }
+
     /// Appends the record without pointers.
     fn write(&self, out: &mut Vec<u8>) -> Result<(), Malformed> {
         let length = u16::try_from(self.data.len()).map_err(|_| Malformed::Long)?;
@@ -90,14 +100,12 @@ impl Message {
     /// [`Malformed`] where a record is none; the reply is empty then.
     pub fn write(&self, query: &Query<'_>, reply: &mut Reply<'_>) -> Result<(), Malformed> {
         reply.clear();
-        let (mut body, mut plain) = (Vec::new(), Vec::new());
+        let (mut body, mut buffer) = (Vec::new(), Vec::new());
         let mut merge = Merge::new(query.question, &mut body)?;
         let mut cut = 0;
         'records: for section in [Section::Answer, Section::Authority, Section::Additional] {
             for rr in self.section(section) {
-                plain.clear();
-                rr.write(&mut plain)?;
-                match merge.push(section, &plain, &first(&plain)?) {
+                match rr.push_to(&mut merge, &mut buffer) {
                     Err(Malformed::Long) => {
                         cut = if section == Section::Additional { 0 } else { Flags::TC };
                         break 'records;

@@ -3,7 +3,7 @@
 
 use crate::name::walk;
 use crate::records::{Malformed, Record};
-use crate::{HEADER, RType, read_u16};
+use crate::{HEADER, Name, RType, read_u16};
 
 /// Looks over the names and data of a message's records, one after another.
 pub(crate) struct Checker<'m> {
@@ -65,6 +65,18 @@ impl<'m> Checker<'m> {
     }
 }
 
+/// Whether `data`, in which names are without pointers, is what a record of this type has, as far as readers of messages
+/// look: a record that does not pass makes the whole reply unreadable.
+pub fn data_fits(rtype: RType, data: &[u8]) -> bool {
+    let shape = DataShape::of(rtype);
+    let Some(mut at) = shape.prefix(data) else { return false };
+    for _ in 0..shape.names {
+        let Ok((_, end)) = Name::read_plain(data, at) else { return false };
+        at = end;
+    }
+    data.get(at..).is_some_and(|rest| shape.tail.holds(rest))
+}
+
 /// Where names stand in a type's data, and what stands around them. Only the types of RFC 1035 may be compressed when
 /// written; in others names must be understood all the same when read (RFC 3597, section 4).
 pub(crate) struct DataShape {
@@ -111,7 +123,7 @@ impl DataShape {
             RType::SIG | RType::RRSIG => (18, 1, false, AtLeast(1)),
             RType::NXT => (0, 1, false, AtLeast(0)),
             RType::NSEC => (0, 1, false, BitMap),
-            RType::NAPTR | RType::DNAME => (0, 1, false, Exactly(0)),
+            RType::NAPTR | RType::DNAME | RType::NSAP_PTR => (0, 1, false, Exactly(0)),
             RType::SVCB | RType::HTTPS => (2, 1, false, Params),
             RType::A => (0, 0, false, Exactly(4)),
             RType::AAAA => (0, 0, false, Exactly(16)),

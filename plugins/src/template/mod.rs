@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use gotemplate::{Fields, Schema, Value};
 use regex::{Captures, Regex};
-use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Flags, Merge, Name, Query, RType, Rcode, Reply, Section};
 
-use crate::{name_text::NameText, zonetext};
+use crate::name_text::NameText;
 use asked::{Asked, QUESTION};
 pub use expression::{Expression, ExpressionError, Facts, is_free};
 use facts::facts;
@@ -270,8 +270,12 @@ impl One {
             (&spec.authority, Section::Authority),
             (&spec.additional, Section::Additional),
         ];
-        let mut records = zonetext::TextRecords::new(query.question);
-        let mut text = String::new();
+        let (mut body, mut buffer) = (Vec::new(), Vec::new());
+        let (mut text, mut has_alias) = (String::new(), false);
+        let mut records = match Merge::new(query.question, &mut body) {
+            Ok(records) => records,
+            Err(error) => return Lookup::Fail(failed(error.to_string())),
+        };
         for (templates, section) in sections {
             for record in templates {
                 text.clear();
@@ -280,21 +284,34 @@ impl One {
                     let error = format!("{error} in {:?}", record.text);
                     return Lookup::Fail(failed(beginning(error)));
                 }
-                if let Err(error) = records.push(section, &text) {
+                let pushed = read_record(&text).and_then(|read| {
+                    let rr = read.into_rr(section);
+                    has_alias |= section == Section::Answer && rr.rtype == RType::CNAME;
+                    rr.push_to(&mut records, &mut buffer)
+                        .map_err(|error| format!("{:?}: {error}", beginning(text.clone())))
+                });
+                if let Err(error) = pushed {
                     self.counters.rr_failures.add_shared(1);
-                    return Lookup::Fail(failed(error.to_string()));
+                    return Lookup::Fail(failed(error));
                 }
             }
         }
-        let (body, counts) = records.finish();
+        let counts = records.counts();
         reply.push_ready(&body, counts);
-        let is_cname =
-            |record: wire::Record| record.section == Section::Answer && record.rtype == RType::CNAME;
         match query.rtype {
-            RType::A | RType::AAAA if reply.records().any(is_cname) => Lookup::Follow,
+            RType::A | RType::AAAA if has_alias => Lookup::Follow,
             _ => Lookup::Answer,
         }
     }
+}
+
+/// Reads the one record of a rendered text.
+///
+/// # Errors
+/// What is wrong, with the beginning of the text.
+fn read_record(text: &str) -> Result<zonetext::Record, String> {
+    zonetext::record(text)
+        .map_err(|error| format!("{:?} is not a record: {error}", beginning(text.to_owned())))
 }
 
 /// The zone is a template's, and none of its patterns fits.

@@ -17,6 +17,7 @@ mod random;
 mod ready;
 mod run;
 mod taken;
+mod texts;
 mod told;
 mod transferred;
 mod zone;
@@ -53,6 +54,11 @@ fn slow_names_behind_coredns_delay_no_others() {
     let test = "slow_names_behind_coredns_delay_no_others";
     let Some(program) = CoreDns::find(test) else { return };
     behind::slow_names_delay_no_others(&program);
+}
+
+#[test]
+fn texts_of_records_are_read_as_in_coredns() {
+    compare("texts_of_records_are_read_as_in_coredns", &texts::setups());
 }
 
 #[test]

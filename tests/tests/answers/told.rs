@@ -56,7 +56,7 @@ const ROWS: &[Row] = &[
         Otherwise(
             &["2 a.test. A: dns: bad A A: \"nonsense\" at line: 1:24"],
             &[
-                "2 a.test. A: plugin/template: \"a.test. 60 IN A nonsense\" is not a record: expected IPv4 address",
+                "2 a.test. A: plugin/template: \"a.test. 60 IN A nonsense\" is not a record: \"nonsense\" in the data of A is not an IPv4 address",
             ],
             "why a template made no record is said in our own words",
         ),

@@ -223,3 +223,35 @@ fn an_expression_is_told_no_larger_size_than_bufsize_says() {
     let reply = Ask::new("x.example", "TXT").tcp().of(dns.at);
     assert_contains!(reply.bytes.escape_ascii().to_string(), "65535");
 }
+
+/// Each was sent as it stood, which no client could read, or left out with all other records and no line in the log.
+#[test]
+fn records_that_cannot_be_read_fail() {
+    const GOOD: &str = "answer \"{{ .Name }} 60 IN A 192.0.2.1\"\n";
+    let big = format!("answer \"{{{{ .Name }}}} 60 IN TXT {}\"\n", "k".repeat(40_000));
+    let rows = [
+        "answer \"a..b. 60 IN A 192.0.2.1\"".to_owned(),
+        "answer \"{{ .Name }} 60 IN CNAME a..b.\"".to_owned(),
+        "answer \"{{ .Name }} 60 IN MX 10 .b.\"".to_owned(),
+        "answer \"{{ .Name }} 60 IN HTTPS 1 a..b. alpn=h2\"".to_owned(),
+        format!("{GOOD}authority \"a..b. 60 IN SOA ns. host. 1 2 3 4 5\""),
+        format!("{GOOD}authority \"b. 60 IN NS a..b.\""),
+        format!("{GOOD}additional \"b. 60 IN SRV 1 2 3 a..b.\""),
+        format!("{GOOD}additional \"b. 60 IN OPT \\# 0\""),
+        format!("{GOOD}additional \"b. 60 IN CNAME \\# 2 c00c\""),
+        format!("{big}{big}"),
+    ];
+    let templates = rows
+        .iter()
+        .enumerate()
+        .map(|(n, records)| format!("template ANY ANY r{n}.example {{\n{records}\n}}\n"));
+    let dns = Dns::start(&format!("errors\n{}", templates.collect::<String>()));
+    for (n, records) in rows.iter().enumerate() {
+        let name = format!("r{n}.example");
+        let reply = Ask::new(&name, "ANY").tcp().of(dns.at);
+        let sections = [&reply.answers, &reply.authorities, &reply.additionals].map(Vec::len);
+        let records = &records[..records.len().min(120)];
+        assert_eq!((reply.status(), sections), ("SERVFAIL", [0; 3]), "{records}");
+        dns.server.wait_for_log(&format!("2 {name}. ANY: plugin/template: "), Duration::from_secs(5));
+    }
+}
