@@ -199,6 +199,7 @@ impl Draft {
             .chain(plugins::forward::odd(&spec))
             .chain(plugins::kubernetes::odd(&spec))
             .chain(plugins::k8s_external::odd(&spec))
+            .chain(plugins::template::odd(&spec))
             .collect();
         Ok(Self { spec, hash, warnings })
     }

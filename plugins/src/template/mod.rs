@@ -4,6 +4,7 @@ mod asked;
 mod expression;
 mod facts;
 mod groups;
+mod odd;
 mod setup;
 mod var;
 
@@ -22,6 +23,7 @@ use groups::Groups;
 use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::labels::Labels;
 use observe::{Families, Metric};
+pub use odd::odd;
 use plugin::envelope::ReplySize;
 use plugin::failure::{Failure, FailureKind, beginning};
 use plugin::lasting::Keeps;

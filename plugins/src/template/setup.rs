@@ -61,6 +61,8 @@ pub struct Record {
     pub text: String,
     /// Compiled.
     pub template: Arc<Template>,
+    /// Where it stands.
+    pub at: Location,
 }
 
 /// Reads every `template` of a server block, in file order.
@@ -164,7 +166,7 @@ fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Res
         let template = Template::parse(&word.text, schema).map_err(|error| {
             Located::new(&word.at, SetupError::Own { plugin: PLUGIN, error: error.into() })
         })?;
-        into.push(Record { text: word.text.clone(), template: Arc::new(template) });
+        into.push(Record { text: word.text.clone(), template: Arc::new(template), at: word.at.clone() });
     }
     Ok(())
 }

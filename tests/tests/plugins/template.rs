@@ -1,8 +1,11 @@
 //! `template`: its records, and what follows from the CNAMEs among them.
 
+use std::process::Command;
 use std::time::Duration;
 
-use tests::{Action, Ask, Asked, Dns, Server, Upstream, ask, assert_contains, fresh_ip, port, steadily};
+use tests::{
+    Action, Ask, Asked, Dns, Server, Upstream, ask, assert_contains, binary, fresh_ip, port, steadily,
+};
 
 use super::good;
 
@@ -254,4 +257,20 @@ fn records_that_cannot_be_read_fail() {
         assert_eq!((reply.status(), sections), ("SERVFAIL", [0; 3]), "{records}");
         dns.server.wait_for_log(&format!("2 {name}. ANY: plugin/template: "), Duration::from_secs(5));
     }
+}
+
+#[test]
+fn check_names_texts_that_are_no_record() {
+    let directory = tests::tempdir();
+    let path = directory.path().join("Corefile");
+    let corefile = ".:5353 {\ntemplate IN A example {\nanswer \"x.example. 60 IN A nonsense\" \"{{ .Name }} 60 IN A {{ .Name }}\"\n}\n}\n";
+    std::fs::write(&path, corefile).unwrap();
+    let output = Command::new(binary()).args(["check", "-conf"]).arg(&path).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "it is served, as by CoreDNS: {said}");
+    assert_contains!(
+        said,
+        "Corefile:3:8: plugin/template: \"x.example. 60 IN A nonsense\" is not a record: "
+    );
+    assert_eq!(said.matches("is not a record").count(), 1, "{said}");
 }

@@ -1,0 +1,86 @@
+//! Records whose text is the same for every query, and no record: what a Corefile is warned of.
+
+use std::cell::Cell;
+
+use gotemplate::{Fields, Value};
+use plugin::Spec;
+
+use super::{PLUGIN, Record, TemplateSpecs, read_record};
+
+/// Texts that are no record, and where they stand, as far as that does not depend on the query.
+pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
+    spec.blocks.iter().filter_map(|block| block.get::<TemplateSpecs>()).flat_map(TemplateSpecs::odd)
+}
+
+impl TemplateSpecs {
+    fn odd(&self) -> impl Iterator<Item = String> {
+        let rendered = self.templates.iter().filter(|template| !template.has_no_records());
+        let records = rendered.flat_map(|spec| [&spec.answer, &spec.authority, &spec.additional]).flatten();
+        records.filter_map(|record| {
+            let error = read_record(&record.constant()?).err()?;
+            let Record { at, .. } = record;
+            Some(format!("{at}: plugin/{PLUGIN}: {error}; queries that this template matches get SERVFAIL"))
+        })
+    }
+}
+
+impl Record {
+    /// Its text, if that is the same for every query.
+    fn constant(&self) -> Option<String> {
+        let (mut text, query) = (String::new(), AnyQuery::default());
+        self.template.render(&query, &mut text).ok().filter(|()| !query.read.get()).map(|()| text)
+    }
+}
+
+/// Data of a template that remember whether the template reads any of them.
+#[derive(Default)]
+struct AnyQuery {
+    read: Cell<bool>,
+}
+
+impl Fields for AnyQuery {
+    fn field(&self, _: &str) -> Option<Value<'_>> {
+        self.read.set(true);
+        None
+    }
+
+    fn call(&self, _: &str, _: &str) -> Option<Value<'_>> {
+        self.read.set(true);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{said, with};
+
+    #[test]
+    fn texts_that_are_no_record_are_odd() {
+        let odd = |lines: &str| said::<TemplateSpecs>(lines).unwrap().odd().collect::<Vec<_>>();
+        for (record, expected) in [
+            ("a. 60 IN A 192.0.2.1", None),
+            ("a. 1h IN SPF v=spf1", None),
+            ("a..b. 60 IN A 192.0.2.1", Some("\"a..b.\" is not a name: a label is empty")),
+            (
+                "{{ `a.` }} 60 IN {{/* no type */}} 192.0.2.1",
+                Some("\"192.0.2.1\" is no class, no TTL and no record type"),
+            ),
+            // What these come to depends on the query.
+            ("{{ .Name }} 60 IN A nonsense", None),
+            ("a. 60 IN A {{ if .Name }}nonsense{{ end }}", None),
+            ("a. 60 IN TXT {{ .Meta `forward/upstream` }}", None),
+        ] {
+            let said = odd(&with("template IN A", &format!("additional \"a. A 192.0.2.1\" \"{record}\"")));
+            assert_eq!(said.len(), usize::from(expected.is_some()), "{record}: {said:?}");
+            if let Some(expected) = expected {
+                let said = &said[0];
+                assert!(
+                    said.starts_with("Corefile:3:29: plugin/template: \"") && said.contains(expected),
+                    "{said}"
+                );
+            }
+        }
+        assert!(odd("template IN A {\nrcode SERVFAIL\nanswer a\n}").is_empty(), "no record is rendered");
+    }
+}
