@@ -65,7 +65,7 @@ pub fn ourselves(
     upstreams: &[Arc<Upstream>],
 ) -> Vec<Arc<Upstream>> {
     let mut all = judged(configuration, Some((stanza, upstreams))).into_iter();
-    let found = all.find(|judged| std::ptr::eq(&*judged.stanza, stanza));
+    let found = all.find(|judged| std::ptr::eq(judged.stanza, stanza));
     found.map(|judged| judged.ourselves()).unwrap_or_default()
 }
 
