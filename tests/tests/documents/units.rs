@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tests::{binary, output, tempdir, tool};
 
-use super::{PATIENCE, localdns, read, stderr};
+use super::{PATIENCE, localdns, read, root, stderr};
 
 #[test]
 fn the_unit_is_what_the_readme_says() {
@@ -64,6 +64,24 @@ fn the_unit_that_annotates_the_node_may_do_nothing_but_ask() {
     is_as_it_should_be("localdns-node-annotate", &rows);
 }
 
+#[test]
+fn every_unit_may_do_no_more_than_it_needs() {
+    let mut units = 0;
+    for entry in fs::read_dir(root().join("deploy")).expect("it is there").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.ends_with(".service") {
+            continue;
+        }
+        let unit = read(&format!("deploy/{name}"));
+        let settings = settings(&unit);
+        for (key, values) in CONFINED {
+            assert_eq!(settings.get(&("Service", *key)).map(Vec::as_slice), Some(*values), "{name}: {key}");
+        }
+        units += 1;
+    }
+    assert_eq!(units, 6);
+}
+
 fn is_as_it_should_be(name: &str, rows: &[(&str, &str, &str)]) {
     let unit = read(&format!("deploy/{name}.service"));
     let settings = settings(&unit);
@@ -119,6 +137,29 @@ fn settings(unit: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
     }
     settings
 }
+
+/// What every unit says.
+const CONFINED: &[(&str, &[&str])] = &[
+    ("NoNewPrivileges", &["yes"]),
+    ("ProtectSystem", &["strict"]),
+    ("ProtectHome", &["yes"]),
+    ("PrivateTmp", &["yes"]),
+    ("PrivateDevices", &["yes"]),
+    ("ProtectClock", &["yes"]),
+    ("ProtectControlGroups", &["yes"]),
+    ("ProtectHostname", &["yes"]),
+    ("ProtectKernelLogs", &["yes"]),
+    ("ProtectKernelModules", &["yes"]),
+    ("ProtectKernelTunables", &["yes"]),
+    ("LockPersonality", &["yes"]),
+    ("MemoryDenyWriteExecute", &["yes"]),
+    ("RestrictNamespaces", &["yes"]),
+    ("RestrictRealtime", &["yes"]),
+    ("RestrictSUIDSGID", &["yes"]),
+    ("SystemCallArchitectures", &["native"]),
+    ("SystemCallErrorNumber", &["EPERM"]),
+    ("UMask", &["0022"]),
+];
 
 /// What the unit must say, each once.
 const UNIT: &[(&str, &str, &str)] = &[

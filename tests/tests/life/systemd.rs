@@ -242,6 +242,46 @@ fn the_node_resolvers_unit_keeps_the_nodes_file_and_comes_back_after_a_kill() {
 }
 
 /// Neither a setting that systemd does not know, nor a refusal of what the unit allows.
+/// The drop-in of docs/command-line.md.
+#[test]
+fn the_unit_serves_as_a_user_of_its_own() {
+    isolated(|| {
+        let Some(systemd) = Systemd::boot("the_unit_serves_as_a_user_of_its_own") else { return };
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/command-line.md");
+        let document = fs::read_to_string(document).unwrap();
+        let blocks =
+            document.split("```\n").filter(|block| block.starts_with("[Service]\nDynamicUser=yes\n"));
+        let drop_in: String = blocks.collect();
+        let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
+        let corefile = ".:53 {\nbind 169.254.10.10\nhosts {\n192.0.2.1 a.example\n}\n}";
+        fs::write("/etc/localdns/Corefile", corefile).unwrap();
+        systemd.more("localdns", &drop_in);
+        systemd.ctl(&["start", "localdns"]);
+        for signal in ["TERM", "KILL"] {
+            assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"], "{signal}");
+            let pid = systemd.main_pid("localdns");
+            let mut id = systemd.inside("sh");
+            id.args(["-c", &format!("stat -c %u /proc/{pid}; cat /run/localdns-server/pid")]);
+            let said = String::from_utf8(output(id, PATIENCE).stdout).unwrap();
+            let (uid, own) = said.trim().split_once('\n').unwrap();
+            assert!(uid.parse::<u32>().unwrap() > 60_000, "{said}");
+            assert_eq!(own, pid);
+            match signal {
+                "TERM" => systemd.ctl(&["restart", "localdns"]),
+                _ => {
+                    systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", "localdns"]);
+                    systemd.restarts("localdns", 1);
+                    eventually("an answer", PATIENCE, || {
+                        let ask = Ask::new("a.example", "A").timeout(Duration::from_millis(200));
+                        ask.try_of(at).ok()
+                    });
+                }
+            }
+        }
+        assert_no_complaint(&systemd, "localdns");
+    });
+}
+
 fn assert_no_complaint(systemd: &Systemd, unit: &str) {
     let log = systemd.log(unit);
     for word in ["Unknown key", "Failed to parse", "Invalid", "not permitted", "denied", "panicked"] {
