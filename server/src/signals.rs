@@ -200,13 +200,17 @@ impl Life {
 /// # Errors
 /// What the kernel says.
 pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
-    // Opened without blocking: a pipe without a reader is an error.
-    let mut file = std::fs::OpenOptions::new()
+    // Opened without blocking: a pipe without a reader is an error. Through a symbolic link another file would be emptied.
+    let open = std::fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
-        .custom_flags(OFlags::NONBLOCK.bits() as i32)
-        .open(path)?;
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32)
+        .open(path);
+    let mut file = open.map_err(|error| match path.is_symlink() {
+        true => std::io::Error::new(error.kind(), "it is a symbolic link, which is not followed"),
+        false => error,
+    })?;
     let written = writeln!(file, "{}", std::process::id());
     if !file.metadata().is_ok_and(|file| file.is_file()) {
         return written;

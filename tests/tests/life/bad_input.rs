@@ -237,6 +237,23 @@ fn an_unwritable_pidfile_is_told() {
     );
 }
 
+#[test]
+fn a_pidfile_is_written_through_no_symbolic_link() {
+    let (ip, directory) = (fresh_ip(), tempdir());
+    let at = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
+    fs::write(at("Corefile"), format!(".:5399 {{\nbind {ip}\nwhoami\n}}")).unwrap();
+    fs::write(at("another"), "precious").unwrap();
+    for target in ["another", "absent"] {
+        let link = at(&format!("link-to-{target}"));
+        std::os::unix::fs::symlink(at(target), &link).unwrap();
+        let output = localdns(&["-conf", &at("Corefile"), "-pidfile", &link]);
+        assert_eq!(output.status.code(), Some(1));
+        assert_one_line(&output, &[&link, "it is a symbolic link, which is not followed; name a file"]);
+    }
+    assert_eq!(fs::read_to_string(at("another")).unwrap(), "precious");
+    assert!(!Path::new(&at("absent")).exists());
+}
+
 /// The program as somebody who may do nothing: nobody, where this is root. Nobody may look into `directory`, but owns nothing there.
 fn unprivileged(test: &str, directory: &Path) -> Option<Command> {
     if !privileged() {
