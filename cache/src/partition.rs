@@ -59,8 +59,9 @@ pub enum Stored {
     Kept(Kind),
     /// It is not kept, and may be passed on as it is.
     Passed,
-    /// It is not kept, for it is a failure (or a denial under `prefer_positive`) where an earlier answer may still be
-    /// served: answer with [`Partition::serve_stale`] instead, and with this one only if that finds nothing any more.
+    /// It is not kept, for it is a failure (under `prefer_positive` anything but an answer) where
+    /// an earlier answer may still be served: answer with [`Partition::serve_stale`] instead, and
+    /// with this one only if that finds nothing any more.
     EarlierIsBetter,
 }
 
@@ -153,7 +154,7 @@ impl Partition {
                 }
                 return Stored::EarlierIsBetter;
             }
-            if verdict == Storability::Failure {
+            if matches!(verdict, Storability::Failure | Storability::Unanswered) {
                 return Stored::Passed;
             }
             earlier = Some(shard.remove(at));
@@ -342,6 +343,7 @@ fn outlasts(spec: &CacheSpec, known: &Entry, verdict: Storability, now: u64) -> 
             Storability::Fleeting(kind) | Storability::Keep { kind, .. } => {
                 prefers_positive && kind == Kind::Denial && known.kind() == Kind::Success
             }
+            Storability::Unanswered => prefers_positive && known.kind() == Kind::Success,
             Storability::Aside => true,
         }
 }

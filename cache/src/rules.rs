@@ -15,8 +15,11 @@ pub(crate) enum Storability {
     Fleeting(Kind),
     /// The upstream failed, and that is not kept.
     Failure,
-    /// It is neither stored nor does it replace an entry: a referral, a truncated answer.
+    /// It is neither stored nor does it replace an entry, for it is not for others.
     Aside,
+    /// Likewise, for it does not answer the question in full: a referral, aliases that lead
+    /// nowhere, a truncated answer.
+    Unanswered,
 }
 
 /// Judges `answer` to `query`. TTLs of what could be kept are clamped in place, each record by itself, be keeping it
@@ -38,14 +41,16 @@ pub(crate) fn judge(spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer) ->
         }
         _ => return Storability::Failure,
     }
-    if answer.flags.has(Flags::TC) || answer.for_one {
-        return Storability::Aside;
+    if answer.flags.has(Flags::TC) {
+        return Storability::Unanswered;
     }
     let kind = match shape(query, answer) {
+        Shape::Records if answer.for_one => return Storability::Aside,
+        _ if answer.for_one => return Storability::Unanswered,
         Shape::Records => Kind::Success,
         Shape::Denial => Kind::Denial,
         Shape::DenialWithoutSoa => return Storability::Fleeting(Kind::Denial),
-        Shape::Elsewhere => return Storability::Aside,
+        Shape::Elsewhere => return Storability::Unanswered,
     };
     if kind == Kind::Denial {
         lower_soa(answer);
@@ -230,10 +235,16 @@ mod tests {
             // RFC 2308, section 5: without SOA not at all.
             ("nxdomain, no SOA", Rcode::NXDOMAIN, 0, &[], Storability::Fleeting(Kind::Denial)),
             ("nothing", Rcode::NOERROR, 0, &[], Storability::Fleeting(Kind::Denial)),
-            ("referral", Rcode::NOERROR, 0, &[ns(60)], Storability::Aside),
-            ("alias to nowhere", Rcode::NOERROR, 0, &[cname("www.example.org.", 60)], Storability::Aside),
-            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Storability::Aside),
-            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Storability::Aside),
+            ("referral", Rcode::NOERROR, 0, &[ns(60)], Storability::Unanswered),
+            (
+                "alias to nowhere",
+                Rcode::NOERROR,
+                0,
+                &[cname("www.example.org.", 60)],
+                Storability::Unanswered,
+            ),
+            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Storability::Unanswered),
+            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Storability::Unanswered),
             ("servfail", Rcode::SERVFAIL, 0, &[], failure),
             ("notimp", Rcode::NOTIMP, 0, &[], failure),
             ("refused", Rcode::REFUSED, 0, &[], Storability::Failure),
@@ -278,7 +289,7 @@ mod tests {
         let ask = Ask::new("www.example.org.", RType::A);
         for (mut answer, verdict) in [
             (ask.addresses(&[60]), Storability::Aside),
-            (ask.nxdomain(60, 60), Storability::Aside),
+            (ask.nxdomain(60, 60), Storability::Unanswered),
             (ask.servfail(), Storability::Failure),
         ] {
             answer.for_one = true;

@@ -65,7 +65,7 @@ pub struct Stale {
     /// FAILURE_RECHECK, how long after a failed refresh nobody tries again for this answer; max 5 min. `None`, the
     /// default: 1 s, doubled by each further failure up to 30 s. 0 lets every query try.
     pub recheck: Option<Duration>,
-    /// `serve_stale_policy prefer_positive`: a denial does not displace a positive answer while that may be served.
+    /// `serve_stale_policy prefer_positive`: only an answer displaces a positive answer while that may be served.
     pub prefer_positive: bool,
 }
 

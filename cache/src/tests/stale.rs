@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wire::{Flags, RType, Rcode};
 
-use crate::support::{Ask, Block};
+use crate::support::{Ask, Block, a, cname, ns};
 use crate::{CacheResult, CacheSpec, Kind, Mode, Stale, Stored};
 
 const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };
@@ -158,8 +158,17 @@ fn an_expired_address_gives_way_to_a_denial_even_if_that_cannot_be_kept() {
 fn prefer_positive_keeps_an_address_over_denials_until_its_window_ends() {
     for mode in [Mode::Immediate, Mode::Verify { timeout: None }] {
         let mut block = expired(Stale { mode, prefer_positive: true, ..Stale::default() });
-        for mut denial in [www().nxdomain(60, 60), www().answer(Rcode::NXDOMAIN, 0, &[]), www().servfail()] {
-            assert_eq!(block.store(&www(), &mut denial), Stored::EarlierIsBetter);
+        let alias = cname("www.example.org.", 60);
+        for (what, mut other) in [
+            ("denial", www().nxdomain(60, 60)),
+            ("denial without SOA", www().answer(Rcode::NXDOMAIN, 0, &[])),
+            ("failure", www().servfail()),
+            ("nothing", www().answer(Rcode::NOERROR, 0, &[])),
+            ("referral", www().answer(Rcode::NOERROR, 0, &[ns(60)])),
+            ("alias to nowhere", www().answer(Rcode::NOERROR, 0, &[alias])),
+            ("truncated", www().answer(Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)])),
+        ] {
+            assert_eq!(block.store(&www(), &mut other), Stored::EarlierIsBetter, "{what}");
         }
         assert_eq!(block.serve_stale(&www()).unwrap().rcode, Rcode::NOERROR);
         assert_eq!(block.lookup(&www()).lookup, stale(false));
@@ -168,6 +177,17 @@ fn prefer_positive_keeps_an_address_over_denials_until_its_window_ends() {
         block.wait(3620.0);
         assert_eq!(block.store(&www(), &mut www().nxdomain(60, 60)), Stored::Kept(Kind::Denial));
         assert_eq!(block.store(&www(), &mut www().addresses(&[20])), Stored::Kept(Kind::Success));
+    }
+}
+
+/// Without the policy what an upstream says last is passed on, and the earlier answer stays for
+/// those who ask next.
+#[test]
+fn a_referral_passes_without_the_policy() {
+    let block = expired(verify(None));
+    for records in [[ns(60)], [cname("www.example.org.", 60)]] {
+        assert_eq!(block.store(&www(), &mut www().answer(Rcode::NOERROR, 0, &records)), Stored::Passed);
+        assert_eq!(block.lookup(&www()).lookup, ASK_FIRST);
     }
 }
 
@@ -193,10 +213,7 @@ fn a_query_without_rd_gets_nothing_expired() {
 fn serve_stale_gives_a_fresh_answer_as_it_is() {
     let block = Block::new(CacheSpec::default());
     assert!(block.serve_stale(&www()).is_none());
-    block.store(
-        &www(),
-        &mut www().answer(Rcode::NOERROR, Flags::RA, &[crate::support::a("www.example.org.", 60)]),
-    );
+    block.store(&www(), &mut www().answer(Rcode::NOERROR, Flags::RA, &[a("www.example.org.", 60)]));
     let seen = block.serve_stale(&www()).unwrap();
     assert_eq!((seen.ttls, seen.ede, seen.flags), (vec![60], vec![], Flags(Flags::RA)));
 }

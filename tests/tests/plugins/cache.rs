@@ -256,6 +256,35 @@ fn a_servfail_never_displaces_a_stale_good_answer() {
 }
 
 #[test]
+fn prefer_positive_gives_way_to_answers_alone() {
+    let upstream = Upstream::start(fresh_ip(), short_lived);
+    let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h verify\nserve_stale_policy prefer_positive\n}";
+    let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+    let names = ["alias", "referral", "nothing", "denial", "truncated", "refused", "answer"];
+    for name in names {
+        assert_eq!(ask(dns.at, &format!("{name}.example"), "A").short(), ["192.0.2.1"], "{name}");
+    }
+    expire(&dns, &upstream);
+    upstream.answer_by(|asked| match asked.name.split('.').next().unwrap() {
+        "alias" => Action::answer(&format!("{} 60 IN CNAME nowhere.example.", asked.name)),
+        "referral" => Action::Reply(Says::default().authority("example. 60 IN NS ns.example.")),
+        "nothing" => Action::Reply(Says::default()),
+        "denial" => Action::nxdomain(SOA),
+        "truncated" => {
+            Action::Reply(Says::answer(&format!("{} 60 IN A 192.0.2.2", asked.name)).flags(0x0200))
+        }
+        "refused" => Action::rcode(5),
+        _ => Action::answer(&format!("{} 60 IN A 192.0.2.2", asked.name)),
+    });
+    for name in names {
+        let expected = if name == "answer" { "192.0.2.2" } else { "192.0.2.1" };
+        for _ in ["asked for", "left alone"] {
+            assert_eq!(ask(dns.at, &format!("{name}.example"), "A").short(), [expected], "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_good_answer_displaces_an_old_denial_for_good() {
     let upstream = Upstream::start(fresh_ip(), |_| {
         Action::nxdomain("example. 1 IN SOA ns.example. host.example. 1 7200 900 86400 1")
