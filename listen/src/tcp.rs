@@ -124,7 +124,7 @@ impl Connection {
         let limits = match self.running.configuration.load().endpoints.get(&self.endpoint) {
             Some(plan) => {
                 if let Some(tls) = &plan.tls {
-                    let Ok(tls) = Tls::new(tls.config()) else { return };
+                    let tls = Tls::new(tls.handshakes());
                     self.tls = Some(Box::new(tls));
                 }
                 plan.timeouts

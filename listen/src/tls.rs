@@ -1,22 +1,31 @@
 //! TLS on a client's connection: records of the socket in, the client's octets out, and back. No I/O: who reads and writes
 //! the socket drives it. What rustls would keep of records that have not come whole is kept here, and counted.
 
+use std::iter;
 use std::sync::Arc;
 
+use plugins::tls::Handshakes;
 use rustls::ServerConfig;
-use rustls::server::UnbufferedServerConnection;
+use rustls::server::{Acceptor, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
 };
 
 /// One connection's TLS.
 pub(crate) struct Tls {
-    connection: UnbufferedServerConnection,
+    stage: Stage,
     /// Records, or messages of the handshake, that have not come whole.
     came: Vec<u8>,
     progress: Progress,
     /// Octets of the client's certificates, which are kept.
     certificates: usize,
+}
+
+#[allow(clippy::large_enum_variant, reason = "nearly every connection becomes the larger one")]
+enum Stage {
+    /// The ClientHello, which decides what the handshake uses, is incomplete.
+    Hello(Handshakes),
+    Chosen(UnbufferedServerConnection),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,9 +45,8 @@ enum Progress {
 pub(crate) struct TlsBroken;
 
 impl Tls {
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, TlsBroken> {
-        let connection = UnbufferedServerConnection::new(config).map_err(|_| TlsBroken)?;
-        Ok(Self { connection, came: Vec::new(), progress: Progress::New, certificates: 0 })
+    pub(crate) fn new(handshakes: Handshakes) -> Self {
+        Self { stage: Stage::Hello(handshakes), came: Vec::new(), progress: Progress::New, certificates: 0 }
     }
 
     /// Takes octets of the socket. What the client says goes to the end of `plain`, what TLS itself has to say to the end of
@@ -63,11 +71,19 @@ impl Tls {
         let mut came = std::mem::take(&mut self.came);
         came.reserve_exact(octets.len());
         came.extend_from_slice(octets);
+        if let Stage::Hello(handshakes) = &self.stage {
+            let Some(config) = choose(handshakes, &came) else {
+                self.came = came;
+                return Ok(());
+            };
+            let connection = UnbufferedServerConnection::new(config).map_err(|_| TlsBroken)?;
+            self.stage = Stage::Chosen(connection);
+        }
+        let Stage::Chosen(connection) = &mut self.stage else { return Err(TlsBroken) };
         let (mut from, mut result) = (0, Ok(()));
         loop {
-            let has_failed = result.is_err();
             let UnbufferedStatus { mut discard, state, .. } =
-                self.connection.process_tls_records(&mut came[from..]);
+                connection.process_tls_records(&mut came[from..]);
             let goes_on = match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
                     while let Some(Ok(record)) = traffic.next_record() {
@@ -104,9 +120,9 @@ impl Tls {
                 }
             };
             from += discard;
-            // After a failure the loop runs once more, to write the alert for the client; the record that failed is not read
-            // again.
-            if has_failed || !goes_on {
+            // After a failure the loop writes what is queued, the alert last. The failed record is
+            // not read again.
+            if !goes_on || result.is_err() && !connection.wants_write() {
                 break;
             }
         }
@@ -117,7 +133,7 @@ impl Tls {
         }
         self.came = came;
         if self.certificates == 0
-            && let Some(certificates) = self.connection.peer_certificates()
+            && let Some(certificates) = connection.peer_certificates()
         {
             self.certificates = certificates.iter().map(|certificate| certificate.len()).sum();
         }
@@ -143,7 +159,9 @@ impl Tls {
             if self.progress == Progress::Broken {
                 return Err(TlsBroken);
             }
-            let UnbufferedStatus { discard, state, .. } = self.connection.process_tls_records(&mut self.came);
+            // The handshake has not begun.
+            let Stage::Chosen(connection) = &mut self.stage else { return Err(TlsBroken) };
+            let UnbufferedStatus { discard, state, .. } = connection.process_tls_records(&mut self.came);
             let written = match state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     grow(out, |room| match data.encode(room) {
@@ -202,6 +220,38 @@ impl Tls {
         self.came.capacity() + self.certificates
     }
 }
+
+/// Chooses what the handshake uses by the ClientHello at the start of these bytes; `None` while it
+/// is incomplete. Anything else is refused by the connection.
+fn choose(handshakes: &Handshakes, octets: &[u8]) -> Option<Arc<ServerConfig>> {
+    // Parses once a record is complete, not at each byte of it.
+    let &[kind, _, _, high, low, ref content @ ..] = octets else { return None };
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    if kind == HANDSHAKE && length <= LARGEST_RECORD && content.len() < length {
+        return None;
+    }
+    let none = || Some(handshakes.of(iter::empty()).clone());
+    let (mut acceptor, mut rest) = (Acceptor::default(), octets);
+    while !rest.is_empty() {
+        if acceptor.read_tls(&mut rest).is_err() {
+            return none();
+        }
+        match acceptor.accept() {
+            Ok(None) => {}
+            Ok(Some(accepted)) => {
+                let hello = accepted.client_hello();
+                return Some(handshakes.of(hello.alpn().into_iter().flatten()).clone());
+            }
+            Err(_) => return none(),
+        }
+    }
+    None
+}
+
+/// The content type of messages of the handshake (RFC 8446, section 5.1).
+const HANDSHAKE: u8 = 22;
+/// Octets of a record's content at most, encrypted or not.
+const LARGEST_RECORD: usize = (1 << 14) + 2048;
 
 type WriteTraffic<'c> = rustls::unbuffered::WriteTraffic<'c, rustls::server::ServerConnectionData>;
 

@@ -36,7 +36,30 @@ enum Secrets {
 struct Loaded {
     files: Files,
     roots: Option<Arc<RootCertStore>>,
-    config: Arc<ServerConfig>,
+    handshakes: Handshakes,
+}
+
+/// What a handshake uses, by the protocols that its client offers by ALPN (RFC 7301).
+#[derive(Debug, Clone)]
+pub struct Handshakes {
+    /// Agrees on `dot`.
+    dot: Arc<ServerConfig>,
+    /// Agrees on none, whatever is offered: clients that offer others are served, too, as in
+    /// CoreDNS.
+    any: Arc<ServerConfig>,
+}
+
+impl Handshakes {
+    fn new(any: ServerConfig) -> Self {
+        let mut dot = any.clone();
+        dot.alpn_protocols = vec![DOT.to_vec()];
+        Self { dot: Arc::new(dot), any: Arc::new(any) }
+    }
+
+    /// For a client that offers these protocols; none where it does not use ALPN.
+    pub fn of<'p>(&self, mut offered: impl Iterator<Item = &'p [u8]>) -> &Arc<ServerConfig> {
+        if offered.any(|protocol| protocol == DOT) { &self.dot } else { &self.any }
+    }
 }
 
 /// What the files hold: certificate, key, authority. Where no authority is named, octets that tell the system's apart.
@@ -69,8 +92,8 @@ impl ServerTls {
     }
 
     /// What a connection that begins now uses.
-    pub fn config(&self) -> Arc<ServerConfig> {
-        self.current.load().config.clone()
+    pub fn handshakes(&self) -> Handshakes {
+        self.current.load().handshakes.clone()
     }
 
     /// Why two blocks cannot share a listener, where they cannot.
@@ -113,7 +136,6 @@ impl Loaded {
         let built = builder.with_single_cert(chain, key);
         let mut config =
             built.map_err(|error| TlsError::of_pair(&settings.certificate, &settings.key, error))?;
-        config.alpn_protocols = vec![b"dot".to_vec()];
         // Sessions are the clients' to keep (RFC 5077), under a key that ends with these files.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -126,7 +148,7 @@ impl Loaded {
         if let Some(keylog) = keylog {
             config.key_log = keylog.clone();
         }
-        Ok(Self { files, roots, config: Arc::new(config) })
+        Ok(Self { files, roots, handshakes: Handshakes::new(config) })
     }
 }
 
@@ -273,6 +295,8 @@ fn told(logger: &Logger, settings: &Settings) {
     logger.info(Some(PLUGIN), &format!("Successfully reloaded {file} with its key"));
 }
 
+/// DNS over TLS, as ALPN names it (RFC 7858, section 3.1; IANA).
+const DOT: &[u8] = b"dot";
 /// How often the files are looked at.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The look that tells of what cannot be used.

@@ -15,7 +15,7 @@ use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property};
 use plugin::spec::{PluginSpec, Written};
 
 pub use client_auth::ClientAuth;
-pub use files::{Certificates, ServerTls};
+pub use files::{Certificates, Handshakes, ServerTls};
 
 const PLUGIN: &str = "tls";
 

@@ -2,9 +2,69 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::version::TLS13;
+use rustls::{AlertDescription, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::limits::hello;
-use super::{Dot, PATIENCE, rcode};
+use super::{Dot, HOST, PATIENCE, rcode};
+
+/// Knows no signature that the server can make, which the server sees once its ServerHello is
+/// written.
+#[derive(Debug)]
+struct Ed25519Alone;
+
+impl ServerCertVerifier for Ed25519Alone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+}
+
+#[test]
+fn a_handshake_that_fails_late_ends_with_an_alert() {
+    let dot = Dot::start("", "", "whoami");
+    let mut client = dot.authority.client_of(HOST, None, &[&TLS13]);
+    let mut config = (*client.config).clone();
+    config.dangerous().set_certificate_verifier(Arc::new(Ed25519Alone));
+    client.config = config.into();
+    let error = dot.open(&client).map(|_| ()).unwrap_err();
+    let found =
+        error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref());
+    let expected = Error::AlertReceived(AlertDescription::HandshakeFailure);
+    assert_eq!(found, Some(&expected), "{error:#}");
+}
 
 #[test]
 fn whoever_breaks_tls_loses_its_connection_and_nothing_panics() {

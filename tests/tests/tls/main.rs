@@ -83,24 +83,30 @@ fn queries_over_tls_are_answered_counted_and_logged_as_coredns_does() {
     assert!(plain.is_closed_by_peer());
 }
 
+/// Clients that offer other protocols alone are served without one, as in CoreDNS.
 #[test]
-fn the_protocol_dot_is_agreed_upon_and_no_other() {
+fn dot_is_agreed_upon_where_it_is_offered() {
     let dot = Dot::start("", "", "whoami");
-    for (offered, agreed) in [
-        (vec![b"dot".to_vec()], true),
-        (vec![b"h2".to_vec(), b"dot".to_vec()], true),
-        (vec![b"h2".to_vec()], false),
-    ] {
-        let mut client = dot.client();
-        let mut config = (*client.config).clone();
-        config.alpn_protocols = offered.clone();
-        client.config = config.into();
-        match dot.open(&client) {
-            Ok(connection) => {
-                assert!(agreed, "{offered:?}");
-                assert_eq!(connection.shown().1, Some(b"dot".to_vec()));
+    let offers = |protocols: &[&[u8]]| protocols.iter().map(|protocol| protocol.to_vec()).collect::<Vec<_>>();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        for (offered, agreed) in [
+            (offers(&[]), None),
+            (offers(&[b"dot"]), Some(b"dot".to_vec())),
+            (offers(&[b"h2", b"dot"]), Some(b"dot".to_vec())),
+            (offers(&[b"h2"]), None),
+            (offers(&[b"h2", b"http/1.1", b"dot2"]), None),
+        ] {
+            let mut client = dot.authority.client_of(HOST, None, &[version]);
+            let mut config = (*client.config).clone();
+            config.alpn_protocols = offered.clone();
+            client.config = config.into();
+            // The second resumes the session of the first.
+            for _ in 0..2 {
+                let mut connection =
+                    dot.open(&client).unwrap_or_else(|error| panic!("{offered:?}: {error:#}"));
+                assert_eq!(connection.shown().1, agreed, "{version:?} {offered:?}");
+                assert_eq!(rcode(&mut connection).unwrap(), 0, "{version:?} {offered:?}");
             }
-            Err(error) => assert!(!agreed, "{offered:?}: {error:#}"),
         }
     }
 }
