@@ -184,6 +184,13 @@ fn a_step_that_answers_is_told_and_nobody_behind_it() {
     for (lines, name, rtype, expected) in [
         ("any", "a.test", RType::ANY, "any: ANY is answered with HINFO (RFC 8482)".to_owned()),
         ("any", "a.test", RType::A, format!("forward: {asks}")),
+        (
+            "chaos",
+            "version.bind",
+            RType::TXT,
+            format!("forward: TXT of class CH is answered with the server's version; {asks}"),
+        ),
+        ("chaos", "a.test", RType::TXT, format!("forward: {asks}")),
         ("acl {\nblock\n}", "a.test", RType::A, "acl: REFUSED: `block` of `acl .` fits every client".to_owned()),
         (
             "acl {\ndrop type HINFO\n}",

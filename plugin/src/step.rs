@@ -24,6 +24,12 @@ pub trait Step: std::fmt::Debug + Send + Sync {
     /// On the way in: changes what is sought, ends the query, or lets it pass.
     fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s>;
 
+    /// Whether it answers queries of other classes than IN, so that the address of its block takes
+    /// them.
+    fn takes_other_classes(&self) -> bool {
+        false
+    }
+
     /// What the step does with such a query, for `explain`: it ends only where it does so whoever the `client` is that is not
     /// known. It changes what is sought as it would for a client.
     fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Explained;

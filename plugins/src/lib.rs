@@ -5,6 +5,7 @@
 
 mod admin_address;
 mod cluster_zone;
+mod host_name;
 mod name_text;
 mod network;
 pub mod setup;
@@ -18,6 +19,7 @@ pub mod autopath;
 pub mod bind;
 pub mod bufsize;
 pub mod cache;
+pub mod chaos;
 pub mod debug;
 pub mod errors;
 pub mod forward;

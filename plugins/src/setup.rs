@@ -150,6 +150,7 @@ pub(crate) mod tests {
         "bind 127.0.0.1",
         "bufsize",
         "cache",
+        "chaos",
         "debug",
         "errors",
         "forward . 192.0.2.53",

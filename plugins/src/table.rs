@@ -6,9 +6,9 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use crate::{
-    acl, any, autopath, bind, bufsize, cache, debug, errors, forward, header, health, hosts, k8s_external,
-    kubernetes, loadbalance, log, r#loop, metadata, minimal, multisocket, nsid, prometheus, ready, reload,
-    rewrite, root, template, timeouts, tls, transfer, whoami,
+    acl, any, autopath, bind, bufsize, cache, chaos, debug, errors, forward, header, health, hosts,
+    k8s_external, kubernetes, loadbalance, log, r#loop, metadata, minimal, multisocket, nsid, prometheus,
+    ready, reload, rewrite, root, template, timeouts, tls, transfer, whoami,
 };
 use plugin::args::Result;
 use plugin::spec::{EnvelopeSpec, PluginSpec, Role, SourceSpec, StepSpec, Written};
@@ -132,7 +132,7 @@ pub static PLUGINS: &[Plugin] = &[
     absent("dns64"),
     absent("siit"),
     step("any", any::read),
-    absent("chaos"),
+    step("chaos", chaos::read),
     step("loadbalance", loadbalance::read),
     absent("tsig"),
     step("rewrite", rewrite::read),

@@ -151,6 +151,12 @@ impl Pipeline {
         self.forwarding.is_some()
     }
 
+    /// Whether something in this block answers queries of other classes than IN: `forward`, or a
+    /// step such as `chaos`.
+    pub fn takes_other_classes(&self) -> bool {
+        self.forwards() || self.steps.iter().any(|step| step.takes_other_classes())
+    }
+
     /// Which plugin would end such a query, and why: in the order in which they are asked.
     pub fn explain(&self, sought: &mut Sought<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();

@@ -16,7 +16,7 @@ pub struct Route {
     zones: HashTable<Arc<ServedZone>>,
     /// Bit n: some zone below the root has n labels (127 stands for more, too). Lengths without a zone cost no lookup.
     lengths: u128,
-    /// Whether classes other than IN pass: some block on this address forwards.
+    /// Whether classes other than IN pass: some block on this address answers them.
     other_classes: bool,
 }
 
@@ -25,7 +25,7 @@ impl Route {
     pub fn new(zones: impl IntoIterator<Item = Arc<ServedZone>>) -> Self {
         let mut route = Self::default();
         for zone in zones {
-            route.other_classes |= zone.block.pipeline.forwards();
+            route.other_classes |= zone.block.pipeline.takes_other_classes();
             if zone.zone == Name::ROOT {
                 route.root = Some(zone);
                 continue;

@@ -108,10 +108,11 @@ fn each_address_has_zones_of_its_own() {
 }
 
 #[test]
-fn other_classes_pass_only_where_some_block_of_the_address_forwards() {
+fn other_classes_pass_where_a_block_answers_them() {
     let scene = scene(&[
-        ("example.org", "bind 127.0.0.1 127.0.0.2\nwhoami"),
+        ("example.org", "bind 127.0.0.1 127.0.0.2 127.0.0.3\nwhoami"),
         (".", "bind 127.0.0.2\nforward . 192.0.2.53"),
+        ("hostname.bind", "bind 127.0.0.3\nchaos"),
     ]);
     let refused = Failure::Class.to_string();
     for (at, class, zone) in [
@@ -120,6 +121,7 @@ fn other_classes_pass_only_where_some_block_of_the_address_forwards() {
         ("127.0.0.1:53", Class::ANY, &refused),
         ("127.0.0.2:53", Class::CH, "example.org."),
         ("127.0.0.2:53", Class::ANY, "example.org."),
+        ("127.0.0.3:53", Class::CH, "example.org."),
     ] {
         assert_eq!(found(route(&scene, at), "example.org", RType::A, class), zone, "{class} at {at}");
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use corefile::Directive;
 use wire::{OPTION_NSID, OptionBytes, Query};
 
+use crate::host_name::host_name;
 use plugin::args::{Result, bad, no_block, once};
 use plugin::envelope::WritesOptions;
 use plugin::spec::{BuildContext, EnvelopeSpec, Written};
@@ -52,14 +53,6 @@ impl WritesOptions for Identifier {
 
     fn most_octets(&self) -> usize {
         OPTION_HEAD + self.0.len()
-    }
-}
-
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim() {
-        "" => "localhost".to_owned(),
-        name => name.to_owned(),
     }
 }
 

@@ -3,6 +3,7 @@
 mod case;
 mod cluster;
 mod hits;
+mod made;
 mod rewritten;
 
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ pub(crate) fn find(case: &Case<'_>, difference: &Difference) -> Option<&'static 
 
 /// All of them. The first that matches names a difference.
 pub(crate) fn all() -> impl Iterator<Item = &'static Allowed> {
-    ALLOWED.iter().chain(hits::ALLOWED).chain(rewritten::ALLOWED).chain(cluster::ALLOWED)
+    ALLOWED.iter().chain(made::ALLOWED).chain(hits::ALLOWED).chain(rewritten::ALLOWED).chain(cluster::ALLOWED)
 }
 
 const ALLOWED: &[Allowed] = &[

@@ -293,6 +293,30 @@ pub(crate) fn two_opt(zone: &str) -> Vec<Query> {
     vec![raw("two opt", bytes, false)]
 }
 
+/// The names that `chaos` answers, and what is near them.
+pub(crate) fn chaos() -> Vec<Query> {
+    let mut queries = Vec::new();
+    for name in [
+        "version.bind",
+        "Version.Server",
+        "authors.bind",
+        "hostname.bind",
+        "id.server",
+        "x.version.bind",
+        "bind",
+    ] {
+        for rtype in ["TXT", "A", "ANY"] {
+            for class in [1, 3, 255] {
+                let ask = Ask::new(name, rtype).class(class);
+                queries.push(udp(&format!("chaos {name} {rtype} {class}"), &ask));
+                queries.push(udp(&format!("chaos {name} {rtype} {class} do"), &ask.clone().dnssec_ok()));
+                queries.push(tcp(&format!("chaos {name} {rtype} {class} tcp"), &[ask.rd(false)]));
+            }
+        }
+    }
+    queries
+}
+
 /// What the hosts file of every setup holds, and what it nearly holds.
 pub(crate) fn hosts() -> Vec<Query> {
     let mut queries = Vec::new();

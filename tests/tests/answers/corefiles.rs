@@ -2,7 +2,7 @@
 
 use tests::{Ask, fixtures};
 
-use crate::battery::{full, hosts, short, two_opt, udp};
+use crate::battery::{chaos, full, hosts, short, two_opt, udp};
 use crate::exchange::Query;
 use crate::run::Setup;
 
@@ -77,7 +77,10 @@ pub(crate) fn properties() -> Vec<Setup> {
         setups.push(counted(&directives, block(&directives), queries.collect()));
     }
     for directives in ROWS {
-        let queries = [short("."), hosts(), templates()].concat();
+        let mut queries = [short("."), hosts(), templates()].concat();
+        if directives.starts_with("chaos") {
+            queries.extend(chaos());
+        }
         setups.push(counted(directives, block(directives), queries));
     }
     for text in BLOCKS {
@@ -91,7 +94,7 @@ pub(crate) fn properties() -> Vec<Setup> {
         ]
         .map(short)
         .concat();
-        setups.push(counted(text, (*text).to_owned(), [queries, hosts()].concat()));
+        setups.push(counted(text, (*text).to_owned(), [queries, hosts(), chaos()].concat()));
     }
     setups
 }
@@ -154,6 +157,10 @@ fn templates() -> Vec<Query> {
 /// Directives in a block of the root zone.
 const ROWS: &[&str] = &[
     "any\nwhoami",
+    "chaos\nwhoami",
+    "chaos v1\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
+    "chaos \"v 1\" one@example\nrewrite class CH IN\nacl {\nfilter type TXT\n}\ncache\nforward . @UP@",
+    "chaos a\\046\\b one@example\ntemplate CH A tpl.test {\nanswer \"{{ .Name }} 60 CH TXT a\"\n}",
     "any\nrewrite type ANY A\nacl {\nblock\n}\nhosts @DIR@/hosts {\nfallthrough\n}\ncache\nforward . @UP@",
     "minimal\nforward . @UP@",
     "minimal\nwhoami",
@@ -241,6 +248,7 @@ const ROWS: &[&str] = &[
 
 /// Several blocks.
 const BLOCKS: &[&str] = &[
+    "version.bind:@PORT@ version.server:@PORT@ authors.bind:@PORT@ hostname.bind:@PORT@ id.server:@PORT@ {\nbind @IP@\nchaos v1 one@example\n}\nexample.org:@PORT@ {\nbind @IP@\nwhoami\n}\n",
     "example.org:@PORT@ {\nbind @IP@\nwhoami\n}\nsub.example.org:@PORT@ {\nbind @IP@\nforward . @UP@\n}\n",
     "example.org:@PORT@ sub.example.org:@PORT@ example.net:@PORT@ {\nbind @IP@\ncache 60\nforward . @UP@\n}\n.:@PORT@ {\nbind @IP@\nwhoami\n}\n",
     "EXAMPLE.org:@PORT@ {\nbind @IP@\nhosts @DIR@/hosts {\nfallthrough\n}\nwhoami\n}\n192.0.2.0/24:@PORT@ {\nbind @IP@\nforward . @UP@\n}\n",

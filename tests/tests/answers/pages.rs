@@ -1,4 +1,4 @@
-//! The server blocks on CoreDNS's own pages of `acl`, `any`, `header`, `loadbalance`, `minimal` and `rewrite`, asked what they are about. Those of `tls` are beside the others in `corefiles.rs`.
+//! The server blocks on CoreDNS's own pages of `acl`, `any`, `chaos`, `header`, `loadbalance`, `minimal` and `rewrite`, asked what they are about. Those of `tls` are beside the others in `corefiles.rs`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tests::{Ask, skip};
 
-use crate::battery::{tcp, udp, under};
+use crate::battery::{chaos, tcp, udp, under};
 use crate::corefiles::{block, counted};
 use crate::exchange::Query;
 use crate::run::Setup;
@@ -31,7 +31,11 @@ pub(crate) fn pages() -> Vec<Setup> {
     for (zone, directives) in WHOLE {
         let text = block(directives).replace(".:@PORT@", &format!("{zone}:@PORT@"));
         let names = ["a.x", "cname.x", "nx.x", "extra.x", "heard.x"].map(|label| under(zone, label));
-        setups.push(counted(directives, text, names.iter().flat_map(|name| about(name)).collect()));
+        let mut queries: Vec<Query> = names.iter().flat_map(|name| about(name)).collect();
+        if directives.starts_with("chaos") {
+            queries.extend(chaos());
+        }
+        setups.push(counted(directives, text, queries));
     }
     for (directives, names) in BLOCKS {
         for source in
@@ -80,6 +84,7 @@ const ACL: &[(&str, &str, bool)] = &[
 /// `file`; those of `tls` for gRPC, HTTPS, `file` and ACME.
 const WHOLE: &[(&str, &str)] = &[
     ("example.org", "whoami\nany"),
+    (".", "chaos CoreDNS-001 info@coredns.io"),
     ("example.org", "whoami\nforward . @UP@\nminimal"),
     (".", "header {\nresponse set ra\n}"),
     (".", "header {\nresponse set ra aa\nresponse clear rd\n}"),
@@ -193,7 +198,7 @@ fn every_line_of_coredns_own_pages_is_asked_about() {
     let texts = texts.chain(BLOCKS.iter().map(|(text, _)| text));
     let asked: HashSet<String> = texts.flat_map(|text| text.lines()).map(words).collect();
     let mut count = 0;
-    for plugin in ["acl", "any", "header", "loadbalance", "minimal", "rewrite"] {
+    for plugin in ["acl", "any", "chaos", "header", "loadbalance", "minimal", "rewrite"] {
         let Ok(page) = fs::read_to_string(format!("{plugins}/{plugin}/README.md")) else {
             return skip(test, "CoreDNS's source is not in the module cache of go");
         };
@@ -223,6 +228,7 @@ const THEIRS: &[&str] = &[
     "filter",
     "drop",
     "any",
+    "chaos",
     "header",
     "response",
     "query",

@@ -35,6 +35,38 @@ fn nsid_is_told_to_those_who_ask() {
     assert_eq!(Ask::new("a.example", "A").nsid().of(dns.at).option(3), Some(host.trim().as_bytes()));
 }
 
+/// As on OpenShift: the only block of the address is for the host's name.
+#[test]
+fn chaos_answers_class_ch_beside_other_blocks() {
+    let (ip, port) = (fresh_ip(), port());
+    let _server = Server::start(&format!(
+        "hostname.bind:{port} {{\nbind {ip}\nchaos\n}}\nbind:{port} {{\nbind {ip}\nchaos \"node 7\" b@example a@example\nwhoami\n}}\nexample:{port} {{\nbind {ip}\nwhoami\n}}"
+    ));
+    let at = (ip, port).into();
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let host = format!("\"{}\"", host.trim());
+    for (name, class, texts) in [
+        ("hostname.bind", 3, &[&*host][..]),
+        ("Version.Bind", 3, &["\"node 7\""]),
+        ("authors.bind", 3, &["\"a@example\"", "\"b@example\""]),
+        ("version.bind", 1, &[]),
+        ("x.example", 3, &[]),
+    ] {
+        for tcp in [false, true] {
+            let ask = Ask::new(name, "TXT").class(class);
+            let reply = if tcp { ask.tcp() } else { ask }.of(at);
+            assert_eq!(reply.status(), "NOERROR", "{name}");
+            let told: Vec<_> = reply.answers.iter().map(|rr| &*rr.data).collect();
+            assert_eq!(told, texts, "{name}");
+            let owners =
+                reply.answers.iter().all(|rr| rr.name == format!("{name}.") && rr.class == 3 && rr.ttl == 0);
+            assert!(owners, "{name}: {:?}", reply.answers);
+        }
+    }
+    assert_eq!(Ask::new("version.server", "TXT").class(3).of(at).status(), "REFUSED", "no block has it");
+    assert_eq!(Ask::new("hostname.bind", "A").class(3).of(at).status(), "SERVFAIL", "no plugin answers it");
+}
+
 #[test]
 fn an_upstream_that_is_ourselves_is_refused_at_start() {
     let (ip, port) = (fresh_ip(), port());
