@@ -196,10 +196,12 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 Inward::Silence => return Ok(End::Silence),
             }
         }
+        let is_from_below = ended.is_none();
         let (mut message, failure) = match ended {
             Some(ended) => ended,
             None => self.below(zone, &sought.query())?,
         };
+        let told_below = (is_from_below && failure.is_none()).then_some(message.rcode);
         // What was sought without RD, or with it, is told to a client that may have asked otherwise.
         message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
         // An answer to another question, or its denial, authenticates nothing of the one that was asked.
@@ -216,6 +218,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             {
                 return Err(Missing);
             }
+        }
+        if told_below != Some(Rcode::NOERROR) {
+            tell_from_referral(&mut message, zone.block.pipeline.forwards());
         }
         Ok(End::Told(message, failure))
     }
@@ -434,6 +439,18 @@ impl Wishes for Evaluation<'_, '_> {
 
     fn count_when_told(&mut self, counter: &Arc<PerThread>) {
         self.counts.push(counter.clone());
+    }
+}
+
+/// Sets RA, or AA where the block does not forward, in a NODATA of our own without either.
+///
+/// glibc and Go take NOERROR with neither flag, without answer and additional records, for a lame
+/// server's referral: they ask their next server, which may answer what `acl filter` keeps back, or
+/// report a temporary failure.
+fn tell_from_referral(message: &mut Message, forwards: bool) {
+    let has_records = message.records.iter().any(|rr| rr.section != Section::Authority);
+    if message.rcode == Rcode::NOERROR && !has_records && message.flags & (Flags::AA | Flags::RA) == 0 {
+        message.flags |= if forwards { Flags::RA } else { Flags::AA };
     }
 }
 

@@ -42,6 +42,7 @@ pub enum Action {
 pub struct Says {
     rcode: u16,
     flags: u16,
+    cleared: u16,
     sections: [Vec<Vec<u8>>; 3],
     options: Vec<u8>,
     plain: bool,
@@ -100,6 +101,12 @@ impl Says {
         self
     }
 
+    /// Header flags that are not set, such as RA 0x0080.
+    pub fn without_flags(mut self, flags: u16) -> Self {
+        self.cleared |= flags;
+        self
+    }
+
     /// An EDNS option.
     pub fn option(mut self, code: u16, data: &[u8]) -> Self {
         let length = u16::try_from(data.len()).expect("an option fits its length");
@@ -132,8 +139,11 @@ impl Says {
         let count = |n: usize| u16::try_from(self.sections[n].len()).expect("a section fits its count");
         let edns = asked.edns.as_ref().filter(|_| !self.plain);
         let counts = [1, count(0), count(1), count(2) + u16::from(edns.is_some())];
-        let mut bytes =
-            header(asked.id, 0x8080 | asked.flags & 0x0110 | self.flags | self.rcode & 0xf, counts);
+        let mut bytes = header(
+            asked.id,
+            (0x8080 | asked.flags & 0x0110 | self.flags) & !self.cleared | self.rcode & 0xf,
+            counts,
+        );
         let end = question_end(&asked.bytes).expect("the query was decoded before");
         bytes.extend(&asked.bytes[12..end]);
         if self.upper {

@@ -8,6 +8,7 @@ mod autopath;
 mod cache;
 mod hosts;
 mod log;
+mod nodata;
 mod options;
 mod scrape;
 mod targets;
