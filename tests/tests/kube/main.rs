@@ -5,6 +5,7 @@ mod bad_input;
 mod causes;
 mod container;
 mod deployed;
+mod distributions;
 mod gone;
 mod kept;
 mod kube_dns;

@@ -1,0 +1,197 @@
+//! The Corefiles that distributions write: each is checked as it is, and started beside an API, a
+//! cluster's DNS and upstreams.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+use tests::kube::{NAMESPACES, Object, SERVICES, ScriptedCluster};
+use tests::{
+    Action, Ask, Asked, Authority, Options, Says, Server, Upstream, assert_contains, binary, eventually,
+    isolated, isolated_for, output, run, tempdir, wire, within,
+};
+
+/// The Corefile of a distribution, where it listens, and what it answers: name, type, the status
+/// and the data of its answers.
+type Case = (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
+
+const EVERYWHERE: &str = "127.0.0.1:53";
+/// What a cluster's DNS answers.
+const CLUSTER: &[(&str, &str, &str)] = &[
+    ("kubernetes.default.svc.cluster.local", "A", "NOERROR 10.96.0.1"),
+    ("absent.default.svc.cluster.local", "A", "NXDOMAIN"),
+    ("1.0.96.10.in-addr.arpa", "PTR", "NOERROR kubernetes.default.svc.cluster.local."),
+    ("www.example.com", "A", "NOERROR 192.0.2.80"),
+];
+
+const CASES: &[Case] = &[
+    (
+        "aks-coredns",
+        EVERYWHERE,
+        &[
+            ("x.reddog.microsoft.com", "A", "NXDOMAIN"),
+            ("a.b.c.d.internal.cloudapp.net", "A", "NXDOMAIN"),
+            ("c.d.internal.cloudapp.net", "A", "NOERROR 192.0.2.80"),
+        ],
+    ),
+    ("autopath-eks", EVERYWHERE, &[]),
+    (
+        "gardener",
+        "127.0.0.1:8053",
+        &[
+            ("kubernetes.default.svc.cluster.local.svc.cluster.local", "A", "NOERROR 10.96.0.1"),
+            ("api.gardener.cloud.svc.cluster.local", "A", "NOERROR 192.0.2.80"),
+        ],
+    ),
+    ("k0s", EVERYWHERE, &[]),
+    ("k3s", EVERYWHERE, &[("node-1.example.org", "A", "NOERROR 192.0.2.77")]),
+    ("kops", EVERYWHERE, &[]),
+    ("kops-nodelocaldns", "169.254.20.10:53", &[]),
+    ("kubernetes-addon", EVERYWHERE, &[]),
+    ("kubespray", EVERYWHERE, &[("www.example.io", "A", "NOERROR 192.0.2.80")]),
+    ("kubespray-nodelocaldns", "169.254.25.10:53", &[]),
+    ("microk8s", EVERYWHERE, &[]),
+    ("minikube", EVERYWHERE, &[("host.minikube.internal", "A", "NOERROR 192.168.49.1")]),
+    ("openshift-dns-operator", "127.0.0.1:5353", &[("www.corp.example", "A", "NOERROR 192.0.2.82")]),
+    ("talos", EVERYWHERE, &[]),
+];
+
+/// A Corefile that needs what is not here, and its error.
+const REFUSED: &[(&str, &str)] =
+    &[("kops-ipv6", ":21:9: the directive `dns64` of CoreDNS is not built yet;")];
+
+/// In a network of its own: the machine's may have an address that a Corefile names as an upstream.
+#[test]
+fn corefiles_of_distributions_are_checked() {
+    isolated(|| {
+        let refused = REFUSED.iter().map(|(name, _)| *name);
+        let known: BTreeSet<&str> = CASES.iter().map(|(name, ..)| *name).chain(refused).collect();
+        let files = fs::read_dir(path("").parent().expect("it has one")).expect("the fixtures are there");
+        let names: BTreeSet<String> = files
+            .map(|file| file.expect("it can be read").path())
+            .map(|file| file.file_stem().expect("a name").to_string_lossy().into_owned())
+            .collect();
+        assert_eq!(names.iter().map(String::as_str).collect::<BTreeSet<_>>(), known, "each file has a row");
+        // As every node has one.
+        fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").expect("a file of its own");
+        for name in known {
+            let mut command = Command::new(binary());
+            command.args(["check", "-conf"]).arg(path(name));
+            let said = output(command, PATIENCE);
+            let why = String::from_utf8_lossy(&said.stderr).into_owned();
+            let refused = REFUSED.iter().find(|(refused, _)| *refused == name);
+            assert_eq!(said.status.success(), refused.is_none(), "{name}: {why}");
+            if let Some((_, error)) = refused {
+                assert_contains!(why, format!("{name}.corefile{error}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn corefiles_of_distributions_answer() {
+    isolated_for(Duration::from_secs(300), || {
+        run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        wire(OUTSIDE, 2);
+        let authority = Authority::new();
+        let trusted = tempdir();
+        let roots = authority.write(trusted.path());
+        for address in UPSTREAMS {
+            run("ip", &["-n", OUTSIDE, "addr", "add", &format!("{address}/32"), "dev", "lo"]);
+            run("ip", &["route", "replace", &format!("{address}/32"), "via", "10.2.0.2"]);
+        }
+        let outside = move || {
+            let plain = UPSTREAMS.into_iter().chain([Ipv4Addr::new(10, 2, 0, 2)]);
+            let mut all: Vec<_> =
+                plain.map(|ip| Upstream::at(SocketAddr::from((ip, 53)), upstream)).collect();
+            let tls = SocketAddr::from(([192, 0, 2, 1], 853));
+            all.push(Upstream::tls(tls, &authority, "dns.corp.example", upstream));
+            all
+        };
+        let _upstreams = within(OUTSIDE, outside).join().expect("they start");
+        fs::write("/etc/resolv.conf", "nameserver 10.2.0.2\n").expect("a file of its own");
+        fs::create_dir_all("/etc/coredns").expect("a directory of its own");
+        fs::write("/etc/coredns/NodeHosts", "192.0.2.77 node-1.example.org\n").expect("a file of its own");
+        let cluster = ScriptedCluster::start(objects(), false);
+        for (name, at, more) in CASES {
+            let text = fs::read_to_string(path(name)).expect("the fixture is there");
+            let text =
+                text.replace("ip6.arpa {\n", &format!("ip6.arpa {{\nendpoint {}\n", cluster.api.url()));
+            let options = Options::default().env("SSL_CERT_FILE", &roots.to_string_lossy());
+            let _server = Server::start_with(&text, options);
+            let at: SocketAddr = at.parse().expect("an address");
+            eventually(&format!("the cluster in {name}"), PATIENCE, || {
+                (answer(at, Ask::new(CLUSTER[0].0, "A")) == CLUSTER[0].2).then_some(())
+            });
+            for (asked, rtype, expected) in CLUSTER.iter().chain(*more) {
+                assert_eq!(answer(at, Ask::new(asked, rtype)), *expected, "{name}: {asked} {rtype}");
+                assert_eq!(
+                    answer(at, Ask::new(asked, rtype).tcp()),
+                    *expected,
+                    "{name}: {asked} {rtype}, TCP"
+                );
+            }
+            if text.contains("chaos") {
+                let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host has a name");
+                let expected = format!("NOERROR \"{}\"", host.trim());
+                assert_eq!(answer(at, Ask::new("hostname.bind", "TXT").class(3)), expected, "{name}");
+            }
+        }
+    });
+}
+
+fn path(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/corefiles/distributions");
+    directory.join(format!("{name}.corefile"))
+}
+
+fn answer(at: SocketAddr, ask: Ask) -> String {
+    let reply = ask.of(at);
+    let data = reply.answers.iter().map(|record| format!(" {}", record.data));
+    reply.status().to_owned() + &data.collect::<String>()
+}
+
+fn objects() -> Vec<Object> {
+    let metadata = json!({"name": "kubernetes", "namespace": "default", "resourceVersion": "2"});
+    let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]});
+    vec![
+        (NAMESPACES, json!({"metadata": {"name": "default", "resourceVersion": "1"}})),
+        (SERVICES, json!({"metadata": metadata, "spec": spec})),
+    ]
+}
+
+/// Every upstream: the node's, a public one, that of a company, and the cluster's DNS behind a
+/// node's cache.
+fn upstream(asked: &Asked) -> Action {
+    let is_in = |zone: &str| asked.name.ends_with(zone);
+    match (asked.name.as_str(), asked.rtype) {
+        ("kubernetes.default.svc.cluster.local.", 1) => {
+            Action::answer(&format!("{} 30 IN A 10.96.0.1", asked.name))
+        }
+        ("1.0.96.10.in-addr.arpa.", 12) => {
+            Action::answer(&format!("{} 30 IN PTR kubernetes.default.svc.cluster.local.", asked.name))
+        }
+        ("www.example.com.", 1) => Action::answer("www.example.com. 60 IN A 192.0.2.80"),
+        (name, 1) if is_in(".corp.example.") => Action::answer(&format!("{name} 60 IN A 192.0.2.82")),
+        (name, 1) if is_in("d.internal.cloudapp.net.") || is_in(".gardener.cloud.") => {
+            Action::answer(&format!("{name} 60 IN A 192.0.2.80"))
+        }
+        _ => Action::Reply(Says::nxdomain(". 300 IN SOA a.test. host.test. 1 7200 900 86400 20")),
+    }
+}
+
+const OUTSIDE: &str = "outside";
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Addresses outside that the Corefiles name.
+const UPSTREAMS: [Ipv4Addr; 6] = [
+    Ipv4Addr::new(8, 8, 8, 8),
+    Ipv4Addr::new(8, 8, 4, 4),
+    Ipv4Addr::new(10, 233, 0, 3),
+    Ipv4Addr::new(100, 64, 0, 10),
+    Ipv4Addr::new(192, 0, 2, 1),
+    Ipv4Addr::new(192, 0, 2, 2),
+];
