@@ -119,15 +119,17 @@ fn resolved(servers: &[Ipv4Addr]) -> Option<Killed> {
         return None;
     }
     let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
-    fs::create_dir_all("/etc/systemd").unwrap();
+    fs::create_dir_all("/etc/systemd").expect("an /etc of its own");
     let settings = "LLMNR=no\nMulticastDNS=no\nDNSSEC=no\nCache=no\nFallbackDNS=\n";
-    fs::write("/etc/systemd/resolved.conf", format!("[Resolve]\nDNS={}\n{settings}", servers.join(" ")))
-        .unwrap();
+    let settings = format!("[Resolve]\nDNS={}\n{settings}", servers.join(" "));
+    fs::write("/etc/systemd/resolved.conf", settings).expect("an /etc of its own");
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     if !users.contains("systemd-resolve:") {
-        fs::write("/etc/passwd", users + "systemd-resolve:x:0:0::/:/bin/false\n").unwrap();
+        let user = "systemd-resolve:x:0:0::/:/bin/false\n";
+        fs::write("/etc/passwd", users + user).expect("an /etc of its own");
     }
-    Some(Killed(Command::new(program).stderr(Stdio::null()).spawn().unwrap()))
+    let resolved = Command::new(program).stderr(Stdio::null()).spawn();
+    Some(Killed(resolved.expect("it can be started")))
 }
 
 /// A process that is killed with its value.
