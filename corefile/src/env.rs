@@ -1,5 +1,7 @@
 //! Environment variables inside a word.
 
+use std::cell::Cell;
+
 /// Gives the value of an environment variable, `None` when it is unset.
 pub(crate) type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
 
@@ -12,6 +14,8 @@ pub(crate) struct Substituted {
     pub(crate) text: String,
     /// The first variable that is unset and has no default.
     pub(crate) unset: Option<String>,
+    /// Whether the text holds something of the environment.
+    pub(crate) has_value: bool,
 }
 
 /// Replaces `{%NAME%}`, then `{$NAME}` and `{$NAME:default}`; `None` when the word holds neither.
@@ -24,6 +28,12 @@ pub(crate) fn substitute(text: &str, env: Env<'_>, max_bytes: usize) -> Result<O
     if !text.contains("{$") && !text.contains("{%") {
         return Ok(None);
     }
+    let has_value = Cell::new(false);
+    let env = |name: &str| {
+        let value = env(name);
+        has_value.set(has_value.get() || value.as_ref().is_some_and(|value| !value.is_empty()));
+        value
+    };
     let mut unset = None;
     let mut wanted = |name: &str| {
         let value = env(name);
@@ -37,7 +47,7 @@ pub(crate) fn substitute(text: &str, env: Env<'_>, max_bytes: usize) -> Result<O
         Some((name, default)) => env(name).unwrap_or_else(|| default.to_owned()),
         None => wanted(reference),
     })?;
-    Ok(Some(Substituted { text, unset }))
+    Ok(Some(Substituted { text, unset, has_value: has_value.get() }))
 }
 
 /// Replaces what stands between `open` and `close`. An empty reference or one without end ends the search: the rest
@@ -123,6 +133,20 @@ mod tests {
         ] {
             let got = substitute(text, &env, 100).unwrap().and_then(|got| got.unset);
             assert_eq!(got.as_deref(), unset, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_of_the_environment_are_noticed() {
+        for (text, has_value) in [
+            ("{$A}", true),
+            ("{%A%}", true),
+            ("{$UNSET}{$A}", true),
+            ("{$EMPTY}", false),
+            ("{$UNSET:default}", false),
+        ] {
+            let got = substitute(text, &env, 100).unwrap().is_some_and(|got| got.has_value);
+            assert_eq!(got, has_value, "{text}");
         }
     }
 

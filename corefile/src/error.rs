@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::kind::Kind;
 use crate::location::Location;
 
 /// Why a text is no Corefile. The place is told by [`Located`](crate::Located).
@@ -268,6 +269,86 @@ pub enum Warning {
         /// Its first key.
         first: String,
     },
+}
+
+impl Kind for SyntaxError {
+    fn kind(&self) -> String {
+        match self {
+            Self::Unreadable { reason, .. } => format!("the file cannot be read: {}", told(*reason)),
+            Self::IsDirectory { .. } => "expected a file, found a directory; name the file in it".to_owned(),
+            Self::NotAFile { found, .. } => format!("expected a file, found {found}"),
+            Self::FileTooLarge { limit_bytes, .. } => {
+                format!("the file is too large: expected at most {limit_bytes} bytes")
+            }
+            Self::CloseInLine { .. } => "found `}` after a word, expected it on a line of its own".to_owned(),
+            Self::TextAfterClose { .. } => "found a word after `}`, expected the end of the line".to_owned(),
+            Self::GluedBrace { .. } => "expected the brace as a word of its own".to_owned(),
+            Self::KeyInsideBlock { begun, .. } => {
+                format!("found a key, expected a directive or `}}`: the block begun at {begun} is not closed")
+            }
+            Self::DirectiveBeforeBlock { begun, .. } => {
+                format!("found a key, expected a directive: the line at {begun} is in no server block")
+            }
+            Self::UnknownScheme { .. } => {
+                "unknown scheme, expected dns, tls, grpc, https, https3 or quic".to_owned()
+            }
+            Self::BadPort { .. } => "bad port, expected a number from 0 to 65535".to_owned(),
+            Self::AddressAsZone { .. } => "found an address, expected a zone or a network".to_owned(),
+            Self::BadMask { max, .. } => format!("bad network mask, expected a number from 0 to {max}"),
+            Self::NoZone { .. } => "expected a zone such as `.` before the port".to_owned(),
+            Self::EmptyLabel { .. } => "the zone has an empty label".to_owned(),
+            Self::LabelTooLong { octets, .. } => {
+                format!("the zone has a label of {octets} octets, expected at most 63")
+            }
+            Self::ZoneTooLong { octets, .. } => {
+                format!("the zone is {octets} octets long, expected at most 255")
+            }
+            Self::BadEscape { .. } => {
+                "the zone has a bad escape, expected `\\` and a character or three digits up to 255"
+                    .to_owned()
+            }
+            Self::SnippetWithoutBody { .. } => "expected `{` after the snippet".to_owned(),
+            Self::SnippetRedefined { first, .. } => format!("the snippet is already defined at {first}"),
+            Self::ImportExtraWord { .. } => "expected one snippet, file or pattern after `import`".to_owned(),
+            Self::ImportNotFound { .. } => {
+                "found no snippet above and no file for this import; define it above, or put the file there"
+                    .to_owned()
+            }
+            Self::PatternTooWide { .. } => {
+                "bad pattern, expected at most one `*` and one `?`, and no `[`".to_owned()
+            }
+            Self::ImportCycle { .. } => "what is imported imports itself".to_owned(),
+            Self::TooManyBytes { .. }
+            | Self::TooManyWords { .. }
+            | Self::NotUtf8
+            | Self::Nul
+            | Self::UnclosedQuote
+            | Self::UnclosedBrace
+            | Self::ExtraClose
+            | Self::StrayOpen
+            | Self::NestedTooDeep { .. }
+            | Self::EmptyName
+            | Self::NoKey
+            | Self::EmptyKey
+            | Self::NoKeyAfterComma { .. }
+            | Self::ImportWithoutTarget
+            | Self::TooManySnippetImports { .. }
+            | Self::TooManyFileImports { .. } => self.to_string(),
+        }
+    }
+}
+
+impl Kind for Warning {
+    fn kind(&self) -> String {
+        match self {
+            Self::ZoneSyntax { .. } => "the zone does not follow RFC 1035's preferred syntax",
+            Self::NoMatch { .. } => "no file matches the pattern",
+            Self::BlockWithoutBraces { .. } => {
+                "a server block without braces begins here, expected them where a file has several blocks"
+            }
+        }
+        .to_owned()
+    }
 }
 
 /// What the system says about a file, with what to do about it where that is known.

@@ -30,7 +30,7 @@ enum Frame {
     /// The words of a file or snippet that are not yet read, and whether one is.
     Words { origin: Origin, tokens: vec::IntoIter<Token>, begun: bool },
     /// Files that one `import` names, each opened when its turn comes.
-    Files { import: Location, paths: vec::IntoIter<PathBuf> },
+    Files { import: Location, written: Option<PathBuf>, paths: vec::IntoIter<PathBuf> },
 }
 
 #[derive(PartialEq, Eq)]
@@ -87,10 +87,10 @@ impl<'e> Stream<'e> {
                     }
                     self.frames.pop();
                 }
-                Frame::Files { import, paths } => match paths.next() {
+                Frame::Files { import, written, paths } => match paths.next() {
                     Some(path) => {
-                        let import = import.clone();
-                        self.push_file(path, &import)?;
+                        let (import, written) = (import.clone(), written.clone());
+                        self.push_file(path, written, &import)?;
                     }
                     None => {
                         self.frames.pop();
@@ -124,9 +124,9 @@ impl<'e> Stream<'e> {
                 return Err(Located::new(&word.at, SyntaxError::Nul));
             }
             Ok(Some(with)) => {
-                word.text = with.text;
-                if let Some(variable) = with.unset {
-                    word.at = word.at.without(variable);
+                let written = mem::replace(&mut word.text, with.text);
+                if with.has_value || with.unset.is_some() {
+                    word.at = word.at.replaced(with.has_value.then_some(written), with.unset);
                 }
             }
             Err(TooLong) => return Err(Located::new(&word.at, Budget::TOO_MANY_BYTES)),
@@ -194,16 +194,25 @@ impl<'e> Stream<'e> {
             let warning = Warning::NoMatch { pattern: target.text.clone() };
             self.warnings.push(Located::new(&target.at, warning));
         }
-        self.frames.push(Frame::Files { import: target.at.clone(), paths: paths.into_iter() });
+        let written = target.at.written().map(|written| dir.join(written));
+        self.frames.push(Frame::Files { import: target.at.clone(), written, paths: paths.into_iter() });
         Ok(())
     }
 
-    fn push_file(&mut self, path: PathBuf, import: &Location) -> Result<(), Located<SyntaxError>> {
+    /// `written` is what the file is called where its path holds the value of a variable.
+    fn push_file(
+        &mut self,
+        path: PathBuf,
+        written: Option<PathBuf>,
+        import: &Location,
+    ) -> Result<(), Located<SyntaxError>> {
         let located = |error| Located::new(import, error);
         self.budget.take_file().map_err(located)?;
         let bytes = source::read_import(&path).map_err(located)?;
         let dir = path.parent().unwrap_or_else(|| Path::new(""));
-        let source = source::text(&path.display().to_string(), &bytes, dir).map_err(located)?;
+        let name = written.as_ref().unwrap_or(&path).display().to_string();
+        let source = source::text(&name, &bytes, dir).map_err(located)?;
+        let source = SourceText { imported: true, ..source };
         let origin = Origin::File(identity(&path));
         self.files.insert(path);
         self.push_source(source, origin, import)

@@ -41,7 +41,7 @@ impl Token {
 /// # Errors
 /// An open quote at the end; NUL and broken UTF-8 outside comments.
 pub(crate) fn lex(source: SourceText, max_words: usize) -> Result<Option<Vec<Token>>, Located<SyntaxError>> {
-    let around = Arc::new(Surroundings { source: Arc::new(source), unset: None });
+    let around = Arc::new(Surroundings::new(Arc::new(source)));
     let mut lexer =
         Lexer { around: &around, chars: around.source.text.chars().peekable(), line: 1, column: 1 };
     let mut tokens = Vec::new();

@@ -29,6 +29,11 @@
 //!   directory are errors, a pattern without matches is a warning.
 //! - **Keys**: `[scheme://]zone[:port]`; a network (`10.0.0.0/24`) stands for its reverse zones.
 //!
+//! # What errors show
+//! The line with its word, unless that holds the value of an environment variable or stands in an
+//! imported file, which may be no Corefile: then the place and the kind of error alone ([`Kind`]),
+//! and the word as it was written.
+//!
 //! # Where CoreDNS takes more
 //! What CoreDNS takes though it can only be a mistake is an error here: `}` too many, a block without key (dropped in
 //! silence there), an empty key, a brace glued to a word, an unknown scheme or a port that is no number
@@ -44,6 +49,7 @@ mod glob;
 pub mod go;
 mod import;
 mod key;
+mod kind;
 mod lexer;
 mod location;
 mod nearest;
@@ -57,6 +63,7 @@ use std::path::Path;
 
 pub use error::{SyntaxError, Warning};
 pub use key::{BlockKey, Scheme, zones_of};
+pub use kind::Kind;
 pub use location::{Located, Location};
 pub use nearest::nearest;
 pub use tree::{Corefile, Directive, ServerBlock};

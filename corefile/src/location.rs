@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::kind::Kind;
 use crate::text::SourceText;
 
 /// A place in a Corefile or in a file that it imports. Cheap to clone.
@@ -20,11 +21,21 @@ pub struct Location {
 }
 
 /// What a place is told with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     pub(crate) source: Arc<SourceText>,
+    /// The word here as it was written, where it holds the value of an environment variable.
+    written: Option<String>,
     /// The variable that the word here names, and that is unset: what is said about the word may come of that.
-    pub(crate) unset: Option<String>,
+    unset: Option<String>,
+    /// Whether a word of the line holds the value of an environment variable.
+    is_private: bool,
+}
+
+impl Surroundings {
+    pub(crate) fn new(source: Arc<SourceText>) -> Self {
+        Self { source, written: None, unset: None, is_private: false }
+    }
 }
 
 impl Location {
@@ -38,11 +49,41 @@ impl Location {
         Some(&self.around.as_ref()?.source)
     }
 
-    /// The same, of a word that names a variable which is unset.
-    pub(crate) fn without(mut self, variable: String) -> Self {
-        let source = self.source().cloned();
-        self.around = source.map(|source| Arc::new(Surroundings { source, unset: Some(variable) }));
+    /// The same, of a word in which variables were replaced: `written` where the environment has a
+    /// value for one, and the one that is `unset`.
+    pub(crate) fn replaced(mut self, written: Option<String>, unset: Option<String>) -> Self {
+        if let Some(around) = self.around.as_mut().map(Arc::make_mut) {
+            around.is_private = written.is_some();
+            (around.written, around.unset) = (written, unset);
+        }
         self
+    }
+
+    /// Notes that a word of its line holds the value of an environment variable: errors name other
+    /// words of their line, too. Most words of the line share what is noted.
+    pub(crate) fn beside_a_value(&mut self, shared: &mut Option<Arc<Surroundings>>) {
+        let Some(around) = &mut self.around else { return };
+        if around.written.is_some() || around.unset.is_some() {
+            Arc::make_mut(around).is_private = true;
+            return;
+        }
+        let private = || Arc::new(Surroundings { is_private: true, ..Surroundings::clone(around) });
+        *around = shared.get_or_insert_with(private).clone();
+    }
+
+    /// The word here as it was written, where it holds the value of an environment variable.
+    pub(crate) fn written(&self) -> Option<&str> {
+        self.around.as_ref()?.written.as_deref()
+    }
+
+    /// Whether its line holds the value of an environment variable.
+    pub(crate) fn is_private(&self) -> bool {
+        self.around.as_ref().is_some_and(|around| around.is_private)
+    }
+
+    /// Whether it lies in a file that another one imports.
+    fn is_imported(&self) -> bool {
+        self.source().is_some_and(|source| source.imported)
     }
 }
 
@@ -71,7 +112,9 @@ impl fmt::Debug for Location {
 
 /// An error, or anything else to tell, with the place it is about.
 ///
-/// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` gives the first line alone.
+/// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` gives
+/// the first line alone. Of a line with the value of an environment variable the error is told
+/// without words of the configuration, of an imported file the line is not shown, either.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located<E> {
     /// The place.
@@ -86,15 +129,26 @@ impl<E> Located<E> {
         Self { at: at.clone(), error }
     }
 
+    /// The place and the kind of error, for readers that may not know the configuration.
+    pub fn without_words(&self) -> String
+    where
+        E: Kind,
+    {
+        format!("{}: {}", self.at, self.error.kind())
+    }
+
     /// The same place with another error, to wrap one crate's error in another's.
     pub fn map<F>(self, wrap: impl FnOnce(E) -> F) -> Located<F> {
         Located { at: self.at, error: wrap(self.error) }
     }
 }
 
-impl<E: fmt::Display> fmt::Display for Located<E> {
+impl<E: fmt::Display + Kind> fmt::Display for Located<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let error = self.error.to_string();
+        let error = match self.at.is_private() || self.at.is_imported() {
+            true => self.error.kind(),
+            false => self.error.to_string(),
+        };
         // What is about the file itself names it already.
         match self.at.line == 0 && error.starts_with(&format!("cannot read {}: ", self.at.file)) {
             true => f.write_str(&error)?,
@@ -106,7 +160,11 @@ impl<E: fmt::Display> fmt::Display for Located<E> {
                 "; the environment variable {name} is not set here: set it, or give it a value by {{${name}:VALUE}}"
             )?;
         }
-        let line = self.at.source().and_then(|source| source.line(self.at.line));
+        if let Some(written) = self.at.written().filter(|_| !self.at.is_imported()) {
+            write!(f, "; what stands there is written {written:?}, and values of variables are not shown")?;
+        }
+        let source = self.at.source().filter(|source| !source.imported);
+        let line = source.and_then(|source| source.line(self.at.line));
         let (Some(line), false) = (line, f.alternate()) else { return Ok(()) };
         let excerpt = Excerpt::around(line, self.at.column);
         let number = self.at.line.to_string();
@@ -115,7 +173,7 @@ impl<E: fmt::Display> fmt::Display for Located<E> {
     }
 }
 
-impl<E: Error> Error for Located<E> {
+impl<E: Error + Kind> Error for Located<E> {
     /// What caused the error; the error itself is already displayed.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.error.source()
@@ -156,9 +214,15 @@ mod tests {
 
     use super::*;
 
+    impl Kind for &str {
+        fn kind(&self) -> String {
+            "odd".to_owned()
+        }
+    }
+
     fn place(source: SourceText, line: u32, column: u32) -> Location {
-        let around = Surroundings { source: Arc::new(source), unset: None };
-        Location { file: "Corefile".into(), line, column, around: Some(Arc::new(around)) }
+        let around = Some(Arc::new(Surroundings::new(Arc::new(source))));
+        Location { file: "Corefile".into(), line, column, around }
     }
 
     fn shown(text: &str, line: u32, column: u32) -> String {
@@ -178,6 +242,26 @@ mod tests {
         ] {
             assert_eq!(shown(text, line, column), expected, "{text:?}");
         }
+    }
+
+    #[test]
+    fn lines_with_values_and_imported_lines_show_the_kind_alone() {
+        let source = || SourceText::new("Corefile", b"log {$A} x", Path::new(""));
+        let at = place(source(), 1, 5).replaced(Some("{$A}".to_owned()), None);
+        assert_eq!(
+            Located::new(&at, "hunter2").to_string(),
+            "Corefile:1:5: odd; what stands there is written \"{$A}\", and values of variables are not shown\n  1 | log {$A} x\n    |     ^"
+        );
+        let mut beside = place(source(), 1, 10);
+        beside.beside_a_value(&mut None);
+        assert_eq!(format!("{:#}", Located::new(&beside, "hunter2")), "Corefile:1:10: odd");
+        let imported = place(SourceText { imported: true, ..source() }, 1, 5);
+        assert_eq!(Located::new(&imported, "hunter2").to_string(), "Corefile:1:5: odd");
+        let own = Located::new(&place(source(), 1, 1), "hunter2");
+        assert_eq!(
+            (format!("{own:#}"), own.without_words()),
+            ("Corefile:1:1: hunter2".into(), "Corefile:1:1: odd".into())
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Words to server blocks.
 
+use std::iter;
+
 use crate::error::{SyntaxError, Warning};
 use crate::import::Stream;
 use crate::key::{self, BlockKey};
@@ -191,10 +193,10 @@ impl Parser<'_> {
             if token.is_open() {
                 let body = self.body(&token.word.at, Inside::Directive)?;
                 self.line_ends_after_close()?;
-                return Ok(Some(Directive { name, args, body: Some(body) }));
+                return Ok(Some(line(name, args, Some(body))));
             }
             if token.is_close() {
-                let after = args.pop().unwrap_or(name).text;
+                let after = args.pop().unwrap_or(name).shown().to_owned();
                 return Err(Located::new(&token.word.at, SyntaxError::CloseInLine { after }));
             }
             args.push(self.stream.word(token)?);
@@ -203,7 +205,7 @@ impl Parser<'_> {
         if !last.quoted && (last.text.ends_with('{') || last.text == "{}") {
             return Err(Located::new(&last.at, SyntaxError::GluedBrace { word: last.text.clone() }));
         }
-        Ok(Some(Directive { name, args, body: None }))
+        Ok(Some(line(name, args, None)))
     }
 
     fn line_ends_after_close(&mut self) -> Result<(), Located<SyntaxError>> {
@@ -218,6 +220,15 @@ impl Parser<'_> {
             }
         }
     }
+}
+
+/// A directive whose words know that one of them holds the value of a variable.
+fn line(mut name: Word, mut args: Vec<Word>, body: Option<Vec<Directive>>) -> Directive {
+    if name.at.is_private() || args.iter().any(|arg| arg.at.is_private()) {
+        let mut shared = None;
+        iter::once(&mut name).chain(&mut args).for_each(|word| word.at.beside_a_value(&mut shared));
+    }
+    Directive { name, args, body }
 }
 
 /// The name in `(name)`.

@@ -13,6 +13,8 @@ pub(crate) struct SourceText {
     pub(crate) lossy: bool,
     /// Where its relative imports start.
     pub(crate) dir: PathBuf,
+    /// Whether it is imported: it may be no Corefile, and its lines are not shown.
+    pub(crate) imported: bool,
 }
 
 impl SourceText {
@@ -21,7 +23,7 @@ impl SourceText {
         let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
         let text = String::from_utf8_lossy(bytes);
         let lossy = matches!(&text, std::borrow::Cow::Owned(_));
-        Self { name: name.into(), text: text.into_owned(), lossy, dir: dir.to_owned() }
+        Self { name: name.into(), text: text.into_owned(), lossy, dir: dir.to_owned(), imported: false }
     }
 
     /// The line of that number, counted from 1, without its end.

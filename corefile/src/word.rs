@@ -15,14 +15,22 @@ pub struct Word {
     pub quoted: bool,
 }
 
+impl Word {
+    /// The text as it was written where it holds the value of an environment variable, which may be
+    /// a secret.
+    pub fn shown(&self) -> &str {
+        self.at.written().unwrap_or(&self.text)
+    }
+}
+
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.shown())
     }
 }
 
 impl fmt::Debug for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} at {}", self.text, self.at)
+        write!(f, "{:?} at {}", self.shown(), self.at)
     }
 }

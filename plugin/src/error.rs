@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use corefile::Kind;
 use thiserror::Error;
 
 /// Why a configuration cannot be served; each message says what stands there and what is expected.
@@ -280,6 +281,86 @@ pub enum SetupError {
         /// Why.
         error: Box<forwarder::ResolveError>,
     },
+}
+
+impl Kind for SetupError {
+    fn kind(&self) -> String {
+        let of = |plugin: &str, what: &str| format!("plugin/{plugin}: {what}");
+        match self {
+            Self::Syntax(error) => error.kind(),
+            Self::UnknownDirective { nearest, .. } => {
+                format!("unknown directive{}", did_you_mean(*nearest, || "`localdns -plugins` lists those that are served".to_owned()))
+            }
+            Self::SourceFamily { .. } => of(
+                "forward",
+                "an upstream cannot be asked from `source_address`: write both in IPv4 or both in IPv6",
+            ),
+            Self::UnknownProperty { plugin, nearest, known, .. } => {
+                of(plugin, &format!("unknown property{}", did_you_mean(*nearest, || all_of(known))))
+            }
+            Self::MissingArgument { plugin, expected, .. } => of(plugin, &format!("wanted is {expected}")),
+            Self::ExtraArgument { plugin, expected, .. } => {
+                of(plugin, &format!("unexpected argument; wanted is {expected}"))
+            }
+            Self::BadValue { plugin, expected, .. } => of(plugin, &format!("the word is not {expected}")),
+            Self::UnexpectedBlock { plugin, .. } => of(plugin, "there is no sub-block; remove the braces"),
+            Self::Selector { plugin, .. } => of(plugin, "the label selector cannot be used"),
+            Self::ForeignZone { plugin, .. } => {
+                of(plugin, "the zone is none of the directive's zones; name it there, too")
+            }
+            Self::HiddenNames { plugin, .. } => {
+                of(plugin, "a zone lies in another one, whose names it would hide; keep one of them")
+            }
+            Self::AlreadyDefined { first, .. } => format!(
+                "cannot serve the zone - it is already defined at {first}; make one block of them, or give each a `bind` of its own"
+            ),
+            Self::Overlap { first, .. } => format!(
+                "cannot serve the zone - zone overlap listener capacity with {first}: one is bound to addresses, the other listens everywhere; give both a `bind`"
+            ),
+            Self::TlsConflict { first, why, .. } => format!(
+                "cannot serve the zone - conflicting TLS configuration with the `tls` at {first}: {why}; write the same in both, or give each a `bind` of its own"
+            ),
+            Self::TransportConflict { first, .. } => format!(
+                "cannot serve the zone - connections to that address and port go to the server block at {first}, which has another transport; choose another port or address"
+            ),
+            Self::NoCertificate(_) => {
+                "this key wants `tls CERT KEY` in its server block: without it nothing would be encrypted; add it, or serve dns://".to_owned()
+            }
+            Self::Zone { .. } => "the word is not a zone".to_owned(),
+            Self::Bind(_) => of("bind", "the address or interface cannot be used"),
+            Self::Pattern { plugin, .. } => of(plugin, "the regular expression cannot be used"),
+            Self::Own { plugin, .. } => of(plugin, "what is written here cannot be used"),
+            Self::File { plugin, error, .. } => {
+                of(plugin, &format!("cannot read the file: {}; name a file that this user can read", error.kind()))
+            }
+            Self::Tls { plugin, .. } => of(plugin, "the certificates or keys cannot be used"),
+            Self::Circle { .. } => of(
+                "forward",
+                "an upstream is this server itself and leads back to this block: queries would go round in circles; name another one",
+            ),
+            Self::NoNameservers(_) => {
+                of("forward", "no nameserver in the file; expected lines such as `nameserver 192.0.2.53`")
+            }
+            Self::EnvironmentFile(error) => format!(
+                "cannot be read: {}; name a file that this user can read, or a Corefile with -conf",
+                error.kind()
+            ),
+            Self::Environment(_) => "the environment file does not hold a Corefile".to_owned(),
+            Self::Template(_) => "the template cannot be filled".to_owned(),
+            Self::Unresolved { .. } => {
+                of("forward", "cannot resolve the upstream's name; name the upstream by its address")
+            }
+            Self::Empty
+            | Self::NotBuilt(_)
+            | Self::PropertyNotBuilt { .. }
+            | Self::SchemeNotBuilt(_)
+            | Self::UpstreamNotBuilt(_)
+            | Self::OnlyOnce(_)
+            | Self::Exclusive { .. }
+            | Self::Needs { .. }
+            | Self::Order { .. } => self.to_string(),
+        }
+    }
 }
 
 /// The nearest word, or what else helps.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use corefile::Located;
+use corefile::{Kind, Located};
 use node::{Job, Notifier};
 use thiserror::Error;
 use tokio::runtime::Handle;
@@ -49,7 +49,7 @@ pub enum StartError {
     Bind(BindError),
     /// An address that a `bind` names and no interface has.
     #[error("{0}")]
-    Absent(Box<Located<BindError>>),
+    Absent(Box<Located<AbsentAddress>>),
     /// The address of `health`.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -69,7 +69,9 @@ impl StartError {
     fn of_bind(error: BindError, spec: &Spec) -> Self {
         let BindError::Absent { address, .. } = &error else { return Self::Bind(error) };
         match spec.said().find_map(|bind: &BindSpec| bind.word_of(address.ip())) {
-            Some(word) => Self::Absent(Box::new(Located { at: word.at.clone(), error })),
+            Some(word) => {
+                Self::Absent(Box::new(Located { at: word.at.clone(), error: AbsentAddress(error) }))
+            }
             None => Self::Bind(error),
         }
     }
@@ -85,6 +87,17 @@ impl StartError {
             | Self::Predecessor(_)
             | Self::Machine(_) => 216,
         }
+    }
+}
+
+/// An address that a `bind` names and no interface has.
+#[derive(Debug, Error)]
+#[error(transparent)]
+pub struct AbsentAddress(BindError);
+
+impl Kind for AbsentAddress {
+    fn kind(&self) -> String {
+        "cannot listen on an address that no interface has".to_owned()
     }
 }
 

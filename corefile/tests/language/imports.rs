@@ -127,9 +127,12 @@ fn bad_imports_are_named_where_they_stand() {
             &[("Corefile", ".\nimport [a-z]")],
             "Corefile:2:8: bad pattern `[a-z]`, expected at most one `*` and one `?`, and no `[`",
         ),
-        (&[("Corefile", ".\nimport x"), ("x", "import Corefile")], "x:1:8: `Corefile` imports itself"),
-        (&[("Corefile", ".\nimport x"), ("x", "log\nimport x")], "x:2:8: `x` imports itself"),
-        (&[("Corefile", ".\nimport x"), ("x", "import d/../x"), ("d/y", "")], "x:1:8: `x` imports itself"),
+        (&[("Corefile", ".\nimport x"), ("x", "import Corefile")], "x:1:8: what is imported imports itself"),
+        (&[("Corefile", ".\nimport x"), ("x", "log\nimport x")], "x:2:8: what is imported imports itself"),
+        (
+            &[("Corefile", ".\nimport x"), ("x", "import d/../x"), ("d/y", "")],
+            "x:1:8: what is imported imports itself",
+        ),
         (&[("Corefile", "(s) {\nimport s\n}\n. {\nimport s\n}")], "Corefile:2:8: `s` imports itself"),
         (
             &[("Corefile", ".\nimport x"), ("x", "log {")],
@@ -144,6 +147,44 @@ fn bad_imports_are_named_where_they_stand() {
     ];
     for (files, expected) in rows {
         assert_eq!(error(files), *expected, "{files:?}");
+    }
+}
+
+/// It may be any file that the process may read, such as one with passwords.
+#[test]
+fn errors_in_an_imported_file_show_no_word_of_it() {
+    let inside = ". {\nimport x\n}";
+    for (corefile, text, expected) in [
+        (
+            inside,
+            "root:hunter2:19:0:",
+            "x:1:1: found a key, expected a directive or `}`: the block begun at Corefile:1:3 is not closed",
+        ),
+        (inside, "log hunter2 }", "x:1:13: found `}` after a word, expected it on a line of its own"),
+        (inside, "log {\n} hunter2", "x:2:3: found a word after `}`, expected the end of the line"),
+        (
+            inside,
+            "import hunter2",
+            "x:1:8: found no snippet above and no file for this import; define it above, or put the file there",
+        ),
+        (inside, "import hunter2[", "x:1:8: bad pattern, expected at most one `*` and one `?`, and no `[`"),
+        (inside, "import a hunter2", "x:1:10: expected one snippet, file or pattern after `import`"),
+        (inside, "log hunter2{", "x:1:5: expected the brace as a word of its own"),
+        ("import x", "root:hunter2:19:0:", "x:1:1: bad port, expected a number from 0 to 65535"),
+        ("import x", "hunter2://a", "x:1:1: unknown scheme, expected dns, tls, grpc, https, https3 or quic"),
+        ("import x", "a..hunter2", "x:1:1: the zone has an empty label"),
+        ("import x", "10.0.0.0/hunter2", "x:1:1: bad network mask, expected a number from 0 to 32"),
+        (
+            "import x",
+            "hunter2\\",
+            "x:1:1: the zone has a bad escape, expected `\\` and a character or three digits up to 255",
+        ),
+        ("import x", "(hunter2)", "x:1:1: expected `{` after the snippet"),
+    ] {
+        let dir = dir_with(&[("Corefile", corefile), ("x", text)]);
+        let error = corefile::read_file(&dir.path().join("Corefile"), &env).unwrap_err();
+        let prefix = format!("{}/", dir.path().display());
+        assert_eq!(error.to_string().replace(&prefix, ""), expected, "{text:?}");
     }
 }
 

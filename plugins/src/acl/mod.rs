@@ -175,10 +175,11 @@ fn network(word: &Word) -> Result<IpNet> {
 
 /// Why no client is ever within that network: one over IPv4 is its IPv4 address.
 fn fits_nobody(word: &Word, source: &IpNet) -> Option<String> {
-    let written = mapped(source)?;
-    let text = &word.text;
+    let (mapped, text) = (mapped(source)?, word.shown());
+    // A variable's value is not shown.
+    let write = if text == word.text { format!("; write {mapped}") } else { String::new() };
     Some(format!(
-        "{}: plugin/{PLUGIN}: {text:?} fits nobody, as IPv4 clients have IPv4 addresses; write {written}",
+        "{}: plugin/{PLUGIN}: {text:?} fits nobody, as IPv4 clients have IPv4 addresses{write}",
         word.at
     ))
 }

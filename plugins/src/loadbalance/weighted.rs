@@ -163,7 +163,8 @@ impl Followed {
     }
 }
 
-/// Reads `NAME` lines, each followed by lines `ADDRESS WEIGHT`, 1 to 255; `#` begins a comment line.
+/// Reads `NAME` lines, each followed by lines `ADDRESS WEIGHT`, 1 to 255; `#` begins a comment
+/// line. Errors have no words of the file, which may be no file of weights.
 fn parse(text: &str) -> Result<Table, String> {
     let mut table = Table::default();
     let mut name = None;
@@ -175,16 +176,15 @@ fn parse(text: &str) -> Result<Table, String> {
         match text.split_whitespace().collect::<Vec<_>>()[..] {
             [word] => {
                 if word.parse::<IpAddr>().is_ok() {
-                    return Err(format!("line {line}: {word} has no weight; expected ADDRESS WEIGHT"));
+                    return Err(format!("line {line}: an address has no weight; expected ADDRESS WEIGHT"));
                 }
                 let owner =
-                    Name::from_text(word).map_err(|error| format!("line {line}: {word:?}: {error}"))?;
+                    Name::from_text(word).map_err(|error| format!("line {line}: no name: {error}"))?;
                 table.entry(owner).or_default();
                 name = Some(owner);
             }
             [address, weight] => {
-                let ip =
-                    address.parse().map_err(|_| format!("line {line}: {address:?} is not an address"))?;
+                let ip = address.parse().map_err(|_| format!("line {line}: expected ADDRESS WEIGHT"))?;
                 let weight = weight.parse().ok().filter(|weight| *weight > 0);
                 let weight = weight.ok_or_else(|| format!("line {line}: a weight is 1 to 255"))?;
                 let owner = name.ok_or_else(|| format!("line {line}: no name stands before this address"))?;
@@ -213,10 +213,10 @@ mod tests {
         assert_eq!(www[&"192.0.2.2".parse::<IpAddr>().unwrap()], 255);
         for (text, error) in [
             ("192.0.2.1 3\n", "line 1: no name stands before this address"),
-            ("a\n192.0.2.1\n", "line 2: 192.0.2.1 has no weight; expected ADDRESS WEIGHT"),
+            ("a\n192.0.2.1\n", "line 2: an address has no weight; expected ADDRESS WEIGHT"),
             ("a\n\n192.0.2.1 0\n", "line 3: a weight is 1 to 255"),
             ("a\n192.0.2.1 256\n", "line 2: a weight is 1 to 255"),
-            ("a\n192.0.2 1\n", "line 2: \"192.0.2\" is not an address"),
+            ("a\n192.0.2 1\n", "line 2: expected ADDRESS WEIGHT"),
             ("a b c\n", "line 1: expected NAME, or ADDRESS WEIGHT"),
         ] {
             assert_eq!(parse(text), Err(error.to_owned()), "{text:?}");

@@ -57,7 +57,7 @@ pub struct TemplateSpec {
 /// One record to be made.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// As written, for metrics.
+    /// As written, for metrics and the log: values of variables are not shown.
     pub text: String,
     /// Compiled.
     pub template: Arc<Template>,
@@ -166,7 +166,7 @@ fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Res
         let template = Template::parse(&word.text, schema).map_err(|error| {
             Located::new(&word.at, SetupError::Own { plugin: PLUGIN, error: error.into() })
         })?;
-        into.push(Record { text: word.text.clone(), template: Arc::new(template), at: word.at.clone() });
+        into.push(Record { text: word.shown().to_owned(), template: Arc::new(template), at: word.at.clone() });
     }
     Ok(())
 }

@@ -218,7 +218,7 @@ fn check_tells_of_weights_that_cannot_be_used() {
         (None, "weights: No such file or directory (os error 2); every address weighs 1"),
         (
             Some("www.example.org\n10.1.0.0\n"),
-            "line 2: 10.1.0.0 has no weight; expected ADDRESS WEIGHT; every",
+            "line 2: an address has no weight; expected ADDRESS WEIGHT; every",
         ),
         (Some("www.example.org\n10.1.0.0 2\n"), ""),
     ] {
