@@ -80,6 +80,11 @@ impl Logger {
         self.0.debug.store(on, Ordering::Relaxed);
     }
 
+    /// Prints a line at [`Level::Debug`].
+    pub fn debug(&self, plugin: Option<&str>, message: &str) {
+        self.log(Level::Debug, plugin, message);
+    }
+
     /// Prints a line at [`Level::Info`].
     pub fn info(&self, plugin: Option<&str>, message: &str) {
         self.log(Level::Info, plugin, message);

@@ -206,6 +206,8 @@ pub fn collect(kept: &RefreshedFiles, into: &mut Families) {
 pub enum Shown {
     /// A unix socket.
     Socket(PathBuf),
+    /// A unix socket that counts where its server reads this Corefile.
+    SocketOf(PathBuf, PathBuf),
     /// The address of its metrics.
     Page(SocketAddr),
 }
@@ -213,7 +215,7 @@ pub enum Shown {
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Socket(path) => path.display().fmt(f),
+            Self::Socket(path) | Self::SocketOf(path, _) => path.display().fmt(f),
             Self::Page(address) => address.fmt(f),
         }
     }
@@ -230,7 +232,12 @@ pub fn print(places: &[Shown]) -> Result<String, String> {
             Ok(body) => {
                 let report: Value = serde_json::from_str(&body)
                     .map_err(|error| format!("the answer of {place} cannot be read: {error}"))?;
-                return Ok(table(&report));
+                match place {
+                    Shown::SocketOf(_, corefile) if report["corefile"] != json!(corefile) => {
+                        failed.push(format!("{place} (its server reads another Corefile)"));
+                    }
+                    _ => return Ok(table(&report)),
+                }
             }
             Err(error) => failed.push(format!("{place} ({error})")),
         }
@@ -243,7 +250,7 @@ pub fn print(places: &[Shown]) -> Result<String, String> {
 
 fn fetch(place: &Shown) -> io::Result<String> {
     match place {
-        Shown::Socket(path) => {
+        Shown::Socket(path) | Shown::SocketOf(path, _) => {
             let stream = connect(path, PATIENCE)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.set_write_timeout(Some(PATIENCE))?;

@@ -11,8 +11,9 @@ use refresher::{DEFAULT_SOCKET, Shown};
 use crate::cli::Flags;
 use crate::origin::{Draft, Origin};
 
-/// What the server says of itself at `place`, a socket or an address with a port; else where the Corefile that is named has its
-/// metrics, or where one is by default.
+/// What the server says of itself at `place`, a socket or an address with a port; else at the
+/// status socket, which says most, or where the Corefile that is named has its metrics, or where
+/// one is by default.
 ///
 /// # Errors
 /// One line: what is wrong with the Corefile, or that nobody answers, and where he was sought.
@@ -28,22 +29,25 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
         let address = text.and_then(AdminAddress::from_text);
         return refresher::print(&address.map_or_else(|| vec![Shown::Socket(place)], pages));
     }
-    let socket = Shown::Socket(DEFAULT_SOCKET.into());
     if flags.conf.is_none() {
         let default = pages(PrometheusSpec::default().address);
-        return refresher::print(&[vec![socket], default].concat());
+        return refresher::print(&[vec![Shown::Socket(DEFAULT_SOCKET.into())], default].concat());
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
+    // Asked before the Corefile is read, which may be what a reload refused.
+    let socket = origin.path().map(|corefile| Shown::SocketOf(DEFAULT_SOCKET.into(), corefile));
+    let of_socket = refresher::print(socket.as_slice());
+    if of_socket.is_ok() {
+        return of_socket;
+    }
     let spec = Draft::first(&origin, flags.dns_port, false).map_err(|error| error.to_string())?.spec;
     let all = spec.blocks.iter().filter_map(|block| block.get::<PrometheusSpec>());
     let addresses: BTreeSet<AdminAddress> = all.map(|prometheus| prometheus.address).collect();
     let places: Vec<Shown> = addresses.into_iter().flat_map(pages).collect();
-    // Beside an address the socket would be another server's.
     if !places.is_empty() {
         return refresher::print(&places);
     }
-    refresher::print(&[socket])
-        .map_err(|error| format!("the Corefile has no `prometheus` to show its status; {error}"))
+    of_socket.map_err(|error| format!("the Corefile has no `prometheus` to show its status; {error}"))
 }
 
 fn pages(address: AdminAddress) -> Vec<Shown> {

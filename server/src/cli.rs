@@ -72,7 +72,7 @@ pub struct Flags {
     pub json: bool,
     /// `-cache-bytes`, LOCALDNS_CACHE_BYTES: the bound over all blocks' caches.
     pub cache_bytes: usize,
-    /// `-status`: the unix socket of /status; empty for none, default /run/localdns.sock where names are refreshed.
+    /// `-status`: the unix socket of /status; empty for none, default /run/localdns.sock.
     pub status: Option<PathBuf>,
     /// `-handover`: the unix socket by which another process takes over, or this one from another.
     pub handover: Option<PathBuf>,
@@ -195,7 +195,7 @@ fn served(command: Command) -> Command {
                 .long("status")
                 .value_name("PATH")
                 .value_parser(OsStringValueParser::new().map(PathBuf::from))
-                .help("Unix socket of /status, '' for none [default: /run/localdns.sock where names are refreshed]"),
+                .help("Unix socket of /status, '' for none [default: /run/localdns.sock]"),
         )
         .arg(
             Arg::new("handover")
@@ -268,10 +268,10 @@ pub fn command() -> Command {
                     "Print what a running server knows of the names it refreshes, the clusters it follows and its upstreams",
                 )
                 .mut_arg("conf", |arg| {
-                    arg.help("Corefile of the server, whose `prometheus` says where it shows its status")
+                    arg.help("Corefile of the server, whose `prometheus` says where it shows its status besides the socket")
                 })
                 .arg(Arg::new("status").long("status").value_name("PATH|ADDRESS:PORT").value_parser(value_parser!(PathBuf)).help(
-                    "Unix socket of the server, or the address of its metrics [default: /run/localdns.sock, where it listens while names are refreshed, else localhost:9153]",
+                    "Unix socket of the server, or the address of its metrics [default: /run/localdns.sock, else localhost:9153]",
                 )),
         )
         .subcommand(node::command())

@@ -24,7 +24,7 @@ use crate::node_run::{self, Keeper};
 use crate::origin::{self, Draft, Origin};
 use crate::pages::plan;
 use crate::refreshing::Refreshed;
-use crate::reloads::Reloads;
+use crate::reloads::{Refused, Reloads};
 use crate::successor::HandoverEvents;
 use crate::watchdog::Watchdog;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
@@ -73,6 +73,27 @@ impl StartError {
                 Self::Absent(Box::new(Located { at: word.at.clone(), error: AbsentAddress(error) }))
             }
             None => Self::Bind(error),
+        }
+    }
+
+    /// What is wrong, without a word of the configuration and without what the machine runs.
+    fn without_words(&self) -> String {
+        match self {
+            Self::Corefile(error) => error.without_words(),
+            Self::Absent(error) => error.without_words(),
+            // Addresses are no secrets: /status lists those that are served.
+            Self::Bind(BindError::InUse { address, transport, .. }) => {
+                format!("cannot listen on {address} ({transport}): it is in use")
+            }
+            Self::Bind(
+                BindError::NotPermitted(address)
+                | BindError::Absent { address, .. }
+                | BindError::Other { address, .. },
+            ) => format!("cannot listen on {address}"),
+            Self::Admin(_) => "cannot listen on the address of a page".to_owned(),
+            Self::Predecessor(_) => "cannot take over from the process that serves".to_owned(),
+            Self::NoUpstreams(_) => "no server is known that upstreams stand for".to_owned(),
+            Self::Machine(_) => "the machine does not give what is needed".to_owned(),
         }
     }
 
@@ -194,10 +215,10 @@ impl Server {
         match next.and_then(|next| self.serve_next(next)) {
             Ok(()) => logger.info(None, "Reloading complete"),
             Err(error) => {
-                let error = error.to_string();
-                self.reloads.fails(error.clone());
+                self.reloads.fails(Refused { full: error.to_string(), kind: error.without_words() });
                 logger.error(None, &format!("Restart failed: {error}"));
                 if signal.is_none() {
+                    let error = error.to_string();
                     let first = error.lines().next().unwrap_or_default();
                     logger.error(Some("reload"), &format!("Corefile changed but reload failed: {first}"));
                 }
@@ -311,23 +332,24 @@ impl Server {
         self.handle.spawn(node::watch_removals(self.endpoints.ours(), move || gone.notify_one()));
     }
 
-    /// Serves /status where it is asked for, or where names are kept; once it listens it stays.
+    /// Serves /status on a unix socket, whose owner alone may read all of it; once it listens it
+    /// stays.
     fn serve_status(&mut self) {
-        let running = &self.running;
-        let path = match &self.status_path {
-            Some(path) => path,
-            None if running.configuration.load().keep.is_empty() => return,
-            None => Path::new(refresher::DEFAULT_SOCKET),
-        };
+        let path = self.status_path.as_deref().unwrap_or_else(|| Path::new(refresher::DEFAULT_SOCKET));
         if self.status.is_some() || path.as_os_str().is_empty() {
             return;
         }
         match refresher::listen(path, &self.refreshed) {
             Ok(socket) => self.status = Some(socket),
             Err(error) => {
-                running
-                    .logger
-                    .warning(None, &format!("/status is not served at {}: {error}", path.display()));
+                let why = format!("/status is not served at {}: {error}", path.display());
+                let logger = &self.running.logger;
+                // Unless it is asked for, or names are kept, the place may be another server's, or
+                // one of other users.
+                match self.status_path.is_some() || !self.running.configuration.load().keep.is_empty() {
+                    true => logger.warning(None, &why),
+                    false => logger.debug(None, &why),
+                }
             }
         }
     }

@@ -76,6 +76,16 @@ impl Origin {
         }
     }
 
+    /// The file that it is read from, by its absolute path.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        let path = match self {
+            Self::File(path) | Self::Environment(path) => path,
+            Self::Template(filler) => filler.base(),
+            Self::Text(_) | Self::Default => return None,
+        };
+        std::path::absolute(path).ok()
+    }
+
     /// What fills the template, where there is one.
     pub(crate) fn filler(&self) -> Option<&Arc<Filler>> {
         match self {

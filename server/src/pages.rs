@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use crate::metrics::{self, ServerMetrics};
 use crate::node_run::exporter;
 use crate::refreshing::Refreshed;
+use crate::reloads::Reader;
 use admin::{AdminAddress, AdminServer, Content, ServedPages};
 use configuration::AdminPlan;
 use listen::Running;
@@ -44,8 +45,10 @@ pub(crate) fn admin_server(
     let running = &server.running;
     let scraped = collector.clone();
     let (of_status, of_exporter) = (Arc::downgrade(server), Arc::downgrade(running));
-    let status =
-        move || of_status.upgrade().map(|server| format!("{}\n", server.status.json(&server.running)));
+    let status = move || {
+        let server = of_status.upgrade()?;
+        Some(format!("{}\n", server.status.json(&server.running, Reader::Anyone)))
+    };
     let exporter = move || of_exporter.upgrade().map(|running| exporter::page(&running.configuration.load()));
     let content = Content {
         metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),

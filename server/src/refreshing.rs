@@ -8,6 +8,7 @@ use refresher::{Environment, Once, RefreshedFile, RefreshedFiles, Server, Upstre
 use tokio::runtime::Handle;
 use wire::Name;
 
+use crate::reloads::Reader;
 use crate::status::Status;
 use configuration::Configuration;
 use listen::Running;
@@ -61,7 +62,7 @@ impl Server for Refreshed {
     }
 
     fn status(&self) -> serde_json::Value {
-        self.status.json(&self.running)
+        self.status.json(&self.running, Reader::Owner)
     }
 
     fn kept(&self) -> &RefreshedFiles {

@@ -1,4 +1,4 @@
-//! What is told of reloads.
+//! What is known of reloads.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use observe::counters::Counter;
 use serde_json::{Value, json};
 
-/// What is told of reloads.
+/// What is known of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
     /// Reloads that failed.
@@ -21,7 +21,26 @@ struct Last {
     /// Whether it asks the servers of the node's network.
     needs_list: bool,
     /// Why, and since when, it is not the Corefile that was read last.
-    failure: Option<(Instant, String)>,
+    failure: Option<(Instant, Refused)>,
+}
+
+/// Which readers a report is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// The owner of the status socket, which may read the log and the configuration.
+    Owner,
+    /// Every client of the metrics' address, such as any pod: no words of a configuration that
+    /// failed.
+    Anyone,
+}
+
+/// Why a configuration is not served.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// As the log has it, with words of the configuration.
+    pub(crate) full: String,
+    /// The place and the kind of error.
+    pub(crate) kind: String,
 }
 
 impl Reloads {
@@ -36,7 +55,7 @@ impl Reloads {
     }
 
     /// A reload failed: the configuration before it serves.
-    pub(crate) fn fails(&self, why: String) {
+    pub(crate) fn fails(&self, why: Refused) {
         self.failed.add_shared(1);
         self.last().failure = Some((clock::now(), why));
     }
@@ -52,9 +71,14 @@ impl Reloads {
     }
 
     /// Of the last reload, where it failed.
-    pub(crate) fn failure(&self, now: Instant) -> Option<Value> {
-        let (at, why) = self.last().failure.clone()?;
-        Some(json!({ "seconds_ago": now.saturating_duration_since(at).as_secs(), "error": why }))
+    pub(crate) fn failure(&self, now: Instant, reader: Reader) -> Option<Value> {
+        let last = self.last();
+        let (at, why) = last.failure.as_ref()?;
+        let error = match reader {
+            Reader::Owner => &why.full,
+            Reader::Anyone => &why.kind,
+        };
+        Some(json!({ "seconds_ago": now.saturating_duration_since(*at).as_secs(), "error": error }))
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {

@@ -2,6 +2,7 @@
 //! moment that it is asked for; as long as the Corefile and no longer.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use forwarder::{Upstream, UpstreamPath};
 use serde_json::{Value, json};
 
 use crate::node_run::Leased;
-use crate::reloads::Reloads;
+use crate::reloads::{Reader, Reloads};
 use configuration::Configuration;
 use listen::Running;
 use observe::{Collector, Families, names};
@@ -19,6 +20,8 @@ use plugins::table;
 
 /// Of whom it tells.
 pub(crate) struct Status {
+    /// The file that the configuration is read from.
+    pub(crate) corefile: Option<PathBuf>,
     pub(crate) started: Instant,
     /// The leases of our addresses, where we keep any.
     pub(crate) leased: Arc<OnceLock<Arc<Leased>>>,
@@ -28,7 +31,7 @@ pub(crate) struct Status {
 
 impl Status {
     /// One object.
-    pub(crate) fn json(&self, running: &Running) -> Value {
+    pub(crate) fn json(&self, running: &Running, reader: Reader) -> Value {
         let now = clock::now();
         let configuration = running.configuration.load_full();
         let counted = self.collector.get().map(|from| from.families(false)).unwrap_or_default();
@@ -42,7 +45,8 @@ impl Status {
             "pid": std::process::id(),
             "uptime_seconds": now.saturating_duration_since(self.started).as_secs(),
             "not_ready": not_ready,
-            "reload_failed": self.reloads.failure(now),
+            "corefile": self.corefile.as_ref().filter(|_| reader == Reader::Owner),
+            "reload_failed": self.reloads.failure(now, reader),
             "answers": answers(&counted),
             "serves": serves(&configuration),
             "upstreams": upstreams(&configuration),

@@ -1,5 +1,6 @@
 //! A start, once for each process. What it does in this order a reload does as well, with what is there already.
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -76,7 +77,8 @@ impl Server {
         reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let leased = Arc::<OnceLock<_>>::default();
-        let (refreshed, admin) = pages(&running, &reloads, &leased, admin_thread.handle(), start);
+        let (refreshed, admin) =
+            pages(&running, &reloads, &leased, admin_thread.handle(), (start, origin.path()));
         let more_pages = (flags.more_metrics, flags.exporter);
         let mut prepared = Some(admin.prepare(plan(&configuration.admin, more_pages))?);
         if predecessor.is_none() {
@@ -200,13 +202,18 @@ fn pages(
     reloads: &Arc<Reloads>,
     leased: &Arc<OnceLock<Arc<Leased>>>,
     handle: &Handle,
-    started: Instant,
+    (started, corefile): (Instant, Option<PathBuf>),
 ) -> (Arc<Refreshed>, AdminServer) {
     let told =
         ServerMetrics { running: Arc::downgrade(running), reloads: reloads.clone(), leased: leased.clone() };
     let collector = Arc::<OnceLock<_>>::default();
-    let status =
-        Status { started, leased: leased.clone(), collector: collector.clone(), reloads: reloads.clone() };
+    let status = Status {
+        corefile,
+        started,
+        leased: leased.clone(),
+        collector: collector.clone(),
+        reloads: reloads.clone(),
+    };
     let refreshed = Arc::new(Refreshed { running: running.clone(), status });
     let admin = admin_server(&refreshed, told, &collector, handle);
     (refreshed, admin)

@@ -8,6 +8,7 @@ mod image;
 mod packages;
 mod packages_rpm;
 mod reload;
+mod secrets;
 mod signals;
 mod sockets;
 mod stop_in_reload;

@@ -113,7 +113,7 @@ fn status_tells_why_the_last_reload_failed_until_one_succeeds() {
     server.write_corefile(&corefile("nonsense\n"));
     server.signal("USR1");
     server.wait_for_log("Restart failed", Duration::from_secs(10));
-    let place = format!("{}:5:1: unknown directive \"nonsense\"; ", server.path("Corefile").display());
+    let place = format!("{}:5:1: unknown directive; ", server.path("Corefile").display());
     let failed = becomes(true);
     assert!(failed["error"].as_str().unwrap().starts_with(&place), "{failed}");
     assert!(failed["seconds_ago"].is_u64(), "{failed}");

@@ -254,7 +254,7 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
         let unserved = COREFILE.replace("169.254.10.11", "169.254.10.11 192.0.2.77%lo");
         for (corefile, cause, is_read) in [
             (COREFILE.replace("ttl 5", "ttl five"), "is not a TTL", false),
-            (unserved, "192.0.2.77%lo", false),
+            (unserved, "plugin/bind: the address or interface cannot be used", false),
             (unbound, taken, true),
         ] {
             server.write_corefile(&corefile);
@@ -306,7 +306,11 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         server.wait_for_log("Restart failed", PATIENCE);
         let reload = "mend what it names, and see `localdns check -conf FILE`";
         let corefile = "mend what it names; the server serves the one before";
-        is_wrong(&server, 0, &[("corefile", "five", corefile), ("reload", "five", reload), upstreams]);
+        is_wrong(
+            &server,
+            0,
+            &[("corefile", "five", corefile), ("reload", "is not a TTL", reload), upstreams],
+        );
         server.write_corefile(&with_metrics);
         server.signal("HUP");
         server.wait_for_log("Reloading complete", PATIENCE);

@@ -21,6 +21,7 @@ use crate::node_run::failover::Failover;
 use crate::node_run::host::State;
 use crate::node_run::leased::Lease;
 use crate::node_run::servers::PROBE;
+use crate::reloads::Reader;
 
 const ENOENT: i32 = 2;
 /// How many commands wait for an answer; each has a descriptor, and one is answered in a round.
@@ -129,7 +130,7 @@ impl LeaseThread {
                 // A list that is missing is an error only where the configuration asks the node's servers.
                 self.reloads.needs_list() || !wrong.ends_with(&no_such_file())
             }),
-            "reload_failed": self.reloads.failure(clock::now()),
+            "reload_failed": self.reloads.failure(clock::now(), Reader::Anyone),
             "host_resolver": lookups,
             "host_resolver_error": lookups_error,
             "notes": self.noted,
