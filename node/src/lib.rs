@@ -9,6 +9,7 @@ mod dhcp;
 pub mod discovery;
 mod ended;
 mod environment;
+mod escaped;
 mod holder;
 mod host_resolver;
 mod interface;
@@ -37,6 +38,7 @@ pub use address::{
 pub use dhcp::{DHCP_LEASES, dhcp_servers};
 pub use ended::forget_ended;
 pub use environment::{VariantError, corefile_of};
+pub use escaped::escaped;
 pub use holder::{Holder, SocketKind, holder_of, is_taken_over_udp};
 pub use host_resolver::{HostResolver, HostResolverError, ReadServers};
 pub use interface::{

@@ -7,6 +7,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use crate::escaped;
+
 /// Runs a program to its end, for at most [`PATIENCE`], and returns what it printed, at most [`MOST`] octets of it.
 ///
 /// # Errors
@@ -45,7 +47,8 @@ pub(crate) fn run_within(
     let (out, err) = (text(out), text(err).unwrap_or_default());
     match out {
         _ if !status.success() => {
-            Err(named(io::Error::other(format!("{status}: {}", err.trim().replace('\n', "; ")))))
+            let said: Vec<_> = err.trim().lines().map(escaped).collect();
+            Err(named(io::Error::other(format!("{status}: {}", said.join("; ")))))
         }
         Some(out) => Ok(out),
         None => {
@@ -104,8 +107,8 @@ mod tests {
         let run = |script: &str| run_within(sh, &["-c", script], "heard", Duration::from_millis(300));
         assert_eq!(run("cat; echo said").unwrap(), "heardsaid\n");
         assert_eq!(
-            run("echo one >&2; echo two >&2; exit 3").unwrap_err().to_string(),
-            "sh: exit status: 3: one; two"
+            run("echo one >&2; printf 'two\\033[2J' >&2; exit 3").unwrap_err().to_string(),
+            "sh: exit status: 3: one; two\\u{1b}[2J"
         );
         assert_eq!(run("exec sleep 60").unwrap_err().to_string(), "sh: no end within 300ms");
         // What it left behind has its standard output.

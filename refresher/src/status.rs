@@ -302,8 +302,8 @@ fn table(report: &Value) -> String {
             }
         };
         text.push_str(&format!("{}: {round}\n", cell(&file["file"])));
-        if let Some(error) = file["unpublished"].as_str() {
-            text.push_str(&format!("not written: {error}\n"));
+        if file["unpublished"].is_string() {
+            text.push_str(&format!("not written: {}\n", cell(&file["unpublished"])));
         }
         let mut rows = vec![HEADER.map(str::to_owned)];
         for entry in entries {
@@ -395,12 +395,12 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// What a terminal is shown of a value: no control characters, whoever listens there.
+/// A value as a terminal may be shown it, whatever process listens there.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => text.replace(char::is_control, "?"),
-        other => other.to_string(),
+        Value::String(text) => node::escaped(text),
+        other => node::escaped(&other.to_string()),
     }
 }
 
@@ -417,3 +417,30 @@ const HEADER: [&str; 7] = ["NAME", "FAMILY", "SOURCE", "AGE", "NEXT", "ADDRESSES
 const CONNECTIONS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_REPLY: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_obeys_nothing_that_is_shown() {
+        let text = "\u{1b}[2J\u{9b}m\u{202e}\nb";
+        let file = json!({ "file": text, "unpublished": text, "entries": [
+            { "name": text, "family": text, "source": text, "addresses": [text, text], "failure": text },
+            { "name": { text: text }, "addresses": [[text]] },
+        ] });
+        let cluster = json!({ "api": text, "rights_missing": [text], "kinds": [{ "kind": text, "objects": text }],
+            "wrong": [{ "about": text, "what": text, "mend": text }] });
+        let report = json!({
+            "reload_failed": { "seconds_ago": 1, "error": text },
+            "refresh": [file],
+            "kubernetes": { "clusters": [cluster] },
+            "upstreams": [{ "up": false, "address": text, "transport": text, "fails": text }],
+        });
+        let shown = table(&report);
+        assert!(shown.contains("not written: \\u{1b}[2J\\u{9b}m\\u{202e}\\nb\n"), "{shown}");
+        let obeyed = shown.chars().find(|one| one.is_control() && *one != '\n' || *one == '\u{202e}');
+        assert_eq!(obeyed, None, "{shown}");
+        assert_eq!(shown.lines().count(), 10, "{shown}");
+    }
+}

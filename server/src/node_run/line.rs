@@ -1,7 +1,9 @@
-//! One line of what `status` says: in words, and, where it tells of something wrong, in JSON beside what mends it.
+//! One line of what `status` says: in words, and, where it tells of something wrong, in JSON beside what mends it. Whatever stands
+//! in it is escaped, for it may be another program's.
 
 use std::fmt::{self, Display, Formatter};
 
+use node::escaped;
 use serde_json::{Value, json};
 
 /// One line.
@@ -17,21 +19,21 @@ pub(super) struct Line {
 impl Line {
     /// As it should be, or nobody's fault.
     pub(super) fn fact(about: &'static str, what: impl Into<String>) -> Self {
-        Self { about, what: what.into(), mend: None, is_wrong: false }
+        Self { about, what: escaped(&what.into()), mend: None, is_wrong: false }
     }
 
     /// What is wrong, and what mends it.
     pub(super) fn wrong(about: &'static str, what: impl Into<String>, mend: &str) -> Self {
-        Self { about, what: what.into(), mend: Some(mend.to_owned()), is_wrong: true }
+        Self { about, what: escaped(&what.into()), mend: Some(escaped(mend)), is_wrong: true }
     }
 
     /// An error, which says behind its first semicolon what mends it, unless another line does.
     pub(super) fn error(about: &'static str, sentence: &str) -> Self {
         let (what, mend) = match sentence.split_once("; ") {
-            Some((what, mend)) => (what, Some(mend.to_owned())),
+            Some((what, mend)) => (what, Some(escaped(mend))),
             None => (sentence, None),
         };
-        Self { about, what: what.to_owned(), mend, is_wrong: true }
+        Self { about, what: escaped(what), mend, is_wrong: true }
     }
 
     /// A note: something is wrong where it says what mends it.
