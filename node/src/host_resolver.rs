@@ -363,18 +363,29 @@ fn resolved_drop_ins() -> Vec<PathBuf> {
     if path.is_file() { vec![path] } else { Vec::new() }
 }
 
-/// A whole file, or none; others may read it.
+/// A whole file, or none; others may read it, unless they may not enter its directory.
 fn write(path: &Path, text: &str) -> Result<()> {
-    let written = || {
-        let directory = path.parent().unwrap_or_else(|| Path::new("/"));
-        fs::create_dir_all(directory)?;
-        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
-        replace(path, text)
-    };
-    written().map_err(|source| {
-        let _ = path.parent().map(fs::remove_dir);
+    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
+    let is_there = directory.is_dir();
+    create_directory(directory).and_then(|()| replace(path, text)).map_err(|source| {
+        if !is_there {
+            let _ = fs::remove_dir(directory);
+        }
         HostResolverError::File { path: path.to_owned(), source }
     })
+}
+
+/// Creates what is missing of a directory, for all to read, whatever the umask; what is there keeps its mode.
+fn create_directory(path: &Path) -> io::Result<()> {
+    match (fs::create_dir(path), path.parent()) {
+        (Ok(()), _) => fs::set_permissions(path, fs::Permissions::from_mode(0o755)),
+        (Err(error), Some(parent)) if error.kind() == io::ErrorKind::NotFound => {
+            create_directory(parent)?;
+            create_directory(path)
+        }
+        (Err(error), _) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        (Err(error), _) => Err(error),
+    }
 }
 
 /// The same in a directory that is there.
@@ -404,3 +415,26 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// 10 s in all.
 const SETTLED_TRIES: u32 = 100;
 const SETTLED_AGAIN: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_is_there_keeps_its_mode() {
+        let home = tempfile::tempdir().expect("a directory");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
+        let closed = home.path().join("closed");
+        fs::create_dir(&closed).expect("made");
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o2700)).expect("set");
+        write(&closed.join("file"), "text").expect("written");
+        assert_eq!(mode(&closed), 0o2700);
+        write(&closed.join("a/b/file"), "text").expect("written");
+        for (path, is) in [("", 0o2700), ("a", 0o755), ("a/b", 0o755), ("a/b/file", 0o644)] {
+            assert_eq!(mode(&closed.join(path)) & !0o2000, is & !0o2000, "{path}");
+        }
+        // A file stands where a directory is to be.
+        write(&closed.join("file/file"), "text").expect_err("no directory");
+        assert_eq!(fs::read_to_string(closed.join("file")).expect("there"), "text");
+    }
+}

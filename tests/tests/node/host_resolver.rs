@@ -34,6 +34,25 @@ fn a_resolv_conf_that_somebody_changes_is_not_told_as_gone() {
 }
 
 #[test]
+fn a_directory_keeps_the_mode_that_it_has() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        fs::write("/etc/resolv.conf", "nameserver 10.2.0.2\n").expect("the test's own");
+        fs::create_dir("/run/localdns").expect("the test's own");
+        let closed = fs::Permissions::from_mode(0o700);
+        fs::set_permissions("/run/localdns", closed.clone()).expect("the test's own");
+        let _server = lab.serve(&["-host-resolver", "resolv.conf"]);
+        let kept = Path::new("/run/localdns/resolv.conf");
+        eventually("the earlier text", Duration::from_secs(10), || kept.exists().then_some(()));
+        let is = fs::metadata("/run/localdns").expect("it is there").permissions();
+        assert_eq!(is.mode() & 0o7777, closed.mode());
+    });
+}
+
+#[test]
 fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
     isolated_for(Duration::from_secs(120), || {
         if !tool("host resolver", "nft") {
