@@ -184,8 +184,10 @@ impl Held {
         format!("{TURNED}{servers}\n{}", self.text)
     }
 
+    /// Whether that is what we made of it, with what may stand behind it where [`rewrite`] was ended.
     fn is_turned(&self, now: &str) -> bool {
-        self.servers.iter().any(|server| turned(&self.text, *server) == now)
+        let is_now = |text: String| text.trim_end_matches('\n') == now.trim_end_matches('\n');
+        self.servers.iter().any(|server| is_now(turned(&self.text, *server)))
     }
 }
 
@@ -196,10 +198,13 @@ fn turned(text: &str, server: IpAddr) -> String {
     [format!("nameserver {server}\n")].into_iter().chain(others).collect()
 }
 
-/// In its place, and cut only once the new text stands: on a full disk, too, it goes on naming somebody.
+/// In its place, and cut only once the new text stands: on a full disk, too, it goes on naming a server. Line ends cover what is cut,
+/// so that nothing else is left of the earlier text where the process is ended before.
 fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(path)?;
-    file.write_all(text.as_bytes())?;
+    let before = file.metadata()?.len().min(LONGEST) as usize;
+    let covering = "\n".repeat(before.saturating_sub(text.len()));
+    file.write_all(format!("{text}{covering}").as_bytes())?;
     file.set_len(text.len() as u64)?;
     file.sync_all()
 }
@@ -207,6 +212,8 @@ fn rewrite(path: &Path, text: &str) -> io::Result<()> {
 const TURNED: &str = "# turned by localdns to";
 const KEPT: &str = "/run/localdns/resolv.conf";
 const LASTING: &str = "/etc/localdns/resolv.conf";
+/// More than a resolv.conf has.
+const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -223,6 +230,8 @@ mod tests {
             // What a network's manager writes that knows another server.
             ("nameserver 10.2.0.9\nsearch a.b\noptions edns0\n", false),
             (held, false),
+            // The process was ended before it cut the file.
+            ("nameserver 169.254.10.10\nsearch a.b\noptions edns0\n\n\n\n", true),
             ("nameserver 169.254.10.10\n", false),
             ("nameserver 169.254.10.10\nsearch c.d\noptions edns0\n", false),
             ("nameserver so\nsearch a.b\noptions edns0\n", false),

@@ -52,6 +52,29 @@ fn a_directory_keeps_the_mode_that_it_has() {
     });
 }
 
+/// Ended between the write and the cut of a file that becomes shorter.
+#[test]
+fn a_resolv_conf_that_was_not_cut_is_given_back() {
+    isolated(|| {
+        if !tool("host resolver", "nft") || !tool("host resolver", "strace") {
+            return;
+        }
+        let lab = Lab::new();
+        let held = "nameserver 10.2.0.2\nnameserver 10.3.0.2\nnameserver fd03::2\nsearch a.b\n";
+        fs::write("/etc/resolv.conf", held).expect("the test's own");
+        let killed = "strace -D -f -qq -o /dev/null -P /etc/resolv.conf -e inject=ftruncate:signal=KILL";
+        let mut server =
+            lab.serve_with(|options| options.args(["-host-resolver", "resolv.conf"]).through(killed));
+        assert!(!server.wait(Duration::from_secs(30)).success());
+        let left = fs::read_to_string("/etc/resolv.conf").expect("it is there");
+        assert!(left.starts_with("nameserver 169.254.10.10\n") && left.len() == held.len(), "{left}");
+        let ours: Vec<_> = left.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(ours, ["nameserver 169.254.10.10", "search a.b"], "nothing else is left of it");
+        assert!(node(&server, &["down"], 0).contains("/etc/resolv.conf is as it was\n"));
+        assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), held);
+    });
+}
+
 #[test]
 fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
     isolated_for(Duration::from_secs(120), || {
