@@ -166,7 +166,11 @@ fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Res
         let template = Template::parse(&word.text, schema).map_err(|error| {
             Located::new(&word.at, SetupError::Own { plugin: PLUGIN, error: error.into() })
         })?;
-        into.push(Record { text: word.shown().to_owned(), template: Arc::new(template), at: word.at.clone() });
+        into.push(Record {
+            text: word.shown().to_owned(),
+            template: Arc::new(template),
+            at: word.at.clone(),
+        });
     }
     Ok(())
 }
