@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::networkd::{NETWORKD_STATE, NetworkdLink};
 use crate::program::run;
-use crate::{Usable, WIRE_SERVER, link_of};
+use crate::{Usable, WIRE_SERVER, escaped, link_of};
 use own_file::OwnFile;
 
 /// Who is told whom the machine asks.
@@ -255,8 +255,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
         return left.ok_or(HostResolverError::NoUplink);
     };
     let file = networkd_of(&link)?.network_file;
-    let file = file.filter(|file| Path::new(file).is_file());
-    let name = file.as_deref().and_then(|file| Path::new(file).file_name()?.to_str());
+    let name = file.as_deref().and_then(network_name);
     let name = name.ok_or_else(|| HostResolverError::NoNetworkFile { link: link.clone() })?;
     let path = Path::new(NETWORKD_DIRECTORY).join(format!("{name}.d")).join(DROP_IN);
     // A predecessor may have been killed after it wrote the file and before networkd was told to reload.
@@ -267,6 +266,14 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     write(&path, &text)?;
     NETWORKD.tell().map_err(|error| NETWORKD.take_away(&path, error))?;
     settle(&path, &link, server, upstreams, go_on)
+}
+
+/// The name of a .network file, which becomes part of the drop-in's path: that of a file that is there, and nothing that a reader
+/// of the path would take for more than a name.
+fn network_name(file: &str) -> Option<&str> {
+    let path = Path::new(file);
+    let is_one = path.is_file() && path.extension().is_some_and(|end| end == "network");
+    path.file_name()?.to_str().filter(|name| is_one && *name == escaped(name))
 }
 
 /// Waits until networkd is through, and the resolv.conf that comes of it names the server: before, a lookup may meet the
@@ -419,6 +426,31 @@ const SETTLED_AGAIN: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_drop_in_has_the_name_of_a_network_file() {
+        let home = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| home.path().join(name).to_string_lossy().into_owned();
+        for name in ["10-eth0.network", ".network", "passwd", "a\nb.network", "\u{202e}.network"] {
+            fs::write(at(name), "").expect("written");
+        }
+        fs::create_dir(at("d.network")).expect("made");
+        for (file, name) in [
+            ("10-eth0.network", Some("10-eth0.network")),
+            ("d.network/../10-eth0.network", Some("10-eth0.network")),
+            ("absent.network", None),
+            (".network", None),
+            ("passwd", None),
+            ("d.network", None),
+            ("d.network/..", None),
+            ("a\nb.network", None),
+            ("\u{202e}.network", None),
+            ("10-eth0.network\0", None),
+        ] {
+            assert_eq!(network_name(&at(file)), name, "{file:?}");
+        }
+        assert_eq!(network_name(""), None);
+    }
 
     #[test]
     fn a_directory_that_is_there_keeps_its_mode() {

@@ -76,8 +76,9 @@ mod tests {
             NetworkdLink { network_file: Some(file.to_owned()), state: Some("configured".to_owned()) };
         let json = format!(r#"{{"Name":"eth0","NetworkFile":"{file}","AdministrativeState":"configured"}}"#);
         assert_eq!(NetworkdLink::of_json(&json), configured);
-        for json in ["", "{", "[]", "3", r#"{"Name":"eth0","NetworkFile":7}"#] {
-            assert_eq!(NetworkdLink::of_json(json), NetworkdLink::default(), "{json}");
+        let deep = "[".repeat(1 << 20);
+        for json in ["", "{", "[]", "3", r#"{"Name":"eth0","NetworkFile":7}"#, &deep] {
+            assert_eq!(NetworkdLink::of_json(json), NetworkdLink::default(), "{:.64}", json);
         }
         let state = tempfile::tempdir().expect("a directory");
         assert_eq!(NetworkdLink::kept(state.path(), 2), NetworkdLink::default());

@@ -30,8 +30,13 @@ pub(crate) fn run_within(
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
     let mut command = Command::new(program);
     command.args(args).env("PATH", path()).env("LC_ALL", "C");
-    // What it says to a service manager would be taken for ours: networkctl tells its failures.
+    // What it says to a service manager would be taken for ours: networkctl tells its failures. Our settings are not its own.
     command.env_remove("NOTIFY_SOCKET");
+    for (name, _) in std::env::vars_os() {
+        if name.as_encoded_bytes().starts_with(b"LOCALDNS_") {
+            command.env_remove(name);
+        }
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(named)?;
     if let Some(mut stdin) = child.stdin.take() {

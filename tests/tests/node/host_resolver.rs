@@ -89,6 +89,7 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         let notify = directory.path().join("notify");
         let mut server = lab.serve_with(|options| {
             let options = options.env("NOTIFY_SOCKET", &notify.to_string_lossy());
+            let options = options.env("LOCALDNS_NODE_LINK", "localdns").env("LOCALDNS_PREDECESSOR", "99999");
             machine.on_path(options.export("SYSTEMD_EXEC_PID", "$$"))
         });
         eventually("the drop-in", Duration::from_secs(10), || Path::new(DROP_IN).exists().then_some(()));
@@ -103,6 +104,8 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         machine.state("configured");
         until_ready(&told);
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
+        // What is set for the server is not set for the programs that it runs.
+        assert_eq!(fs::read_to_string("/run/variables").expect("they were run"), "");
         assert_eq!(mode(DROP_IN), 0o644);
         assert_eq!(mode(DIRECTORY), 0o755);
         assert_eq!(machine.calls("reload"), 1);
@@ -438,6 +441,7 @@ UseDNS=false
 pub(super) const RESOLVED_DROP_IN: &str = "/run/systemd/resolved.conf.d/70-localdns.conf";
 const RESOLVED_RELOAD: &str = "try-reload-or-restart systemd-resolved.service";
 const NETWORKCTL: &str = r#"#!/bin/sh
+env | grep ^LOCALDNS_ >> /run/variables
 echo "$*" >> /run/calls
 [ -e /run/hangs ] && case "$*" in *"$(cat /run/hangs)"*) exec sleep 60 ;; esac
 case "$*" in
