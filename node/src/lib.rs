@@ -49,7 +49,7 @@ pub use iptables::{Iptables, iptables_rules, remove_iptables_rules};
 pub use jobs::Job;
 pub use nft::NftError;
 pub use obstacle::{Obstacle, unseen_filters};
-pub use orders::{Hearing, Order, Orders, Running};
+pub use orders::{Doubt, Hearing, Order, Orders, Peers, Running, Unproven, remove_left_proofs};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
 pub use rules::{Clients, Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut};
 pub use source_ports::SourcePorts;

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kubernetes_api::{Access, annotate};
-use node::Running;
 
 use super::servers;
 
@@ -57,16 +56,14 @@ impl Annotation {
 
 /// How many entries of hosts files the server of this node answers from.
 fn hosts_entries() -> Result<u64, String> {
-    let mut said = Err("no `localdns node run` is here; start it".to_owned());
-    for server in &Running::all() {
-        said = servers::ask(server);
-        if let Ok(said) = &said {
-            return said["hosts_entries"].as_u64().ok_or_else(|| {
-                format!("process {} is of a version that does not say what it serves", server.pid)
-            });
-        }
+    let servers = servers::all().said;
+    match servers.iter().find(|said| said.is_ok()).or_else(|| servers.first()) {
+        None => Err("no `localdns node run` is here; start it".to_owned()),
+        Some(Err(error)) => Err(error.clone()),
+        Some(Ok(said)) => said["hosts_entries"].as_u64().ok_or_else(|| {
+            format!("process {} is of a version that does not say what it serves", said["pid"])
+        }),
     }
-    said.map(|_| 0)
 }
 
 fn name_of_the_machine() -> String {

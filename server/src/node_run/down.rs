@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
-use super::servers::in_words;
-use node::{HostResolver, Job, NftError, Rules, Running, Warrant};
+use super::servers::{HANDS_OVER_KEY, ask, in_words, notes};
+use node::{Doubt, HostResolver, Job, NftError, Peers, Rules, Running, Unproven, Warrant, escaped};
 
 /// What is gone, and what is left.
 #[derive(Debug, Default)]
@@ -20,24 +20,29 @@ pub fn down() -> Down {
     // It shows servers that the order comes from whoever may change rules, and is kept until all have it. Without nftables
     // they take root's word.
     let warrant = Warrant::show();
-    for server in Running::all() {
-        match server.tell("down", PATIENCE) {
-            Ok(said) if said.starts_with(HANDS_OVER) => {
+    // Where this command may change no rules it cannot look for proofs, either: what servers say then ends nothing.
+    let believes = !matches!(warrant, Err(NftError::NotPermitted { .. }));
+    let Peers { servers, unproven, unasked } = Peers::find();
+    // All are asked before one of them is ordered to let go.
+    if believes && ask(&servers).iter().flatten().any(|said| said[HANDS_OVER_KEY] == true) {
+        down.left.push(format!("{HANDS_OVER}, which would put all back: say it again"));
+        return down;
+    }
+    let mut hands_over = false;
+    for (server, said) in servers.iter().zip(Running::tell_all(&servers, "down", PATIENCE)) {
+        match said {
+            Ok(said) if said.starts_with(HANDS_OVER) || said.starts_with(REFUSED) => {
+                hands_over |= said.starts_with(HANDS_OVER);
                 down.left.push(said.trim_end().to_owned());
-                return down;
             }
-            Ok(said) if said.starts_with(REFUSED) => down.left.push(said.trim_end().to_owned()),
             Ok(said) => down.gone.push(said.trim_end().to_owned()),
-            Err(error) => {
-                let why = in_words(&error, PATIENCE);
-                let pid = server.pid;
-                down.leaves(
-                    format!("the server of process {pid} does not let go"),
-                    &format!("{why}; if it hangs, `kill -9 {pid}`, and say it again"),
-                );
-            }
+            Err(error) => down.does_not_let_go(server.pid, &in_words(&error, PATIENCE)),
         }
     }
+    if believes && hands_over {
+        return down;
+    }
+    down.tell_unproven(unproven, unasked);
     drop(warrant);
     let (files, failed) = HostResolver::take_back();
     down.gone.extend(files.iter().map(|file| match file.ends_with("resolv.conf") {
@@ -102,6 +107,7 @@ fn rules() -> Result<(bool, Vec<u32>), NftError> {
     let there = rules.are_there()?;
     // Where the rules are gone leases may be left.
     rules.remove()?;
+    node::remove_left_proofs()?;
     Ok((there, rules.holders()?))
 }
 
@@ -113,19 +119,49 @@ pub(super) const REFUSED: &str = "the server keeps all";
 pub(super) const HANDS_OVER: &str = "the server hands over to another process";
 /// How long a server may take to let go: networkd is told meanwhile.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// The same of processes that have proven nothing, all together.
+const OF_UNPROVEN: Duration = Duration::from_secs(1);
+/// How many of their answers are shown.
+const ANSWERS: usize = 8;
 
 impl Down {
+    /// Orders those that have proven nothing, too: one may be a server without CAP_NET_ADMIN. Their answers are shown and decide
+    /// nothing.
+    fn tell_unproven(&mut self, unproven: Vec<Unproven>, unasked: usize) {
+        let (hang, others): (Vec<_>, Vec<_>) = unproven.into_iter().partition(Unproven::may_hang);
+        for one in hang {
+            self.does_not_let_go(one.pid(), "it has not answered within 1 s");
+        }
+        self.gone.extend(notes(&others, unasked));
+        let speak: Vec<_> = others.into_iter().filter(|one| one.doubt != Doubt::Silent).collect();
+        let told: Vec<_> = speak.iter().map(|one| one.running.clone()).collect();
+        let said = speak.iter().zip(Running::tell_all(&told, "down", OF_UNPROVEN));
+        let mut said: Vec<_> = said
+            .filter_map(|(one, said)| Some(format!("process {} says: {}", one.pid(), said.ok()?.trim_end())))
+            .collect();
+        said.dedup();
+        said.truncate(ANSWERS);
+        self.gone.extend(said);
+    }
+
+    fn does_not_let_go(&mut self, pid: u32, why: &str) {
+        self.leaves(
+            format!("the server of process {pid} does not let go"),
+            &format!("{why}; if it hangs, `kill -9 {pid}`, and say it again"),
+        );
+    }
+
     fn leaves(&mut self, what: String, why: &dyn Display) {
         self.left.push(format!("{what}: {why}"));
     }
 
     /// What is gone, a line each.
     pub fn text(&self) -> String {
-        self.gone.iter().map(|line| format!("{line}\n")).collect()
+        self.gone.iter().map(|line| format!("{}\n", escaped(line))).collect()
     }
 
     /// What is left, and why; `None` where nothing is.
     pub fn left(&self) -> Option<String> {
-        (!self.left.is_empty()).then(|| format!("left: {}", self.left.join("; left: ")))
+        (!self.left.is_empty()).then(|| escaped(&format!("left: {}", self.left.join("; left: "))))
     }
 }

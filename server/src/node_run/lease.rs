@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use node::{Clients, Hearing, Leases, Listener, Order, Rules};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tokio::time::{Instant, timeout};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::failover::Followed;
 use super::host::{Host, State};
@@ -29,6 +29,7 @@ use configuration::Configuration;
 use listen::Running;
 use node::discovery::{self, Discovery, ListChange, ListOrigin};
 use node_cache::Filler;
+use orders::Place;
 
 /// What keeps the leases; it ends with its value.
 pub struct Keeper {
@@ -55,7 +56,7 @@ pub enum Ended {
 enum Told {
     Stop(Ended),
     /// By a command beside us, one of a few at once.
-    Order(Order, OwnedSemaphorePermit),
+    Order(Order, Place),
     /// Another process is about to answer; the sender hears that queries are kept until it does, so long at most.
     Hold(std_mpsc::Sender<()>, Option<Duration>),
     /// It does not: this one goes on.
@@ -211,19 +212,9 @@ impl LeaseThread {
                 self.round(&running).await;
             }
             drop(running);
-            match timeout(rest(self.settings.lease, began.elapsed()), self.told.recv()).await {
-                Ok(Some(Told::Order(order, waits))) => {
-                    self.obey(order).await;
-                    drop(waits);
-                }
-                Ok(Some(Told::Stop(ended))) => return self.stop(ended).await,
-                Ok(Some(Told::Hold(held, at_most))) => {
-                    if !self.hold(held, at_most).await {
-                        return;
-                    }
-                }
-                Ok(Some(Told::Leave) | None) => return,
-                Ok(Some(Told::Resume)) | Err(_) => {}
+            let until = Instant::now() + rest(self.settings.lease, began.elapsed());
+            if !self.rest_until(until).await {
+                return;
             }
         }
     }

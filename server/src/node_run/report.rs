@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::answers::answering;
 use super::failover::Failover;
 use super::line::Line;
-use super::servers as told_by;
+use super::servers::{self as told_by, Servers};
 use super::{NO_ADDRESS, RuleSet, Settings, as_led, iptables, listeners, owners};
 use configuration::Configuration;
 use rules::{none_left, rules_of};
@@ -54,9 +54,10 @@ impl Report {
     /// Looks at the machine.
     pub fn of(configuration: &Configuration, settings: &Settings) -> Self {
         let servers = told_by::all();
-        let settings = &as_kept(settings, &servers);
-        let is_served = servers.iter().flatten().all(|said| said["reload_failed"].is_null());
-        let (listeners, notes) = match served(&servers) {
+        let said = &servers.said;
+        let settings = &as_kept(settings, said);
+        let is_served = said.iter().flatten().all(|said| said["reload_failed"].is_null());
+        let (listeners, notes) = match served(said) {
             // The configuration before this one serves.
             served if !is_served && !served.is_empty() => (served, Vec::new()),
             _ => {
@@ -75,7 +76,7 @@ impl Report {
     /// What is wrong with it, where no server says which addresses are its own.
     pub fn without(corefile: String, settings: &Settings) -> Result<Self, String> {
         let servers = told_by::all();
-        let listeners = served(&servers);
+        let listeners = served(&servers.said);
         if listeners.is_empty() {
             return Err(corefile);
         }
@@ -87,15 +88,18 @@ impl Report {
     pub fn unnamed(settings: &Settings) -> Option<Self> {
         let servers = told_by::all();
         let note = "there is no ./Corefile, and -conf names none: addresses are those that the server says";
-        (!servers.is_empty()).then(|| Self::about(served(&servers), vec![note.to_owned()], servers, settings))
+        let listeners = served(&servers.said);
+        (!servers.said.is_empty()).then(|| Self::about(listeners, vec![note.to_owned()], servers, settings))
     }
 
     fn about(
         listeners: Vec<Listener>,
         mut notes: Vec<String>,
-        mut servers: Vec<Result<Value, String>>,
+        servers: Servers,
         settings: &Settings,
     ) -> Self {
+        let Servers { said: mut servers, notes: of_others } = servers;
+        notes.extend(of_others);
         let kept = set_of(&servers).unwrap_or(settings.rules);
         if kept != settings.rules {
             notes.push(format!("the server keeps other rules than were asked about: -rules {}", kept.name()));

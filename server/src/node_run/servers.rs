@@ -4,35 +4,108 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use node::{Rules, Running};
+use node::{Doubt, Peers, Rules, Running, Unproven, escaped};
 use serde_json::Value;
 use wire::Name;
 
-/// What each says, or why it says nothing.
-pub(super) fn all() -> Vec<Result<Value, String>> {
-    let servers = Running::all();
-    let holders = Rules::open().and_then(|mut rules| rules.holders()).unwrap_or_default();
-    let silent = holders.iter().filter(|pid| servers.iter().all(|server| server.pid != **pid));
-    let silent = silent.map(|pid| {
-        Err(format!("process {pid} has leases and takes no commands; ask again, and if it hangs, restart it"))
-    });
-    servers.iter().map(ask).chain(silent).collect()
+/// What there is to be known of this network's servers.
+pub(super) struct Servers {
+    /// What each says, or why it says nothing.
+    pub(super) said: Vec<Result<Value, String>>,
+    /// Of processes that listen as servers do, and have not proven to be any.
+    pub(super) notes: Vec<String>,
 }
 
-/// What a server says of itself; its objects are ours, and of its version.
-pub(super) fn ask(server: &Running) -> Result<Value, String> {
+/// Asks all of them.
+pub(super) fn all() -> Servers {
+    let Peers { servers, mut unproven, unasked } = Peers::find();
+    let mut said = ask(&servers);
+    let mut silent = Rules::open().and_then(|mut rules| rules.holders()).unwrap_or_default();
+    // Two containers' processes may have the same number.
+    for server in &servers {
+        if let Some(at) = silent.iter().position(|pid| *pid == server.pid) {
+            silent.swap_remove(at);
+        }
+    }
+    for pid in silent {
+        let hangs = unproven.iter().position(|one| one.running.pid == pid && one.doubt == Doubt::Silent);
+        let why = match hangs.map(|at| unproven.swap_remove(at)) {
+            Some(_) => "does not say how it is: it has not answered within 1 s; if it hangs, restart it",
+            None => "has leases and takes no commands; ask again, and if it hangs, restart it",
+        };
+        said.push(Err(format!("process {pid} {why}")));
+    }
+    let notes = notes(&unproven, unasked);
+    if said.is_empty() {
+        // A server without CAP_NET_ADMIN can prove nothing. What another process says in its place hides no server that can.
+        let speak = unproven.into_iter().filter(|one| one.doubt != Doubt::Silent);
+        let speak: Vec<_> = speak.map(|one| one.running).collect();
+        said = ask(&speak).into_iter().filter(Result::is_ok).collect();
+    }
+    Servers { said, notes }
+}
+
+/// What there is to say of those that have proven nothing, each once, and of few of them.
+pub(super) fn notes(unproven: &[Unproven], unasked: usize) -> Vec<String> {
+    let mut notes: Vec<_> = unproven.iter().map(note).collect();
+    notes.sort_unstable();
+    notes.dedup();
+    let more = notes.len().saturating_sub(NOTES);
+    notes.truncate(NOTES);
+    if more > 0 {
+        notes.push(format!(
+            "{more} more processes listen as a server does, and have not proven that they are one"
+        ));
+    }
+    if unasked > 0 {
+        notes.push(format!(
+            "{unasked} more sockets are called as a server's is: more than are asked of one process or user"
+        ));
+    }
+    notes
+}
+
+fn note(unproven: &Unproven) -> String {
+    let none = "has not proven that it has CAP_NET_ADMIN: it is a server that can keep no rules, or none";
+    let why = match &unproven.doubt {
+        Doubt::Silent => "has not answered within 1 s: it hangs, or is no server".to_owned(),
+        Doubt::NotShown(None) => none.to_owned(),
+        Doubt::NotShown(Some(said)) => format!("{none} ({said})"),
+        Doubt::NotSeen(error) => format!("whether it is one cannot be seen: {error}"),
+    };
+    // What stands behind a semicolon would mend it.
+    format!("process {} listens as a server does, and {}", unproven.pid(), why.replace("; ", ", "))
+}
+
+/// What servers say of themselves, all asked at once; its objects are ours, and of their version.
+pub(super) fn ask(servers: &[Running]) -> Vec<Result<Value, String>> {
+    let answers = Running::tell_all(servers, "status", PATIENCE);
+    servers.iter().zip(answers).map(|(server, answer)| read(server, answer)).collect()
+}
+
+fn read(server: &Running, answer: io::Result<String>) -> Result<Value, String> {
     let unheard = |error: &dyn std::fmt::Display| {
         format!("process {} does not say how it is: {error}; if it hangs, restart it", server.pid)
     };
-    let said = server.tell("status", PATIENCE).map_err(|error| match error.kind() {
+    let said = answer.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => unheard(&in_words(&error, PATIENCE)),
-        // It hangs up on whom it does not trust.
+        // It hangs up on users that it does not trust.
         _ if !rustix::process::geteuid().is_root() => {
             format!("process {} tells root alone how it is, or who runs it; ask as one of them", server.pid)
         }
         _ => unheard(&error),
     })?;
-    serde_json::from_str(&said).map_err(|error| unheard(&error))
+    serde_json::from_str(&said).map(fit).map_err(|error| unheard(&error))
+}
+
+/// The value with every text in it made fit for a terminal.
+fn fit(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(escaped(&text)),
+        Value::Array(values) => values.into_iter().map(fit).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(key, value)| (escaped(&key), fit(value))).collect(),
+        other => other,
+    }
 }
 
 /// Why a server said nothing; the system has no words for a patience that is over.
@@ -63,7 +136,7 @@ pub(super) fn probes(servers: &[Result<Value, String>], ip: IpAddr) -> Vec<Name>
 /// Whether a server of ours has answered its own probe at each of these addresses; else why not. What anybody else answers
 /// there, as kube-proxy's endpoints do at a service's address, does not count.
 pub(super) fn answer(addresses: &[IpAddr]) -> Result<(), String> {
-    is_answered(&all(), addresses)
+    is_answered(&all().said, addresses)
 }
 
 fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Result<(), String> {
@@ -93,9 +166,13 @@ fn is_answer(said: &Value) -> bool {
     said["probe_error"].is_null() && said["probed_ms_ago"].is_u64()
 }
 
+/// Under which key a server says that another process takes its place.
+pub(super) const HANDS_OVER_KEY: &str = "hands_over";
 /// Under which key a server says the name by which it asks itself; not for people.
 pub(super) const PROBE: &str = "probe";
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How many processes that have proven nothing are named.
+const NOTES: usize = 8;
 
 #[cfg(test)]
 mod tests {

@@ -112,7 +112,7 @@ fn what_keeps_a_command_from_its_end_is_said_in_words() {
         server.signal("STOP");
         let said = node(&server, &["down"], 1);
         let told = format!(
-            "does not let go: it has not answered within 15 s; if it hangs, `kill -9 {}`, and say it again",
+            "does not let go: it has not answered within 1 s; if it hangs, `kill -9 {}`, and say it again",
             server.pid()
         );
         assert!(said.contains(&told), "{said}");

@@ -13,6 +13,7 @@ mod exporter;
 mod failover;
 mod firewall;
 mod host_resolver;
+mod impostors;
 mod iptables;
 mod kube_proxy;
 mod lab;

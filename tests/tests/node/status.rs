@@ -85,7 +85,7 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         server.signal("STOP");
         let hung = status(&server, 1);
         let told = format!(
-            "server    process {pid} does not say how it is: it has not answered within 2 s; if it hangs, restart it\n"
+            "server    process {pid} does not say how it is: it has not answered within 1 s; if it hangs, restart it\n"
         );
         assert!(hung.contains(&told), "{hung}");
         // Anybody may fill its queue.

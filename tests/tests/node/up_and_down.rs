@@ -395,7 +395,7 @@ fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(
-            told.contains("left: the server keeps all: who tells it to let go has no CAP_NET_ADMIN"),
+            told.contains("left: the server keeps all: the command has not shown that it has CAP_NET_ADMIN"),
             "{told}"
         );
         assert_eq!(status(&server, 0).lines().next(), Some("rules     in place"));

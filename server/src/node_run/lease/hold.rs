@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::{LeaseThread, Told, tell_lost};
-use crate::node_run::down::HANDS_OVER;
 
 impl LeaseThread {
     /// Keeps queries here, although nobody reads them, until this process has them again (true) or another one has them for
@@ -36,11 +35,7 @@ impl LeaseThread {
                     self.stretch(until);
                     let _ = held.send(());
                 }
-                // What it took away the other process would put back.
-                Ok(Some(Told::Order(order, _))) if order.word == "down" => {
-                    order.answer(&format!("{HANDS_OVER}, which would put all back: say it again\n"));
-                }
-                Ok(Some(Told::Order(order, _))) => self.obey(order).await,
+                Ok(Some(Told::Order(order, _place))) => self.obey(order, true).await,
                 Ok(Some(Told::Stop(ended))) => {
                     self.stop(ended).await;
                     return false;

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use configuration::Configuration;
 use node::discovery::{self, ListOrigin};
-use node::{AddressText, Hearing, Leases, Order, Orders, Rules};
+use node::{AddressText, Hearing, Leases, NftError, Order, Orders, Rules};
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::Instant;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
 use super::kept::are_in_place;
 use super::{LeaseThread, Told};
@@ -20,58 +20,115 @@ use crate::node_run::down::{HANDS_OVER, REFUSED};
 use crate::node_run::failover::Failover;
 use crate::node_run::host::State;
 use crate::node_run::leased::Lease;
-use crate::node_run::servers::PROBE;
+use crate::node_run::servers::{HANDS_OVER_KEY, PROBE};
 use crate::reloads::Reader;
 
 const ENOENT: i32 = 2;
-/// How many commands wait for an answer; each has a descriptor, and one is answered in a round.
+/// How many orders wait for an answer, and of one process; each has a descriptor.
 const WAITING: usize = 16;
+const OF_PROCESS: usize = 4;
 
 /// How it is said that a file is not there.
 fn no_such_file() -> String {
     io::Error::from_raw_os_error(ENOENT).to_string()
 }
 
-/// Hears commands on a thread that ends with what is returned, or with the last of who would obey.
+/// Hears commands on a thread that ends with what is returned.
 pub(super) fn hear(tell: mpsc::UnboundedSender<Told>) -> io::Result<Hearing> {
-    let orders = Orders::listen()?;
-    let hearing = orders.hearing()?;
-    let thread = std::thread::Builder::new().name("orders".to_owned());
-    let free = Arc::new(Semaphore::new(WAITING));
-    let hears = move || {
-        while let Ok(order) = orders.next() {
-            let Ok(waits) = free.clone().try_acquire_owned() else {
-                order.put_off();
-                continue;
-            };
-            if tell.send(Told::Order(order, waits)).is_err() {
-                break;
-            }
-        }
+    let (orders, hearing) = Orders::listen()?;
+    let places = Places::default();
+    let take = move |order: Order| match places.take(order.process) {
+        Some(place) => drop(tell.send(Told::Order(order, place))),
+        None => order.put_off(),
     };
-    thread.spawn(hears)?;
+    let thread = std::thread::Builder::new().name("orders".to_owned());
+    thread.spawn(move || orders.hear(take))?;
     Ok(hearing)
 }
 
+/// The processes whose orders wait for an answer.
+#[derive(Clone, Default)]
+struct Places(Arc<Mutex<Vec<u32>>>);
+
+/// That of an order, until this is dropped.
+pub(super) struct Place {
+    process: u32,
+    places: Places,
+}
+
+impl Places {
+    /// One for this process, 0 where it is not seen; `None` where too many are taken.
+    fn take(&self, process: u32) -> Option<Place> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_process = taken.iter().filter(|one| **one == process).count();
+        if taken.len() >= WAITING || (process != 0 && of_process >= OF_PROCESS) {
+            return None;
+        }
+        taken.push(process);
+        Some(Place { process, places: self.clone() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = taken.iter().position(|one| *one == self.process) {
+            taken.swap_remove(at);
+        }
+    }
+}
+
+/// Whether an order to let go is from a command that may change the rules. Without nftables nothing can show that, and the user,
+/// root or this server's own, is enough.
+fn is_warranted() -> Result<(), String> {
+    match Rules::open().and_then(|mut rules| rules.is_warrant_shown()) {
+        Ok(true) | Err(NftError::NotSupported { .. }) => Ok(()),
+        Ok(false) => Err("the command has not shown that it has CAP_NET_ADMIN".to_owned()),
+        Err(error) => Err(format!("it cannot see whether the command has CAP_NET_ADMIN: {error}")),
+    }
+}
+
 impl LeaseThread {
-    pub(super) async fn obey(&mut self, order: Order) {
+    /// Acts on orders until then; false where the thread is to end.
+    pub(super) async fn rest_until(&mut self, until: Instant) -> bool {
+        loop {
+            match timeout_at(until, self.told.recv()).await {
+                Ok(Some(Told::Order(order, _place))) => {
+                    let hands_over = self.state.is_handing_over();
+                    self.obey(order, hands_over).await;
+                    // However many arrive, they do not put the next round off.
+                    if Instant::now() >= until {
+                        return true;
+                    }
+                }
+                Ok(Some(Told::Stop(ended))) => {
+                    self.stop(ended).await;
+                    return false;
+                }
+                Ok(Some(Told::Hold(held, at_most))) => return self.hold(held, at_most).await,
+                Ok(Some(Told::Leave) | None) => return false,
+                Ok(Some(Told::Resume)) | Err(_) => return true,
+            }
+        }
+    }
+
+    /// Carries out an order. What it gave up while it hands over the next process would put back.
+    pub(super) async fn obey(&mut self, order: Order, hands_over: bool) {
         match order.word.as_str() {
-            // What it took away the next process would put back.
-            "down" if self.state.is_handing_over() => {
+            "down" if hands_over => {
                 order.answer(&format!("{HANDS_OVER}, which would put all back: say it again\n"));
             }
-            // Without nftables, or without the right to read its tables, an order from root is enough.
-            "down" if Rules::open().and_then(|mut rules| rules.is_warrant_shown()).unwrap_or(true) => {
-                order.answer(&self.let_go().await);
-            }
-            "down" => order.answer(&format!("{REFUSED}: who tells it to let go has no CAP_NET_ADMIN\n")),
-            "status" => order.answer(&self.status().to_string()),
+            "down" => match is_warranted() {
+                Ok(()) => order.answer(&self.let_go().await),
+                Err(why) => order.answer(&format!("{REFUSED}: {why}\n")),
+            },
+            "status" => order.answer(&self.status(hands_over).to_string()),
             other => order.answer(&format!("unknown order {other:?}")),
         }
     }
 
     /// What this server knows of itself, for `node status`.
-    fn status(&mut self) -> Value {
+    fn status(&mut self, hands_over: bool) -> Value {
         let now = Instant::now();
         let in_place = self.rules.as_mut().map(|rules| are_in_place(rules).unwrap_or(false));
         let has_leases = self.settings.rules.has_leases();
@@ -104,6 +161,7 @@ impl LeaseThread {
             "pid": std::process::id(),
             "hosts_entries": entries,
             "let_go": self.state.is_let_go(),
+            HANDS_OVER_KEY: hands_over,
             "has_leases": has_leases,
             "rules": self.settings.rules.name(),
             "others_rules": !self.settings.clears_rules,
@@ -168,46 +226,19 @@ fn down(configuration: &Configuration) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::Duration;
-
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
-
     #[test]
-    fn no_more_commands_wait_than_may() {
-        let (tell, mut told) = mpsc::unbounded_channel();
-        let hearing = hear(tell).expect("they are heard");
-        let all = node::Running::all();
-        let server = all.into_iter().find(|server| server.pid == std::process::id()).expect("it is found");
-        let ask = |_| {
-            let server = server.clone();
-            thread::spawn(move || server.tell("status", PATIENCE))
-        };
-        let asks: Vec<_> = (0..3 * WAITING).map(ask).collect();
-        // Those that are put off end while nobody is answered.
-        let (mut kept, mut refused) = (Vec::new(), 0);
-        while refused < 2 * WAITING {
-            thread::sleep(Duration::from_millis(1));
-            refused = asks.iter().filter(|ask| ask.is_finished()).count();
-        }
-        while let Ok(Told::Order(order, waits)) = told.try_recv() {
-            order.answer("well");
-            kept.push(waits);
-        }
-        assert_eq!((kept.len(), refused), (WAITING, 2 * WAITING));
-        let answers: Vec<_> = asks.into_iter().map(|ask| ask.join().expect("no panic")).collect();
-        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), WAITING);
-        let later = ask(0);
-        assert!(later.join().expect("no panic").is_err(), "they are still at work");
-        drop(kept);
-        let later = ask(0);
-        match told.blocking_recv() {
-            Some(Told::Order(order, _)) => order.answer("well"),
-            _ => panic!("a command comes"),
-        }
-        assert_eq!(later.join().expect("no panic").expect("there is room"), "well");
-        drop(hearing);
+    fn few_orders_wait_and_few_of_one_process() {
+        let places = Places::default();
+        let mut of_one: Vec<_> = std::iter::from_fn(|| places.take(7)).collect();
+        assert_eq!(of_one.len(), OF_PROCESS);
+        // Processes that are not seen have one number.
+        let mut unseen = Vec::new();
+        unseen.extend(std::iter::from_fn(|| places.take(0)));
+        assert_eq!(unseen.len(), WAITING - OF_PROCESS);
+        assert!(places.take(8).is_none());
+        drop(of_one.pop());
+        assert!(places.take(8).is_some());
     }
 }

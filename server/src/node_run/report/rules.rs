@@ -42,7 +42,7 @@ pub(super) fn rules_of(
     let mut unled: Vec<IpAddr> = leased(servers).filter(|ip| !is_led(ip)).collect();
     if !unled.is_empty() {
         // With a reload since they were asked one may have gone.
-        let again = told_by::all();
+        let again = told_by::all().said;
         unled.retain(|ip| leased(&again).any(|leased| leased == *ip));
     }
     match unled.first() {

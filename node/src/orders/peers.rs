@@ -1,0 +1,417 @@
+//! The side of commands: which servers there are in this network, and what they answer.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::thread;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::crowd::Peer;
+use super::proof::{nonce, table_of};
+use super::{BUSY, PREFIX, PROVE, SHOWN, is_trusted};
+use crate::escaped;
+use crate::nft::{NftError, Socket};
+
+/// Processes that listen under the name of a server, by what they have proven.
+#[derive(Debug, Default)]
+pub struct Peers {
+    /// Those that have proven CAP_NET_ADMIN, or are root's where that cannot be looked at: this kernel has no nftables, or this
+    /// process may not see its tables.
+    pub servers: Vec<Running>,
+    /// Those that have not: a server without that right, one that hangs, or none of ours.
+    pub unproven: Vec<Unproven>,
+    /// How many more there were of a process or a user than are asked.
+    pub unasked: usize,
+}
+
+/// A server of this network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Its process, in its own namespace of processes.
+    pub pid: u32,
+    /// That of its socket, without [`PREFIX`].
+    name: String,
+}
+
+/// A process that listens as a server does and has not proven to be one.
+#[derive(Debug, Clone)]
+pub struct Unproven {
+    /// How it is asked.
+    pub running: Running,
+    /// Its process as this one sees it; 0 where it does not.
+    process: u32,
+    /// Why.
+    pub doubt: Doubt,
+}
+
+/// Why a process is not known to be a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Doubt {
+    /// It has not answered in time.
+    Silent,
+    /// It has not shown the table that it was asked for; its answer, where it says why.
+    NotShown(Option<String>),
+    /// This command could not look for the table.
+    NotSeen(String),
+}
+
+impl Unproven {
+    /// Which process it is: as this command sees it or else as it says itself.
+    pub fn pid(&self) -> u32 {
+        if self.process == 0 { self.running.pid } else { self.process }
+    }
+
+    /// Whether it may be a server that hangs: as far as can be seen its process has CAP_NET_ADMIN.
+    pub fn may_hang(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap_or_default();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        self.doubt == Doubt::Silent && effective.is_none_or(|all| all & CAP_NET_ADMIN != 0)
+    }
+}
+
+impl Peers {
+    /// Finds and challenges all of them at once, for a second in all. A socket of another user is none; nor is one that takes no
+    /// connection: a server takes each, and one that hangs is known by its leases. Nor is a name that leads
+    /// nowhere, as one with a line's end in it makes the table show.
+    pub fn find() -> Self {
+        // Another user may have given one a name that is no text.
+        let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+        let running = parse(&String::from_utf8_lossy(&table));
+        let is_seen = tables().map(drop);
+        on_runtime(async || {
+            let (until, few) = (Instant::now() + ALL, RefCell::default());
+            let judged = running.iter().map(async |one| {
+                // One that takes no connection for long must not keep the others waiting.
+                let (peer, stream) = one.connect(until, Some(&few)).await.ok()?;
+                Some((one.clone(), peer, judge(one, stream, &is_seen, until).await))
+            });
+            let mut peers = Self::default();
+            for (running, Peer { process, .. }, doubt) in join_all(judged).await.into_iter().flatten() {
+                match doubt {
+                    None => peers.servers.push(running),
+                    Some(doubt) => peers.unproven.push(Unproven { running, process, doubt }),
+                }
+            }
+            Self { unasked: few.into_inner().unasked, ..peers }
+        })
+        .unwrap_or_default()
+    }
+}
+
+/// What keeps it from being believed.
+async fn judge(
+    running: &Running,
+    mut stream: UnixStream,
+    is_seen: &Result<(), NftError>,
+    until: Instant,
+) -> Option<Doubt> {
+    match is_seen {
+        Ok(()) => {}
+        Err(NftError::NotSupported { .. } | NftError::NotPermitted { .. }) => return None,
+        Err(error) => return Some(Doubt::NotSeen(error.to_string())),
+    }
+    let doubt = timeout_at(until, doubt_of(running, &mut stream)).await.unwrap_or(Some(Doubt::Silent));
+    if doubt.is_none() {
+        // When this returns its table is gone.
+        let _ = stream.shutdown().await;
+        let _ = timeout(GONE, stream.read(&mut [0])).await;
+    }
+    doubt
+}
+
+/// Challenges it; `None` where it has proven to be a server.
+async fn doubt_of(running: &Running, stream: &mut UnixStream) -> Option<Doubt> {
+    let nonce = nonce();
+    let challenged = async {
+        stream.write_all(format!("{PROVE}{nonce}\n").as_bytes()).await?;
+        let mut said = Vec::new();
+        while said.len() < LONGEST_REASON && said.last() != Some(&b'\n') {
+            said.push(stream.read_u8().await?);
+        }
+        io::Result::Ok(String::from_utf8_lossy(&said).into_owned())
+    };
+    let said = challenged.await.ok();
+    if said.as_deref() != Some(SHOWN) {
+        return Some(Doubt::NotShown(said.map(|said| escaped(said.trim_end()))));
+    }
+    let table = table_of(&running.name, &nonce);
+    match tables() {
+        Ok(tables) if tables.contains(&table) => None,
+        Ok(_) => Some(Doubt::NotShown(None)),
+        Err(error) => Some(Doubt::NotSeen(error.to_string())),
+    }
+}
+
+fn tables() -> Result<Vec<String>, NftError> {
+    Ok(Socket::open()?.tables()?.into_iter().map(|table| table.name).collect())
+}
+
+/// How many of each process and user have been let in.
+#[derive(Default)]
+struct Few {
+    of: HashMap<(u32, Option<u32>), usize>,
+    unasked: usize,
+}
+
+impl Few {
+    fn admits(&mut self, peer: Peer) -> bool {
+        let mut count = |process| {
+            let count = self.of.entry((peer.uid, process)).or_default();
+            *count += 1;
+            *count
+        };
+        // Processes that are not seen have one number.
+        let admits = (peer.process == 0 || count(Some(peer.process)) <= OF_PROCESS) && count(None) <= OF_USER;
+        self.unasked += usize::from(!admits);
+        admits
+    }
+}
+
+/// A connection, and the process at its other end.
+type Connected = (Peer, UnixStream);
+
+impl Running {
+    /// Connects, unless it is another user's, or one of too many. Any process may fill a server's queue; the server closes what it
+    /// does not trust, and there is room again soon.
+    async fn connect(&self, until: Instant, few: Option<&RefCell<Few>>) -> io::Result<Connected> {
+        loop {
+            match self.connect_now() {
+                Ok((peer, _)) if few.is_some_and(|few| !few.borrow_mut().admits(peer)) => {
+                    return Err(io::ErrorKind::QuotaExceeded.into());
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                    sleep(ROOM).await;
+                }
+                connected => return connected,
+            }
+        }
+    }
+
+    fn connect_now(&self) -> io::Result<Connected> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        let name = format!("{PREFIX}{}", self.name);
+        connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+        let peer = getsockopt(&socket, PeerCredentials)?;
+        if !is_trusted(peer.uid()) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let process = u32::try_from(peer.pid()).unwrap_or_default();
+        let stream = UnixStream::from_std(std::os::unix::net::UnixStream::from(socket))?;
+        Ok((Peer { uid: peer.uid(), process }, stream))
+    }
+
+    /// Says a word, and returns what is answered.
+    ///
+    /// # Errors
+    /// As [`tell_all`](Self::tell_all).
+    pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
+        let mut answers = Self::tell_all(std::slice::from_ref(self), word, patience);
+        answers.pop().unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
+    }
+
+    /// Says a word to all of them at once, and returns what each answers, in their order.
+    ///
+    /// # Errors
+    /// For each: it is gone, does not accept, has too many others to answer, or has not answered to the end within `patience`.
+    pub fn tell_all(all: &[Self], word: &str, patience: Duration) -> Vec<io::Result<String>> {
+        let until = Instant::now() + patience;
+        let told = on_runtime(async || join_all(all.iter().map(|one| one.tell_until(word, until))).await);
+        told.unwrap_or_else(|error| all.iter().map(|_| Err(error.kind().into())).collect())
+    }
+
+    async fn tell_until(&self, word: &str, until: Instant) -> io::Result<String> {
+        let mut is_busy = false;
+        loop {
+            let answer = match timeout_at(until, self.ask(word, until)).await {
+                Err(_) if is_busy => return Err(io::Error::other("too many others ask it; ask again")),
+                answer => answer??,
+            };
+            is_busy = answer == BUSY;
+            match answer.as_str() {
+                "" => return Err(io::Error::other("it hung up")),
+                BUSY => sleep(ROOM).await,
+                _ => return Ok(answer),
+            }
+        }
+    }
+
+    async fn ask(&self, word: &str, until: Instant) -> io::Result<String> {
+        let (_, mut stream) = self.connect(until.min(Instant::now() + ALL), None).await?;
+        stream.write_all(format!("{word}\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.take(LONGEST_ANSWER).read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+}
+
+/// Does this on a thread of its own: the caller's may be a runtime's already.
+fn on_runtime<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, || runtime.block_on(work()))?;
+        thread.join().map_err(|_| io::Error::other("a panic"))
+    })
+}
+
+/// The lines of /proc/net/unix that are listeners (flag 0x10000) of our name: the last column, behind an `@`.
+fn parse(table: &str) -> Vec<Running> {
+    let running = |line: &str| {
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        let name = words.get(7)?.strip_prefix('@')?.strip_prefix(PREFIX)?;
+        let listens = u32::from_str_radix(words.get(3)?, 16).ok()? & LISTENS != 0;
+        let pid = name.split_once('-')?.0.parse().ok()?;
+        listens.then(|| Running { pid, name: name.to_owned() })
+    };
+    table.lines().filter_map(running).collect()
+}
+
+const LISTENS: u32 = 0x1_0000;
+/// How long all may take together to take a connection and to prove that they are servers.
+const ALL: Duration = Duration::from_secs(1);
+/// How long a server may take to delete the table of its proof.
+const GONE: Duration = Duration::from_millis(500);
+/// How many are asked of a process, and of a user; a server has one socket.
+const OF_PROCESS: usize = 16;
+const OF_USER: usize = 256;
+/// The pause before a full queue, or a busy server, is tried again.
+const ROOM: Duration = Duration::from_millis(5);
+/// Of the answer of a process that does not prove it.
+const LONGEST_REASON: usize = 256;
+const LONGEST_ANSWER: u64 = 1 << 20;
+/// In the sets of capabilities of /proc/PID/status.
+const CAP_NET_ADMIN: u64 = 1 << 12;
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    use std::sync::mpsc;
+
+    use super::super::{Hearing, Order, Orders};
+    use super::*;
+
+    /// A server that hands its orders to the test.
+    fn serve() -> (Running, mpsc::Receiver<Order>, Hearing) {
+        let (server, hearing) = Orders::listen().expect("bound");
+        let running = Running { pid: std::process::id(), name: server.name.clone() };
+        let (sender, orders) = mpsc::channel();
+        thread::spawn(move || server.hear(move |order| drop(sender.send(order))));
+        (running, orders, hearing)
+    }
+
+    fn listen(name: &str) -> UnixListener {
+        let name = SocketAddr::from_abstract_name(format!("{PREFIX}{name}")).expect("it is short");
+        UnixListener::bind_addr(&name).expect("bound")
+    }
+
+    /// Whether it is found, whatever it has proven.
+    fn is_found(running: &Running) -> bool {
+        let peers = Peers::find();
+        let unproven = peers.unproven.iter().map(|one| &one.running);
+        peers.servers.iter().chain(unproven).any(|found| found == running)
+    }
+
+    #[test]
+    fn several_servers_of_one_process_are_told_at_once() {
+        let (first, first_orders, hearing) = serve();
+        let (second, second_orders, _hearing) = serve();
+        assert!(is_found(&first) && is_found(&second));
+        let asked = [first.clone(), second];
+        let asks = thread::spawn(move || Running::tell_all(&asked, "status", PATIENCE));
+        // The one that was asked first answers last.
+        let (first_order, second_order) = (first_orders.recv(), second_orders.recv());
+        second_order.expect("a word").answer("second");
+        first_order.expect("a word").answer("first");
+        let answers: Vec<_> = asks.join().expect("no panic").into_iter().map(Result::ok).collect();
+        assert_eq!(answers, [Some("first".to_owned()), Some("second".to_owned())]);
+        drop((hearing, first_orders));
+        while is_found(&first) {}
+        assert!(first.tell("status", PATIENCE).is_err());
+    }
+
+    #[test]
+    fn one_whose_queue_is_full_is_found_once_there_is_room() {
+        let (server, hearing) = Orders::listen().expect("bound");
+        let running = Running { pid: std::process::id(), name: server.name.clone() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("built");
+        let entered = runtime.enter();
+        // Each is closed by the time that it is accepted.
+        let refused = std::iter::repeat_with(|| running.connect_now()).find_map(Result::err);
+        assert_eq!(refused.expect("it has an end").kind(), io::ErrorKind::WouldBlock);
+        drop(entered);
+        let hears = thread::spawn(move || server.hear(|_| {}));
+        assert!(is_found(&running));
+        drop(hearing);
+        hears.join().expect("no panic").expect("it ends");
+    }
+
+    #[test]
+    fn an_answer_that_trickles_in_is_given_up() {
+        let listener = listen("4000002-0");
+        let running = Running { pid: 4_000_002, name: "4000002-0".to_owned() };
+        let patience = Duration::from_millis(300);
+        let asks = thread::spawn(move || running.tell("status", patience));
+        let (mut stream, _) = listener.accept().expect("it is asked");
+        while io::Write::write_all(&mut stream, b"{").is_ok() {
+            thread::sleep(patience / 10);
+        }
+        assert_eq!(asks.join().expect("no panic").expect_err("no end").kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_busy_server_is_asked_again() {
+        let (running, orders, _hearing) = serve();
+        let asks = thread::spawn(move || running.tell("status", PATIENCE));
+        orders.recv().expect("a word").put_off();
+        orders.recv().expect("the same").answer("well");
+        assert_eq!(asks.join().expect("no panic").expect("an answer"), "well");
+        let (running, orders, _hearing) = serve();
+        thread::spawn(move || orders.iter().for_each(|order| order.put_off()));
+        let error = running.tell("status", Duration::from_millis(300)).expect_err("it is busy");
+        assert_eq!(error.to_string(), "too many others ask it; ask again");
+    }
+
+    #[test]
+    fn few_of_a_process_and_of_a_user_are_asked() {
+        let mut few = Few::default();
+        let mut admitted = |uid, process| usize::from(few.admits(Peer { uid, process }));
+        assert_eq!((0..100).map(|_| admitted(0, 7)).sum::<usize>(), OF_PROCESS);
+        assert_eq!(admitted(0, 8) + admitted(7, 7), 2, "another process, and another user");
+        assert_eq!((0..1000).map(|_| admitted(7, 0)).sum::<usize>(), OF_USER - 1);
+        assert_eq!(few.unasked, 100 - OF_PROCESS + 1000 - (OF_USER - 1));
+    }
+
+    #[test]
+    fn a_name_that_makes_the_table_show_another_socket_is_no_server() {
+        // The kernel writes it as it is.
+        let forged = format!("x\n0: 00000002 00000000 00010000 0001 01 1 @{PREFIX}4000001-0");
+        let forged = SocketAddr::from_abstract_name(forged).expect("short enough");
+        let _forged = UnixListener::bind_addr(&forged).expect("bound");
+        let table = std::fs::read_to_string("/proc/net/unix").expect("a table");
+        assert!(parse(&table).iter().any(|running| running.pid == 4_000_001), "{table}");
+        assert!(!is_found(&Running { pid: 4_000_001, name: "4000001-0".to_owned() }));
+    }
+
+    #[test]
+    fn only_listeners_of_our_name_are_found() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0: 00000002 00000000 00010000 0001 01 1 @localdns-node-4711-0\n\
+            0: 00000003 00000000 00000000 0001 03 2 @localdns-node-4711-0\n\
+            0: 00000002 00000000 00010000 0001 01 3 @localdns-node-me-0\n\
+            0: 00000002 00000000 00010000 0001 01 4 /run/localdns-node-1-0\n\
+            0: 00000002 00000000 00010000 0001 01 5\n";
+        assert_eq!(parse(table), [Running { pid: 4711, name: "4711-0".to_owned() }]);
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+}

@@ -1,0 +1,224 @@
+//! Processes of uid 0 without CAP_NET_ADMIN in the node's network, as of a pod on it: they listen as servers do, and connect as
+//! commands do.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use tests::{Options, Server, eventually, isolated, isolated_steadily, now, run, signal, tool};
+
+use super::lab::{COREFILE, Lab};
+use super::never_dark::{node, status};
+
+/// A server that took what they say for another server's would keep everything, or count it as its own.
+#[test]
+fn impostors_neither_end_down_nor_count() {
+    isolated(|| {
+        if !tool("impostors", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        let real = socket_of(server.pid());
+        listen("999991-0", |_| {
+            "the server hands over to another process, which would put all back\n".to_owned()
+        });
+        listen("999992-0", |word| match word {
+            "status" => STATUS.to_owned(),
+            "down" => "the server hands over to another process\n\x1b[2Jand clears the screen".to_owned(),
+            // There is no table.
+            _ => "shown\n".to_owned(),
+        });
+        // It passes each word on to the server, whose table is the server's own proof.
+        listen("999993-0", move |word| match word {
+            "down" => "the server keeps all\n".to_owned(),
+            word => {
+                let mut stream = connect(&real);
+                stream.write_all(format!("{word}\n").as_bytes()).expect("it listens");
+                let mut said = String::new();
+                BufReader::new(stream.try_clone().expect("a copy")).read_line(&mut said).expect("it answers");
+                // Its proof stands while the connection does.
+                std::mem::forget(stream);
+                said
+            }
+        });
+        let me = std::process::id();
+        let note =
+            format!("process {me} listens as a server does, and has not proven that it has CAP_NET_ADMIN");
+        let said = status(&server, 0);
+        assert!(said.contains(&format!("note      {note}")), "{said}");
+        assert_eq!(said.matches("\nserver ").count(), 1, "{said}");
+        let said = node(&server, &["down"], 0);
+        for line in [
+            format!("the server of process {} keeps nothing any more\n", server.pid()),
+            note,
+            format!("process {me} says: the server hands over to another process\\n\\u{{1b}}[2Jand clears"),
+            "the rules are gone\n".to_owned(),
+        ] {
+            assert!(said.contains(&line), "{line}: {said}");
+        }
+        assert!(!said.contains('\x1b'), "{said}");
+        assert!(!run("ip", &["link"]).contains("localdns"));
+        // The proof that an impostor asked for stands for a second.
+        eventually("no table is left", PATIENCE, || {
+            run("nft", &["list", "tables", "inet"]).is_empty().then_some(())
+        });
+    });
+}
+
+#[test]
+fn silent_sockets_and_connections_take_a_second_together() {
+    isolated_steadily(Duration::from_secs(180), || {
+        if !tool("impostors", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        let silent: Vec<_> = (0..40).map(|n| bind(&format!("{}-0", 999_000 + n))).collect();
+        let name = socket_of(server.pid());
+        let mut connected = Vec::new();
+        connected.extend((0..40).map(|_| connect(&name)));
+        let began = now();
+        let said = status(&server, 0);
+        let me = std::process::id();
+        let note =
+            format!("note      process {me} listens as a server does, and has not answered within 1 s");
+        assert!(said.contains(&note), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        connected.extend((0..40).map(|_| connect(&name)));
+        let began = now();
+        // It has CAP_NET_ADMIN, as a server that hangs has.
+        let said = node(&server, &["down"], 1);
+        let left =
+            format!("left: the server of process {me} does not let go: it has not answered within 1 s");
+        assert!(said.contains(&left) && said.contains("the rules are gone\n"), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        drop((silent, connected));
+    });
+}
+
+#[test]
+fn a_silent_process_without_the_right_keeps_nothing() {
+    isolated(|| {
+        if !tool("impostors", "setpriv") || !tool("impostors", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let server = powerless(".:1053 {\nbind 127.0.0.1\nwhoami\n}\n", "none");
+        let pid = server.pid();
+        eventually("its socket", PATIENCE, || find_socket(pid));
+        signal(pid, "STOP");
+        let said = node(&server, &["down"], 0);
+        assert!(
+            said.contains(&format!("process {pid} listens as a server does, and has not answered")),
+            "{said}"
+        );
+        signal(pid, "CONT");
+    });
+}
+
+/// Each error of netlink but that there is no nftables: here, that the server may not list tables.
+#[test]
+fn a_server_that_cannot_look_for_a_proof_keeps_all() {
+    isolated(|| {
+        if !tool("impostors", "setpriv") || !tool("impostors", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/etc/resolv.conf", "nameserver 10.2.0.2\n").expect("the test's own");
+        run("ip", &["addr", "add", "169.254.10.10/32", "dev", "lo"]);
+        let corefile = ".:53 {\nbind 169.254.10.10\nwhoami\n}\n";
+        let server = powerless(corefile, "resolv.conf");
+        let ours = || fs::read_to_string("/etc/resolv.conf").is_ok_and(|text| text.contains("169.254.10.10"));
+        eventually("its lookups", PATIENCE, || ours().then_some(()));
+        let mut stream = connect(&socket_of(server.pid()));
+        stream.write_all(b"down\n").expect("it listens");
+        let mut said = String::new();
+        stream.read_to_string(&mut said).expect("it answers");
+        assert!(
+            said.starts_with("the server keeps all: it cannot see whether the command has CAP_NET_ADMIN: "),
+            "{said}"
+        );
+        assert!(ours());
+    });
+}
+
+#[test]
+fn a_terminal_obeys_no_word_of_an_impostor() {
+    isolated(|| {
+        if !tool("impostors", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/run/Corefile", COREFILE).expect("the test's own");
+        listen("999992-0", |word| if word == "status" { STATUS.to_owned() } else { "no".to_owned() });
+        for (words, code) in [(&["status"][..], 1), (&["status", "-json"], 1), (&["up"], 0)] {
+            let mut command = Command::new(tests::binary());
+            command.arg("node").args(words).args(["-conf", "/run/Corefile", "-host-resolver", "resolv.conf"]);
+            let output = tests::output(command, PATIENCE);
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(output.status.code(), Some(code), "{said}");
+            assert!(said.contains("\\u{1b}[2J") && said.contains("\\u{9b}31m"), "{said}");
+            let obeyed = said.chars().find(|one| one.is_control() && *one != '\n' || *one == '\u{202e}');
+            assert_eq!(obeyed, None, "{said}");
+        }
+    });
+}
+
+/// Listens under this name, and answers each word.
+fn listen(name: &str, answer: impl Fn(&str) -> String + Send + 'static) {
+    let listener = bind(name);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut word = String::new();
+            let _ = BufReader::new(&stream).read_line(&mut word);
+            let _ = stream.write_all(answer(word.trim_end()).as_bytes());
+        }
+    });
+}
+
+fn bind(name: &str) -> UnixListener {
+    UnixListener::bind_addr(&address(name)).expect("no other process is here")
+}
+
+fn connect(name: &str) -> UnixStream {
+    UnixStream::connect_addr(&address(name)).expect("it listens")
+}
+
+fn address(name: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(format!("localdns-node-{name}")).expect("it is short")
+}
+
+/// The name by which commands find a server.
+fn socket_of(pid: u32) -> String {
+    find_socket(pid).expect("it listens")
+}
+
+fn find_socket(pid: u32) -> Option<String> {
+    let table = fs::read_to_string("/proc/net/unix").expect("it is text");
+    let names = table.split_ascii_whitespace().filter_map(|word| word.strip_prefix("@localdns-node-"));
+    names.map(str::to_owned).find(|name| name.starts_with(&format!("{pid}-")))
+}
+
+/// A server without CAP_NET_ADMIN.
+fn powerless(corefile: &str, host_resolver: &'static str) -> Server {
+    let options = Options::default().subcommand(&["node", "run"]);
+    let options = options.args(["-rules", "none", "-host-resolver", host_resolver]);
+    Server::start_with(corefile, options.through("setpriv --bounding-set -net_admin --inh-caps -net_admin"))
+}
+
+fn ready(server: &Server) {
+    server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+}
+
+/// What a server says, with what a terminal would obey.
+const STATUS: &str = r#"{"pid": 1, "hands_over": true, "let_go": false, "has_leases": false, "rules": "none",
+"addresses": [{"address": "169.254.10.10", "probe_error": "\u001b[2J\u009b31m\u202e gone", "probed_ms_ago": null}],
+"host_resolver": null, "notes": ["\u001b[2J\u009b31m\u202e gone"], "upstreams": ["\u001b[2J"], "upstreams_from": "\u0007"}"#;
+const PATIENCE: Duration = Duration::from_secs(20);
