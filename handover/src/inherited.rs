@@ -4,18 +4,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::sockopt::{socket_acceptconn, socket_type};
-use rustix::net::{SocketType, getsockname};
+use rustix::net::sockopt::{ipv6_v6only, socket_acceptconn, socket_protocol, socket_type};
+use rustix::net::{SocketType, getpeername, getsockname, ipproto};
 
 use crate::WARM;
+use crate::manager::Manager;
 
 /// Descriptors, each with the name that the one before gave it.
 #[derive(Debug, Default)]
 pub struct Inherited {
     sockets: Vec<Socket>,
     warm: Option<OwnedFd>,
-    /// Names that the manager is told to forget: of what was taken out already, and of what is neither.
+    /// Names that the manager is told to forget: of what was taken out already.
     rest: Vec<String>,
+    /// Those of what is neither.
+    useless: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -43,7 +46,17 @@ impl Inherited {
     /// Whether there was anything.
     #[cfg(test)]
     fn is_empty(&self) -> bool {
-        self.sockets.is_empty() && self.rest.is_empty()
+        self.sockets.is_empty() && self.rest.is_empty() && self.useless.is_empty()
+    }
+
+    /// Has the service manager close what is neither a socket that serves nor the memory file, and waits for that: while it is open
+    /// it may keep an address from being bound.
+    pub fn forget_useless(&mut self, notifier: &node::Notifier) {
+        let manager = Manager::find(notifier).filter(|_| !self.useless.is_empty());
+        let Some(manager) = manager else { return };
+        if self.useless.iter().all(|name| manager.forget(name).is_ok()) && manager.settle().is_ok() {
+            self.useless.clear();
+        }
     }
 
     /// Takes the UDP sockets of an address, in the order in which the kernel counts them.
@@ -67,7 +80,7 @@ impl Inherited {
     /// Closes what nobody took, and returns the names of all that was not put back under a name of its own: they mean
     /// nothing any more.
     pub(crate) fn into_rest(self) -> Vec<String> {
-        self.sockets.into_iter().map(|socket| socket.name).chain(self.rest).collect()
+        self.sockets.into_iter().map(|socket| socket.name).chain(self.rest).chain(self.useless).collect()
     }
 
     fn take(&mut self, kind: SocketType, address: SocketAddr) -> Vec<Socket> {
@@ -93,20 +106,29 @@ impl FromIterator<(String, OwnedFd)> for Inherited {
                 Ok((kind, address)) => {
                     inherited.sockets.push(Socket { name, kind, address, descriptor });
                 }
-                Err(_) => inherited.rest.push(name),
+                Err(_) => inherited.useless.push(name),
             }
         }
         inherited
     }
 }
 
+/// What a socket is that clients can send to, as ours are; an error for any other.
 fn looked_at(descriptor: &OwnedFd) -> io::Result<(SocketType, SocketAddr)> {
     let kind = socket_type(descriptor.as_fd())?;
-    if kind == SocketType::STREAM && !socket_acceptconn(descriptor.as_fd())? {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
+    let protocol = socket_protocol(descriptor.as_fd())?;
     let address = SocketAddr::try_from(getsockname(descriptor.as_fd())?)?;
-    Ok((kind, address))
+    let serves = match kind {
+        // One that is connected hears one client alone.
+        SocketType::DGRAM => protocol == Some(ipproto::UDP) && getpeername(descriptor.as_fd()).is_err(),
+        SocketType::STREAM => protocol == Some(ipproto::TCP) && socket_acceptconn(descriptor.as_fd())?,
+        _ => false,
+    };
+    // One of both families would keep the other family's address from being bound.
+    match serves && (address.is_ipv4() || ipv6_v6only(descriptor.as_fd())?) {
+        true => Ok((kind, address)),
+        false => Err(io::ErrorKind::InvalidInput.into()),
+    }
 }
 
 fn nth(name: &str) -> usize {

@@ -145,8 +145,8 @@ impl Server {
             cat
         });
         let mut child = command.spawn().expect("the binary starts");
-        // Ours would keep the reader's pipe open.
-        drop(command);
+        // Ours would keep the reader's pipe open, and what the server inherits.
+        drop((command, options));
         if let Some(stdout) = child.stdout.take() {
             log.follow(stdout);
         }

@@ -51,6 +51,7 @@ impl Server {
             Some(predecessor) => predecessor.sockets().map_err(StartError::Predecessor)?,
             None => Inherited::from_manager(&env),
         };
+        inherited.forget_useless(&Notifier::from_environment());
         let draft = Draft::first(&origin, flags.dns_port, node.is_some())?;
         if node.is_some() {
             node_run::check(&draft.spec)?;
