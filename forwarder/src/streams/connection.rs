@@ -48,7 +48,7 @@ pub(super) async fn run(
         serial: 0,
         retired: false,
         last_read: now,
-        last_reply: now,
+        last_reply: (now, now),
         born: now,
         idle_since: now,
     };
@@ -75,7 +75,8 @@ struct Connection {
     /// It gets no more queries.
     retired: bool,
     last_read: Instant,
-    last_reply: Instant,
+    /// When the last reply arrived, and its query was sent.
+    last_reply: (Instant, Instant),
     born: Instant,
     idle_since: Instant,
 }
@@ -240,7 +241,7 @@ impl Connection {
             if let Some(pending) = self.pending.remove(&id) {
                 let message = message.to_vec();
                 let overtaking = self.overtaking(&pending, now);
-                self.last_reply = now;
+                self.last_reply = (now, pending.sent);
                 let id = pending.request.id;
                 // Its place is free before its client can ask again.
                 drop(pending);
@@ -260,18 +261,22 @@ impl Connection {
         if self.pending.values().any(|other| other.serial < reply.serial) {
             return Overtaking::Overtook;
         }
-        let waited = now - reply.sent;
+        let (replied, sent) = self.last_reply;
+        let sent_after = reply.sent.saturating_duration_since(sent);
+        let held_up = now - reply.sent >= DELAYED && sent_after >= APART && (now - replied) * 2 < sent_after;
         match reply.is_behind {
             false => Overtaking::Alone,
-            true if waited >= DELAYED && (now - self.last_reply) * 4 < waited => Overtaking::Delayed,
+            true if held_up => Overtaking::Delayed,
             true => Overtaking::InOrder,
         }
     }
 
     fn fail(&mut self, request: Request, error: ExchangeError) {
-        let id = request.id;
+        let (id, is_copy) = (request.id, request.is_copy);
         drop(request);
-        self.pools.deliver(id, Err(error));
+        if !is_copy {
+            self.pools.deliver(id, Err(error));
+        }
         self.retired |= self.pools.over(&self.destination, self.lane, id, None);
     }
 
@@ -409,8 +414,10 @@ enum Stream {
 
 /// Without a reply for so long, and twice the round-trip time, queries behind another move to other connections.
 const STALL: Duration = Duration::from_millis(400);
-/// A reply that took so long, and arrived right after the one before it, was held up by that.
+/// A reply that took so long, to a query sent so long after another, and arrived in less than half of that after the other's
+/// reply, was held up by it.
 const DELAYED: Duration = Duration::from_millis(100);
+const APART: Duration = Duration::from_millis(20);
 /// How long a retired connection waits for the upstream to close it.
 const LINGER: Duration = Duration::from_millis(200);
 /// Room for reading, and how much may wait to be written before queries wait in the queue.

@@ -66,6 +66,8 @@ pub(crate) struct Request {
     pub(crate) who: Who,
     /// Taken while a client waits; `None` once it does not, and for a copy.
     pub(crate) place: Option<Place>,
+    /// Sent to see in which order replies arrive: its failure means nothing.
+    pub(crate) is_copy: bool,
     /// When its client has been answered with a failure.
     pub(crate) give_up_at: Instant,
     /// When its reply is of no use to the cache, either.
@@ -125,6 +127,7 @@ impl Streams {
             message: exchange.message.to_vec(),
             who: exchange.who,
             place: Place::take(exchange.upstream, exchange.who),
+            is_copy: false,
             give_up_at: Instant::from_std(exchange.give_up_at),
             deadline: Instant::from_std(exchange.deadline),
         };
@@ -200,7 +203,7 @@ impl ConnectionPools {
         let links = pools.entry(destination.key()).or_insert_with(|| Links::new(&destination.upstream, now));
         let choice = links.pool.choose(request.id, request.who, destination.most(), now);
         if matches!(choice, Choice::Open(_) | Choice::Wait)
-            && let Some(lane) = links.pool.try_order(request.id, now)
+            && let Some(lane) = links.pool.try_order(request.id, request.who, choice == Choice::Wait, now)
         {
             links.command(lane, Command::Ask(request.copy()));
         }
@@ -322,7 +325,7 @@ impl ConnectionPools {
         for request in left.into_iter().rev() {
             if again && request.place.is_some() && now < request.give_up_at {
                 links.pool.wait(request, true);
-            } else {
+            } else if !request.is_copy {
                 self.deliver(request.id, Err(error.clone()));
             }
         }
@@ -341,7 +344,7 @@ impl ConnectionPools {
 impl Request {
     /// The same query for a trial: no client waits for it.
     fn copy(&self) -> Self {
-        Self { message: self.message.clone(), place: None, ..*self }
+        Self { message: self.message.clone(), place: None, is_copy: true, ..*self }
     }
 }
 

@@ -10,7 +10,8 @@
 //! A server that answers the queries of a connection one after the other (every one built on
 //! miekg/dns) makes a query wait for the answer to the one before it. So each connection has one
 //! query, until the upstream has shown that a later query may be answered first. To see that, a copy
-//! of a query follows a slow one on its connection now and then; the query itself does not depend on it.
+//! of a query follows a slow one on its connection now and then, and one of each that waits at the
+//! bound another of its client; the query itself does not depend on it.
 //!
 //! No client takes all connections: they are shared out as places are ([`Fair`]).
 
@@ -31,7 +32,6 @@ pub(super) struct Pool {
     holders: Fair,
     next_lane: u64,
     order: ReplyOrder,
-    trial: Option<(u64, RequestId)>,
     trial_after: Instant,
     /// The upstream closes after each reply, until then.
     single_use_until: Instant,
@@ -88,7 +88,7 @@ pub(super) enum Overtaking {
     Alone,
     /// A query that was sent before it is not answered yet.
     Overtook,
-    /// It was answered at once after the one before it, for which it had waited long.
+    /// It was answered at once after the one before it, though it was sent well after that: it was held up.
     Delayed,
     /// It followed the one before it, and did not wait.
     InOrder,
@@ -113,7 +113,6 @@ impl Pool {
             holders: Fair::new(u32::MAX / 2),
             next_lane: 0,
             order: ReplyOrder::Unknown,
-            trial: None,
             trial_after: now,
             single_use_until: now,
             closes: 0,
@@ -180,24 +179,31 @@ impl Pool {
         if first { self.waiting.push_front(request) } else { self.waiting.push_back(request) }
     }
 
-    /// The connection that a copy of this query is to follow a slow one on, to see which of them is answered first.
-    pub(super) fn try_order(&mut self, id: RequestId, now: Instant) -> Option<u64> {
+    /// The connection that a copy of this query is to follow another on, while it is not known in which order they are
+    /// answered: one of the same client, where the query itself waits; else a slow one, now and then.
+    pub(super) fn try_order(&mut self, id: RequestId, who: Who, waits: bool, now: Instant) -> Option<u64> {
         match self.order {
             ReplyOrder::Any => return None,
             ReplyOrder::AsAsked(until) if now < until => return None,
             _ => self.order = ReplyOrder::Unknown,
         }
-        if now < self.trial_after {
-            return None;
-        }
-        let busy = |lane: &&mut Lane| !lane.retired && lane.replies > 0 && lane.out.len() == 1;
-        let lane = self.lanes.iter_mut().filter(busy).min_by_key(|lane| lane.used_at)?;
-        if now < lane.used_at + SLOW || lane.out[0] == id {
-            return None;
-        }
+        let lane = if waits {
+            let own =
+                |lane: &&mut Lane| !lane.retired && lane.holder == Some(who) && lane.out.len() < PIPELINE;
+            self.lanes.iter_mut().filter(own).min_by_key(|lane| lane.out.len())?
+        } else {
+            let busy = |lane: &&mut Lane| {
+                let is_slow = lane.out.len() == 1 && now >= lane.used_at + SLOW;
+                !lane.retired && lane.replies > 0 && is_slow && lane.out[0] != id
+            };
+            let lane = self.lanes.iter_mut().filter(busy).min_by_key(|lane| lane.used_at)?;
+            if now < self.trial_after {
+                return None;
+            }
+            self.trial_after = now + TRIAL_PAUSE;
+            lane
+        };
         lane.out.push(id);
-        self.trial = Some((lane.id, id));
-        self.trial_after = now + TRIAL_PAUSE;
         Some(lane.id)
     }
 
@@ -209,9 +215,8 @@ impl Pool {
         overtaking: Option<Overtaking>,
         now: Instant,
     ) {
-        if self.trial == Some((lane, id)) {
-            self.trial = None;
-            // It is answered: it need not wait for a connection of its own.
+        if overtaking.is_some() && !self.waiting.is_empty() {
+            // A copy of it is answered: it need not wait for a connection of its own.
             self.waiting.retain(|request| request.id != id);
         }
         match overtaking {
@@ -301,9 +306,6 @@ impl Pool {
     pub(super) fn closed(&mut self, lane: u64, why: Closed, now: Instant) -> bool {
         let Some(at) = self.lanes.iter().position(|other| other.id == lane) else { return true };
         let mut lane = self.lanes.swap_remove(at);
-        if self.trial.is_some_and(|(on, _)| on == lane.id) {
-            self.trial = None;
-        }
         if let Some(who) = lane.holder.take() {
             self.holders.give_back(who);
         }

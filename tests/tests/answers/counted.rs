@@ -30,7 +30,7 @@ pub(crate) const MOVED: &[AllowedMove] = &[
     },
     AllowedMove {
         name: "hedges",
-        stands: "Such hedges are at most 10 % of the queries",
+        stands: "Such hedges are at most a tenth of the replies",
         matches: |_, moved| {
             let more = moved.ours - moved.theirs;
             moved.series.starts_with("coredns_proxy_") && more > 0.0 && more <= (moved.theirs / 10.0).max(1.0)
