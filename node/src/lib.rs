@@ -11,6 +11,7 @@ mod ended;
 mod environment;
 mod escaped;
 mod holder;
+pub mod host;
 mod host_resolver;
 mod interface;
 mod iptables;

@@ -12,7 +12,7 @@ use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 
 use super::NftError;
 use super::batch::{Socket, keys as keys_of, refused};
-use super::shape::drops_all;
+use super::verdict::drops_all;
 
 /// A table of both families.
 #[derive(Debug, Clone, PartialEq, Eq)]

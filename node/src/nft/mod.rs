@@ -5,6 +5,7 @@ mod batch;
 mod listing;
 mod shape;
 mod statement;
+mod verdict;
 
 pub(crate) use apart::SocketApart;
 pub(crate) use batch::{Batch, Chain, Set, Socket, Statement};

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use node::host::{Host, State};
 use node::{Clients, Hearing, Leases, Listener, Order, Rules};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::failover::Followed;
-use super::host::{Host, State};
 use super::iptables::{self, KeptRules};
 use super::leased::{Lease, Leased};
 use super::written::{self, ReadCorefile};

@@ -12,7 +12,6 @@ mod answers;
 mod down;
 pub(crate) mod exporter;
 mod failover;
-mod host;
 mod iptables;
 mod lease;
 mod leased;

@@ -8,9 +8,7 @@ use node::{Added, HostResolver, Listener, NftError, Ours, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
 use super::failover::Failover;
-use super::{
-    NO_ADDRESS, RuleSet, Settings, as_led, host, iptables, is_link_local, listeners, owners, servers,
-};
+use super::{NO_ADDRESS, RuleSet, Settings, as_led, iptables, is_link_local, listeners, owners, servers};
 use configuration::Configuration;
 use node::discovery;
 
@@ -152,7 +150,7 @@ fn wants_list(listener: &Listener) -> bool {
 }
 
 fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
-    let Some(server) = host::server(listeners) else { return String::new() };
+    let Some(server) = node::host::server(listeners) else { return String::new() };
     let not = "this machine's own lookups do not come here";
     if let Err(why) = servers::answer(&[server]) {
         // A drop-in that a killed server left brings them here all the same.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use configuration::Configuration;
 use node::discovery::{self, ListOrigin};
+use node::host::State;
 use node::{AddressText, Hearing, Leases, NftError, Order, Orders, Rules};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -18,7 +19,6 @@ use super::kept::are_in_place;
 use super::{LeaseThread, Told};
 use crate::node_run::down::{HANDS_OVER, REFUSED};
 use crate::node_run::failover::Failover;
-use crate::node_run::host::State;
 use crate::node_run::leased::Lease;
 use crate::node_run::servers::{HANDS_OVER_KEY, PROBE};
 use crate::reloads::Reader;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use node::{HostResolver, HostResolverError, Listener};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use node::discovery;
+use crate::{HostResolver, HostResolverError, Listener, discovery};
 
 /// What is done about the machine's own lookups.
-pub(crate) struct Host {
+#[derive(Debug)]
+pub struct Host {
     resolver: HostResolver,
     /// The resolv.conf of the node's network.
     upstreams: PathBuf,
@@ -36,7 +36,7 @@ type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<String>>);
 
 /// How far that has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
     /// Not yet.
     NotYet,
     /// By this file; by none where nobody is to be told.
@@ -46,7 +46,8 @@ pub(crate) enum State {
 }
 
 impl Host {
-    pub(crate) fn new(resolver: HostResolver, upstreams: PathBuf) -> Self {
+    /// Nothing is done yet.
+    pub fn new(resolver: HostResolver, upstreams: PathBuf) -> Self {
         let state = if resolver == HostResolver::None { State::Put(None) } else { State::NotYet };
         let wanted = Arc::new(AtomicBool::new(true));
         Self {
@@ -62,18 +63,19 @@ impl Host {
         }
     }
 
-    pub(crate) fn state(&self) -> &State {
+    /// How far it has got.
+    pub fn state(&self) -> &State {
         &self.state
     }
 
     /// What is wrong though they come here.
-    pub(crate) fn wrong(&self) -> impl Iterator<Item = &String> {
+    pub fn wrong(&self) -> impl Iterator<Item = &String> {
         self.left.iter().flatten().chain(&self.unkept)
     }
 
     /// Goes on with it: begins where we answer, and again where the address is no longer ours; and hears of the end. True where it
     /// has ended, well or not.
-    pub(crate) async fn goes_on(&mut self, listeners: &[Listener]) -> bool {
+    pub async fn goes_on(&mut self, listeners: &[Listener]) -> bool {
         if self.putting.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(putting) = self.putting.take()
         {
@@ -124,7 +126,7 @@ impl Host {
     }
 
     /// Gives them back; what could not be.
-    pub(crate) async fn take_back(&mut self) -> Vec<HostResolverError> {
+    pub async fn take_back(&mut self) -> Vec<HostResolverError> {
         self.wanted.store(false, Relaxed);
         if let Some(putting) = self.putting.take() {
             let _ = putting.await;
@@ -148,7 +150,7 @@ fn clear(resolver: HostResolver) -> Vec<String> {
 }
 
 /// The address that the machine asks: the node's where it has production's, else the first.
-pub(crate) fn server(listeners: &[Listener]) -> Option<IpAddr> {
+pub fn server(listeners: &[Listener]) -> Option<IpAddr> {
     let mut addresses = listeners.iter().map(|listener| listener.address);
     let first = addresses.next()?;
     Some(addresses.find(|address| *address == NODE_ADDRESS).unwrap_or(first))
