@@ -81,11 +81,13 @@ pub fn judge_again(configuration: &Configuration, logger: &Logger) {
             one.iter().filter(is_in).map(|upstream| endpoint(upstream)).collect::<Vec<_>>()
         };
         for upstream in only_in(&ourselves, &before) {
-            let told = format!("{at}: {}", plugins::forward::left_out(upstream));
+            let warning = format!("{at}: {}", plugins::forward::left_out(upstream));
             match ourselves.len() == judged.known.len() {
-                true => logger
-                    .error(None, &format!("{told}; no upstream of `forward {}` is left", stanza.spec().from)),
-                false => logger.warning(None, &told),
+                true => logger.error(
+                    None,
+                    &format!("{warning}; no upstream of `forward {}` is left", stanza.spec().from),
+                ),
+                false => logger.warning(None, &warning),
             }
         }
         for upstream in only_in(&before, &ourselves) {
@@ -358,7 +360,7 @@ mod tests {
                 "127.0.0.1:5301 127.0.0.1:5302",
             ),
         ] {
-            let found = judged(&text).map(|(told, blocks)| (told, blocks[0].clone()));
+            let found = judged(&text).map(|(warned, blocks)| (warned, blocks[0].clone()));
             assert_eq!(found, Ok((warned, asked.to_owned())), "{text}");
         }
     }
