@@ -113,7 +113,7 @@ impl fmt::Debug for Location {
 /// An error, or anything else to tell, with the place it is about.
 ///
 /// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` gives
-/// the first line alone. Of a line with the value of an environment variable the error is told
+/// the first line alone. Of a line with the value of an environment variable the error is shown
 /// without words of the configuration, of an imported file the line is not shown, either.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located<E> {

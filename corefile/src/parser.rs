@@ -222,7 +222,7 @@ impl Parser<'_> {
     }
 }
 
-/// A directive whose words know that one of them holds the value of a variable.
+/// A directive with a word that holds the value of a variable.
 fn line(mut name: Word, mut args: Vec<Word>, body: Option<Vec<Directive>>) -> Directive {
     if name.at.is_private() || args.iter().any(|arg| arg.at.is_private()) {
         let mut shared = None;
