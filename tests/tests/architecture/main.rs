@@ -67,15 +67,15 @@ fn unsafe_code_is_forbidden_everywhere_but_in_sockets() {
 fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
     let readers = [
         // The Date of the admin pages.
-        "admin/src/connection.rs",
-        "clock/src/lib.rs",
-        "observe/src/json.rs",
-        "observe/src/log.rs",
-        "observe/src/logger.rs",
+        "crates/admin/src/connection.rs",
+        "crates/clock/src/lib.rs",
+        "crates/observe/src/json.rs",
+        "crates/observe/src/log.rs",
+        "crates/observe/src/logger.rs",
         // When production's exporter looked.
         "server/src/node_run/exporter.rs",
         // When the entries of a hosts file were learned, for the process that reads it next.
-        "refresher/src/lib.rs",
+        "crates/refresher/src/lib.rs",
         // How old the file is that it reads.
         "plugins/src/hosts/mod.rs",
         // When a change of endpoints happened is told by another machine's clock, and serials are made of the time.

@@ -45,7 +45,9 @@ fn names_of_clouds_and_distributions_are_data() {
         }
     }
     assert_eq!(seen, INTERFACES.len(), "each exception stands where it is said to");
-    for (data, of) in [("refresh/data/clouds", "azure"), ("node-resolver/data/services", "image-registry")] {
+    for (data, of) in
+        [("crates/refresh/data/clouds", "azure"), ("node/resolver/data/services", "image-registry")]
+    {
         let text = std::fs::read_to_string(root.join(data)).expect("lists are files");
         assert!(text.contains(of), "{data} has the names that code has not");
     }

@@ -8,25 +8,25 @@
 //! Beside that only two things are made up: the descriptor of a waker, a counter that orders nothing, for a thread must not rely on
 //! what a system call happens to order, and `arc_swap`, whose own steps are not modelled.
 
-#[path = "../../kubernetes/src/index/buckets.rs"]
+#[path = "../../../kubernetes/src/index/buckets.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod buckets;
-#[path = "../../kubernetes/src/index/cells.rs"]
+#[path = "../../../kubernetes/src/index/cells.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod cells;
 pub mod entries;
-#[path = "../../listen/src/flights.rs"]
+#[path = "../../../crates/listen/src/flights.rs"]
 #[allow(dead_code, reason = "what hashes a query is not modelled")]
 pub mod flights;
 pub mod index;
-#[path = "../../kubernetes/src/index/kinds.rs"]
+#[path = "../../../kubernetes/src/index/kinds.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod kinds;
-#[path = "../../listen/src/mailbox.rs"]
+#[path = "../../../crates/listen/src/mailbox.rs"]
 pub mod mailbox;
-#[path = "../../sockets/src/pending.rs"]
+#[path = "../../../crates/sockets/src/pending.rs"]
 mod pending;
-#[path = "../../observe/src/ring.rs"]
+#[path = "../../../crates/observe/src/ring.rs"]
 pub mod ring;
 mod swap;
 

@@ -1,6 +1,6 @@
 //! Equal misses of two workers: each is answered once, nobody takes another's claim, and none is left.
 //!
-//! The steps of a worker's outputs (`listen/src/outputs.rs`) are written down here once more; registry and mailboxes are its own.
+//! The steps of a worker's outputs (`crates/listen/src/outputs.rs`) are written down here once more; registry and mailboxes are its own.
 
 use std::collections::VecDeque;
 

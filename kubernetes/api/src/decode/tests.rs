@@ -25,7 +25,7 @@ fn told(seed: &[u8], kind: Kind, form: Form, shape: Shape, wants: &Wants) -> (St
 
 macro_rules! seed {
     ($name:literal) => {
-        include_bytes!(concat!("../../../fuzz/seeds/kubernetes_api/", $name))
+        include_bytes!(concat!("../../../../tests/fuzz/seeds/kubernetes_api/", $name))
     };
 }
 

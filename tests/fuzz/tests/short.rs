@@ -1,4 +1,4 @@
-//! Every target on its seeds, and on plain mutations of them: seconds, without a fuzzer. `fuzz/run` is the long one.
+//! Every target on its seeds, and on plain mutations of them: seconds, without a fuzzer. `tests/fuzz/run` is the long one.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
