@@ -126,7 +126,7 @@ const DAY: &str = "2026-11-25";
 
 #[test]
 fn long_tests_are_listed_with_their_commands() {
-    let text = read("CONTRIBUTING.md");
+    let text = read("tests/README.md");
     let ignored = ignored_tests();
     for (target, name) in &ignored {
         let command =

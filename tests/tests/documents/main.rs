@@ -19,7 +19,7 @@ use tests::{binary, output, tempdir};
 /// Every document, by its path.
 fn documents() -> Vec<(String, String)> {
     let mut paths: Vec<PathBuf> = Vec::new();
-    for folder in ["", "docs", "docs/plugins"] {
+    for folder in ["", "benches", "docs", "docs/plugins", "tests"] {
         let entries = fs::read_dir(root().join(folder)).expect("the folder is there");
         paths.extend(
             entries.map(|entry| Path::new(folder).join(entry.expect("a folder can be read").file_name())),
