@@ -126,7 +126,7 @@ const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         name: "case of names turned back",
-        stands: "`rewrite`: names are turned back whatever case",
+        stands: "`rewrite`: names are reverted whatever case",
         counted_alike: true,
         matches: |case, difference| {
             case.text().contains("rewrite name")
@@ -242,7 +242,7 @@ const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         name: "DO of ederror",
-        stands: "CoreDNS adds an OPT with DO for everyone",
+        stands: "CoreDNS adds an OPT with DO for every client",
         counted_alike: true,
         matches: |case, difference| {
             matches!(difference.what, "opt do" | "opt")
@@ -260,7 +260,7 @@ const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         name: "hosts of other classes",
-        stands: "It is about class IN",
+        stands: "It serves class IN alone",
         counted_alike: false,
         matches: |case, difference| {
             (case.class() != 1 || case.text().contains("rewrite class IN CH"))
@@ -352,7 +352,7 @@ const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         name: "nsid on failures",
-        stands: "It stands on failures, too",
+        stands: "It is also in failures",
         counted_alike: true,
         matches: |case, difference| {
             let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };

@@ -23,7 +23,7 @@ pub(crate) fn find(setup: &Setup, moved: &Moved) -> Option<&'static str> {
 pub(crate) const MOVED: &[AllowedMove] = &[
     AllowedMove {
         name: "size of requests",
-        stands: "`coredns_dns_request_size_bytes` is the length of what came",
+        stands: "`coredns_dns_request_size_bytes` is the received length",
         matches: |_, moved| {
             moved.series.starts_with("coredns_dns_request_size_bytes_sum") && moved.ours > moved.theirs
         },
@@ -88,7 +88,7 @@ pub(crate) const MOVED: &[AllowedMove] = &[
     },
     AllowedMove {
         name: "who told a failure",
-        stands: "A failure is one to `coredns_dns_responses_total` whether or not",
+        stands: "A failure counts as one in `coredns_dns_responses_total` whether or not",
         matches: |setup, moved| {
             let named = moved.series.starts_with("coredns_dns_responses_total");
             named && setup.block_of(&moved.series).contains("rewrite ")
@@ -131,7 +131,7 @@ pub(crate) const MOVED: &[AllowedMove] = &[
     },
     AllowedMove {
         name: "search paths of aliases",
-        stands: "What an alias leads to stands for itself",
+        stands: "The target of an alias is looked up as it is",
         matches: |_, moved| moved.series.starts_with("coredns_autopath_") && moved.ours < moved.theirs,
     },
     AllowedMove {

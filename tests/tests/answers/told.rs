@@ -58,7 +58,7 @@ const ROWS: &[Row] = &[
             &[
                 "2 a.test. A: plugin/template: \"a.test. 60 IN A nonsense\" is not a record: \"nonsense\" in the data of A is not an IPv4 address",
             ],
-            "why a template made no record is said in our own words",
+            "the reason why a template made no record has its own wording",
         ),
     ),
     (
@@ -100,7 +100,7 @@ const ROWS: &[Row] = &[
                 "2 a.test. A: plugin/cache: no next plugin found",
                 "2 a.test. A: plugin/cache: no next plugin found",
             ],
-            "where no plugin answers, each query is told",
+            "where no plugin answers, each query is logged",
         ),
     ),
 ];

@@ -5,7 +5,7 @@ use super::{Allowed, ours, theirs};
 pub(super) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "version and authors of chaos",
-        stands: "Without arguments the version is ours, and without AUTHORS there are none",
+        stands: "Without arguments the version is that of localdns, and without AUTHORS there are none",
         counted_alike: true,
         matches: |case, difference| {
             let line = case.text().lines().find(|line| line.trim_start().starts_with("chaos"));

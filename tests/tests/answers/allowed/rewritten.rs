@@ -20,7 +20,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         name: "rewritten options that are told",
-        stands: "The local options that were written are told whoever answered",
+        stands: "The local options that were written are sent back whichever source answered",
         counted_alike: true,
         matches: |case, difference| {
             let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };
@@ -34,7 +34,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         name: "a client's own option in the reply",
-        stands: "a client's own option that no rule has come to comes back to nobody",
+        stands: "a client's own option that no rule has processed is not sent back",
         counted_alike: true,
         matches: |case, difference| {
             let Some((mut theirs, ours)) = told(case) else { return false };
@@ -76,7 +76,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         name: "options in one cache entry",
-        stands: "whose options differ never share an answer",
+        stands: "queries with different written options never share a cached answer",
         counted_alike: false,
         matches: |case, difference| {
             let told = difference.theirs.contains("heard") && difference.ours.contains("heard");
@@ -95,7 +95,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         name: "AD of what a step changed",
-        stands: "AD is clear where a step changed records",
+        stands: "AD is cleared where one of them changed records",
         counted_alike: true,
         matches: |case, difference| {
             let steps = ["rewrite", "autopath"].iter().any(|step| case.text().contains(step));
