@@ -115,8 +115,9 @@ impl Node {
     fn new(systemd: Systemd) -> Self {
         wire(SECOND, 3);
         for (address, _) in UPSTREAMS {
-            let host = if address.contains(':') { 128 } else { 32 };
-            run("ip", &["-n", OUTSIDE, "addr", "add", &format!("{address}/{host}"), "dev", "lo"]);
+            // Without `nodad` the kernel makes an IPv6 address usable only later, on a work queue.
+            let (host, flags) = if address.contains(':') { (128, "nodad") } else { (32, "noprefixroute") };
+            run("ip", &["-n", OUTSIDE, "addr", "add", &format!("{address}/{host}"), "dev", "lo", flags]);
         }
         let upstream = |(ip, who): &(&'static str, &'static str)| {
             let (address, who) = (at(ip), *who);
