@@ -119,12 +119,12 @@ impl Congestion {
     /// When the last of `copies` + 1 transmissions of a query counts as lost, which was sent at `sent`.
     pub(crate) fn lost_at(&self, sent: u64, copies: u32) -> u64 {
         if self.newest_sent.load(Relaxed) > sent {
-            // A later query was answered: this one has had as long as that one, and is overtaken.
-            return sent + self.newest_rtt.load(Relaxed) + self.timeout();
+            // A later query was answered: this one has had as long as that one, and is overtaken. Where its copies are
+            // overtaken as well, the name is probably slow: each time-out is twice as long (RFC 6298, section 5.5).
+            return sent + self.newest_rtt.load(Relaxed) + (self.timeout() << copies.min(BACKOFF_MAX));
         }
-        // Only earlier ones were: the upstream is busy with what was sent before this one, or silent. After the first copy
-        // the time-out is twice as long (RFC 6298, section 5.5).
-        sent.max(self.replied_at.load(Relaxed)) + (self.timeout() << copies.min(BACKOFF_MAX))
+        // Only earlier ones were: the upstream is busy with what was sent before this one, or silent.
+        sent.max(self.replied_at.load(Relaxed)) + (self.timeout() << copies.min(BACKOFF_SILENT))
     }
 
     /// Takes the right to send a copy: three for five replies.
@@ -209,8 +209,10 @@ const TIMEOUT_FIRST: u64 = 1_000_000;
 const TIMEOUT_MIN: u64 = 100_000;
 /// Larger ones count as this.
 pub(crate) const RTT_MAX: Duration = Duration::from_secs(60);
-/// Not doubled again: the budget of copies bounds them, and the client's deadline is near.
-const BACKOFF_MAX: u32 = 1;
+/// Doublings of the time-out: 100 ms become 800 ms, and the client's deadline is near.
+const BACKOFF_MAX: u32 = 3;
+/// Where nothing is answered, the budget of copies bounds them.
+const BACKOFF_SILENT: u32 = 1;
 
 const COPY: u32 = 100;
 /// What a path needs that loses 20 % of its datagrams each way: of 100 transmissions 64 are answered, and 36 repeated.

@@ -247,12 +247,13 @@ impl<W> Flight<W> {
         self.stanza().asks_over_tcp(proto)
     }
 
-    /// Which of the attempts one more may use: a free one, else of those that failed the one that was sent first.
+    /// The attempt that one more may use: a free one, else of those that timed out the oldest copy,
+    /// or else the oldest. The reply to a slow name arrives first for its first transmission.
     pub(super) fn attempt_to_use(&self) -> Option<usize> {
         self.attempts.iter().position(|attempt| attempt.open == Open::Free).or_else(|| {
             (0..ATTEMPTS)
                 .filter(|&at| self.attempts[at].open == Open::Counted)
-                .min_by_key(|&at| self.attempts[at].sent)
+                .min_by_key(|&at| (self.attempts[at].kind != AttemptKind::Copy, self.attempts[at].sent))
         })
     }
 
