@@ -11,10 +11,10 @@ use wire::{Name, RType};
 use node_resolver::Request;
 use refresher::{Environment, Once};
 
-use crate::node_run::{Annotation, RuleSet, Settings};
 use ::node_cache::Template;
 use admin::AdminAddress;
 use configuration::Explain;
+use node_run::{Annotation, RuleSet, Settings};
 
 mod node;
 mod node_cache;

@@ -20,7 +20,6 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
-use crate::node_run::{self, Keeper};
 use crate::origin::{self, Draft, Origin};
 use crate::pages::plan;
 use crate::refreshing::Refreshed;
@@ -30,6 +29,7 @@ use crate::watchdog::Watchdog;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
 use listen::{BindError, Endpoints, Running};
+use node_run::Keeper;
 use plugin::{SetupError, Spec};
 use plugins::bind::BindSpec;
 use plugins::r#loop::{self, Watch};

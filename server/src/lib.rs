@@ -11,7 +11,6 @@ pub mod control;
 mod files;
 mod left_rules;
 mod metrics;
-pub mod node_run;
 pub mod origin;
 mod pages;
 pub mod refreshing;

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::node_run::{Leased, exporter};
 use crate::reloads::Reloads;
 use admin::{HealthProbe, Process};
 use listen::Running;
+use node_run::{Leased, exporter};
 use observe::collector::Build;
 use observe::{Collector, Families, MetricSource, names};
 use plugins::table;

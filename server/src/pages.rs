@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::runtime::Handle;
 
 use crate::metrics::{self, ServerMetrics};
-use crate::node_run::exporter;
 use crate::refreshing::Refreshed;
 use crate::reloads::Reader;
 use admin::{AdminAddress, AdminServer, Content, ServedPages};
 use configuration::AdminPlan;
 use listen::Running;
+use node_run::exporter;
 use observe::Collector;
 
 /// What a configuration wants served over HTTP, and what the command line adds: where everything is, and the exporter.

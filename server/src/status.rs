@@ -10,10 +10,10 @@ use cache::Kind;
 use forwarder::{Upstream, UpstreamPath};
 use serde_json::{Value, json};
 
-use crate::node_run::Leased;
 use crate::reloads::{Reader, Reloads};
 use configuration::Configuration;
 use listen::Running;
+use node_run::Leased;
 use observe::{Collector, Families, names};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
 use plugins::table;

@@ -1,39 +1,22 @@
 //! Tells systemd that we serve, by asking ourselves: over UDP until every worker has answered, and over TCP, on every
 //! endpoint; one of TLS must begin the handshake, whomever it lets in then. A server that does not answer does not ping, whatever its timers do;
 //! one that has much to do does, for who asks is on a thread of its own.
-//!
-//! A flood leaves our own queries no room in a socket, and must not get a server killed that serves: where one is lost,
-//! whoever took anything off that socket, or messages of clients off connections to that endpoint, since the round began has
-//! answered it. A worker that hangs takes nothing, and a connection that was only accepted proves nothing.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsFd;
-use std::pin::pin;
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use node::Notifier;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
-use socket2::SockRef;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use wire::{Class, Flags, Name, RType};
+use tokio::time::{Instant, sleep};
 
 use crate::left_rules::leads_away;
 use crate::successor::{HandoverEvent, HandoverEvents};
-use listen::{Expected, Running};
+use listen::Running;
+use node_run::InPlace;
+use node_run::self_probe::{DNS_PORT, Manner, query, stream, udp};
 use plugin::endpoint::{Endpoint, Transport};
-
-/// Where plain DNS is asked.
-pub(crate) const DNS_PORT: u16 = 53;
-
-/// Whether what is to be there besides the server is in place; and the addresses, with the port of DNS, whose queries others take
-/// by then.
-pub(crate) type InPlace = Option<Vec<IpAddr>>;
 
 /// The thread that watches; it ends when this is dropped.
 #[derive(Debug)]
@@ -166,279 +149,29 @@ async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String
         let (running, query, places) = (running.clone(), query.clone(), places.clone());
         asked.spawn(async move {
             let _place = places.acquire_owned().await;
-            udp(&running, endpoint, readers, &query, &Manner::WATCHDOG, until).await
+            udp(&running, endpoint, readers, &query, &MANNER, until).await
         });
     }
     while let Some(answered) = asked.join_next().await {
         answered.map_err(|error| error.to_string())?.map_err(|silent| silent.why)?;
     }
     for &endpoint in endpoints() {
-        let answered = stream(running, endpoint, &query, &Manner::WATCHDOG, until).await;
+        let answered = stream(running, endpoint, &query, &MANNER, until).await;
         answered.map_err(|silent| silent.why)?;
     }
     Ok(())
 }
 
-/// An endpoint at which we do not answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Silent {
-    pub(crate) why: String,
-    /// Whether another process has the address.
-    pub(crate) is_taken: bool,
-}
-
-impl Silent {
-    fn new(mut why: String, is_taken: bool) -> Self {
-        if is_taken {
-            why += SOMEBODY_ELSE;
-        }
-        Self { why, is_taken }
-    }
-}
-
-/// How an endpoint is asked.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
-    /// The mark of its packets.
-    pub(crate) mark: Option<u32>,
-    /// How long one datagram may take before the next goes out from another port.
-    pub(crate) one_probe: Duration,
-    /// How long a connection may take before the next is tried.
-    pub(crate) one_stream: Duration,
-}
-
-impl Manner {
-    const WATCHDOG: Self =
-        Self { mark: None, one_probe: Duration::from_millis(250), one_stream: Duration::from_millis(500) };
-
-    fn mark(&self, socket: &impl AsFd) -> std::io::Result<()> {
-        self.mark.map_or(Ok(()), |mark| SockRef::from(socket).set_mark(mark))
-    }
-}
-
-/// Asks from one fresh port after another: the kernel spreads ports over the first `workers`, who read this address.
-pub(crate) async fn udp(
-    running: &Running,
-    endpoint: Endpoint,
-    workers: usize,
-    query: &[u8],
-    manner: &Manner,
-    until: Instant,
-) -> Result<(), Silent> {
-    let target = reachable(running.bound(endpoint.address));
-    let mut is_taken = false;
-    let taken = || (0..workers).map(move |worker| running.taken.count(endpoint, worker));
-    let before: Vec<u64> = taken().collect();
-    let mut answered = vec![false; workers];
-    while Instant::now() < until {
-        let mut probe = pin!(timeout(manner.one_probe, ask(target, query, manner)));
-        let mut look = |answer: Option<usize>| {
-            for (worker, (answered, (now, before))) in
-                answered.iter_mut().zip(taken().zip(&before)).enumerate()
-            {
-                *answered |= now != *before || answer == Some(worker);
-            }
-            answered.iter().all(|answered| *answered)
-        };
-        let ended = loop {
-            match timeout(LOOK, &mut probe).await {
-                Ok(ended) => break ended,
-                // Under a flood the probe waits behind other datagrams, or is dropped, and those are taken meanwhile.
-                Err(_) if look(None) => return Ok(()),
-                Err(_) => {}
-            }
-        };
-        let answer = match ended {
-            Ok(Ok(worker)) if worker < workers => Some(worker),
-            lost => {
-                is_taken |= matches!(&lost, Ok(Err(error)) if is_of_others(error));
-                // Most likely an ICMP error came at once: without a pause this would be a busy loop.
-                if lost.is_ok() {
-                    sleep(REFUSED_PAUSE).await;
-                }
-                None
-            }
-        };
-        if look(answer) {
-            return Ok(());
-        }
-    }
-    let silent: Vec<String> =
-        (0..workers).filter(|worker| !answered[*worker]).map(|worker| worker.to_string()).collect();
-    let why = format!("{target} does not answer over UDP (worker {})", silent.join(", "));
-    // Another process has the address only where no worker of this one answered.
-    Err(Silent::new(why, is_taken && silent.len() == workers))
-}
-
-/// Asks over TCP; beside a connection without a reply in time the next is tried, like a datagram, and either may answer.
-pub(crate) async fn stream(
-    running: &Arc<Running>,
-    endpoint: Endpoint,
-    query: &Arc<[u8]>,
-    manner: &Manner,
-    until: Instant,
-) -> Result<(), Silent> {
-    let target = reachable(running.bound(endpoint.address));
-    let mut is_taken = false;
-    let taken = || running.taken.count(endpoint, running.workers());
-    let before = taken();
-    let (mut asked, mut next) = (JoinSet::new(), Instant::now());
-    while Instant::now() < until {
-        if Instant::now() >= next {
-            next = Instant::now() + manner.one_stream;
-            let (running, query, manner) = (running.clone(), query.clone(), *manner);
-            asked.spawn(async move {
-                match endpoint.transport {
-                    Transport::Dns => tcp(target, &query, &running, &manner).await,
-                    Transport::Tls => hello(target, &running, &manner).await,
-                }
-            });
-        }
-        match timeout_at(until.min(next).min(Instant::now() + LOOK), asked.join_next()).await {
-            Ok(Some(Ok(Ok(())))) => return Ok(()),
-            // The probe's connection may wait in a full accept queue; who has heard clients over others meanwhile works.
-            Err(_) if taken() != before => return Ok(()),
-            Err(_) => {}
-            Ok(ended) => {
-                is_taken |= matches!(&ended, Some(Ok(Err(error))) if is_of_others(error));
-                sleep(REFUSED_PAUSE).await;
-                next = Instant::now();
-            }
-        }
-    }
-    let over = if endpoint.transport == Transport::Tls { "TLS" } else { "TCP" };
-    Err(Silent::new(format!("{target} does not answer over {over}"), is_taken))
-}
-
-async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Result<usize> {
-    let socket = UdpSocket::bind((resolver::unspecified(target), 0)).await?;
-    // The mark is set before `connect`, which looks up the route.
-    manner.mark(&socket)?;
-    socket.connect(target).await?;
-    let reply = of_ours(resolver::over_udp(&socket, query).await?)?;
-    // The worker's number is the last two octets of its TXT record.
-    Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
-}
-
-/// A connection for a probe, which does not count against the limit of connections.
-async fn connect<'r>(
-    target: SocketAddr,
-    running: &'r Running,
-    manner: &Manner,
-) -> std::io::Result<(TcpStream, Expected<'r>)> {
-    let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    manner.mark(&socket)?;
-    socket.bind((resolver::unspecified(target), 0).into())?;
-    let expected = running.connections.expect_own(socket.local_addr()?.port());
-    // The source port is registered before `connect`, for the connection may be accepted much later.
-    Ok((socket.connect(target).await?, expected))
-}
-
-/// Says hello and waits for the first record of the answer: nothing is proven, nothing is asked.
-async fn hello(target: SocketAddr, running: &Running, manner: &Manner) -> std::io::Result<()> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(std::io::Error::other)?;
-    let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-    let mut client = ClientConnection::new(Arc::new(config), ServerName::from(target.ip()))
-        .map_err(std::io::Error::other)?;
-    let mut hello = Vec::new();
-    client.write_tls(&mut hello)?;
-    let (mut stream, _expected) = connect(target, running, manner).await?;
-    stream.write_all(&hello).await?;
-    match stream.read_u8().await? {
-        HANDSHAKE => Ok(()),
-        other => Err(std::io::Error::other(format!("record of type {other}"))),
-    }
-}
-
-async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manner) -> std::io::Result<()> {
-    let (mut stream, _expected) = connect(target, running, manner).await?;
-    of_ours(resolver::over_stream(&mut stream, query).await?).map(drop)
-}
-
-/// A reply that ends in our TXT record, but for the worker's number: nobody else knows the name, whoever may be asked in our
-/// place and answers everything.
-fn of_ours(reply: Vec<u8>) -> std::io::Result<Vec<u8>> {
-    let is_ours = reply.get(ANSWERS) == Some(&[0, 1])
-        && reply.split_last_chunk::<2>().is_some_and(|(before, _)| before.ends_with(&WORKER_RECORD));
-    match is_ours {
-        true => Ok(reply),
-        false => Err(std::io::Error::other(OfOthers)),
-    }
-}
-
-fn is_of_others(error: &std::io::Error) -> bool {
-    error.get_ref().is_some_and(|error| error.is::<OfOthers>())
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("somebody else answers")]
-struct OfOthers;
-
-pub(crate) fn query(name: &Name) -> Vec<u8> {
-    resolver::query(rand::random(), Flags::RD, name, RType::TXT, Class::CH)
-}
-
-fn reachable(address: SocketAddr) -> SocketAddr {
-    match address {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, v6.port()).into(),
-        other => node::with_link(other),
-    }
-}
-
 /// What its probes need, of which a hello of TLS needs most.
 const STACK: usize = 256 * 1024;
-/// How the reason ends where somebody else answers.
-pub(crate) const SOMEBODY_ELSE: &str = ": somebody else does";
-/// Where a header counts them.
-const ANSWERS: std::ops::Range<usize> = 6..8;
-/// TXT, CH, TTL 0, three octets, of which two are a text.
-const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
-/// The type of a TLS record (RFC 8446, section 5.1).
-const HANDSHAKE: u8 = 22;
 /// How soon after a probe without a reply the next one is sent.
 const RETRY: Duration = Duration::from_millis(100);
 /// How often, [`RETRY`] apart: its leases go right behind its word that this one serves.
 const LOOKS_FOR_RULES: u32 = 100;
 /// How long all addresses and workers may take together.
 const PATIENCE: Duration = Duration::from_secs(2);
-const REFUSED_PAUSE: Duration = Duration::from_millis(10);
-/// How soon without a reply, and how often, is looked whether others' queries are taken in: all of a round takes time of a lease.
-const LOOK: Duration = Duration::from_millis(10);
 /// Addresses asked at the same time.
 const AT_ONCE: usize = 64;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_our_record_is_ours() {
-        let name = Name::from_text("probe.localdns.").expect("a name");
-        let reply = |answers: u8, record: &[u8]| {
-            let mut reply = query(&name);
-            reply[7] = answers;
-            reply.extend([0xc0, 12].iter().chain(record));
-            reply
-        };
-        let worker = [&WORKER_RECORD[..], &[1, 2]].concat();
-        let address = [0, 1, 0, 1, 0, 0, 0, 5, 0, 4, 192, 0, 2, 2];
-        let text = [0, 16, 0, 3, 0, 0, 0, 0, 0, 4, 3, b'n', b'o', b'!'];
-        for (reply, ours) in [
-            (reply(1, &worker), true),
-            (reply(0, &[]), false),
-            (reply(2, &worker), false),
-            (reply(1, &address), false),
-            (reply(1, &text), false),
-            (reply(1, &[]), false),
-            (vec![0; 12], false),
-            (Vec::new(), false),
-        ] {
-            let found = of_ours(reply.clone());
-            assert_eq!(found.is_ok(), ours, "{reply:?}");
-            assert!(found.err().is_none_or(|error| is_of_others(&error)));
-        }
-    }
-}
+/// How an endpoint is asked.
+const MANNER: Manner =
+    Manner { mark: None, one_probe: Duration::from_millis(250), one_stream: Duration::from_millis(500) };

@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{Invocation, NodeCommand, flag, flags, served, shared};
-use crate::node_run::{Annotation, AtStop, FailoverClients, RuleSet, Settings};
+use node_run::{Annotation, AtStop, FailoverClients, RuleSet, Settings};
 
 pub(super) fn command() -> Command {
     Command::new("node")

@@ -8,8 +8,8 @@ use admin::AdminAddress;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{Invocation, NodeCommand, flag, flags, node, plugins, served, version};
-use crate::node_run::{AtStop, RuleSet, is_of_one_link};
 use node_cache::Template;
+use node_run::{AtStop, RuleSet, is_of_one_link};
 
 pub(super) fn command() -> Command {
     let command = node::settings(served(Command::new("node-cache")));

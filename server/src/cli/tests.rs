@@ -1,7 +1,7 @@
 //! What words mean, and which are refused.
 
 use super::*;
-use crate::node_run::FailoverClients;
+use node_run::FailoverClients;
 
 fn invocation(args: &[&str]) -> Result<Invocation, String> {
     parse(args.iter().map(OsString::from), &|_| None)

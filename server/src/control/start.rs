@@ -13,18 +13,18 @@ use tokio::sync::{mpsc, watch};
 use super::{Senders, Server, StartError, Succession, addresses_of};
 use crate::cli::Flags;
 use crate::metrics::ServerMetrics;
-use crate::node_run::{self, Keeper, Leased, Settings};
 use crate::origin::{Draft, Origin};
 use crate::pages::{admin_server, plan};
 use crate::refreshing::Refreshed;
-use crate::reloads::Reloads;
+use crate::reloads::{Reader, Reloads};
 use crate::status::Status;
 use crate::warm;
-use crate::watchdog::{InPlace, Watchdog};
+use crate::watchdog::Watchdog;
 use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::{Delivery, Endpoints, Running};
 use node::discovery::Discovery;
+use node_run::{InPlace, Keeper, Leased, ReloadStatus, Settings};
 use observe::Logger;
 
 impl Server {
@@ -156,7 +156,12 @@ impl Server {
         let filler = origin.filler().cloned();
         let read = Arc::new(move || Some((origin.text().ok()?, origin.read().ok()?)));
         let reloads = self.reloads.clone();
-        let keeper = Keeper::start(&self.running, settings, (read, discovery, filler), reloads, in_place)?;
+        let reload_status = Box::new(move || ReloadStatus {
+            needs_list: reloads.needs_list(),
+            failure: reloads.failure(clock::now(), Reader::Anyone),
+        });
+        let keeper =
+            Keeper::start(&self.running, settings, (read, discovery, filler), reload_status, in_place)?;
         // What `node down` takes while two processes change places, one of them would put back.
         keeper.state().hands_over(self.succession.taker.is_some());
         let _ = leased.set(keeper.state().clone());

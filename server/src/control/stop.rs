@@ -6,8 +6,8 @@ use listen::InFlight;
 use node::Job;
 
 use super::{LAST_CLIENTS, Server};
-use crate::node_run::{Ended, Keeper};
 use crate::warm;
+use node_run::{Ended, Keeper};
 use observe::logger::LAST_LINES;
 
 impl Server {

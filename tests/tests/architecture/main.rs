@@ -73,7 +73,7 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
         "crates/observe/src/log.rs",
         "crates/observe/src/logger.rs",
         // When production's exporter looked.
-        "server/src/node_run/exporter.rs",
+        "node/run/src/exporter.rs",
         // When the entries of a hosts file were learned, for the process that reads it next.
         "crates/refresher/src/lib.rs",
         // How old the file is that it reads.

@@ -16,7 +16,7 @@ const VENDORS: &[&str] = &[
 /// Written in an interface of another program, which has no other name.
 const INTERFACES: &[(&str, &str)] = &[
     // The annotation that AKS's script gives a node.
-    ("server/src/node_run/annotate.rs", "kubernetes.azure.com/localdns-hosts-plugin"),
+    ("node/run/src/annotate.rs", "kubernetes.azure.com/localdns-hosts-plugin"),
 ];
 
 #[test]

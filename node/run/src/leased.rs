@@ -60,7 +60,7 @@ impl Leased {
     }
 
     /// Says whether another process is about to take this one's place.
-    pub(crate) fn hands_over(&self, is: bool) {
+    pub fn hands_over(&self, is: bool) {
         self.hands_over.store(is, Relaxed);
     }
 
@@ -73,12 +73,12 @@ impl Leased {
     }
 
     /// Whether links, addresses and rules are no longer ours to put back.
-    pub(crate) fn is_let_go(&self) -> bool {
+    pub fn is_let_go(&self) -> bool {
         self.let_go.load(Relaxed)
     }
 
     /// Whether our death is seen by a socket that is gone: none may be open elsewhere then.
-    pub(crate) fn is_seen_by_sockets(&self) -> bool {
+    pub fn is_seen_by_sockets(&self) -> bool {
         self.outlives_us.load(Relaxed)
     }
 
@@ -88,7 +88,7 @@ impl Leased {
     }
 
     /// One of our addresses may be on another link by now.
-    pub(crate) fn addresses_looked_at(&self) {
+    pub fn addresses_looked_at(&self) {
         self.looks.fetch_add(1, Relaxed);
     }
 
@@ -97,7 +97,7 @@ impl Leased {
     }
 
     /// Counts an address that was taken away and cannot be put back.
-    pub(crate) fn count_interface(&self) {
+    pub fn count_interface(&self) {
         if let Some(filler) = &self.filler {
             filler.errors.count(SetupErrorKind::InterfaceAdd);
         }
@@ -111,12 +111,12 @@ impl Leased {
     }
 
     /// Whether production's exporter tells of this server: node-cache has another.
-    pub(crate) fn is_exported(&self) -> bool {
+    pub fn is_exported(&self) -> bool {
         self.filler.is_none()
     }
 
     /// For /status; `servers` are those that the node was given by its network.
-    pub(crate) fn status(&self, servers: &[String]) -> Value {
+    pub fn status(&self, servers: &[String]) -> Value {
         let now = Instant::now();
         let addresses: Vec<_> = self.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
         json!({
@@ -130,7 +130,7 @@ impl Leased {
     }
 
     /// What /metrics tells of them.
-    pub(crate) fn collect(&self, into: &mut Families) {
+    pub fn collect(&self, into: &mut Families) {
         // Without leases by configuration there is no sample: a value of 0 would look like a lost lease.
         for (ip, lease) in self.addresses().iter().filter(|_| self.rules.has_leases()) {
             let ip = ip.to_string();

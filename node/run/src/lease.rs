@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use node::host::{Host, State};
 use node::{Clients, Hearing, Leases, Listener, Order, Rules};
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -23,8 +24,7 @@ use super::iptables::{self, KeptRules};
 use super::leased::{Lease, Leased};
 use super::written::{self, ReadCorefile};
 use super::{AtStop, Settings, listeners, owners};
-use crate::reloads::Reloads;
-use crate::watchdog::{DNS_PORT, InPlace, Silent};
+use crate::self_probe::{DNS_PORT, Silent};
 use configuration::Configuration;
 use listen::Running;
 use node::discovery::{self, Discovery, ListChange, ListOrigin};
@@ -40,6 +40,22 @@ pub struct Keeper {
     /// Commands find this server as long as there is something that it keeps.
     _hearing: Option<Hearing>,
 }
+
+/// Whether what is to be there besides the server is in place; and the addresses, with the port of DNS, whose queries others take
+/// by then.
+pub type InPlace = Option<Vec<IpAddr>>;
+
+/// What the server knows of its configuration and of reloads, for `node status`.
+#[derive(Debug, Clone)]
+pub struct ReloadStatus {
+    /// Whether the configuration that serves forwards to the servers of the node's network.
+    pub needs_list: bool,
+    /// The last reload, where it failed, without words of the configuration.
+    pub failure: Option<Value>,
+}
+
+/// Reads it.
+type ReloadStatusFn = Box<dyn Fn() -> ReloadStatus + Send>;
 
 /// What an end leaves to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,11 +86,11 @@ impl Keeper {
     ///
     /// # Errors
     /// What the kernel says to a thread.
-    pub(crate) fn start(
+    pub fn start(
         running: &Arc<Running>,
         settings: Settings,
         (read, discovery, filler): (Arc<ReadCorefile>, Discovery, Option<Arc<Filler>>),
-        reloads: Arc<Reloads>,
+        reload_status: ReloadStatusFn,
         ready: watch::Sender<InPlace>,
     ) -> std::io::Result<Self> {
         let (tell, told) = mpsc::unbounded_channel();
@@ -101,7 +117,7 @@ impl Keeper {
             is_known: false,
             misplaced: None,
             unserved: None,
-            reloads,
+            reload_status,
             noted: Vec::new(),
             read,
             discovery,
@@ -189,7 +205,7 @@ struct LeaseThread {
     misplaced: Option<(Vec<Listener>, u64, [Misplaced; 2])>,
     /// The second of these, but for those that another server had then.
     unserved: Option<(Instant, Misplaced)>,
-    reloads: Arc<Reloads>,
+    reload_status: ReloadStatusFn,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,
     read: Arc<ReadCorefile>,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{Line, first_line, keepers};
-use crate::node_run::is_link_local;
-use crate::watchdog;
+use crate::is_link_local;
+use crate::self_probe;
 
 /// Whether each address that servers say is their own is held by one of them or, without leases, answered its last probe; but for
 /// services' that somebody else takes: those keep nobody from being ready, either.
@@ -23,7 +23,7 @@ pub(super) fn are_held(servers: &[Result<Value, String>]) -> bool {
     };
     let is_taken = |one: &Value| {
         let is_others =
-            one["probe_error"].as_str().is_some_and(|error| error.ends_with(watchdog::SOMEBODY_ELSE));
+            one["probe_error"].as_str().is_some_and(|error| error.ends_with(self_probe::SOMEBODY_ELSE));
         is_others
             && one["address"].as_str().and_then(|ip| ip.parse().ok()).is_some_and(|ip| !is_link_local(ip))
     };
@@ -71,7 +71,7 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
         };
         lines.push(match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
             (Some(error), _) => {
-                let mend = match error.ends_with(watchdog::SOMEBODY_ELSE) {
+                let mend = match error.ends_with(self_probe::SOMEBODY_ELSE) {
                     true => "see who takes its queries: nft list ruleset",
                     false => "if it goes on, restart the server",
                 };
@@ -129,11 +129,11 @@ mod tests {
         };
         let of = |has_leases, held: bool| server(has_leases, json!({ "address": "192.0.2.1", "held": held }));
         let taken = |ip: &str| {
-            let error = format!("{ip}:53 does not answer over UDP{}", watchdog::SOMEBODY_ELSE);
+            let error = format!("{ip}:53 does not answer over UDP{}", self_probe::SOMEBODY_ELSE);
             server(true, json!({ "address": ip, "held": false, "probe_error": error }))
         };
         let unled = |ip: &str| {
-            let error = format!("{ip}:53 does not answer over UDP{}", watchdog::SOMEBODY_ELSE);
+            let error = format!("{ip}:53 does not answer over UDP{}", self_probe::SOMEBODY_ELSE);
             server(false, json!({ "address": ip, "held": false, "probe_error": error }))
         };
         let (silent, silent_of_service) = (unled("169.254.10.10"), unled("10.96.0.20"));

@@ -17,11 +17,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::kept::are_in_place;
 use super::{LeaseThread, Told};
-use crate::node_run::down::{HANDS_OVER, REFUSED};
-use crate::node_run::failover::Failover;
-use crate::node_run::leased::Lease;
-use crate::node_run::servers::{HANDS_OVER_KEY, PROBE};
-use crate::reloads::Reader;
+use crate::down::{HANDS_OVER, REFUSED};
+use crate::failover::Failover;
+use crate::leased::Lease;
+use crate::servers::{HANDS_OVER_KEY, PROBE};
 
 const ENOENT: i32 = 2;
 /// How many orders wait for an answer, and of one process; each has a descriptor.
@@ -156,6 +155,7 @@ impl LeaseThread {
         let down = running.as_ref().map(|running| down(&running.configuration.load()));
         let probe = running.as_ref().map(|running| running.shared.probe.to_string());
         let tables = running.map(|running| running.shared.hosts.all());
+        let reloads = (self.reload_status)();
         let entries = tables.map(|tables| tables.iter().map(|table| table.entries()).sum::<usize>());
         json!({
             "pid": std::process::id(),
@@ -177,7 +177,7 @@ impl LeaseThread {
             "failover": self.failover.last().filter(|_| has_leases).map(Failover::json),
             "upstreams": list.iter().map(|server| AddressText(*server).to_string()).collect::<Vec<_>>(),
             "upstreams_down": down,
-            "upstreams_asked": self.reloads.needs_list(),
+            "upstreams_asked": reloads.needs_list,
             "upstreams_from": match self.discovery.origin() {
                 ListOrigin::Nowhere => None,
                 ListOrigin::Leases => Some(Path::new(node::DHCP_LEASES)),
@@ -186,9 +186,9 @@ impl LeaseThread {
             },
             "upstreams_error": self.discovery.wrong().filter(|wrong| {
                 // A list that is missing is an error only where the configuration asks the node's servers.
-                self.reloads.needs_list() || !wrong.ends_with(&no_such_file())
+                reloads.needs_list || !wrong.ends_with(&no_such_file())
             }),
-            "reload_failed": self.reloads.failure(clock::now(), Reader::Anyone),
+            "reload_failed": reloads.failure,
             "host_resolver": lookups,
             "host_resolver_error": lookups_error,
             "notes": self.noted,

@@ -10,7 +10,7 @@
 mod annotate;
 mod answers;
 mod down;
-pub(crate) mod exporter;
+pub mod exporter;
 mod failover;
 mod iptables;
 mod lease;
@@ -19,11 +19,11 @@ mod line;
 mod needs;
 mod owners;
 mod report;
+pub mod self_probe;
 mod servers;
 mod up;
 mod written;
 
-use crate::watchdog::DNS_PORT;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,10 +36,9 @@ use wire::Name;
 pub use annotate::Annotation;
 pub use down::{down, stopped};
 pub use failover::FailoverClients;
-pub use lease::{Ended, Keeper};
+pub use lease::{Ended, InPlace, Keeper, ReloadStatus};
 pub use leased::Leased;
-pub(crate) use needs::{discovery, needs_list};
-pub use needs::{listed, listed_now};
+pub use needs::{discovery, listed, listed_now, needs_list};
 pub use report::Report;
 pub use up::{Up, up};
 
@@ -47,6 +46,7 @@ use configuration::{Configuration, EndpointPlan};
 use plugin::endpoint::Transport;
 use plugin::{SetupError, Spec};
 use plugins::bind::BindSpec;
+use self_probe::DNS_PORT;
 
 /// How a node's DNS is kept alive: the flags of `localdns node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,10 +96,10 @@ pub enum RuleSet {
 
 impl RuleSet {
     /// What `-rules` may be.
-    pub(crate) const NAMES: [&str; 4] = ["nft", "iptables", "node-cache", "none"];
+    pub const NAMES: [&str; 4] = ["nft", "iptables", "node-cache", "none"];
 
     /// As the command line names it.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Nft => "nft",
             Self::Iptables(Iptables::Localdns) => "iptables",
@@ -109,7 +109,7 @@ impl RuleSet {
     }
 
     /// The set of this name, with the port of `health`.
-    pub(crate) fn named(name: &str, health_port: u16) -> Option<Self> {
+    pub fn named(name: &str, health_port: u16) -> Option<Self> {
         let sets = [
             Self::Nft,
             Self::Iptables(Iptables::Localdns),
@@ -120,7 +120,7 @@ impl RuleSet {
     }
 
     /// The port of `health` that its rules are about, too.
-    pub(crate) fn health_port(self) -> Option<u16> {
+    pub fn health_port(self) -> Option<u16> {
         match self {
             Self::Iptables(Iptables::NodeCache(port)) => Some(port),
             _ => None,
@@ -143,7 +143,7 @@ pub enum AtStop {
 }
 
 /// Our addresses, each with its way out; and what is wrong with those that have none.
-pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listener>, Vec<String>) {
+fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listener>, Vec<String>) {
     let (mut listeners, mut notes) = (Vec::new(), Vec::new());
     for (endpoint, plan) in &configuration.endpoints {
         let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
@@ -274,7 +274,7 @@ fn as_led(
 }
 
 /// Whether no rule can send a query there: a new destination has no link of its own.
-pub(crate) fn is_of_one_link(ip: IpAddr) -> bool {
+pub fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 

@@ -12,7 +12,7 @@ use plugins::forward::ForwardSpecs;
 ///
 /// # Errors
 /// Those of [`Discovery::first`].
-pub(crate) fn discovery(file: &Path, spec: &Spec) -> Result<Discovery, String> {
+pub fn discovery(file: &Path, spec: &Spec) -> Result<Discovery, String> {
     let own = Own::of(spec);
     Discovery::first(file, needs_list(spec), &|ip| own.has(ip))
 }
@@ -30,7 +30,7 @@ pub fn listed(file: &Path, spec: &Spec) -> Listed {
 }
 
 /// Whether a `forward` asks the address that stands for these servers.
-pub(crate) fn needs_list(spec: &Spec) -> bool {
+pub fn needs_list(spec: &Spec) -> bool {
     let stanzas = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
     let mut targets = stanzas.flat_map(|specs| &specs.stanzas).flat_map(|stanza| &stanza.targets);
     targets.any(|(target, _)| target.port_of_node().is_some())

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::keepers;
 use super::servers::of_server;
-use crate::node_run::servers as told_by;
+use crate::servers as told_by;
 
 /// Whether the table that stays is there, and all that belongs in it.
 pub(super) fn rules_of(

@@ -23,7 +23,7 @@ pub enum FailoverClients {
 
 impl FailoverClients {
     /// `CIDR,...`, `all`, or nothing.
-    pub(crate) fn from_text(text: &str) -> Option<Self> {
+    pub fn from_text(text: &str) -> Option<Self> {
         match text {
             "" => Some(Self::Local),
             "all" => Some(Self::All),

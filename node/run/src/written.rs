@@ -11,7 +11,7 @@ use node::{AddressText, ListText, WIRE_SERVER};
 use node::discovery::KEPT;
 
 /// What reads the Corefile as it is now: its text, and what that says. It may wait for a disk.
-pub(crate) type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
+pub type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
 
 /// Writes those whose directory there is, each whole or not at all; what failed, with what mends it.
 pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String> {

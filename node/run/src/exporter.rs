@@ -10,14 +10,14 @@ use wire::Name;
 use configuration::Configuration;
 
 /// Its page.
-pub(crate) fn page(configuration: &Configuration) -> Vec<u8> {
+pub fn page(configuration: &Configuration) -> Vec<u8> {
     let mut families = Families::default();
     collect(configuration, &mut families);
     families.encode(Form::Text)
 }
 
 /// Its six families.
-pub(crate) fn collect(configuration: &Configuration, into: &mut Families) {
+pub fn collect(configuration: &Configuration, into: &mut Families) {
     into.gauge(names::SERVICE_STATUS, &[("status", "active")], 1.0);
     let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let [memory, cpu] = of_group(&group, Path::new("/sys/fs/cgroup")).unwrap_or_else(Process::memory_and_cpu);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use wire::{Class, Flags, Name, RType};
 
-use crate::watchdog::{self, DNS_PORT};
+use crate::self_probe::{self, DNS_PORT};
 
 /// At which of these addresses anybody answers: first a server of ours is asked by its own probe's name, for which it asks
 /// nobody else, where one says that it answers there; then everybody for the root's name servers, as `dig . NS @ADDRESS`: whoever says
@@ -26,7 +26,7 @@ pub(super) fn answering(addresses: &[(IpAddr, Vec<Name>)]) -> Vec<IpAddr> {
 }
 
 async fn answers(ip: IpAddr, probes: &[Name]) -> bool {
-    let own = probes.iter().map(|name| (watchdog::query(name), OWN));
+    let own = probes.iter().map(|name| (self_probe::query(name), OWN));
     let root = || (resolver::query(rand::random(), Flags::RD, &Name::ROOT, RType::NS, Class::IN), PATIENCE);
     for (query, patience) in own.chain([root(), root()]) {
         let asked = async {

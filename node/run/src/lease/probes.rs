@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{LeaseThread, patience};
-use crate::node_run::iptables::KeptRules;
-use crate::node_run::{RuleSet, is_clusters_without_us, is_link_local};
-use crate::watchdog::{self, DNS_PORT, Manner, Silent};
+use crate::iptables::KeptRules;
+use crate::self_probe::{self, DNS_PORT, Manner, Silent};
+use crate::{RuleSet, is_clusters_without_us, is_link_local};
 use configuration::Configuration;
 use listen::Running;
 use plugin::endpoint::Endpoint;
@@ -27,7 +27,7 @@ impl LeaseThread {
         let until = Instant::now() + patience;
         let manner =
             Manner { mark: Some(self.settings.mark), one_probe: patience / 4, one_stream: patience / 3 };
-        let query: Arc<[u8]> = watchdog::query(&running.shared.probe).into();
+        let query: Arc<[u8]> = self_probe::query(&running.shared.probe).into();
         let readers = running.workers().min(configuration.sockets);
         let mut asked = JoinSet::new();
         for address in listeners.iter().map(|listener| listener.address) {
@@ -36,8 +36,8 @@ impl LeaseThread {
                 let endpoint = Endpoint::dns((address, DNS_PORT).into());
                 // Together: what took all the time over UDP leaves the other way its own.
                 let (udp, stream) = tokio::join!(
-                    watchdog::udp(&running, endpoint, readers, &query, &manner, until),
-                    watchdog::stream(&running, endpoint, &query, &manner, until),
+                    self_probe::udp(&running, endpoint, readers, &query, &manner, until),
+                    self_probe::stream(&running, endpoint, &query, &manner, until),
                 );
                 (address, udp.and(stream))
             });

@@ -10,9 +10,9 @@ use node::{Clients, Leases, Listener, Rules, Seen, Standing};
 use tokio::time::Instant;
 
 use super::LeaseThread;
-use crate::node_run::iptables::{self, KeptRules};
-use crate::node_run::{RuleSet, Settings, owners};
-use crate::watchdog::DNS_PORT;
+use crate::iptables::{self, KeptRules};
+use crate::self_probe::DNS_PORT;
+use crate::{RuleSet, Settings, owners};
 
 impl LeaseThread {
     /// What is to be told of addresses on others' links, and of those that we left where nobody serves them; looked up when the
