@@ -1,6 +1,6 @@
 //! Link-local addresses that the server listens on and that nobody else puts on the machine.
 
-mod added;
+mod owned_addresses;
 mod removal;
 
 use std::io;
@@ -13,7 +13,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressPr
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, LinkBridge, LinkDummy, LinkUnspec, new_connection};
 
-pub use added::added_addresses;
+pub use owned_addresses::added_addresses;
 pub use removal::{remove_addresses, remove_link};
 
 use crate::NodeError;

@@ -1,7 +1,7 @@
 //! Points the machine's own lookups at the server, and gives them back: a drop-in for systemd-networkd, as AKS's script writes
 //! it, or for systemd-resolved; or /etc/resolv.conf. It waits for programs: it belongs on a thread that serves nobody.
 
-mod own_file;
+mod resolv_conf_file;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -13,9 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::networkd::{NETWORKD_STATE, NetworkdLink};
-use crate::program::run;
+use crate::subprocess::run;
 use crate::{Usable, WIRE_SERVER, escaped, link_of};
-use own_file::OwnFile;
+use resolv_conf_file::OwnFile;
 
 /// Who is told whom the machine asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

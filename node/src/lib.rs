@@ -5,30 +5,30 @@
 //! socket that clients use, and imports no crate of ours but `sockets`.
 
 mod address;
-mod dhcp;
-pub mod discovery;
-mod ended;
-mod environment;
+mod address_monitor;
+mod aks_environment;
+mod control_socket;
+mod dhcp_leases;
 mod escaped;
-mod holder;
-pub mod host;
+mod failover_rules;
+mod firewall_conflicts;
 mod host_resolver;
+pub mod host_resolver_task;
 mod interface;
 mod iptables;
-mod jobs;
+mod nameservers;
 mod networkd;
 mod nft;
-mod obstacle;
-mod orders;
-mod program;
+mod port_owner;
 mod resolv_conf;
-mod rules;
+mod socket_addr;
 mod source_ports;
+mod subprocess;
 mod systemd;
+mod systemd_jobs;
+mod time_wait;
 mod uplinks;
-mod upstreams;
-mod watch;
-mod written;
+pub mod upstream_discovery;
 
 use std::io;
 use std::net::IpAddr;
@@ -36,29 +36,29 @@ use std::net::IpAddr;
 pub use address::{
     Added, Instead, LINK, LinkName, Ours, added_addresses, ensure_address, remove_addresses, remove_link,
 };
-pub use dhcp::{DHCP_LEASES, dhcp_servers};
-pub use ended::forget_ended;
-pub use environment::{VariantError, corefile_of};
+pub use address_monitor::{watch_addresses, watch_removals};
+pub use aks_environment::{VariantError, corefile_of};
+pub use control_socket::{Doubt, Hearing, Order, Orders, Peers, Running, Unproven, remove_left_proofs};
+pub use dhcp_leases::{DHCP_LEASES, dhcp_servers};
 pub use escaped::escaped;
-pub use holder::{Holder, SocketKind, holder_of, is_taken_over_udp};
+pub use failover_rules::{Clients, Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut};
+pub use firewall_conflicts::{Obstacle, unseen_filters};
 pub use host_resolver::{HostResolver, HostResolverError, ReadServers};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, is_local, leads_to, link_index, link_name,
     link_of, with_link,
 };
 pub use iptables::{Iptables, iptables_rules, remove_iptables_rules};
-pub use jobs::Job;
+pub use nameservers::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};
 pub use nft::NftError;
-pub use obstacle::{Obstacle, unseen_filters};
-pub use orders::{Doubt, Hearing, Order, Orders, Peers, Running, Unproven, remove_left_proofs};
+pub use port_owner::{Holder, SocketKind, holder_of, is_taken_over_udp};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
-pub use rules::{Clients, Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut};
+pub use socket_addr::{address, host_and_port, port_number, socket_address, split_port};
 pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
+pub use systemd_jobs::Job;
+pub use time_wait::forget_ended;
 pub use uplinks::Uplinks;
-pub use upstreams::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};
-pub use watch::{watch_addresses, watch_removals};
-pub use written::{address, host_and_port, port_number, socket_address, split_port};
 
 /// What went wrong between us and the machine.
 #[derive(Debug, thiserror::Error)]

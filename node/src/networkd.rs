@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use crate::link_index;
-use crate::program::run;
+use crate::subprocess::run;
 
 /// A link as networkd has it.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::link_index;
-use super::written::address_by;
+use super::socket_addr::address_by;
 
 /// The name servers of `text`, port 53, in order, without repetitions, at most [`MAX_NAME_SERVERS`].
 ///

@@ -5,18 +5,18 @@
 //! ```
 //! One direction, each crate entered once: ARCHITECTURE.md draws them.
 
-pub mod ask_status;
+mod admin_pages;
 pub mod cli;
-pub mod control;
-mod files;
-mod left_rules;
+pub mod corefile_source;
+mod file_watcher;
+pub mod lifecycle;
 mod metrics;
-pub mod origin;
-mod pages;
-pub mod refreshing;
-mod reloads;
+pub mod next_process;
+pub mod refresh_adapter;
+mod reload_state;
 pub mod signals;
+mod stale_rules;
 mod status;
-pub mod successor;
-mod warm;
+pub mod status_client;
+mod warm_start;
 mod watchdog;

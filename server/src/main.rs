@@ -4,31 +4,31 @@
 //! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT. Of `node run`: 217 where its Corefile
 //! cannot be had or used, 216 where it cannot start for another reason.
 
-mod aside;
-mod unrepeated;
+mod background;
+mod dedup_stderr;
 
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use aside::{Aside, Done};
+use background::{Aside, Done};
 use configuration::{Configuration, Explain, Shared};
-use node::discovery::Listed;
+use dedup_stderr::Unrepeated;
+use node::upstream_discovery::Listed;
 use node_run::Settings;
 use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
 use plugin::Spec;
 use server::cli::{self, Flags, Invocation, NodeCommand};
-use server::control::{After, Next, Senders, Server, StartError};
-use server::origin::{Draft, Origin};
-use server::refreshing;
+use server::corefile_source::{Draft, Origin};
+use server::lifecycle::{After, Next, Senders, Server, StartError};
+use server::next_process::HandoverEvent;
+use server::refresh_adapter;
 use server::signals::{Life, Requested, Signals, write_pidfile};
-use server::successor::HandoverEvent;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
-use unrepeated::Unrepeated;
 
 fn main() -> ExitCode {
     let start = clock::now();
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         Invocation::Explain(flags, asked) => explain(&flags, &asked),
         Invocation::NodeResolver(args) => node_resolver::run(&args).map_err(|error| error.to_string().into()),
         Invocation::Refresh(flags, once) => refresh_once(&flags, &once),
-        Invocation::Status(flags, place) => printed(server::ask_status::print(&flags, place)),
+        Invocation::Status(flags, place) => printed(server::status_client::print(&flags, place)),
     };
     outcome.unwrap_or_else(|failure| {
         fail(&failure.text, json);
@@ -377,10 +377,15 @@ fn refresh_once(flags: &Flags, once: &refresher::Once) -> Result<ExitCode, Failu
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
     let (text, told) = if matches!(origin, Origin::Default) {
         let runtime = runtime().map_err(|error| error.to_string())?;
-        refreshing::once(once, &flags.environment, None, runtime.handle())?
+        refresh_adapter::once(once, &flags.environment, None, runtime.handle())?
     } else {
         let (draft, configuration, runtime) = build(flags)?;
-        refreshing::once(once, &flags.environment, Some((&draft.spec, &configuration)), runtime.handle())?
+        refresh_adapter::once(
+            once,
+            &flags.environment,
+            Some((&draft.spec, &configuration)),
+            runtime.handle(),
+        )?
     };
     let _ = std::io::stderr().write_all(told.as_bytes());
     let _ = std::io::stdout().write_all(&text);
@@ -426,7 +431,7 @@ fn build_of(flags: &Flags, node: Option<(&Settings, ListServers)>) -> Result<Bui
     let listed = node.map(|(settings, list)| list(&settings.upstreams, &draft.spec));
     shared.node_upstreams = listed.as_ref().map(|listed| listed.upstreams.clone());
     shared.environment = flags.environment.clone();
-    let configuration = Configuration::build(&draft.spec, &shared, &server::control::addresses_of)
+    let configuration = Configuration::build(&draft.spec, &shared, &server::lifecycle::addresses_of)
         .map_err(|error| error.to_string())?;
     configuration.look_at_files(&shared, clock::now(), &logger);
     shared.lasting.all().iter().for_each(|kept| kept.check(&logger));

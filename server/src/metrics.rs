@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::reloads::Reloads;
+use crate::reload_state::Reloads;
 use admin::{HealthProbe, Process};
 use listen::Running;
 use node_run::{Leased, exporter};

@@ -10,7 +10,7 @@ use cache::Kind;
 use forwarder::{Upstream, UpstreamPath};
 use serde_json::{Value, json};
 
-use crate::reloads::{Reader, Reloads};
+use crate::reload_state::{Reader, Reloads};
 use configuration::Configuration;
 use listen::Running;
 use node_run::Leased;

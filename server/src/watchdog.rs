@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::left_rules::leads_away;
-use crate::successor::{HandoverEvent, HandoverEvents};
+use crate::next_process::{HandoverEvent, HandoverEvents};
+use crate::stale_rules::leads_away;
 use listen::Running;
 use node_run::InPlace;
 use node_run::self_probe::{DNS_PORT, Manner, query, stream, udp};

@@ -7,7 +7,7 @@ use std::time::Instant;
 use hostsfile::managed::Written;
 use resolver::LookupOutcome;
 
-use super::plan::{Outcomes, WantedLines};
+use super::reconcile::{Outcomes, WantedLines};
 use observe::{Families, MetricSource, names};
 
 /// Written after each round, read at each scrape.

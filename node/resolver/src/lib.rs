@@ -9,7 +9,7 @@
 
 mod cli;
 mod counters;
-mod plan;
+mod reconcile;
 mod services;
 mod settings;
 
@@ -33,7 +33,7 @@ use admin::{AdminServer, Content, Process, ServedPages};
 use counters::Counters;
 use observe::logger::LAST_LINES;
 use observe::{Families, Format, Logger, MetricSource as _};
-use plan::{Outcomes, Rules, Verdict, WantedLines, plan};
+use reconcile::{Outcomes, Rules, Verdict, WantedLines, plan};
 use services::{Looked, Service, Services, ServicesFile};
 use settings::Settings;
 

@@ -8,7 +8,7 @@ use hostsfile::managed::{File, Marker, MarkerError};
 use ipnet::IpNet;
 use thiserror::Error;
 
-use super::plan::Rules;
+use super::reconcile::Rules;
 use super::services::{Services, ServicesError, VARIABLE, is_label};
 use admin::AdminAddress;
 

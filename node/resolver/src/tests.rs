@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use resolver::{Family, LookupError, LookupOutcome};
 
 use super::DEFAULT_MARKER;
-use super::plan::{FAMILIES, Outcomes, Reason, Rules, Verdict, WantedLines, plan};
+use super::reconcile::{FAMILIES, Outcomes, Reason, Rules, Verdict, WantedLines, plan};
 use super::services::Service;
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kubernetes_api::{Access, annotate};
 
-use super::servers;
+use super::peers;
 
 /// What is said, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Annotation {
 
 /// How many entries of hosts files the server of this node answers from.
 fn hosts_entries() -> Result<u64, String> {
-    let servers = servers::all().said;
+    let servers = peers::all().said;
     match servers.iter().find(|said| said.is_ok()).or_else(|| servers.first()) {
         None => Err("no `localdns node run` is here; start it".to_owned()),
         Some(Err(error)) => Err(error.clone()),

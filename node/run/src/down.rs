@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
-use super::servers::{HANDS_OVER_KEY, ask, in_words, notes};
+use super::peers::{HANDS_OVER_KEY, ask, in_words, notes};
 use node::{Doubt, HostResolver, Job, NftError, Peers, Rules, Running, Unproven, Warrant, escaped};
 
 /// What is gone, and what is left.

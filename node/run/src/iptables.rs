@@ -9,7 +9,7 @@ use observe::Logger;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::{RuleSet, Settings, servers};
+use super::{RuleSet, Settings, peers};
 
 /// What a server keeps there.
 pub(super) struct KeptRules {
@@ -125,7 +125,7 @@ pub(super) fn remove_tables_left(own: usize) -> Result<bool, NftError> {
 /// Puts the rules there where a server of ours answers every address; without that, who asks gets no answer at all.
 pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
     let addresses = addresses(listeners);
-    if let Err(why) = servers::answer(&addresses) {
+    if let Err(why) = peers::answer(&addresses) {
         // A killed script or server leaves its own.
         return Ok(match set.standing(&addresses) {
             Ok((0, _)) => format!("no rules: {why}\n"),

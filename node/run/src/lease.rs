@@ -1,10 +1,10 @@
 //! Renews the leases of our addresses as long as they are answered, and keeps the rules in place, on a thread that serves
 //! nobody.
 
-mod hold;
-mod kept;
-mod orders;
+mod commands;
+mod handover_hold;
 mod probes;
+mod rule_reconcile;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,23 +13,23 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::host::{Host, State};
+use node::host_resolver_task::{Host, State};
 use node::{Clients, Hearing, Leases, Listener, Order, Rules};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::aks_files::{self, ReadCorefile};
 use super::failover::Followed;
 use super::iptables::{self, KeptRules};
-use super::leased::{Lease, Leased};
-use super::written::{self, ReadCorefile};
-use super::{AtStop, Settings, listeners, owners};
+use super::lease_state::{Lease, Leased};
+use super::{AtStop, Settings, foreign_addresses, listeners};
 use crate::self_probe::{DNS_PORT, Silent};
+use commands::Place;
 use configuration::Configuration;
 use listen::Running;
-use node::discovery::{self, Discovery, ListChange, ListOrigin};
+use node::upstream_discovery::{self, Discovery, ListChange, ListOrigin};
 use node_cache::Filler;
-use orders::Place;
 
 /// What keeps the leases; it ends with its value.
 pub struct Keeper {
@@ -127,7 +127,7 @@ impl Keeper {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("lease".to_owned());
         let thread = thread.spawn(move || runtime.block_on(worker.run()))?;
-        let hearing = orders::hear(tell.clone()).inspect_err(|error| {
+        let hearing = commands::hear(tell.clone()).inspect_err(|error| {
             let note = "node: `localdns node down` cannot tell this server to let go; stop it before";
             running.logger.warning(None, &format!("{note}: {error}"));
         });
@@ -248,7 +248,9 @@ impl LeaseThread {
             ));
         }
         notes.extend(self.clear_tables());
-        notes.extend(self.leases.as_ref().and_then(|leases| kept::lacking(leases.seen())).map(str::to_owned));
+        notes.extend(
+            self.leases.as_ref().and_then(|leases| rule_reconcile::lacking(leases.seen())).map(str::to_owned),
+        );
         let silent = self.probe(running, &configuration, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
         let left = self.left_to_cluster(running, &listeners);
@@ -278,7 +280,7 @@ impl LeaseThread {
         let all_answer = led_away.len() == silent.len();
         let misplaced = self.misplaced(&configuration, &listeners).await;
         let is_told = |ip: &IpAddr| {
-            misplaced.iter().any(|(address, told)| address == ip && told.contains(owners::IPVS))
+            misplaced.iter().any(|(address, told)| address == ip && told.contains(foreign_addresses::IPVS))
         };
         notes.extend(
             led_away.iter().filter(|ip| !is_told(ip)).map(|ip| probes::told_of(*ip, self.settings.rules)),
@@ -309,18 +311,22 @@ impl LeaseThread {
     /// Sees to it that upstreams are those of the node's network as it is now, and that others can read who they are.
     fn follow(&mut self, running: &Running, configuration: &Arc<Configuration>) {
         let own = |ip| {
-            configuration.endpoints.keys().any(|own| own.address.ip() == ip) || discovery::is_on_our_link(ip)
+            configuration.endpoints.keys().any(|own| own.address.ip() == ip)
+                || upstream_discovery::is_on_our_link(ip)
         };
         let first = self.written.is_none();
         let logger = &running.logger;
         match self.discovery.look(clock::now(), &own) {
             ListChange::Changed => {
-                logger.info(None, &format!("node: {}", discovery::told(self.discovery.upstreams())));
+                logger.info(None, &format!("node: {}", upstream_discovery::told(self.discovery.upstreams())));
             }
             ListChange::Wrong(wrong) if self.discovery.origin() != ListOrigin::Nowhere => {
                 logger.warning(
                     None,
-                    &format!("node: {wrong}: {} as before", discovery::told(self.discovery.upstreams())),
+                    &format!(
+                        "node: {wrong}: {} as before",
+                        upstream_discovery::told(self.discovery.upstreams())
+                    ),
                 );
             }
             ListChange::Wrong(_) => {}
@@ -330,8 +336,8 @@ impl LeaseThread {
                     None,
                     &format!(
                         "node: {wrong}: {}, as {} has them",
-                        discovery::told(self.discovery.upstreams()),
-                        discovery::KEPT
+                        upstream_discovery::told(self.discovery.upstreams()),
+                        upstream_discovery::KEPT
                     ),
                 );
             }
@@ -347,7 +353,7 @@ impl LeaseThread {
             let (read, list) = (self.read.clone(), self.discovery.upstreams().list());
             let failed = self.failed_to_write.clone();
             tokio::task::spawn_blocking(move || {
-                let told = written::write(&*read, &list);
+                let told = aks_files::write(&*read, &list);
                 *failed.lock().unwrap_or_else(PoisonError::into_inner) = told;
             });
         }

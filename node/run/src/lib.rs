@@ -7,22 +7,22 @@
 //! ```
 //! The rules are crate `node`'s; here is who writes them when, and with which addresses.
 
+mod aks_files;
 mod annotate;
-mod answers;
+mod corefile_requirements;
+mod dns_probe;
 mod down;
 pub mod exporter;
 mod failover;
+mod finding;
+mod foreign_addresses;
 mod iptables;
 mod lease;
-mod leased;
-mod line;
-mod needs;
-mod owners;
+mod lease_state;
+mod peers;
 mod report;
 pub mod self_probe;
-mod servers;
 mod up;
-mod written;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -34,11 +34,11 @@ use node::{HostResolver, Iptables, LinkName, Listener, WayOut};
 use wire::Name;
 
 pub use annotate::Annotation;
+pub use corefile_requirements::{discovery, listed, listed_now, needs_list};
 pub use down::{down, stopped};
 pub use failover::FailoverClients;
 pub use lease::{Ended, InPlace, Keeper, ReloadStatus};
-pub use leased::Leased;
-pub use needs::{discovery, listed, listed_now, needs_list};
+pub use lease_state::Leased;
 pub use report::Report;
 pub use up::{Up, up};
 

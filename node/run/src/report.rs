@@ -1,7 +1,7 @@
 //! What there is of the rules, leases and addresses, in words and as JSON.
 
+mod peers;
 mod rules;
-mod servers;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ use std::path::PathBuf;
 use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
 use serde_json::{Value, json};
 
-use super::answers::answering;
+use super::dns_probe::answering;
 use super::failover::Failover;
-use super::line::Line;
-use super::servers::{self as told_by, Servers};
-use super::{NO_ADDRESS, RuleSet, Settings, as_led, iptables, listeners, owners};
+use super::finding::Line;
+use super::peers::{self as told_by, Servers};
+use super::{NO_ADDRESS, RuleSet, Settings, as_led, foreign_addresses, iptables, listeners};
 use configuration::Configuration;
+use peers::{are_held, lookups_gone, server_lines};
 use rules::{none_left, rules_of};
-use servers::{are_held, lookups_gone, server_lines};
 
 /// `localdns node status`.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Report {
         let failover = said.unwrap_or_else(|| Failover::now(&settings.failover_clients));
         if servers.is_empty() {
             notes.extend(failover.notes().into_iter().filter(|_| set.has_leases()));
-            notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
+            notes.extend(foreign_addresses::told(&listeners, settings).into_iter().map(|(_, told)| told));
         }
         notes.extend(HostResolver::untold().iter().map(|path| {
             let path = path.display();

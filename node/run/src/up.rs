@@ -8,9 +8,11 @@ use node::{Added, HostResolver, Listener, NftError, Ours, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
 use super::failover::Failover;
-use super::{NO_ADDRESS, RuleSet, Settings, as_led, iptables, is_link_local, listeners, owners, servers};
+use super::{
+    NO_ADDRESS, RuleSet, Settings, as_led, foreign_addresses, iptables, is_link_local, listeners, peers,
+};
 use configuration::Configuration;
-use node::discovery;
+use node::upstream_discovery;
 
 /// What came of it.
 pub struct Up {
@@ -59,7 +61,7 @@ pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&s
     if settings.host_resolver != HostResolver::None {
         told += &host_resolver(&listeners, settings);
     }
-    notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
+    notes.extend(foreign_addresses::told(&listeners, settings).into_iter().map(|(_, told)| told));
     for note in notes {
         told += &format!("{note}\n");
     }
@@ -150,9 +152,9 @@ fn wants_list(listener: &Listener) -> bool {
 }
 
 fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
-    let Some(server) = node::host::server(listeners) else { return String::new() };
+    let Some(server) = node::host_resolver_task::server(listeners) else { return String::new() };
     let not = "this machine's own lookups do not come here";
-    if let Err(why) = servers::answer(&[server]) {
+    if let Err(why) = peers::answer(&[server]) {
         // A drop-in that a killed server left brings them here all the same.
         return match HostResolver::stands().first() {
             Some(left) => {
@@ -161,7 +163,7 @@ fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
             None => format!("{not}: {why}\n"),
         };
     }
-    let upstreams = || discovery::text_of(&settings.upstreams);
+    let upstreams = || upstream_discovery::text_of(&settings.upstreams);
     match settings.host_resolver.put(server, &upstreams, &AtomicBool::new(true)) {
         Ok(Some(path)) => format!("this machine's own lookups come to {server}, by {}\n", path.display()),
         Ok(None) => String::new(),

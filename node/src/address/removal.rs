@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 use rtnetlink::new_connection;
 
-use super::added::{address_of, is_marked, listed};
+use super::owned_addresses::{address_of, is_marked, listed};
 use super::{our_links, reason};
 use crate::NodeError;
 

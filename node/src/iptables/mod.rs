@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use netlink_packet_netfilter::NetfilterProtoFamily;
 
 use crate::nft::{Family, Socket};
-use crate::program::run;
+use crate::subprocess::run;
 use rule::{Rule, Table};
 
 /// Whose rules.

@@ -1,15 +1,15 @@
 //! nftables over netlink: one transaction at a time, without a program of its own and without the lock of iptables.
 
-mod apart;
 mod batch;
-mod listing;
-mod shape;
+mod canonical_rule;
+mod owner_socket;
+mod ruleset_dump;
 mod statement;
 mod verdict;
 
-pub(crate) use apart::SocketApart;
 pub(crate) use batch::{Batch, Chain, Set, Socket, Statement};
-pub(crate) use listing::{BaseChain, Contents, LastRule};
+pub(crate) use owner_socket::SocketApart;
+pub(crate) use ruleset_dump::{BaseChain, Contents, LastRule};
 pub(crate) use statement::*;
 
 use std::io;

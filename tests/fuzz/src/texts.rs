@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hostsfile::{Found, HostsText, Options, Table};
-use server::origin::{Draft, Origin};
+use server::corefile_source::{Draft, Origin};
 use wire::{Answer, Merge, Name, RType, Section};
 use zonetext::Reader;
 

@@ -6,8 +6,8 @@ use node::{Clients, Listener, NftError, Rules};
 use serde_json::Value;
 
 use super::keepers;
-use super::servers::of_server;
-use crate::servers as told_by;
+use super::peers::of_server;
+use crate::peers as told_by;
 
 /// Whether the table that stays is there, and all that belongs in it.
 pub(super) fn rules_of(

@@ -6,7 +6,7 @@ use listen::InFlight;
 use node::Job;
 
 use super::{LAST_CLIENTS, Server};
-use crate::warm;
+use crate::warm_start;
 use node_run::{Ended, Keeper};
 use observe::logger::LAST_LINES;
 
@@ -39,7 +39,7 @@ impl Server {
         }
         self.endpoints.close_listeners(&self.handle);
         let in_flight = if self.endpoints.are_left() {
-            self.endpoints.leave(warm::leave(&self.running));
+            self.endpoints.leave(warm_start::leave(&self.running));
             self.running.park(true);
             InFlight::Hurried
         } else {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use crate::{HostResolver, HostResolverError, Listener, discovery};
+use crate::{HostResolver, HostResolverError, Listener, upstream_discovery};
 
 /// What is done about the machine's own lookups.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Host {
             let (resolver, upstreams, wanted) = (self.resolver, self.upstreams.clone(), self.wanted.clone());
             let clears = self.left.is_none();
             self.putting = Some(spawn_blocking(move || {
-                let put = resolver.put(server, &|| discovery::text_of(&upstreams), &wanted);
+                let put = resolver.put(server, &|| upstream_discovery::text_of(&upstreams), &wanted);
                 let clears = clears && put.is_ok() && wanted.load(Relaxed);
                 (put, clears.then(|| clear(resolver)))
             }));

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::LeaseThread;
 use crate::iptables::{self, KeptRules};
 use crate::self_probe::DNS_PORT;
-use crate::{RuleSet, Settings, owners};
+use crate::{RuleSet, Settings, foreign_addresses};
 
 impl LeaseThread {
     /// What is to be told of addresses on others' links, and of those that we left where nobody serves them; looked up when the
@@ -25,7 +25,10 @@ impl LeaseThread {
     ) -> Vec<(IpAddr, String)> {
         let looks = self.state.looks();
         if self.misplaced.as_ref().is_none_or(|(of, at, _)| of != listeners || *at != looks) {
-            let (told, left) = (owners::told(listeners, &self.settings), owners::left(configuration).await);
+            let (told, left) = (
+                foreign_addresses::told(listeners, &self.settings),
+                foreign_addresses::left(configuration).await,
+            );
             self.misplaced = Some((listeners.to_vec(), looks, [told, left]));
             self.unserved = None;
         }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::runtime::Handle;
 
 use crate::metrics::{self, ServerMetrics};
-use crate::refreshing::Refreshed;
-use crate::reloads::Reader;
+use crate::refresh_adapter::Refreshed;
+use crate::reload_state::Reader;
 use admin::{AdminAddress, AdminServer, Content, ServedPages};
 use configuration::AdminPlan;
 use listen::Running;

@@ -12,9 +12,9 @@ use tokio::sync::oneshot;
 use super::Server;
 use crate::cli::Flags;
 
-use crate::origin::Origin;
-use crate::successor::{self, HandoverEvent, HandoverEvents, Started};
-use crate::warm;
+use crate::corefile_source::Origin;
+use crate::next_process::{self, HandoverEvent, HandoverEvents, Started};
+use crate::warm_start;
 
 /// What this process has to do with the one before and the one after.
 pub(super) struct Succession {
@@ -70,7 +70,7 @@ impl Server {
             _ if self.is_beside_another() => Err("another upgrade is under way".to_owned()),
             (Origin::Text(_), _) => Err("the Corefile came by a pipe, which a successor has not".to_owned()),
             (_, 1) => Err("the first process of a container cannot be replaced: start a container beside it, with -handover".to_owned()),
-            _ => successor::start_again().map_err(|error| error.to_string()),
+            _ => next_process::start_again().map_err(|error| error.to_string()),
         };
         match started {
             Ok((giver, started)) => self.hand_over(giver, started),
@@ -82,8 +82,8 @@ impl Server {
         self.succession.started = started.clone();
         // The next process reads it once it has the sockets.
         self.leave_known();
-        let begun = self.endpoints.copies(warm::leave(&self.running)).and_then(|sockets| {
-            successor::hand_over(giver, sockets, started, self.succession.events.clone())
+        let begun = self.endpoints.copies(warm_start::leave(&self.running)).and_then(|sockets| {
+            next_process::hand_over(giver, sockets, started, self.succession.events.clone())
         });
         match begun {
             Ok(()) => self.is_under_way(true),
@@ -111,7 +111,7 @@ impl Server {
             HandoverEvent::Settled(may_say_so) => match self.succession.taker.take() {
                 Some(taker) => {
                     self.succession.succeeds = true;
-                    let told = successor::succeed(taker, may_say_so, self.succession.events.clone());
+                    let told = next_process::succeed(taker, may_say_so, self.succession.events.clone());
                     told.map_err(|error| error.to_string())?;
                 }
                 None => {
@@ -167,7 +167,7 @@ impl Server {
             self.running.logger.warning(None, &text);
         }
         if let Some(path) = &self.succession.handover
-            && let Err(error) = successor::await_successors(path, self.succession.events.clone())
+            && let Err(error) = next_process::await_successors(path, self.succession.events.clone())
         {
             let text = format!("nobody can take over at {}: {error}", path.display());
             self.running.logger.warning(None, &text);

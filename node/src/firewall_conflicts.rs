@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netlink_packet_netfilter::nftables::InetHookNumber;
 
+use crate::failover_rules::{Clients, Listener, TABLE};
 use crate::nft::{BaseChain, Family, LastRule, NftError, Socket};
-use crate::rules::{Clients, Listener, TABLE};
 
 /// A chain that drops, by its policy or its last rule, what its other rules do not accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -248,7 +248,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::WayOut;
+    use crate::failover_rules::WayOut;
 
     #[test]
     fn commands_match_clients_and_no_others() {

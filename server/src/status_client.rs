@@ -9,7 +9,7 @@ use plugins::prometheus::PrometheusSpec;
 use refresher::{DEFAULT_SOCKET, Shown};
 
 use crate::cli::Flags;
-use crate::origin::{Draft, Origin};
+use crate::corefile_source::{Draft, Origin};
 
 /// What the server says of itself at `place`, a socket or an address with a port; else at the
 /// status socket, which says most, or where the Corefile that is named has its metrics, or where

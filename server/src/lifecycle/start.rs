@@ -11,19 +11,19 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use super::{Senders, Server, StartError, Succession, addresses_of};
+use crate::admin_pages::{admin_server, plan};
 use crate::cli::Flags;
+use crate::corefile_source::{Draft, Origin};
 use crate::metrics::ServerMetrics;
-use crate::origin::{Draft, Origin};
-use crate::pages::{admin_server, plan};
-use crate::refreshing::Refreshed;
-use crate::reloads::{Reader, Reloads};
+use crate::refresh_adapter::Refreshed;
+use crate::reload_state::{Reader, Reloads};
 use crate::status::Status;
-use crate::warm;
+use crate::warm_start;
 use crate::watchdog::Watchdog;
 use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::{Delivery, Endpoints, Running};
-use node::discovery::Discovery;
+use node::upstream_discovery::Discovery;
 use node_run::{InPlace, Keeper, Leased, ReloadStatus, Settings};
 use observe::Logger;
 
@@ -46,7 +46,7 @@ impl Server {
     ) -> Result<Self, StartError> {
         let env = |name: &str| std::env::var(name).ok();
         let predecessor =
-            crate::successor::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
+            crate::next_process::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
         let mut inherited = match &predecessor {
             Some(predecessor) => predecessor.sockets().map_err(StartError::Predecessor)?,
             None => Inherited::from_manager(&env),
@@ -67,7 +67,7 @@ impl Server {
             build(flags, &draft, node.as_ref(), handle, &logger, senders.fatal, start)?;
         let configuration = running.configuration.load_full();
         if let Some(left) = inherited.warm() {
-            warm::take(&configuration, &running, left);
+            warm_start::take(&configuration, &running, left);
         }
         let workers = running.workers();
         let mut endpoints = Endpoints::new(ours, inherited);
@@ -99,7 +99,7 @@ impl Server {
         endpoints.open(bound, &running, handle);
         prepared.into_iter().for_each(|prepared| admin.commit(prepared));
         logger.set_debug(configuration.debug);
-        crate::files::spawn(&running, handle).map_err(StartError::Machine)?;
+        crate::file_watcher::spawn(&running, handle).map_err(StartError::Machine)?;
         running.shared.hosts.kept.apply(&configuration.keep, &refreshed);
         let notifier = Arc::new(Notifier::from_environment());
         if notifier.leaves_it_to_another() {

@@ -8,7 +8,7 @@ use netlink_packet_netfilter::nftables::{
 };
 
 use super::batch::{Batch, Statement, keys};
-use super::listing::Contents;
+use super::ruleset_dump::Contents;
 use super::verdict::NF_DROP;
 
 /// A rule: its chain, and of each expression the name and what it compares with, masks by, loads, or looks up in.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::NftError;
 use super::batch::{Batch, Socket, refused};
-use super::listing::Contents;
+use super::ruleset_dump::Contents;
 
 /// A [`Socket`] on a thread that shares no files with the others. A process that is killed takes down its memory, some
 /// milliseconds of work, before the files that its threads share; meanwhile tables that a shared socket owned would still

@@ -8,7 +8,7 @@ use std::path::Path;
 use corefile::{Corefile, Directive, Word};
 use node::{AddressText, ListText, WIRE_SERVER};
 
-use node::discovery::KEPT;
+use node::upstream_discovery::KEPT;
 
 /// What reads the Corefile as it is now: its text, and what that says. It may wait for a disk.
 pub type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;

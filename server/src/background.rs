@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use plugins::reload::ReloadSpec;
 use rand::Rng as _;
-use server::control::{Next, Server, StartError};
+use server::lifecycle::{Next, Server, StartError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

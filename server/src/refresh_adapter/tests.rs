@@ -1,7 +1,7 @@
 //! What a Corefile wants kept, and what is done with what was learned.
 
 use super::*;
-use crate::origin::{Draft, Origin};
+use crate::corefile_source::{Draft, Origin};
 use plugins::hosts::HostsSpec;
 use plugins::hosts::plans;
 use refresher::RefreshPlan;

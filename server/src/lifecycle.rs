@@ -7,7 +7,7 @@
 
 mod start;
 mod stop;
-mod succession;
+mod takeover;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
-use crate::origin::{self, Draft, Origin};
-use crate::pages::plan;
-use crate::refreshing::Refreshed;
-use crate::reloads::{Refused, Reloads};
-use crate::successor::HandoverEvents;
+use crate::admin_pages::plan;
+use crate::corefile_source::{self, Draft, Origin};
+use crate::next_process::HandoverEvents;
+use crate::refresh_adapter::Refreshed;
+use crate::reload_state::{Refused, Reloads};
 use crate::watchdog::Watchdog;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
@@ -35,8 +35,8 @@ use plugins::bind::BindSpec;
 use plugins::r#loop::{self, Watch};
 use refresher::StatusSocket;
 
-pub use succession::After;
-use succession::Succession;
+pub use takeover::After;
+use takeover::Succession;
 
 /// Why a configuration is not served.
 #[derive(Debug, Error)]
@@ -238,7 +238,7 @@ impl Server {
     pub fn look(&self) -> impl FnOnce() -> String + Send + 'static {
         let origin = self.origin.clone();
         move || match origin.read() {
-            Ok(corefile) => origin::hash(&corefile),
+            Ok(corefile) => corefile_source::hash(&corefile),
             Err(error) => error.to_string(),
         }
     }

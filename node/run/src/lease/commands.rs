@@ -8,19 +8,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use configuration::Configuration;
-use node::discovery::{self, ListOrigin};
-use node::host::State;
+use node::host_resolver_task::State;
+use node::upstream_discovery::{self, ListOrigin};
 use node::{AddressText, Hearing, Leases, NftError, Order, Orders, Rules};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::kept::are_in_place;
+use super::rule_reconcile::are_in_place;
 use super::{LeaseThread, Told};
 use crate::down::{HANDS_OVER, REFUSED};
 use crate::failover::Failover;
-use crate::leased::Lease;
-use crate::servers::{HANDS_OVER_KEY, PROBE};
+use crate::lease_state::Lease;
+use crate::peers::{HANDS_OVER_KEY, PROBE};
 
 const ENOENT: i32 = 2;
 /// How many orders wait for an answer, and of one process; each has a descriptor.
@@ -182,7 +182,7 @@ impl LeaseThread {
                 ListOrigin::Nowhere => None,
                 ListOrigin::Leases => Some(Path::new(node::DHCP_LEASES)),
                 ListOrigin::File => Some(self.settings.upstreams.as_path()),
-                ListOrigin::Kept => Some(Path::new(discovery::KEPT)),
+                ListOrigin::Kept => Some(Path::new(upstream_discovery::KEPT)),
             },
             "upstreams_error": self.discovery.wrong().filter(|wrong| {
                 // A list that is missing is an error only where the configuration asks the node's servers.

@@ -8,7 +8,7 @@ use std::{fs, io};
 
 use tokio::time::Instant;
 
-use crate::program::run_within;
+use crate::subprocess::run_within;
 
 /// What happens to the unit that this process belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use refresher::{Environment, Once, RefreshedFile, RefreshedFiles, Server, Upstre
 use tokio::runtime::Handle;
 use wire::Name;
 
-use crate::reloads::Reader;
+use crate::reload_state::Reader;
 use crate::status::Status;
 use configuration::Configuration;
 use listen::Running;
