@@ -251,7 +251,7 @@ impl Node {
 
     /// Until it answers, and its rules are there.
     fn wait(&self, variant: &Variant) -> Result<()> {
-        let said = format!("queries to {} come here", Self::address(self.number));
+        let said = format!("queries to {} are answered here", Self::address(self.number));
         for _ in 0..LOOKS {
             let is_there = variant.rules != "nft" || self.server.last_words().contains(&said);
             let query = [&[0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"\x01x\x00\x00\x01\x00\x01"].concat();

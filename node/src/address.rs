@@ -40,10 +40,10 @@ pub enum Added {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Instead {
     /// A bridge without ports.
-    #[error("this kernel makes no dummy: a bridge without ports has our addresses")]
+    #[error("this kernel has no dummy links: the addresses are on a bridge without ports")]
     Bridge,
     /// The loopback interface.
-    #[error("this kernel makes neither a dummy nor a bridge: lo has our addresses")]
+    #[error("this kernel has neither dummy nor bridge links: the addresses are on lo")]
     Loopback,
 }
 
@@ -291,7 +291,7 @@ async fn add_to(
 fn reason(error: rtnetlink::Error) -> io::Error {
     match error {
         rtnetlink::Error::NetlinkError(message) => message.to_io(),
-        _ => io::Error::other("an answer that netlink does not have for this request"),
+        _ => io::Error::other("an unexpected netlink reply"),
     }
 }
 

@@ -8,12 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 pub enum VariantError {
     /// None of the keys has a value.
     #[error(
-        "no Corefile: none of LOCALDNS_COREFILE_WITH_HOSTS (with SHOULD_ENABLE_HOSTS_PLUGIN=true and a hosts file), \
-         LOCALDNS_COREFILE_BASE and LOCALDNS_BASE64_ENCODED_COREFILE has a value; write one, or name a Corefile with -conf"
+        "no Corefile: none of LOCALDNS_COREFILE_WITH_HOSTS (with SHOULD_ENABLE_HOSTS_PLUGIN=true and a hosts file), LOCALDNS_COREFILE_BASE and LOCALDNS_BASE64_ENCODED_COREFILE is set; set one, or name a Corefile with -conf"
     )]
     None,
     /// The value is no base64.
-    #[error("{key} is not base64: {error}; write what `base64 -w0 Corefile` prints")]
+    #[error("{key} is not base64: {error}; set it to the output of `base64 -w0 Corefile`")]
     Encoding {
         /// The key.
         key: &'static str,
@@ -21,7 +20,7 @@ pub enum VariantError {
         error: base64::DecodeError,
     },
     /// The value is a Corefile without a server block, as where only its first line was read.
-    #[error("{key} is a Corefile without a server block; write what `base64 -w0 Corefile` prints")]
+    #[error("{key} is a Corefile without a server block; set it to the output of `base64 -w0 Corefile`")]
     Empty {
         /// The key.
         key: &'static str,
@@ -104,7 +103,7 @@ mod tests {
             ("YmFzZQ", "LOCALDNS_COREFILE_BASE is not base64: "),
             (
                 "Cg==",
-                "LOCALDNS_COREFILE_BASE is a Corefile without a server block; write what `base64 -w0 Corefile` prints",
+                "LOCALDNS_COREFILE_BASE is a Corefile without a server block; set it to the output of `base64 -w0 Corefile`",
             ),
         ] {
             let told =

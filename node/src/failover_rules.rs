@@ -22,7 +22,7 @@ use crate::nft::{Batch, Contents, Family, NftError, Set, Socket, TRANSPORT_KEY, 
 
 use leases::{HOLDERS, pid_of, renew};
 pub use leases::{Leases, Seen};
-use stays::{AWAY, CHAINS, SETS, TURNS, Turns, stays, turns_of};
+use stays::{CHAINS, FAILOVER, SETS, TURNS, Turns, stays, turns_of};
 
 /// An address that clients ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl Rules {
     /// # Errors
     /// Where the kernel does not say.
     pub fn led(&mut self) -> Result<Vec<(IpAddr, Option<IpAddr>)>, NftError> {
-        Ok(self.contents()?.replaced(AWAY))
+        Ok(self.contents()?.replaced(FAILOVER))
     }
 
     fn contents(&mut self) -> Result<Contents, NftError> {
@@ -236,7 +236,7 @@ impl Rules {
         // The first processes of two containers have the same number: they are counted.
         let mut is_held = self.holders()?.len() > 1;
         for family in Family::BOTH {
-            is_held |= !self.socket.members(TABLE, SetOf::Planned.name(family))?.is_empty();
+            is_held |= !self.socket.members(TABLE, SetOf::Handover.name(family))?.is_empty();
         }
         Ok(if is_held { Vec::new() } else { addresses })
     }
@@ -248,7 +248,7 @@ impl Rules {
     /// Where the table is not there, or the kernel refuses.
     pub fn plan_restart(&mut self, addresses: &[IpAddr], lasts: Duration) -> Result<(), NftError> {
         let mut batch = Batch::default();
-        renew(&mut batch, TABLE, SetOf::Planned, addresses, Some(lasts));
+        renew(&mut batch, TABLE, SetOf::Handover, addresses, Some(lasts));
         self.socket.commit_unseen(batch)
     }
 
@@ -334,9 +334,9 @@ fn transports(batch: &mut Batch, table: &str) {
 #[derive(Debug, Clone, Copy)]
 enum SetOf {
     /// Clients ask them.
-    Ours,
+    Listeners,
     /// The next process is about to take them over.
-    Planned,
+    Handover,
     /// They have a lease.
     Leased,
     /// Our own probes ask them.
@@ -346,10 +346,10 @@ enum SetOf {
 impl SetOf {
     fn name(self, family: Family) -> &'static str {
         match (self, family) {
-            (Self::Ours, Family::V4) => "ours4",
-            (Self::Ours, Family::V6) => "ours6",
-            (Self::Planned, Family::V4) => "planned4",
-            (Self::Planned, Family::V6) => "planned6",
+            (Self::Listeners, Family::V4) => "listeners4",
+            (Self::Listeners, Family::V6) => "listeners6",
+            (Self::Handover, Family::V4) => "handover4",
+            (Self::Handover, Family::V6) => "handover6",
             (Self::Leased, Family::V4) => "lease4",
             (Self::Leased, Family::V6) => "lease6",
             (Self::Probed, Family::V4) => "probed4",

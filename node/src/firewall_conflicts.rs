@@ -58,8 +58,7 @@ pub fn unseen_filters(listeners: &[Listener]) -> Vec<String> {
 fn unseen_filter(tables: &str, program: &str) -> Option<String> {
     tables.lines().any(|table| table == "filter").then(|| {
         format!(
-            "{program} has a filter table, and whether that drops what comes to us or goes out is not seen from here; \
-             look: {program} -S"
+            "{program} has a filter table, which cannot be read from here and may drop queries; check: {program} -S"
         )
     })
 }
@@ -109,7 +108,7 @@ fn of(
     }
     (!commands.is_empty()).then(|| Obstacle {
         chain: format!("{family} {table} {name}"),
-        way: if way == Way::ToUs { "to us" } else { "out" },
+        way: if way == Way::ToUs { "to this server" } else { "to the fallback" },
         ends_in_drop: last.is_some(),
         mend: commands.join(" && "),
     })

@@ -35,31 +35,28 @@ pub enum HostResolver {
 pub enum HostResolverError {
     /// networkd does not run.
     #[error(
-        "systemd-networkd does not run here, so that nobody points this machine's own lookups at us; \
-         choose another -host-resolver, or none"
+        "systemd-networkd does not run, and -host-resolver networkd needs it; set -host-resolver to another value, or to none"
     )]
     NoNetworkd,
     /// There is no route to the network's servers.
     #[error(
-        "no link leads to {WIRE_SERVER} or to the network's first server, whose configuration would be changed; \
-         give this machine a route there, or choose another -host-resolver, or none"
+        "there is no route to {WIRE_SERVER} or to the network's first name server, so the link to configure is not known; add a route, or set -host-resolver to another value, or to none"
     )]
     NoUplink,
     /// networkd does not say which file the link is configured by.
     #[error(
-        "networkd has no .network file for {link}; give it one, or choose another -host-resolver, or none"
+        "networkd has no .network file for {link}; add one, or set -host-resolver to another value, or to none"
     )]
     NoNetworkFile {
         /// The link.
         link: String,
     },
     /// /etc/resolv.conf is a link to a file that another program writes.
-    #[error("{RESOLV_CONF} leads to {}, which its owner writes; use -host-resolver networkd or resolved", .0.display())]
+    #[error("{RESOLV_CONF} is a symbolic link to {}, which another program writes; set -host-resolver to networkd or resolved", .0.display())]
     SomebodyElses(PathBuf),
     /// /etc/resolv.conf leads to us alone, and nobody knows where it led before.
     #[error(
-        "{RESOLV_CONF} names {server} alone, which is ours, and nobody has kept what it held; \
-         write the network's servers into it"
+        "{RESOLV_CONF} names only {server}, this server's address, and its original text is lost; write the network's name servers into it"
     )]
     Unkept {
         /// Whom it names.
@@ -67,8 +64,7 @@ pub enum HostResolverError {
     },
     /// /etc/resolv.conf leads to us alone, and is not what we made of it.
     #[error(
-        "{RESOLV_CONF} names {server} alone, which is ours, and somebody has changed it since; \
-         write into it what it held, which {} has", .kept.display()
+        "{RESOLV_CONF} names only {server}, this server's address, and another program has changed it; restore its original text from {}", .kept.display()
     )]
     Changed {
         /// Whom it names.
@@ -88,7 +84,7 @@ pub enum HostResolverError {
     #[error("{0}")]
     Program(#[source] io::Error),
     /// The change did not take effect in time.
-    #[error("{} is written, and after 10 s {what}; see what `networkctl status` says", .path.display())]
+    #[error("{} is written, but after 10 s {what}; see `networkctl status`", .path.display())]
     Unsettled {
         /// The drop-in.
         path: PathBuf,
@@ -288,12 +284,10 @@ fn settle(
     let mut what = "";
     for _ in 0..SETTLED_TRIES {
         what = match upstreams() {
-            Ok(text) if !names(&text, server) => "the machine's resolv.conf does not name us yet",
+            Ok(text) if !names(&text, server) => "the host's resolv.conf does not name this server yet",
             _ => match networkd_of(link)?.state.as_deref() {
                 Some("configured") => return Ok(path.to_owned()),
-                Some("failed") => {
-                    "networkd fails to configure its link, and says why: journalctl -u systemd-networkd"
-                }
+                Some("failed") => "networkd fails to configure its link (see journalctl -u systemd-networkd)",
                 _ => "networkd has not configured its link yet",
             },
         };
@@ -332,7 +326,7 @@ fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     let path = Path::new(RESOLVED_DIRECTORY).join(DROP_IN);
     // The empty one ends the list of resolved.conf, whose servers would be asked first.
     let text =
-        format!("# Lookups of this machine go to localdns.\n[Resolve]\nDNS=\nDNS={server}\nDomains=~.\n");
+        format!("# Lookups of this host are sent to localdns.\n[Resolve]\nDNS=\nDNS={server}\nDomains=~.\n");
     if fs::read_to_string(&path).is_ok_and(|there| there == text) {
         return Ok(path);
     }

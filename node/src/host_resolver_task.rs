@@ -98,7 +98,7 @@ impl Host {
             self.again = Some(Instant::now() + AGAIN);
             self.unkept = HostResolver::unkept().map(|error| error.to_string());
             if !self.resolver.is_put(path, server) {
-                let why = format!("somebody has taken {} away; it is put back", path.display());
+                let why = format!("{} was removed by another program; it is restored", path.display());
                 self.state = State::Failed(why);
             }
         }
@@ -146,7 +146,7 @@ fn clear(resolver: HostResolver) -> Vec<String> {
         matches!(error, HostResolverError::Unkept { .. } | HostResolverError::Changed { .. })
     };
     let failed = failed.iter().filter(|error| !is_unkept(error));
-    failed.map(|error| format!("what another -host-resolver left is not taken back: {error}")).collect()
+    failed.map(|error| format!("the settings of another -host-resolver remain: {error}")).collect()
 }
 
 /// The address that the machine asks: the node's where it has production's, else the first.

@@ -70,7 +70,7 @@ pub enum NodeError {
         address: IpAddr,
     },
     /// We may not add a link-local address; the message says how to do it by hand.
-    #[error("no permission to add {address} (CAP_NET_ADMIN); run: {}", address::commands(.address, .link))]
+    #[error("not permitted to add {address} (CAP_NET_ADMIN); run: {}", address::commands(.address, .link))]
     NotPermitted {
         /// The address asked for.
         address: IpAddr,
@@ -96,7 +96,7 @@ pub enum NodeError {
         source: io::Error,
     },
     /// The kernel refused to take our link away.
-    #[error("cannot remove the link of our addresses: {source}")]
+    #[error("cannot remove the link of the listen addresses: {source}")]
     RemoveLink {
         /// What the kernel said.
         source: io::Error,

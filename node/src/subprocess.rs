@@ -57,7 +57,7 @@ pub(crate) fn run_within(
         }
         Some(out) => Ok(out),
         None => {
-            Err(named(io::Error::new(io::ErrorKind::TimedOut, "it has ended, and what it prints has not")))
+            Err(named(io::Error::new(io::ErrorKind::TimedOut, "it has ended, but its output is still open")))
         }
     }
 }
@@ -81,7 +81,7 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<std::process::Exit
     }
     let _ = child.kill();
     let _ = child.wait();
-    Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {patience:?}")))
+    Err(io::Error::new(io::ErrorKind::TimedOut, format!("it has not ended within {patience:?}")))
 }
 
 fn aside(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(run("exec sleep 60").unwrap_err().to_string(), "sh: no end within 300ms");
         // What it left behind has its standard output.
         let left = run("echo said; sleep 5 & exit 0").unwrap_err().to_string();
-        assert_eq!(left, "sh: it has ended, and what it prints has not");
+        assert_eq!(left, "sh: it has ended, but its output is still open");
         let much = run_within(sh, &["-c", "exec sleep 60"], &"x".repeat(1 << 20), Duration::from_millis(300));
         assert_eq!(much.unwrap_err().to_string(), "sh: no end within 300ms");
         let absent = run_within(OsStr::new("no-such-program"), &[], "", PATIENCE).unwrap_err();

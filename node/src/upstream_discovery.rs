@@ -63,7 +63,7 @@ impl Discovery {
         let (list, origin, wrong) = await_list(file, needed, is_ours);
         if let (true, Some(wrong)) = (list.is_empty() && needed, &wrong) {
             return Err(format!(
-                "{}; let the network's manager write {}, name another file with -upstreams, or the servers in the Corefile",
+                "{}; have the network manager write {}, name another file with -upstreams, or name the servers in the Corefile",
                 there_are_none(wrong),
                 file.display()
             ));
@@ -140,8 +140,7 @@ impl Listed {
 
 fn there_are_none(wrong: &str) -> String {
     format!(
-        "{WIRE_SERVER} stands for the servers of the node's network, and there are none: {wrong}, and {KEPT} has none of an \
-         earlier start"
+        "{WIRE_SERVER} stands for the name servers of the node's network, and none is known: {wrong}, and {KEPT} has none from an earlier start"
     )
 }
 
@@ -213,7 +212,7 @@ impl Said {
         Err(match unread {
             Some(why) => why,
             None if left_out.is_empty() => format!("{} has no nameserver", file.display()),
-            None => format!("{} names nobody but this node ({})", file.display(), left_out.join(" ")),
+            None => format!("{} names only this node ({})", file.display(), left_out.join(" ")),
         })
     }
 }

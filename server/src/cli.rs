@@ -119,7 +119,7 @@ pub fn parse(
         Some(("refresh", sub)) => {
             if !sub.get_flag("once") {
                 return Err(
-                    "`refresh` wants --once; a server with names to refresh does it by itself".to_owned()
+                    "`refresh` needs --once; a running server refreshes its names by itself".to_owned()
                 );
             }
             let hosts = sub.get_one("hosts").cloned();
@@ -202,7 +202,7 @@ fn served(command: Command) -> Command {
                 .long("handover")
                 .value_name("PATH")
                 .value_parser(value_parser!(PathBuf))
-                .help("Unix socket by which another process takes this one's sockets over, or this one another's"),
+                .help("Unix socket for handing listen sockets over to the next process"),
         )
         .arg(
             Arg::new("after-handover")
@@ -210,9 +210,9 @@ fn served(command: Command) -> Command {
                 .value_name("WHAT")
                 .default_value("exit")
                 .value_parser(PossibleValuesParser::new(["exit", "wait"]))
-                .help("What a process does whose sockets were taken over: exit, or wait for its end, as a container has to"),
+                .help("After the handover: exit, or wait for a signal, as a container must"),
         )
-        .arg(flag("quiet", "Print neither zones nor version at start"))
+        .arg(flag("quiet", "Do not print zones and version at start"))
 }
 
 /// The whole command line, as clap knows it.
@@ -225,17 +225,17 @@ pub fn command() -> Command {
         .disable_version_flag(true)
         .about("A DNS server for Kubernetes nodes that reads CoreDNS's Corefile")
         .args_conflicts_with_subcommands(true)
-        .arg(flag("version", "Print the version and end"))
-        .arg(flag("plugins", "Print the directives that are served and end"));
+        .arg(flag("version", "Print the version, and exit"))
+        .arg(flag("plugins", "Print the supported directives, and exit"));
     serve
         .subcommand(shared(
             Command::new("check")
-                .about("Read the Corefile, say whether it can be served, and end: exit code 0 or 1"),
+                .about("Check the Corefile, and exit: code 0 if it can be served, else 1"),
         ))
         .subcommand(
             shared(
                 Command::new("explain")
-                    .about("Say which server block and plugin would answer a query, and why"),
+                    .about("Show which server block and plugin would answer a query, and why"),
             )
             .arg(
                 Arg::new("name")
@@ -250,9 +250,9 @@ pub fn command() -> Command {
         .subcommand(
             shared(
                 Command::new("refresh")
-                    .about("Look critical names up once, write their addresses into a hosts file, and end"),
+                    .about("Look up critical names once, write their addresses to a hosts file, and exit"),
             )
-            .arg(switch("once", "One round, then the end: exit code 0 whether names were refreshed or kept"))
+            .arg(switch("once", "One round, and exit: code 0 whether names were refreshed or kept"))
             .arg(switch("print", "Print the hosts file instead of writing it"))
             .arg(
                 Arg::new("hosts")
@@ -265,10 +265,10 @@ pub fn command() -> Command {
         .subcommand(
             shared(Command::new("status"))
                 .about(
-                    "Print what a running server knows of the names it refreshes, the clusters it follows and its upstreams",
+                    "Print the status of a running server: refreshed names, clusters, upstreams",
                 )
                 .mut_arg("conf", |arg| {
-                    arg.help("Corefile of the server, whose `prometheus` says where it shows its status besides the socket")
+                    arg.help("Corefile of the server; its `prometheus` has the address of the status besides the socket")
                 })
                 .arg(Arg::new("status").long("status").value_name("PATH|ADDRESS:PORT").value_parser(value_parser!(PathBuf)).help(
                     "Unix socket of the server, or the address of its metrics [default: /run/localdns.sock, else localhost:9153]",
@@ -357,7 +357,7 @@ fn explain(matches: &ArgMatches) -> Result<Explain, String> {
                 let ip = |host: &str| host.split('%').next()?.parse().ok();
                 let read = ::node::host_and_port(bare, 0).and_then(|(host, port)| Some((ip(host)?, port)));
                 let (ip, port) =
-                    read.ok_or_else(|| format!("{address:?} behind @ is no IP address, and no IP:PORT"))?;
+                    read.ok_or_else(|| format!("{address:?} after @ is neither an IP address nor IP:PORT"))?;
                 (explain.address, explain.port) = (Some(ip), (port > 0).then_some(port));
             }
             None => {
@@ -403,7 +403,7 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
         ErrorKind::InvalidValue | ErrorKind::ValueValidation if !flag.is_empty() => {
             let wanted = wanted(flag);
             match value.as_str() {
-                "" => format!("{told} wants {wanted} behind it"),
+                "" => format!("{told} needs {wanted}"),
                 value => format!("{told} {value:?} is not {wanted}"),
             }
         }
@@ -425,7 +425,7 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
             format!("unknown command {word:?}; there are {}", COMMANDS.join(", "))
         }
         ErrorKind::MissingRequiredArgument => {
-            "`explain` wants a NAME, such as in `localdns explain example.org AAAA @127.0.0.1`".to_owned()
+            "`explain` needs a NAME, such as in `localdns explain example.org AAAA @127.0.0.1`".to_owned()
         }
         _ => {
             let text = error.to_string();
@@ -453,15 +453,18 @@ fn wanted(flag: &str) -> String {
         "host-resolver" => one_of(&node::HOST_RESOLVERS),
         "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
         "link" | "interfacename" => "the name of an interface, 1 to 15 characters".to_owned(),
-        "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
+        "probe-mark" => "a number, 1 to 4294967295, such as 0x6c646e73".to_owned(),
         "localip" => {
-            "a list of IP addresses with commas between them, that pods can ask: not 0.0.0.0, 127.0.0.1 or fe80::1".to_owned()
-        },
-        "syncinterval" => "a number of seconds or a duration, as 60 or 60s".to_owned(),
+            "a comma-separated list of IP addresses that pods can reach: not 0.0.0.0, 127.0.0.1 or fe80::1"
+                .to_owned()
+        }
+        "syncinterval" => "a number of seconds or a duration, such as 60 or 60s".to_owned(),
         "exporter" => "an ADDRESS:PORT, or off".to_owned(),
         "metrics-listen-address" | "prometheus-listen-address" => "an ADDRESS:PORT".to_owned(),
         "at-stop" => one_of(&node::AT_STOP),
-        "failover-clients" => "a list of networks with commas between them, as 10.1.0.0/16,fd01::/64, or all".to_owned(),
+        "failover-clients" => {
+            "a comma-separated list of networks, such as 10.1.0.0/16,fd01::/64, or all".to_owned()
+        }
         "failover-acl" => one_of(&node::FAILOVER_ACL),
         _ => "true or false".to_owned(),
     }

@@ -194,9 +194,7 @@ impl Draft {
         }
         let mut draft = Self::of(&Origin::Default.read()?, dns_port)?;
         draft.hash = hash(&corefile);
-        draft
-            .warnings
-            .push("the Corefile holds no server block: whoami is served, and nothing else".to_owned());
+        draft.warnings.push("the Corefile has no server block: only whoami is served".to_owned());
         Ok(draft)
     }
 

@@ -54,7 +54,7 @@ pub enum StartError {
     #[error(transparent)]
     Admin(#[from] AdminError),
     /// Who serves where this process is to.
-    #[error("cannot take over from the process that serves: {0}; stop it first, or leave -handover out")]
+    #[error("cannot take over from the running process: {0}; stop it first, or start without -handover")]
     Predecessor(std::io::Error),
     /// There are no servers that upstreams stand for.
     #[error("{0}")]
@@ -90,10 +90,10 @@ impl StartError {
                 | BindError::Absent { address, .. }
                 | BindError::Other { address, .. },
             ) => format!("cannot listen on {address}"),
-            Self::Admin(_) => "cannot listen on the address of a page".to_owned(),
-            Self::Predecessor(_) => "cannot take over from the process that serves".to_owned(),
-            Self::NoUpstreams(_) => "no server is known that upstreams stand for".to_owned(),
-            Self::Machine(_) => "the machine does not give what is needed".to_owned(),
+            Self::Admin(_) => "cannot listen on an HTTP address".to_owned(),
+            Self::Predecessor(_) => "cannot take over from the running process".to_owned(),
+            Self::NoUpstreams(_) => "no name server of the node's network is known".to_owned(),
+            Self::Machine(_) => "the operating system refuses a resource".to_owned(),
         }
     }
 

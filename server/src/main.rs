@@ -139,10 +139,10 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     if let Err(error) = kept
         && of_node
     {
-        let mend = "LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, has it stay";
+        let mend = "LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, keeps it in memory";
         logger.info(
             None,
-            &format!("where memory runs out the program is read from disk again: {error}; {mend}"),
+            &format!("the program's code may be paged out under memory pressure: {error}; {mend}"),
         );
     }
     if !server.is_beside_another() {
@@ -359,7 +359,7 @@ fn check(flags: &Flags) -> Result<ExitCode, Failure> {
         format!("{addresses} address{}", if addresses == 1 { "" } else { "es" })
     };
     let what = match is_unnamed(flags, None) {
-        true => "there is no ./Corefile; what is served without one, `. { whoami log }`,",
+        true => "there is no ./Corefile; the default, `. { whoami log }`,",
         false => "the Corefile",
     };
     printed(Ok(format!("{what} can be served: {blocks}, {zones} on {place}\n")))
@@ -447,4 +447,4 @@ fn runtime() -> std::io::Result<Runtime> {
 /// How long the pidfile's disk may take.
 const PIDFILE: Duration = Duration::from_secs(10);
 /// Why a command about a Corefile has none.
-const NO_COREFILE: &str = "there is no ./Corefile; name one by -conf FILE";
+const NO_COREFILE: &str = "there is no ./Corefile; name one with -conf FILE";

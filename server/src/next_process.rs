@@ -143,9 +143,7 @@ pub fn hand_over(
                 giver.take_back();
                 let _ = events.send(HandoverEvent::TakenBack);
                 HandoverEvent::Failed(match started.give_up() {
-                    Some(status) => {
-                        io::Error::other(format!("it ended with {status}, its own line says why"))
-                    }
+                    Some(status) => io::Error::other(format!("it ended with {status}, and logged why")),
                     None => error,
                 })
             }

@@ -110,7 +110,7 @@ impl Heard {
             }
             _ = self.quit.recv() => life.end(0),
             () = life.patience() => {
-                life.logger.warning(None, "what was in flight is given up: the end was asked for too long ago");
+                life.logger.warning(None, "the shutdown took too long: queries in flight are dropped");
                 life.end(0);
             }
         }

@@ -16,7 +16,7 @@ pub(crate) fn leads_away(addresses: &[IpAddr]) -> Option<String> {
     };
     let ip = led().ok()??;
     Some(format!(
-        "queries for {ip} go elsewhere, by the rules that `localdns node` left (table inet {}); run: localdns node down",
+        "queries to {ip} fail over by rules that an ended `localdns node` left (table inet {}); run: localdns node down",
         node::TABLE
     ))
 }

@@ -23,7 +23,7 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
         if let Some(ip) = text.and_then(|text| text.parse::<IpAddr>().ok()).filter(|_| !place.exists()) {
             let address = SocketAddr::new(ip, PrometheusSpec::default().address.port);
             return Err(format!(
-                "{ip} has no port: -status wants that of the server's metrics, such as {address}"
+                "{ip} has no port: -status needs the address of the server's metrics, such as {address}"
             ));
         }
         let address = text.and_then(AdminAddress::from_text);

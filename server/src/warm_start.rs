@@ -24,7 +24,7 @@ pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
         if names.len() > MOST_NAMES {
             names.truncate(before);
             let text =
-                format!("the next process starts without what was learned for {}", kept.file().display());
+                format!("the next process starts without the learned addresses of {}", kept.file().display());
             running.logger.warning(None, &text);
         }
     }
@@ -33,8 +33,9 @@ pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
     put(&mut octets, &answers);
     octets.extend(names);
     let left = memory::seal(&octets, clock::since_boot());
-    let told =
-        |error| running.logger.warning(None, &format!("the next process starts without answers: {error}"));
+    let told = |error| {
+        running.logger.warning(None, &format!("the next process starts with an empty cache: {error}"))
+    };
     left.map_err(told).ok()
 }
 
@@ -42,18 +43,21 @@ pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
 pub(crate) fn take(configuration: &Configuration, running: &Running, left: OwnedFd) {
     let logger = &running.logger;
     let refused = |why: &str| {
-        logger.warning(None, &format!("the cache starts empty, what was left does not read: {why}"))
+        logger.warning(
+            None,
+            &format!("the cache starts empty: the previous process's export is not readable: {why}"),
+        )
     };
     let (octets, since) = match memory::unseal(left, clock::since_boot()) {
         Ok(read) => read,
         Err(error) => return refused(&error.to_string()),
     };
     let read = split(&octets).and_then(|(answers, names)| Some((cache::Dump::read(answers)?, names)));
-    let Some((dump, mut names)) = read else { return refused("it is cut off") };
+    let Some((dump, mut names)) = read else { return refused("it is truncated") };
     let now = clock::now();
     let caches = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding()?.cache.as_ref());
     let taken: usize = caches.map(|cache| cache.partition.warm(&cache.spec, &dump, since, now)).sum();
-    logger.info(None, &format!("the cache starts with {taken} answers of the process before"));
+    logger.info(None, &format!("the cache starts with {taken} answers of the previous process"));
     let hosts = &running.shared.hosts;
     while let Some((path, rest)) = split(names) {
         let Some((section, rest)) = split(rest) else { break };
@@ -62,7 +66,7 @@ pub(crate) fn take(configuration: &Configuration, running: &Running, left: Owned
         if kept.inherit(section, now) {
             hosts.serve(&kept);
             let file = kept.file().display();
-            logger.info(Some("hosts"), &format!("names of {file} are known from the process before"));
+            logger.info(Some("hosts"), &format!("names of {file} are known from the previous process"));
         }
     }
 }

@@ -92,7 +92,7 @@ async fn run(
                     };
                 }
             }
-            Err(silent) if ready => server.logger.error(None, &format!("watchdog: no ping, {silent}")),
+            Err(silent) if ready => server.logger.error(None, &format!("watchdog: no ping: {silent}")),
             Err(_) => {}
         }
         drop(server);
@@ -104,7 +104,7 @@ async fn run(
 async fn look_for_rules(running: &Weak<Running>) {
     for _ in 0..LOOKS_FOR_RULES {
         let Some(server) = running.upgrade() else { return };
-        if tell_of_rules(&server, "the process before has ended") {
+        if tell_of_rules(&server, "the previous process has ended") {
             return;
         }
         drop(server);
@@ -123,7 +123,7 @@ fn tell_of_rules(running: &Running, silent: &str) -> bool {
 
 fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
     if let Err(error) = outcome {
-        running.logger.error(None, &format!("cannot tell systemd {what}: {error}"));
+        running.logger.error(None, &format!("cannot notify systemd of {what}: {error}"));
     }
 }
 

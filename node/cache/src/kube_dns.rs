@@ -83,7 +83,7 @@ fn key(path: &Path) -> Result<Option<String>, String> {
 }
 
 fn no_json(path: &Path, form: &str, error: &serde_json::Error) -> String {
-    format!("{}: {error}; it is to be {form}", path.display())
+    format!("{}: {error}; expected {form}", path.display())
 }
 
 fn is_server(text: &str) -> bool {

@@ -59,15 +59,14 @@ pub enum FillError {
     Unreadable(#[source] std::io::Error),
     /// The address of the cluster's DNS is wanted.
     #[error(
-        "{CLUSTER_DNS} is the address of the Service of -upstreamsvc, and {variable} is not set: it must be of this pod's \
-         namespace, be there before the pod, and the pod must have service links"
+        "{CLUSTER_DNS} is the address of the Service of -upstreamsvc, and {variable} is not set: the Service must be in this pod's namespace and exist before the pod, and the pod must have service links"
     )]
     NoClusterDns {
         /// The variable of the environment.
         variable: String,
     },
     /// A variable that nobody fills.
-    #[error("line {line}: {name} is filled where the manifest is applied, as with sed, and was not")]
+    #[error("line {line}: {name} was not replaced when the manifest was applied, as with sed")]
     Unfilled {
         /// Where it is first, from 1.
         line: usize,
@@ -145,7 +144,7 @@ impl Filler {
         let Some(path) = &self.template.written else { return };
         let error = hostsfile::publish(path, None, filled.as_bytes()).err();
         let unwritten = error.map(|error| {
-            format!("-conf: {error}; it is for those who look, and we serve without it: name a file that can be written")
+            format!("-conf: {error}: the server runs without it; name a file that can be written")
         });
         *self.unwritten.lock().unwrap_or_else(PoisonError::into_inner) = unwritten;
     }

@@ -106,12 +106,15 @@ mod tests {
         assert!(error.to_string().contains("KUBE_DNS_UPSTREAM_SERVICE_HOST is not set"), "{error}");
         let error =
             fill("__PILLAR__DNS__DOMAIN__:53 {", &template(), &KubeDns::default()).expect_err("unfilled");
-        assert!(error.to_string().starts_with("line 1: __PILLAR__DNS__DOMAIN__ is filled where"), "{error}");
+        assert!(
+            error.to_string().starts_with("line 1: __PILLAR__DNS__DOMAIN__ was not replaced when"),
+            "{error}"
+        );
         let named = KubeDns { upstreams: vec!["192.0.2.3".to_owned()], ..KubeDns::default() };
         let last = format!("{BASE}\n# __PILLAR__CLUSTER__DNS__\n__PILLAR__OTHER__:53 {{");
         for kube_dns in [KubeDns::default(), named] {
             let error = fill(&last, &template(), &kube_dns).expect_err("unfilled").to_string();
-            assert!(error.starts_with("line 15: __PILLAR__OTHER__ is filled where"), "{error}");
+            assert!(error.starts_with("line 15: __PILLAR__OTHER__ was not replaced when"), "{error}");
         }
         assert!(fill(".:53 {}", &none, &KubeDns::default()).is_ok());
     }

@@ -15,21 +15,17 @@ pub fn command(flag: impl Fn(&'static str, &'static str) -> Arg, log_format: Arg
         .about("Keep the addresses of Kubernetes services in this node's /etc/hosts")
         .args_override_self(true)
         .after_help(
-            "Environment:\n  \
-             SERVICES        name.namespace.svc between commas, blanks or newlines, at most 20\n  \
-             NAMESERVER      The cluster's DNS service: an address or several, each with a port or not; required\n  \
-             CLUSTER_DOMAIN  The cluster's domain [default: cluster.local]\n  \
-             SERVICE_CIDRS   Networks that services have their addresses from; others are left out",
+            "Environment:\n  SERVICES        name.namespace.svc, separated by commas, spaces or newlines, at most 20\n  NAMESERVER      The cluster's DNS service: one or more addresses, each with an optional port; required\n  CLUSTER_DOMAIN  The cluster's domain [default: cluster.local]\n  SERVICE_CIDRS   Networks of service addresses; other addresses are ignored",
         )
-        .arg(flag("once", "Do one round and end: exit code 0, or 1 if the file cannot be changed"))
-        .arg(flag("remove", "Take our lines out of the file and end"))
-        .arg(file("hosts-file").default_value("/etc/hosts").help("File whose lines with our marker are ours"))
-        .arg(file("services-file").help("List of services in place of SERVICES, read again when it changes"))
+        .arg(flag("once", "Do one round, and exit: code 0, or 1 if the file cannot be changed"))
+        .arg(flag("remove", "Remove the managed lines from the file, and exit"))
+        .arg(file("hosts-file").default_value("/etc/hosts").help("File whose lines with the marker are managed"))
+        .arg(file("services-file").help("File with the list of services, in place of SERVICES; read again when it changes"))
         .arg(Arg::new("marker").long("marker").value_name("TEXT").default_value(DEFAULT_MARKER).help(
-            "Comment that makes a line ours",
+            "Comment that marks a line as managed",
         ))
         .arg(Arg::new("interval").long("interval").value_name("SECONDS").default_value("60")
-            .value_parser(value_parser!(u16).range(1..=3600)).help("Longest time from round to round, 1 to 3600"))
+            .value_parser(value_parser!(u16).range(1..=3600)).help("Longest time between rounds, 1 to 3600"))
         .arg(Arg::new("metrics").long("metrics").value_name("ADDRESS:PORT").help("Serve /metrics here [default: nowhere]"))
         .arg(log_format)
 }

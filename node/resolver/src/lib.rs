@@ -89,7 +89,7 @@ fn remove(request: &Request) -> Result<ExitCode, RunError> {
     let path = file.path().display();
     // Whether anybody reads it changes nothing.
     let _ = match written {
-        Written::Unchanged => writeln!(std::io::stdout(), "{path} has no lines of ours"),
+        Written::Unchanged => writeln!(std::io::stdout(), "{path} has no managed lines"),
         Written::Replaced | Written::InPlace => writeln!(std::io::stdout(), "{path}: {lines} lines removed"),
     };
     Ok(ExitCode::SUCCESS)
@@ -239,7 +239,7 @@ impl NodeResolver {
                 true
             }
             Looked::Bad(error) => {
-                self.logger.error(None, &format!("the list of services stays as it was: {error}"));
+                self.logger.error(None, &format!("the list of services is unchanged: {error}"));
                 false
             }
         }
@@ -276,7 +276,7 @@ impl NodeResolver {
             self.logger.info(None, &format!("{}: {name} is {}", self.file.path().display(), new.join(" ")));
         }
         for name in before.keys().filter(|name| !after.contains_key(*name)) {
-            self.logger.info(None, &format!("{}: {name} is gone", self.file.path().display()));
+            self.logger.info(None, &format!("{}: {name} removed", self.file.path().display()));
         }
     }
 

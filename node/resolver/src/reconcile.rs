@@ -191,10 +191,10 @@ fn is_of(address: IpAddr, family: Family) -> bool {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Known => f.write_str("is answered for again"),
-            Self::Absent => f.write_str("has no address, and so no line"),
-            Self::Kept(error) => write!(f, "its lines stay as they are: {error}"),
-            Self::LeftOut(reason) => write!(f, "is left out: {reason}"),
+            Self::Known => f.write_str("resolves again"),
+            Self::Absent => f.write_str("has no address, so it has no lines"),
+            Self::Kept(error) => write!(f, "its lines are unchanged: {error}"),
+            Self::LeftOut(reason) => write!(f, "is ignored: {reason}"),
         }
     }
 }
@@ -203,13 +203,13 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Defined { name, line } => {
-                write!(f, "line {line} of the hosts file, which is not ours, has {name} already")
+                write!(f, "line {line} of the hosts file, which is not managed, has {name} already")
             }
             Self::Alias => f.write_str("it is an alias of another name (ExternalName)"),
             Self::Headless(count) => {
-                write!(f, "it has {count} addresses, as headless services do; SERVICE_CIDRS would tell")
+                write!(f, "it has {count} addresses, as headless services do; set SERVICE_CIDRS")
             }
-            Self::Refused(address) => write!(f, "{address} is no service's address"),
+            Self::Refused(address) => write!(f, "{address} is not a service address"),
         }
     }
 }

@@ -65,8 +65,7 @@ type Seen = Result<Stamp, io::ErrorKind>;
 pub enum ServicesError {
     /// A word that is no service.
     #[error(
-        "{place}: {word:?} is not a service: it wants name.namespace.svc, name and namespace of a-z, 0-9 and - inside, \
-         63 characters at most"
+        "{place}: {word:?} is not a service: expected name.namespace.svc, name and namespace of a-z, 0-9 and - inside, 63 characters at most"
     )]
     Service {
         /// Where it stands: `file:line:column`.
@@ -75,7 +74,7 @@ pub enum ServicesError {
         word: String,
     },
     /// The list is too long.
-    #[error("{place}: {word:?} is one too many: at most {} services besides {}", MAX_SERVICES, always())]
+    #[error("{place}: {word:?} exceeds the limit of {} services besides {}", MAX_SERVICES, always())]
     TooManyServices {
         /// Where it stands: `file:line:column`.
         place: String,

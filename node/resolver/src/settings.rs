@@ -45,7 +45,7 @@ pub struct Request {
 #[derive(Debug, Error)]
 pub enum SettingsError {
     /// Without it nothing can be looked up.
-    #[error("NAMESERVER is not set; it wants the address of the cluster's DNS service, such as 10.96.0.10")]
+    #[error("NAMESERVER is not set; set it to the address of the cluster's DNS service, such as 10.96.0.10")]
     NoNameserver,
     /// A word of `NAMESERVER`.
     #[error(

@@ -22,7 +22,7 @@ pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String
             && let Err(error) = hostsfile::publish(path, None, text.as_bytes())
         {
             failed.push(format!(
-                "{error}; it is for others, and we serve without it: give it room, and this service leave to write (ReadWritePaths)"
+                "{error}: the server runs without it, but other programs read it; free disk space, and allow this service to write it (ReadWritePaths)"
             ));
         }
     };

@@ -58,10 +58,10 @@ impl Annotation {
 fn hosts_entries() -> Result<u64, String> {
     let servers = peers::all().said;
     match servers.iter().find(|said| said.is_ok()).or_else(|| servers.first()) {
-        None => Err("no `localdns node run` is here; start it".to_owned()),
+        None => Err("no `localdns node run` runs on this node; start it".to_owned()),
         Some(Err(error)) => Err(error.clone()),
         Some(Ok(said)) => said["hosts_entries"].as_u64().ok_or_else(|| {
-            format!("process {} is of a version that does not say what it serves", said["pid"])
+            format!("process {} is of a version that does not report its hosts entries", said["pid"])
         }),
     }
 }

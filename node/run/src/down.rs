@@ -25,7 +25,8 @@ pub fn down() -> Down {
     let Peers { servers, unproven, unasked } = Peers::find();
     // All are asked before one of them is ordered to let go.
     if believes && ask(&servers).iter().flatten().any(|said| said[HANDS_OVER_KEY] == true) {
-        down.left.push(format!("{HANDS_OVER}, which would put all back: say it again"));
+        down.left
+            .push(format!("{HANDS_OVER}, which would restore everything: run `localdns node down` again"));
         return down;
     }
     let mut hands_over = false;
@@ -46,36 +47,38 @@ pub fn down() -> Down {
     drop(warrant);
     let (files, failed) = HostResolver::take_back();
     down.gone.extend(files.iter().map(|file| match file.ends_with("resolv.conf") {
-        true => format!("{} is as it was", file.display()),
-        false => format!("{} is gone", file.display()),
+        true => format!("restored {}", file.display()),
+        false => format!("removed {}", file.display()),
     }));
     for error in failed {
-        down.leaves("this machine's own lookups".to_owned(), &error);
+        down.leaves("the host's resolver".to_owned(), &error);
     }
     match rules() {
         Ok((there, holders)) => {
-            let told = if there { "the rules are gone" } else { "there were no rules" };
+            let told = if there { "removed the rules" } else { "there are no rules" };
             down.gone.push(told.to_owned());
             for pid in holders {
-                let cause = "it serves on, and would put them back: stop it, as with systemctl stop";
+                let cause = "it still serves, and would renew them: stop it, as with systemctl stop";
                 down.leaves(format!("the leases of process {pid}"), &cause);
             }
         }
-        Err(error @ NftError::NotSupported { .. }) => down.gone.push(format!("there were no rules: {error}")),
+        Err(error @ NftError::NotSupported { .. }) => down.gone.push(format!("there are no rules: {error}")),
         Err(error) => down.leaves("the rules".to_owned(), &error),
     }
     match node::remove_iptables_rules() {
         Ok(0) => {}
-        Ok(rules) => down.gone.push(format!("{rules} rules in the tables of iptables are gone")),
-        Err(error) => down.leaves("rules in the tables of iptables (iptables-save)".to_owned(), &error),
+        Ok(rules) => down.gone.push(format!("removed {rules} iptables rules")),
+        Err(error) => down.leaves("iptables rules (see iptables-save)".to_owned(), &error),
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let link = runtime
         .map_err(|error| error.to_string())
         .and_then(|runtime| runtime.block_on(node::remove_link()).map_err(|error| error.to_string()));
     match link {
-        Ok(gone) if gone.is_empty() => down.gone.push("no link and no address of ours was there".to_owned()),
-        Ok(gone) => down.gone.extend(gone.iter().map(|what| format!("{what} is gone"))),
+        Ok(gone) if gone.is_empty() => {
+            down.gone.push("there is no link and no address of localdns".to_owned())
+        }
+        Ok(gone) => down.gone.extend(gone.iter().map(|what| format!("removed {what}"))),
         Err(error) => down.leaves("links and addresses".to_owned(), &error),
     }
     down
@@ -86,18 +89,18 @@ pub fn down() -> Down {
 pub fn stopped() -> String {
     if Job::now() != Job::Stop {
         return match Path::new(BOOTED).is_dir() {
-            true => "a start follows: nothing is given back\n".to_owned(),
+            true => "a start follows: the host's resolver stays\n".to_owned(),
             false => {
-                "no systemd is there, which says whether a start follows: nothing is given back; `localdns node down` does\n"
+                "systemd does not run, so it is not known whether a start follows: the host's resolver stays; `localdns node down` restores it\n"
                     .to_owned()
             }
         };
     }
     let (files, failed) = HostResolver::take_back();
-    let files =
-        files.iter().map(|file| format!("{}: this machine's own lookups are given back\n", file.display()));
-    let failed =
-        failed.iter().map(|error| format!("this machine still asks us: {error}; run localdns node down\n"));
+    let files = files.iter().map(|file| format!("{}: the host's resolver is restored\n", file.display()));
+    let failed = failed.iter().map(|error| {
+        format!("host lookups are still sent to this server: {error}; run localdns node down\n")
+    });
     files.chain(failed).collect()
 }
 
@@ -114,9 +117,9 @@ fn rules() -> Result<(bool, Vec<u32>), NftError> {
 /// What is there where systemd is the machine's, as `sd_booted` has it.
 const BOOTED: &str = "/run/systemd/system";
 /// How a server begins its answer that does not let go.
-pub(super) const REFUSED: &str = "the server keeps all";
+pub(super) const REFUSED: &str = "the server refuses";
 /// How a server begins its answer that another process is about to follow.
-pub(super) const HANDS_OVER: &str = "the server hands over to another process";
+pub(super) const HANDS_OVER: &str = "the server is handing over to another process";
 /// How long a server may take to let go: networkd is told meanwhile.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The same of processes that have proven nothing, all together.
@@ -146,8 +149,8 @@ impl Down {
 
     fn does_not_let_go(&mut self, pid: u32, why: &str) {
         self.leaves(
-            format!("the server of process {pid} does not let go"),
-            &format!("{why}; if it hangs, `kill -9 {pid}`, and say it again"),
+            format!("process {pid} does not release its leases"),
+            &format!("{why}; if it hangs, `kill -9 {pid}`, and run `localdns node down` again"),
         );
     }
 

@@ -65,13 +65,11 @@ impl Failover {
     pub(super) fn notes(&self) -> Vec<String> {
         let shared = self.shared.iter().map(|link| {
             format!(
-                "{link} is an uplink and a bridge: pods may be on it as well as outside hosts, so while no server answers here, the way \
-                 out answers outside hosts too; name the pods' networks with -failover-clients CIDR,..., or accept it with \
-                 -failover-clients all"
+                "{link} is an uplink and a bridge: pods may be on it as well as outside hosts, so outside hosts fail over, too, while no server is running; name the pods' networks with -failover-clients CIDR,..., or accept it with -failover-clients all"
             )
         });
         let unknown = self.unknown.iter().map(|error| {
-            format!("while no server answers here, the way out answers outside hosts too, since the uplinks are not known: {error}")
+            format!("outside hosts fail over, too, while no server is running, since the uplinks are not known: {error}")
         });
         shared.chain(unknown).collect()
     }
@@ -107,18 +105,18 @@ impl Failover {
 
     /// In words.
     pub(super) fn text(&self) -> String {
-        const BACK: &str = "if their source address is routed back by the same link";
+        const BACK: &str = "if their source address is routed back over the same link";
         match &self.clients {
-            Clients::All => "this machine and every client".to_owned(),
+            Clients::All => "this host and every client".to_owned(),
             Clients::In(networks) => {
                 let networks: Vec<_> = networks.iter().map(ToString::to_string).collect();
-                format!("this machine and clients in {}, {BACK}", networks.join(", "))
+                format!("this host and clients in {}, {BACK}", networks.join(", "))
             }
             Clients::NotFrom(links) if links.is_empty() => {
-                format!("this machine and clients on every link, {BACK}")
+                format!("this host and clients on every link, {BACK}")
             }
             Clients::NotFrom(links) => {
-                format!("this machine and clients on every link except {}, {BACK}", links.join(", "))
+                format!("this host and clients on every link except {}, {BACK}", links.join(", "))
             }
         }
     }
@@ -165,7 +163,7 @@ impl Followed {
         self.last.clone().unwrap_or_else(|| Failover {
             clients: Clients::NotFrom(Vec::new()),
             shared: Vec::new(),
-            unknown: Some("the look at them panicked".to_owned()),
+            unknown: Some("reading them panicked".to_owned()),
         })
     }
 
@@ -214,10 +212,10 @@ mod tests {
         let links = |names: &[&str]| Clients::NotFrom(names.iter().map(|name| (*name).to_owned()).collect());
         let networks = ["10.1.0.0/16", "fd01::/64"].map(|text| text.parse().expect("a network"));
         for (clients, begins) in [
-            (Clients::All, "this machine and every client"),
-            (Clients::In(networks.into()), "this machine and clients in 10.1.0.0/16, fd01::/64, if"),
-            (links(&[]), "this machine and clients on every link, if"),
-            (links(&["eth0", "eth1"]), "this machine and clients on every link except eth0, eth1, if"),
+            (Clients::All, "this host and every client"),
+            (Clients::In(networks.into()), "this host and clients in 10.1.0.0/16, fd01::/64, if"),
+            (links(&[]), "this host and clients on every link, if"),
+            (links(&["eth0", "eth1"]), "this host and clients on every link except eth0, eth1, if"),
         ] {
             let text = of(clients);
             assert!(text.starts_with(begins), "{text}");

@@ -24,13 +24,11 @@ pub(super) fn told(listeners: &[Listener], settings: &Settings) -> Vec<(IpAddr, 
         let ip = listener.address;
         let told = match link.name.as_str() {
             IPVS => format!(
-                "{ip} is on {IPVS}: kube-proxy has it there, and in its mode IPVS takes the queries before they come here; have \
-                 `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place"
+                "{ip} is on {IPVS}: kube-proxy is in IPVS mode, which takes the queries before this server; have `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place"
             ),
             _ if is_ours(link) || !settings.adds_addresses => return None,
             name => format!(
-                "{ip} is on {name}, which is not ours: nobody puts it back there when it is taken away; take it away \
-                 there, or choose -link {name}"
+                "{ip} is on {name}, which localdns does not manage: it is not restored if another program removes it; remove it there, or set -link {name}"
             ),
         };
         Some((ip, told))
@@ -49,8 +47,7 @@ pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, String)>
     let told = added.into_iter().filter(|(ip, _)| !is_bound(*ip)).map(|(ip, link)| {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
         let told = format!(
-            "{ip} is on {link}, and no block binds it: who has it in its resolv.conf is refused, unless another server answers there; have \
-             `bind` name it again or, once nobody has it, `ip address del {ip}/{bits} dev {link}`"
+            "{ip} is on {link}, and no block binds it: clients with it in their resolv.conf get no answer, unless another server listens there; have `bind` name it again or, once no client uses it, `ip address del {ip}/{bits} dev {link}`"
         );
         (ip, told)
     });

@@ -27,7 +27,7 @@ pub(super) struct KeptRules {
 impl KeptRules {
     fn new(set: Iptables, settings: &Settings, logger: &Logger) -> Self {
         let probes = Leases::open(settings.mark).map_err(|error| {
-            let note = "node: without nftables nobody sees whether a service's address is answered before its rules are there";
+            let note = "node: without nftables a service address cannot be probed before its rules exist";
             logger.warning(None, &format!("{note}: {error}"));
         });
         let every = settings.looks_every;
@@ -96,9 +96,9 @@ fn remove_left(logger: &Logger) {
 fn tell_gone(logger: &Logger, rules: io::Result<usize>) {
     match rules {
         Ok(0) => {}
-        Ok(rules) => logger.info(None, &format!("node: {rules} rules in the tables of iptables are gone")),
+        Ok(rules) => logger.info(None, &format!("node: removed {rules} iptables rules")),
         Err(error) => {
-            let note = "node: rules of iptables may be left, which keep queries from conntrack and the way out (iptables-save)";
+            let note = "node: iptables rules may remain, which keep queries from conntrack and from the fallback (see iptables-save)";
             logger.warning(None, &format!("{note}: {error}"));
         }
     }
@@ -128,18 +128,17 @@ pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
     if let Err(why) = peers::answer(&addresses) {
         // A killed script or server leaves its own.
         return Ok(match set.standing(&addresses) {
-            Ok((0, _)) => format!("no rules: {why}\n"),
+            Ok((0, _)) => format!("no rules added: {why}\n"),
             Ok((there, all)) => format!(
-                "no rules are put there: {why}; {there} of {all} stand from before, which keep queries from whoever else answers: \
-                 `localdns node down` takes them away\n"
+                "no rules added: {why}; {there} of {all} remain from before, which keep queries from any other server: `localdns node down` removes them\n"
             ),
             Err(error) => {
-                format!("no rules are put there: {why}; whether some stand nobody knows: {error}\n")
+                format!("no rules added: {why}; whether some remain is not known: {error}\n")
             }
         });
     }
     let put = set.put(&addresses)?;
-    Ok(format!("{put} rules are put there, the others were\n"))
+    Ok(format!("{put} rules added, the others exist already\n"))
 }
 
 /// Whether the rules are there.

@@ -128,7 +128,7 @@ impl Keeper {
         let thread = std::thread::Builder::new().name("lease".to_owned());
         let thread = thread.spawn(move || runtime.block_on(worker.run()))?;
         let hearing = commands::hear(tell.clone()).inspect_err(|error| {
-            let note = "node: `localdns node down` cannot tell this server to let go; stop it before";
+            let note = "node: `localdns node down` cannot reach this server; stop it first";
             running.logger.warning(None, &format!("{note}: {error}"));
         });
         Ok(Self { tell, thread, state, at_stop, _hearing: hearing.ok() })
@@ -244,7 +244,7 @@ impl LeaseThread {
         // The leases come first: without their table the rules may lead the probes below to another machine.
         if let Err(error) = self.open_leases(&listeners) {
             notes.push(format!(
-                "there are neither leases nor rules, and clients are dark when this server dies: {error}"
+                "there are neither leases nor rules: clients get no answer once this server dies: {error}"
             ));
         }
         notes.extend(self.clear_tables());
@@ -261,7 +261,7 @@ impl LeaseThread {
         // The leases are renewed before the rules are put: putting them removes what an earlier process planned for its
         // restart.
         if let Err(error) = self.renew(running, &good, &listeners) {
-            notes.push(format!("leases cannot be renewed: {error}"));
+            notes.push(format!("cannot renew leases: {error}"));
             // What was given up is made again at once; where that fails, the next round says why.
             let _ = self.open_leases(&listeners);
         }
@@ -273,7 +273,7 @@ impl LeaseThread {
             && let Err(error) = self.keep(&listeners, &failover.clients).await
         {
             self.state.count_rules(&error);
-            notes.push(format!("the rules cannot be put in place, and {error}"));
+            notes.push(format!("cannot add the rules: {error}"));
         }
         // Where the rules have just come, the next round sees whether they bring those here.
         let led_away = self.led_away(&listeners, &silent, !had_rules && self.put.is_some());
@@ -289,7 +289,7 @@ impl LeaseThread {
         let here = listeners.iter().filter(|one| !led_away.contains(&one.address)).cloned();
         let ended = all_answer && self.put.is_some() && self.host.goes_on(&here.collect::<Vec<_>>()).await;
         if let State::Failed(why) = self.host.state() {
-            notes.push(format!("this machine's own lookups do not come here: {why}"));
+            notes.push(format!("host lookups are not sent to this server: {why}"));
         }
         notes.extend(self.host.wrong().cloned());
         // What the kernel or networkd refuses is logged, but does not hold up READY.
@@ -324,7 +324,7 @@ impl LeaseThread {
                 logger.warning(
                     None,
                     &format!(
-                        "node: {wrong}: {} as before",
+                        "node: {wrong}: unchanged, {}",
                         upstream_discovery::told(self.discovery.upstreams())
                     ),
                 );
@@ -335,7 +335,7 @@ impl LeaseThread {
                 logger.warning(
                     None,
                     &format!(
-                        "node: {wrong}: {}, as {} has them",
+                        "node: {wrong}: {}, from {}",
                         upstream_discovery::told(self.discovery.upstreams()),
                         upstream_discovery::KEPT
                     ),
@@ -428,7 +428,7 @@ impl LeaseThread {
                 }
                 Some(_) if !state.held => {
                     state.held = true;
-                    running.logger.info(None, &format!("node: queries to {ip} come here"));
+                    running.logger.info(None, &format!("node: queries to {ip} are answered here"));
                 }
                 _ => {}
             }
@@ -448,7 +448,7 @@ impl LeaseThread {
             && let Some(running) = self.running.upgrade()
         {
             let mend = "`localdns node down` tries again";
-            running.logger.warning(None, &format!("node: rules of iptables are left: {error}; {mend}"));
+            running.logger.warning(None, &format!("node: iptables rules remain: {error}; {mend}"));
         }
         if let Some(leases) = self.leases.take() {
             // Where the kernel refuses, the leases time out.
@@ -461,7 +461,10 @@ impl LeaseThread {
         if let Some(running) = self.running.upgrade() {
             for error in failed {
                 let mend = "`localdns node down` tries again";
-                running.logger.warning(None, &format!("node: this machine still asks us: {error}; {mend}"));
+                running.logger.warning(
+                    None,
+                    &format!("node: host lookups are still sent to this server: {error}; {mend}"),
+                );
             }
         }
     }

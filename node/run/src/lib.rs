@@ -155,16 +155,14 @@ fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listene
             continue;
         }
         if ip.is_unspecified() || ip.is_loopback() {
-            notes.push(format!(
-                "{ip} is no address that rules can be about; `bind` names those that clients ask"
-            ));
+            notes.push(format!("{ip} cannot have rules; have `bind` name the addresses that clients query"));
             continue;
         }
         let has_acl = plan.served.route.zones().any(|zone| zone.block.directives.contains(&"acl"));
         let fails_closed = has_acl && settings.acl_fails_closed;
         if has_acl && !fails_closed && settings.rules.has_leases() {
             notes.push(format!(
-                "{ip} has `acl`, which nothing enforces while no server answers here: clients that it refuses are answered by the way out then; have every client refused instead with -failover-acl closed"
+                "{ip} has `acl`, which does not apply while no server is running: clients that it refuses fail over, too; to refuse every client then, set -failover-acl closed"
             ));
         }
         let given = settings.way_out.filter(|target| target.is_ipv4() == ip.is_ipv4());
@@ -172,10 +170,10 @@ fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listene
         if way_out.is_none() && is_link_local(ip) && !fails_closed {
             notes.push(match forwards_root(plan).is_some() {
                 true => format!(
-                    "{ip}{NO_WAY_OUT}: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
+                    "{ip}{NO_WAY_OUT}: its `forward .` has no plain DNS upstream of its family at port {DNS_PORT}, other than link-local (fe80::)"
                 ),
                 false => format!(
-                    "{ip}{NO_WAY_OUT}: it has no `forward .`; give its block of `.` one, or its clients get no answer while this server is down"
+                    "{ip}{NO_WAY_OUT}: it has no `forward .`; add one to its block for `.`, or its clients get no answer while no server is running"
                 ),
             });
         }
@@ -189,9 +187,9 @@ fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listene
 }
 
 /// How the note of an address begins, behind it, that no `forward .` gives a way out.
-const NO_WAY_OUT: &str = " has no way out";
+const NO_WAY_OUT: &str = " has no fallback";
 /// What is wrong where there are no [`listeners`].
-const NO_ADDRESS: &str = "no server block is at port 53 of an address that rules can be about; have `bind` name those that clients ask";
+const NO_ADDRESS: &str = "no server block listens on port 53 of an address that can have rules; have `bind` name the addresses that clients query";
 
 /// Refuses addresses that no pod can ask. Those that an interface has besides are served, without rules.
 ///
@@ -203,7 +201,8 @@ pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
     match binds.flat_map(BindSpec::targets).find(|word| is_refused(&word.text)) {
         None => Ok(()),
         Some(word) => {
-            let rule = "an fe80:: address cannot be reached from pods, which are on other links; take one of fd00::/8";
+            let rule =
+                "pods cannot reach an fe80:: address, since they are on other links; use one of fd00::/8";
             Err(Box::new(Located::new(&word.at, SetupError::Order { plugin: "bind", rule })))
         }
     }

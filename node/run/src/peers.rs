@@ -30,8 +30,8 @@ pub(super) fn all() -> Servers {
     for pid in silent {
         let hangs = unproven.iter().position(|one| one.running.pid == pid && one.doubt == Doubt::Silent);
         let why = match hangs.map(|at| unproven.swap_remove(at)) {
-            Some(_) => "does not say how it is: it has not answered within 1 s; if it hangs, restart it",
-            None => "has leases and takes no commands; ask again, and if it hangs, restart it",
+            Some(_) => "does not report its status: it has not answered within 1 s; if it hangs, restart it",
+            None => "has leases but accepts no commands; try again, and if it hangs, restart it",
         };
         said.push(Err(format!("process {pid} {why}")));
     }
@@ -54,27 +54,32 @@ pub(super) fn notes(unproven: &[Unproven], unasked: usize) -> Vec<String> {
     notes.truncate(NOTES);
     if more > 0 {
         notes.push(format!(
-            "{more} more processes listen as a server does, and have not proven that they are one"
+            "{more} more processes listen on a server's control socket, and have not proven to be servers"
         ));
     }
     if unasked > 0 {
         notes.push(format!(
-            "{unasked} more sockets are called as a server's is: more than are asked of one process or user"
+            "{unasked} more sockets are named like a server's control socket: more than are queried of one process or user"
         ));
     }
     notes
 }
 
 fn note(unproven: &Unproven) -> String {
-    let none = "has not proven that it has CAP_NET_ADMIN: it is a server that can keep no rules, or none";
+    let none =
+        "has not proven that it has CAP_NET_ADMIN: it is a server without that capability, or no server";
     let why = match &unproven.doubt {
         Doubt::Silent => "has not answered within 1 s: it hangs, or is no server".to_owned(),
         Doubt::NotShown(None) => none.to_owned(),
         Doubt::NotShown(Some(said)) => format!("{none} ({said})"),
-        Doubt::NotSeen(error) => format!("whether it is one cannot be seen: {error}"),
+        Doubt::NotSeen(error) => format!("whether it is a server cannot be checked: {error}"),
     };
     // What stands behind a semicolon would mend it.
-    format!("process {} listens as a server does, and {}", unproven.pid(), why.replace("; ", ", "))
+    format!(
+        "process {} listens on a server's control socket, and {}",
+        unproven.pid(),
+        why.replace("; ", ", ")
+    )
 }
 
 /// What servers say of themselves, all asked at once; its objects are ours, and of their version.
@@ -85,13 +90,16 @@ pub(super) fn ask(servers: &[Running]) -> Vec<Result<Value, String>> {
 
 fn read(server: &Running, answer: io::Result<String>) -> Result<Value, String> {
     let unheard = |error: &dyn std::fmt::Display| {
-        format!("process {} does not say how it is: {error}; if it hangs, restart it", server.pid)
+        format!("process {} does not report its status: {error}; if it hangs, restart it", server.pid)
     };
     let said = answer.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => unheard(&in_words(&error, PATIENCE)),
         // It hangs up on users that it does not trust.
         _ if !rustix::process::geteuid().is_root() => {
-            format!("process {} tells root alone how it is, or who runs it; ask as one of them", server.pid)
+            format!(
+                "process {} reports its status only to root and to its own user; run this as one of them",
+                server.pid
+            )
         }
         _ => unheard(&error),
     })?;
@@ -141,7 +149,7 @@ pub(super) fn answer(addresses: &[IpAddr]) -> Result<(), String> {
 
 fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Result<(), String> {
     if servers.is_empty() {
-        return Err("no server runs".to_owned());
+        return Err("no server is running".to_owned());
     }
     for address in addresses {
         let ip = address.to_string();
@@ -153,9 +161,8 @@ fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Resul
         }
         let silent = said.iter().find_map(|one| one["probe_error"].as_str()).map(str::to_owned);
         let unheard = || servers.iter().find_map(|said| said.as_ref().err().cloned());
-        let why = silent
-            .or_else(unheard)
-            .unwrap_or_else(|| "no server of ours has answered a probe there".to_owned());
+        let why =
+            silent.or_else(unheard).unwrap_or_else(|| "no localdns has answered a probe there".to_owned());
         return Err(format!("{ip} does not answer: {why}"));
     }
     Ok(())
@@ -209,9 +216,9 @@ mod tests {
         let silent = json!({ "address": "192.0.2.1", "probed_ms_ago": 9, "probe_error": "silence" });
         let new = json!({ "address": "192.0.2.1", "probed_ms_ago": null, "probe_error": null });
         let of = |addresses: &[&Value]| Ok(json!({ "addresses": addresses }));
-        let elsewhere = "192.0.2.1 does not answer: no server of ours has answered a probe there";
+        let elsewhere = "192.0.2.1 does not answer: no localdns has answered a probe there";
         for (servers, expected) in [
-            (vec![], Err("no server runs")),
+            (vec![], Err("no server is running")),
             (vec![of(&[&answered])], Ok(())),
             (vec![of(&[&silent]), of(&[&answered])], Ok(())),
             (vec![of(&[&silent])], Err("192.0.2.1 does not answer: silence")),

@@ -87,7 +87,7 @@ impl Report {
     /// As [`Self::of`], where no Corefile is named: of what servers say of themselves; nothing where there is none.
     pub fn unnamed(settings: &Settings) -> Option<Self> {
         let servers = told_by::all();
-        let note = "there is no ./Corefile, and -conf names none: addresses are those that the server says";
+        let note = "there is no ./Corefile and no -conf: addresses are those of the running server";
         let listeners = served(&servers.said);
         (!servers.said.is_empty()).then(|| Self::about(listeners, vec![note.to_owned()], servers, settings))
     }
@@ -102,7 +102,7 @@ impl Report {
         notes.extend(of_others);
         let kept = set_of(&servers).unwrap_or(settings.rules);
         if kept != settings.rules {
-            notes.push(format!("the server keeps other rules than were asked about: -rules {}", kept.name()));
+            notes.push(format!("the running server has other rules: -rules {}", kept.name()));
         }
         // Without the flag those are meant that are kept.
         let set = if settings.rules == RuleSet::Nft { kept } else { settings.rules };
@@ -114,7 +114,7 @@ impl Report {
         }
         notes.extend(HostResolver::untold().iter().map(|path| {
             let path = path.display();
-            format!("this machine may still ask us: {path} is gone, and who read it was not told; `localdns node down` tells it")
+            format!("host lookups may still be sent to this server: {path} is gone, but its reader was not reloaded; run `localdns node down`")
         }));
         notes.extend(HostResolver::unkept().map(|error| error.to_string()));
         let (obstacles, unseen_filters) =
@@ -223,7 +223,7 @@ impl Report {
         }
         lines.extend(self.failover.iter().map(|one| Line::fact("failover", format!("for {}", one.text()))));
         if let Some(error) = self.corefile.as_deref().map(first_line) {
-            let mend = "mend what it names; the server serves the one before";
+            let mend = "fix it; the server serves the previous one";
             lines.push(Line::wrong("corefile", error, mend));
         }
         for said in &self.servers {
@@ -233,7 +233,10 @@ impl Report {
             }
         }
         for path in &self.host_resolver {
-            lines.push(Line::fact("lookups", format!("of this machine come here, by {}", path.display())));
+            lines.push(Line::fact(
+                "lookups",
+                format!("of this host are sent to this server, by {}", path.display()),
+            ));
         }
         lines.extend(lookups_gone(&self.servers, &self.host_resolver));
         match &self.obstacles {
@@ -247,13 +250,13 @@ impl Report {
 
     fn of_rules(&self) -> Line {
         match &self.rules {
-            Ok(true) if self.set == RuleSet::None => Line::fact("rules", "none, as asked for"),
+            Ok(true) if self.set == RuleSet::None => Line::fact("rules", "none, as configured"),
             Ok(true) => Line::fact("rules", "in place"),
             Ok(false) if !self.set.has_leases() => {
-                Line::wrong("rules", "not all", "`node run` puts them there once it answers")
+                Line::wrong("rules", "incomplete", "`node run` adds them once it answers")
             }
             Ok(false) => {
-                let mend = "`localdns node up` puts them there, `node run` does once it answers";
+                let mend = "run `localdns node up`, or start `node run`, which adds them once it answers";
                 Line::wrong("rules", "none", mend)
             }
             Err(error) => Line::error("rules", error),
@@ -264,13 +267,13 @@ impl Report {
         match self.holders.as_slice() {
             [] if !self.set.has_leases() => {
                 let what =
-                    "none with these rules: when the server dies its clients are dark until it is back";
-                Line::wrong("leases", what, "`-rules nft` has them")
+                    "none with these rules: clients get no answer from the server's death until its restart";
+                Line::wrong("leases", what, "set -rules nft")
             }
             [] if self.rules == Ok(true) => {
-                Line::wrong("leases", "nobody has one: queries go the way out", "start the server")
+                Line::wrong("leases", "none held: queries go to the fallback", "start the server")
             }
-            [] => Line::wrong("leases", "nobody has one", "the rules come first"),
+            [] => Line::wrong("leases", "none held", "add the rules first"),
             pids => {
                 let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
                 Line::fact("leases", format!("process {}", pids.join(", ")))
@@ -284,13 +287,13 @@ impl Report {
         let way_out = match address.way_out {
             _ if !self.set.has_leases() => String::new(),
             _ if address.fails_closed => ", fails closed".to_owned(),
-            Some(way_out) => format!(", way out {way_out}"),
-            None => ", no way out of its own".to_owned(),
+            Some(way_out) => format!(", fallback {way_out}"),
+            None => ", no fallback".to_owned(),
         };
         let answers = if address.answers { "answers" } else { "does not answer" };
         let what = format!("{}  {link}{way_out}, {answers}", address.ip);
         match (&address.link, address.answers) {
-            (None, _) => Line::wrong("address", what, "`localdns node up` adds it"),
+            (None, _) => Line::wrong("address", what, "run `localdns node up`"),
             (Some(_), false) if self.servers.is_empty() => Line::wrong("address", what, "start the server"),
             // The line of the server says why.
             (Some(_), false) => Line::error("address", &what),
@@ -301,11 +304,11 @@ impl Report {
 
 fn of_obstacle(Obstacle { chain, way, ends_in_drop, mend }: &Obstacle) -> Line {
     let by_rule = match ends_in_drop {
-        true => ", by its last rule, behind which an appended one has no effect",
+        true => ", by its last rule, after which an appended one has no effect",
         false => "",
     };
-    let what = format!("{chain} drops what its rules do not accept{by_rule}, on the way {way}");
-    Line::error("firewall", &format!("{what}; if ours is none of them: {mend}"))
+    let what = format!("{chain} drops packets that its rules do not accept{by_rule}, on the path {way}");
+    Line::error("firewall", &format!("{what}; unless a rule accepts these queries, run: {mend}"))
 }
 
 /// A server and what is looked at beside it tell of the same, and so do two servers.

@@ -215,7 +215,7 @@ fn is_of_others(error: &std::io::Error) -> bool {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("somebody else answers")]
+#[error("another process answers")]
 struct OfOthers;
 
 pub fn query(name: &Name) -> Vec<u8> {
@@ -231,7 +231,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 /// How the reason ends where somebody else answers.
-pub const SOMEBODY_ELSE: &str = ": somebody else does";
+pub const SOMEBODY_ELSE: &str = ": another process answers";
 /// Where a header counts them.
 const ANSWERS: std::ops::Range<usize> = 6..8;
 /// TXT, CH, TTL 0, three octets, of which two are a text.

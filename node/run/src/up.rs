@@ -115,29 +115,29 @@ fn rules(listeners: &[Listener], settings: &Settings, no_list: Option<&str>) -> 
     let mut told = String::new();
     match node::remove_iptables_rules() {
         Ok(0) => {}
-        Ok(rules) => told += &format!("{rules} rules in the tables of iptables are gone\n"),
-        Err(error) => told += &format!("rules of iptables may be left (iptables-save): {error}\n"),
+        Ok(rules) => told += &format!("removed {rules} iptables rules\n"),
+        Err(error) => told += &format!("iptables rules may remain (see iptables-save): {error}\n"),
     }
     let mut rules = Rules::open().map_err(text)?;
     if let (Some(pid), true) = (rules.holders().map_err(text)?.first(), rules.are_there().map_err(text)?) {
-        return Ok(whole(
-            told + &format!("the rules are those of the server of process {pid}, which keeps them\n"),
-        ));
+        return Ok(whole(told + &format!("the rules are maintained by the server of process {pid}\n")));
     }
     let failover = Failover::now(&settings.failover_clients);
     rules.put(listeners, &failover.clients).map_err(text)?;
     for Listener { address, way_out, fails_closed } in listeners {
         told += &match way_out {
-            _ if *fails_closed => format!("{address} refuses every client while no server answers here\n"),
-            Some(way_out) => format!("{address} goes to {} while nobody answers here\n", way_out.target),
-            None => format!("{address} goes where others send it while nobody answers here\n"),
+            _ if *fails_closed => format!("queries to {address} are refused while no server is running\n"),
+            Some(way_out) => {
+                format!("queries to {address} go to {} while no server is running\n", way_out.target)
+            }
+            None => format!("queries to {address} have no fallback of localdns while no server is running\n"),
         };
     }
     told.extend(failover.notes().into_iter().map(|note| note + "\n"));
     let no_list = no_list.filter(|_| listeners.iter().any(wants_list));
     if let Some(why) = no_list {
         told += &format!(
-            "{why}: until `localdns node up` finds some, {WIRE_SERVER} itself is meant, which answers in Azure alone\n"
+            "{why}: {WIRE_SERVER} itself is the fallback, which answers in Azure only; run `localdns node up` again once there are some\n"
         );
     }
     Ok(Up { told, is_whole: no_list.is_none() })
@@ -153,19 +153,19 @@ fn wants_list(listener: &Listener) -> bool {
 
 fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
     let Some(server) = node::host_resolver_task::server(listeners) else { return String::new() };
-    let not = "this machine's own lookups do not come here";
+    let not = "host lookups are not sent to this server";
     if let Err(why) = peers::answer(&[server]) {
         // A drop-in that a killed server left brings them here all the same.
         return match HostResolver::stands().first() {
             Some(left) => {
-                format!("this machine's own lookups come here by {}, although {why}\n", left.display())
+                format!("host lookups are sent to this server, by {}, although {why}\n", left.display())
             }
             None => format!("{not}: {why}\n"),
         };
     }
     let upstreams = || upstream_discovery::text_of(&settings.upstreams);
     match settings.host_resolver.put(server, &upstreams, &AtomicBool::new(true)) {
-        Ok(Some(path)) => format!("this machine's own lookups come to {server}, by {}\n", path.display()),
+        Ok(Some(path)) => format!("host lookups are sent to {server}, by {}\n", path.display()),
         Ok(None) => String::new(),
         Err(error) => format!("{not}: {error}\n"),
     }

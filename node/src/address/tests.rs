@@ -179,13 +179,11 @@ async fn without_permission_the_error_says_what_to_type() {
     let rows = [
         (
             "169.254.10.10",
-            "no permission to add 169.254.10.10 (CAP_NET_ADMIN); run: ip link add localdns type dummy && \
-                 ip addr add 169.254.10.10/32 dev localdns scope host && ip link set localdns up",
+            "not permitted to add 169.254.10.10 (CAP_NET_ADMIN); run: ip link add localdns type dummy && ip addr add 169.254.10.10/32 dev localdns scope host && ip link set localdns up",
         ),
         (
             "fe80::a:a",
-            "no permission to add fe80::a:a (CAP_NET_ADMIN); run: ip link add localdns type dummy && \
-                 ip addr add fe80::a:a/128 dev localdns nodad && ip link set localdns up",
+            "not permitted to add fe80::a:a (CAP_NET_ADMIN); run: ip link add localdns type dummy && ip addr add fe80::a:a/128 dev localdns nodad && ip link set localdns up",
         ),
     ];
     for (ip, message) in rows {

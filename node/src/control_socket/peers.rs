@@ -233,12 +233,14 @@ impl Running {
         let mut is_busy = false;
         loop {
             let answer = match timeout_at(until, self.ask(word, until)).await {
-                Err(_) if is_busy => return Err(io::Error::other("too many others ask it; ask again")),
+                Err(_) if is_busy => {
+                    return Err(io::Error::other("too many commands wait for it; try again"));
+                }
                 answer => answer??,
             };
             is_busy = answer == BUSY;
             match answer.as_str() {
-                "" => return Err(io::Error::other("it hung up")),
+                "" => return Err(io::Error::other("it closed the connection")),
                 BUSY => sleep(ROOM).await,
                 _ => return Ok(answer),
             }
@@ -378,7 +380,7 @@ mod tests {
         let (running, orders, _hearing) = serve();
         thread::spawn(move || orders.iter().for_each(|order| order.put_off()));
         let error = running.tell("status", Duration::from_millis(300)).expect_err("it is busy");
-        assert_eq!(error.to_string(), "too many others ask it; ask again");
+        assert_eq!(error.to_string(), "too many commands wait for it; try again");
     }
 
     #[test]

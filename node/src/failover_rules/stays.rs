@@ -26,8 +26,8 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
         let ours = listeners.iter().map(|listener| listener.address).filter(|ip| Family::of(*ip) == family);
         let ours = ours.map(octets).collect();
         let set = |name, flags, elements| Set { name, key: family.key(), flags, elements };
-        batch.add_set(TABLE, &set(SetOf::Ours.name(family), SetFlags::empty(), ours));
-        batch.add_set(TABLE, &set(SetOf::Planned.name(family), SetFlags::Timeout, Vec::new()));
+        batch.add_set(TABLE, &set(SetOf::Listeners.name(family), SetFlags::empty(), ours));
+        batch.add_set(TABLE, &set(SetOf::Handover.name(family), SetFlags::Timeout, Vec::new()));
     }
     for chain in &CHAINS {
         batch.add_chain(TABLE, chain);
@@ -37,30 +37,30 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
     rule("prerouting", vec![untracked(), accept()]);
     rule("prerouting", vec![from_this_machine(), accept()]);
     for family in Family::BOTH {
-        let planned = address_in(End::Destination, family, SetOf::Planned.name(family));
+        let planned = address_in(End::Destination, family, SetOf::Handover.name(family));
         let mut asked = vec![planned, dns(End::Destination), destination_is_ours()];
         asked.extend(by_socket.then(has_socket));
         rule("prerouting", [&asked[..], &[notrack(), accept()]].concat());
     }
     for family in Family::BOTH {
-        let ours = address_in(End::Destination, family, SetOf::Ours.name(family));
+        let ours = address_in(End::Destination, family, SetOf::Listeners.name(family));
         rule("prerouting", vec![ours, dns(End::Destination), jump(CLIENTS)]);
     }
     rule("output", vec![untracked(), accept()]);
     for family in Family::BOTH {
         // Our answers never make an entry, lease or not: a late one would, the wrong way round.
-        let ours = address_in(End::Source, family, SetOf::Ours.name(family));
+        let ours = address_in(End::Source, family, SetOf::Listeners.name(family));
         rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
     }
     for family in Family::BOTH {
-        let planned = address_in(End::Destination, family, SetOf::Planned.name(family));
+        let planned = address_in(End::Destination, family, SetOf::Handover.name(family));
         rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
     }
-    rule("output", vec![dns(End::Destination), jump(AWAY)]);
+    rule("output", vec![dns(End::Destination), jump(FAILOVER)]);
     for listener in listeners.iter().filter(|listener| listener.fails_closed) {
         // Untracked, a service's address is not translated: the query arrives at a closed port of this machine.
-        rule(AWAY, vec![address_is(End::Destination, listener.address), notrack(), accept()]);
-        rule(CLIENTS, vec![address_is(End::Destination, listener.address), jump(AWAY)]);
+        rule(FAILOVER, vec![address_is(End::Destination, listener.address), notrack(), accept()]);
+        rule(CLIENTS, vec![address_is(End::Destination, listener.address), jump(FAILOVER)]);
     }
     // Other clients' queries keep their destination, a closed port of this machine.
     for client in failed_over(clients) {
@@ -76,19 +76,19 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
         if let Some(way_out) = &listener.way_out {
             away.push(set_address(End::Destination, way_out.target));
             let back = set_address(End::Source, listener.address);
-            rule("answer", vec![family_is(family), is_of_listener.clone(), back]);
+            rule("replies", vec![family_is(family), is_of_listener.clone(), back]);
         }
         away.push(accept());
-        rule(AWAY, away);
+        rule(FAILOVER, away);
         // The machine's own query has the listener's address as its source.
-        let ours = address_in(End::Source, family, SetOf::Ours.name(family));
-        rule("natpost", vec![is_of_listener.clone(), ours, masquerade()]);
+        let ours = address_in(End::Source, family, SetOf::Listeners.name(family));
+        rule("nat_postrouting", vec![is_of_listener.clone(), ours, masquerade()]);
         if listener.way_out.as_ref().is_some_and(|way_out| way_out.masquerade) {
-            rule("natpost", vec![is_of_listener, not_translated(), masquerade()]);
+            rule("nat_postrouting", vec![is_of_listener, not_translated(), masquerade()]);
         }
     }
     for chain in ["postrouting", "input"] {
-        rule(chain, vec![is_reply(), dns(End::Source), jump("answer")]);
+        rule(chain, vec![is_reply(), dns(End::Source), jump("replies")]);
     }
     batch
 }
@@ -98,11 +98,11 @@ fn failed_over(clients: &Clients) -> Vec<Vec<Vec<Statement>>> {
     // Cilium routes to all pods of the node by its own link, and they arrive by others.
     let sources = [source_is_behind_its_link(), source_is_behind(CILIUM_LINK)];
     let picked = |client: &[Vec<Statement>]| {
-        let rule = |source: &Vec<Statement>| [client, &[source.clone(), jump(AWAY)]].concat();
+        let rule = |source: &Vec<Statement>| [client, &[source.clone(), jump(FAILOVER)]].concat();
         sources.iter().map(rule).collect::<Vec<_>>()
     };
     match clients {
-        Clients::All => vec![vec![jump(AWAY)]],
+        Clients::All => vec![vec![jump(FAILOVER)]],
         Clients::In(networks) => networks.iter().flat_map(|network| picked(&[source_in(*network)])).collect(),
         Clients::NotFrom(links) => {
             let refused = links.iter().map(|link| vec![from_link(link), accept()]);
@@ -113,7 +113,7 @@ fn failed_over(clients: &Clients) -> Vec<Vec<Vec<Statement>>> {
 
 /// Those of the rules that are there.
 pub(super) fn turns_of(there: &Contents) -> Turns {
-    there.loaded(AWAY).into_iter().map(|(address, zone)| (address, zone % TURNS)).collect()
+    there.loaded(FAILOVER).into_iter().map(|(address, zone)| (address, zone % TURNS)).collect()
 }
 
 /// Each listener with conntrack zones of its own, one for each of the [`TURNS`], and this the first of them: the same each time,
@@ -134,12 +134,12 @@ fn with_zones<'l>(listeners: impl Iterator<Item = &'l Listener>) -> Vec<(&'l Lis
 
 pub(super) const CHAINS: [Chain; 8] = [
     Chain { name: CLIENTS, hook: None },
-    Chain { name: AWAY, hook: None },
-    Chain { name: "answer", hook: None },
+    Chain { name: FAILOVER, hook: None },
+    Chain { name: "replies", hook: None },
     Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
     // Of type `route`: after a change of the destination the packet is routed again.
     Chain { name: "output", hook: Some(("route", LocalOut, RAW)) },
-    Chain { name: "natpost", hook: Some(("nat", PostRouting, SRCNAT - 1)) },
+    Chain { name: "nat_postrouting", hook: Some(("nat", PostRouting, SRCNAT - 1)) },
     Chain { name: "postrouting", hook: Some(("filter", PostRouting, LAST)) },
     Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
 ];
@@ -149,9 +149,9 @@ const CLIENTS: &str = "clients";
 /// Cilium's link to this node's pods, unless it has a route for each of them.
 const CILIUM_LINK: &str = "cilium_host";
 /// The chain of queries that nobody takes.
-pub(super) const AWAY: &str = "away";
+pub(super) const FAILOVER: &str = "failover";
 /// The sets of the table that stays which have what was put there, and nothing else.
-pub(super) const SETS: [&str; 3] = [TRANSPORTS, "ours4", "ours6"];
+pub(super) const SETS: [&str; 3] = [TRANSPORTS, "listeners4", "listeners6"];
 /// Our conntrack zones, of 65,535: from this one on, a multiple of [`TURNS`], for so many listeners.
 const FIRST_ZONE: u16 = 21_504;
 const LISTENERS: u16 = 512;

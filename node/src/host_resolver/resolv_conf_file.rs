@@ -209,7 +209,7 @@ fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-const TURNED: &str = "# turned by localdns to";
+const TURNED: &str = "# replaced by localdns with";
 const KEPT: &str = "/run/localdns/resolv.conf";
 const LASTING: &str = "/etc/localdns/resolv.conf";
 /// More than a resolv.conf has.

@@ -133,11 +133,10 @@ fn ours(family: Family) -> io::Result<Vec<Rule>> {
 fn unread(error: &io::Error, family: Family, is_legacy: bool) -> io::Error {
     let why = match (error.kind(), is_legacy) {
         (io::ErrorKind::NotFound, true) => format!(
-            "{error}: there are tables of iptables-legacy, and without that program nobody knows what is in them; install it, \
-             or see that there are no rules of ours"
+            "{error}: iptables-legacy has tables, which only that program can read; install it, or check that they have no rules of localdns"
         ),
         (io::ErrorKind::NotFound, false) => {
-            format!("{error}; install {}, which takes them away", program(family))
+            format!("{error}; install {} to remove them", program(family))
         }
         _ => return mended(io::Error::new(error.kind(), error.to_string())),
     };
@@ -226,8 +225,7 @@ fn mended(error: io::Error) -> io::Error {
     let mend = match error.kind() {
         io::ErrorKind::NotFound => "install iptables, or use `-rules nft`",
         _ if error.to_string().contains("you must be root") => {
-            "iptables-legacy needs CAP_NET_RAW besides CAP_NET_ADMIN, which localdns-node.service has not: add it to \
-             CapabilityBoundingSet and AmbientCapabilities, or use `-rules nft`"
+            "iptables-legacy needs CAP_NET_RAW besides CAP_NET_ADMIN, which localdns-node.service lacks: add it to CapabilityBoundingSet and AmbientCapabilities, or use `-rules nft`"
         }
         _ => return error,
     };

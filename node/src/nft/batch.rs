@@ -257,7 +257,7 @@ impl Socket {
         self.send_whole(&bytes).map_err(|error| refused("send a transaction", error))?;
         // The kernel handles a transaction inside `send`, so all its replies are in the socket's queue already.
         loop {
-            let bytes = self.receive().map_err(|error| refused("hear of a transaction", error))?;
+            let bytes = self.receive().map_err(|error| refused("read the result of a transaction", error))?;
             for message in parts(&bytes) {
                 let NetlinkPayload::Error(told) = message.payload else { continue };
                 let number = message.header.sequence_number;
@@ -446,7 +446,7 @@ static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
 /// Nothing came within [`PATIENCE`].
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel said nothing within 2 s")]
+#[error("no reply from the kernel within 2 s")]
 struct Mute;
 
 const PATIENCE: TimeVal = TimeVal::new(2, 0);
@@ -466,6 +466,6 @@ mod tests {
         setsockopt(&socket.socket, ReceiveTimeout, &TimeVal::new(0, 1000)).expect("it can be set");
         let error = socket.receive().expect_err("nothing was asked");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(error.to_string(), "the kernel said nothing within 2 s");
+        assert_eq!(error.to_string(), "no reply from the kernel within 2 s");
     }
 }

@@ -19,7 +19,7 @@ use std::io;
 pub enum NftError {
     /// No CAP_NET_ADMIN, or a table of this name that another process owns.
     #[error(
-        "{action}: no permission: it takes CAP_NET_ADMIN, and no table of this name that another process owns"
+        "{action}: not permitted: CAP_NET_ADMIN is missing, or another process owns a table of this name"
     )]
     NotPermitted {
         /// What we were doing, such as `add table localdns`.
@@ -27,8 +27,7 @@ pub enum NftError {
     },
     /// The kernel has no nftables, or lacks a part of it that the rules need.
     #[error(
-        "this kernel has no nftables, or not all that the rules need ({action}): {source}; have it load nf_tables, or choose \
-         other -rules"
+        "this kernel lacks nftables, or a part that the rules need ({action}): {source}; load the module nf_tables, or set other -rules"
     )]
     NotSupported {
         /// What we were doing, such as `add rule prerouting`.
@@ -37,7 +36,7 @@ pub enum NftError {
         source: io::Error,
     },
     /// A table of ours is not as it was put there, or gone.
-    #[error("table inet {table} is not as it was put there: somebody has changed it")]
+    #[error("table inet {table} was changed by another process")]
     Changed {
         /// Its name.
         table: String,

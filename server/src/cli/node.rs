@@ -14,25 +14,25 @@ use node_run::{Annotation, AtStop, FailoverClients, RuleSet, Settings};
 
 pub(super) fn command() -> Command {
     Command::new("node")
-        .about("Serve a node's DNS, and see to it that it does not go dark when this server dies")
+        .about("Serve a node's DNS, and fail over to an upstream while no server is running")
         .subcommand_required(true)
         .args_override_self(true)
         .subcommand(with_names(run()).about(
-            "Serve; once every address has answered, put the rules in place and keep queries here by leases",
+            "Serve; once every address has answered, add the failover rules and hold leases",
         ))
         .subcommand(with_names(settings(shared(Command::new("up")))).about(
-            "Put the Corefile's addresses and the rules there that send its clients to an upstream while nobody serves",
+            "Add the Corefile's addresses and the failover rules, which send queries to an upstream while no server is running",
         ))
         .subcommand(Command::new("down").about(
-            "Take everything away: addresses, rules, this machine's own lookups, and what AKS's script left",
+            "Remove the addresses, the rules, the host-resolver setting, and leftovers of AKS's script",
         ))
         .subcommand(Command::new("stopped").about(
-            "For ExecStopPost: give this machine its own lookups back where the unit is stopped, not before a start",
+            "For ExecStopPost: restore the host's resolver when the unit stops, unless a start follows",
         ))
         .subcommand(annotate())
         .subcommand(
             with_names(settings(shared(Command::new("status"))).arg(flag("json", "Print one JSON object")))
-                .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1"),
+                .about("Show addresses, rules, leases and problems: exit code 0 if there are none, else 1"),
         )
 }
 
@@ -42,8 +42,8 @@ fn run() -> Command {
 
 fn annotate() -> Command {
     Command::new("annotate")
-        .about("Tell the cluster, by AKS's annotation of this node, whether names are answered from a hosts file")
-        .arg(file("kubeconfig", "Where the API is, and who asks it").default_value(Annotation::KUBECONFIG))
+        .about("Set AKS's annotation of this node: whether names are answered from a hosts file")
+        .arg(file("kubeconfig", "Kubeconfig with the API's address and credentials").default_value(Annotation::KUBECONFIG))
         .arg(
             Arg::new("node")
                 .long("node")
@@ -56,7 +56,7 @@ fn annotate() -> Command {
                 .value_name("DURATION")
                 .default_value("3m")
                 .value_parser(|text: &str| corefile::go::parse_duration(text).map_err(|error| error.to_string()))
-                .help("How long to try again, every 3 s: at boot neither the server nor kubelet's account need be there yet"),
+                .help("How long to retry, every 3 s: at boot neither the server nor kubelet's credentials may exist yet"),
         )
 }
 
@@ -66,7 +66,7 @@ fn exporter() -> Arg {
         .value_name("ADDRESS:PORT")
         .default_value(":9353")
         .value_parser(exporter_address)
-        .help("Where /metrics has what production's exporter tells, and nothing else; off: nowhere")
+        .help("Address of /metrics with the metrics of production's exporter only; off: none")
 }
 
 /// The variable of the environment that stands for a flag of `node run`, `up` and `status`.
@@ -118,7 +118,7 @@ pub(super) fn is_typed(words: &[OsString], flag: &str) -> bool {
 pub(super) fn settings(command: Command) -> Command {
     command
         .arg(
-            file("upstreams", "resolv.conf of the node's network, followed: whom the Corefile's 168.63.129.16 stands for")
+            file("upstreams", "resolv.conf of the node's network, read again when it changes: the servers that 168.63.129.16 in the Corefile stands for")
                 .default_value(Settings::UPSTREAMS),
         )
         .arg(
@@ -131,7 +131,7 @@ pub(super) fn settings(command: Command) -> Command {
                 .value_name("SET")
                 .default_value("nft")
                 .value_parser(PossibleValuesParser::new(RuleSet::NAMES))
-                .help("Who changes the firewall: nft, in tables of our own, with leases; iptables, by AKS's eight rules; node-cache, by its twelve for each address; or none"),
+                .help("Firewall rules: nft, own tables with leases and failover; iptables, AKS's eight rules; node-cache, its twelve rules for each address; or none"),
         )
         .arg(
             Arg::new("health-port")
@@ -139,7 +139,7 @@ pub(super) fn settings(command: Command) -> Command {
                 .value_name("PORT")
                 .default_value("8080")
                 .value_parser(value_parser!(u16))
-                .help("Port of `health`, which -rules node-cache keeps from conntrack, too"),
+                .help("Port of `health`, which -rules node-cache exempts from conntrack, too"),
         )
         .arg(
             Arg::new("link")
@@ -147,7 +147,7 @@ pub(super) fn settings(command: Command) -> Command {
                 .value_name("NAME")
                 .default_value(LINK)
                 .value_parser(link)
-                .help("Interface that the addresses are added to: made, if it is not there; one of somebody else is left as it is otherwise"),
+                .help("Interface that the addresses are added to; created if it does not exist, and otherwise left unchanged"),
         )
         .arg(
             Arg::new("host-resolver")
@@ -155,7 +155,7 @@ pub(super) fn settings(command: Command) -> Command {
                 .value_name("WHO")
                 .default_value("networkd")
                 .value_parser(PossibleValuesParser::new(HOST_RESOLVERS))
-                .help("Who is told that this machine's own lookups come here: networkd, resolved, resolv.conf, or none"),
+                .help("What sends the host's own lookups to this server: networkd, resolved, resolv.conf, or none"),
         )
         .arg(
             Arg::new("lease")
@@ -163,7 +163,7 @@ pub(super) fn settings(command: Command) -> Command {
                 .value_name("DURATION")
                 .default_value("600ms")
                 .value_parser(lease)
-                .help("How long queries still come to a server that hangs, 200ms to 10s; off: as long as its process lives"),
+                .help("Time after which queries fail over from a server that hangs, 200ms to 10s; off: only when its process ends"),
         )
         .arg(
             Arg::new("probe-mark")
@@ -183,7 +183,7 @@ pub(super) fn settings(command: Command) -> Command {
                 .long("failover-clients")
                 .value_name("CIDR,...|all")
                 .value_parser(failover_clients)
-                .help("Clients that the way out answers while no server does: those with an address in these networks, or all [default: those on links that are no uplinks]"),
+                .help("Clients that fail over while no server is running: those with an address in these networks, or all [default: those on links that are not uplinks]"),
         )
         .arg(
             Arg::new("failover-acl")
@@ -191,14 +191,14 @@ pub(super) fn settings(command: Command) -> Command {
                 .value_name("HOW")
                 .default_value("open")
                 .value_parser(PossibleValuesParser::new(FAILOVER_ACL))
-                .help("An address with `acl`, while no server answers: open, the way out answers these clients; closed, every client is refused"),
+                .help("An address with `acl` while no server is running: open, its clients fail over; closed, every client is refused"),
         )
         .arg(
             Arg::new("at-stop")
                 .long("at-stop")
                 .value_name("WHAT")
                 .value_parser(PossibleValuesParser::new(AT_STOP))
-                .help("What a stop leaves: way-out, addresses and rules, so that clients get to an upstream; or nothing: clean [default: way-out with -rules nft, else clean]"),
+                .help("What a stop leaves: failover, addresses and rules, so that clients are answered by an upstream; clean, nothing [default: failover with -rules nft, else clean]"),
         )
 }
 
@@ -214,7 +214,7 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         Some(("down", _)) => return Ok(Invocation::NodeDown),
         Some(("stopped", _)) => return Ok(Invocation::NodeStopped),
         Some(("annotate", sub)) => return Ok(Invocation::NodeAnnotate(annotation(sub))),
-        _ => return Err("`node` wants a command: run, up, down, status, stopped or annotate".to_owned()),
+        _ => return Err("`node` needs a command: run, up, down, status, stopped or annotate".to_owned()),
     };
     let mut flags = flags(sub, env)?;
     flags.exporter = sub.try_get_one::<Option<AdminAddress>>("exporter").ok().flatten().copied().flatten();
@@ -303,7 +303,7 @@ pub(super) const HOST_RESOLVERS: [&str; 4] = ["networkd", "resolved", "resolv.co
 /// What `-failover-acl` may be.
 pub(super) const FAILOVER_ACL: [&str; 2] = ["open", "closed"];
 /// What `-at-stop` may be.
-pub(super) const AT_STOP: [&str; 2] = ["way-out", "clean"];
+pub(super) const AT_STOP: [&str; 2] = ["failover", "clean"];
 /// Where `node run` writes its process id unless said.
 const PIDFILE: &str = "/run/localdns.pid";
 /// What a lease may last.

@@ -14,7 +14,7 @@ use node_run::{AtStop, RuleSet, is_of_one_link};
 pub(super) fn command() -> Command {
     let command = node::settings(served(Command::new("node-cache")));
     command
-        .about("Serve as NodeLocal DNSCache's node-cache does, from its template and by its flags, and go dark less")
+        .about("Serve as NodeLocal DNSCache's node-cache does, with its template and flags, and fail over")
         .disable_version_flag(true)
         .args_override_self(true)
         .mut_arg("host-resolver", |arg| arg.default_value("none"))
@@ -23,7 +23,7 @@ pub(super) fn command() -> Command {
                 "Link that -setupinterface adds the addresses to; also -interfacename, as node-cache calls it",
             )
         })
-        .mut_arg("conf", |arg| arg.help("Where the filled Corefile is written, for those who look"))
+        .mut_arg("conf", |arg| arg.help("File to write the filled Corefile to, for inspection"))
         .arg(
             Arg::new("localip")
                 .long("localip")
@@ -32,19 +32,19 @@ pub(super) fn command() -> Command {
                 .value_parser(local_ip)
                 .help("Addresses to serve at, of either family"),
         )
-        .arg(yes("setupinterface", "Add these addresses to a link of our own"))
+        .arg(yes("setupinterface", "Add these addresses to a link of localdns"))
         .arg(yes("setupiptables", "Change the firewall as -rules says; false means -rules none"))
         .arg(flag("skipteardown", "Leave addresses and rules at a stop"))
         .arg(flag(
             "reloadwithsignal",
-            "Look whether template or ConfigMap have changed although no `reload` is in the template, and reload",
+            "Reload when the template or ConfigMap changes, even without `reload` in the template",
         ))
         .arg(
-            text("syncinterval", "SECONDS", "How often rules of iptables are looked at, and put back, 1 s at least; those of nft are many times a second [default: 2]")
+            text("syncinterval", "SECONDS", "How often iptables rules are checked and restored, at least 1 s; nft rules are checked several times a second [default: 2]")
                 .value_parser(interval),
         )
         .arg(
-            text("metrics-listen-address", "ADDRESS:PORT", "Where /metrics is besides the Corefile's `prometheus`")
+            text("metrics-listen-address", "ADDRESS:PORT", "Address of /metrics besides the Corefile's `prometheus`")
                 .default_value("0.0.0.0:9353")
                 .value_parser(address),
         )
@@ -53,14 +53,14 @@ pub(super) fn command() -> Command {
                 .default_value(":9253"),
         )
         .arg(path("basecorefile", "Template of the Corefile").default_value("/etc/coredns/Corefile.base"))
-        .arg(path("corefile", "Taken and not used, as by node-cache: -conf counts"))
+        .arg(path("corefile", "Accepted and ignored, as by node-cache; see -conf"))
         .arg(path("kubednscm", "Directory of kube-dns's ConfigMap [default: /etc/kube-dns, if it is there]"))
         .arg(
-            text("upstreamsvc", "SERVICE", "Service whose address __PILLAR__CLUSTER__DNS__ stands for, and who answers while we do not")
+            text("upstreamsvc", "SERVICE", "Service whose address __PILLAR__CLUSTER__DNS__ stands for; also the fallback")
                 .default_value("kube-dns"),
         )
-        .arg(flag("version", "Print the version and end"))
-        .arg(flag("plugins", "Print the directives that are served and end"))
+        .arg(flag("version", "Print the version, and exit"))
+        .arg(flag("plugins", "Print the supported directives, and exit"))
 }
 
 pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Invocation, String> {
@@ -75,7 +75,7 @@ pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Re
     let path = |name: &str| sub.get_one::<PathBuf>(name).filter(|path| !path.as_os_str().is_empty()).cloned();
     let local_ips: Vec<IpAddr> = sub.get_many("localip").into_iter().flatten().copied().collect();
     if local_ips.is_empty() {
-        return Err("`node-cache` wants -localip, such as -localip 169.254.20.10,10.96.0.10".to_owned());
+        return Err("`node-cache` needs -localip, such as -localip 169.254.20.10,10.96.0.10".to_owned());
     }
     let mut flags = flags(sub, env)?;
     let variable = Template::variable_of(&text("upstreamsvc"));

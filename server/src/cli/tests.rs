@@ -94,7 +94,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
         ("LOCALDNS_NODE_MASQUERADE", "false"),
         ("LOCALDNS_NODE_FAILOVER_CLIENTS", "10.1.0.0/16,fd01::/64"),
         ("LOCALDNS_NODE_FAILOVER_ACL", "closed"),
-        ("LOCALDNS_NODE_AT_STOP", "way-out"),
+        ("LOCALDNS_NODE_AT_STOP", "failover"),
         ("LOCALDNS_NODE_UPSTREAMS", "/a"),
         ("LOCALDNS_NODE_HOST_RESOLVER", "none"),
         ("LOCALDNS_NODE_LINK", "dns0"),
@@ -162,8 +162,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
         (
             &[],
             &["up", "-failover-clients", "10.1.0.0/33"],
-            "-failover-clients \"10.1.0.0/33\" is not a list of networks with commas between them, as 10.1.0.0/16,fd01::/64, \
-             or all; see localdns node -help",
+            "-failover-clients \"10.1.0.0/33\" is not a comma-separated list of networks, such as 10.1.0.0/16,fd01::/64, or all; see localdns node -help",
         ),
         (&[("LOCALDNS_NODE_QUIET", "so")], &["up"], "LOCALDNS_NODE_QUIET"),
     ] {
@@ -212,8 +211,8 @@ fn explain_takes_type_and_address_in_any_order() {
     }
     for (args, error) in [
         (&["explain", "a..b"][..], "\"a..b\" is not a domain name: "),
-        (&["explain", "a", "@host"], "\"host\" behind @ is no IP address, and no IP:PORT"),
-        (&["explain", "a", "@127.0.0.1:0"], "\"127.0.0.1:0\" behind @ is no IP address, and no IP:PORT"),
+        (&["explain", "a", "@host"], "\"host\" after @ is neither an IP address nor IP:PORT"),
+        (&["explain", "a", "@127.0.0.1:0"], "\"127.0.0.1:0\" after @ is neither an IP address nor IP:PORT"),
         (&["explain", "a", "AAAAA"], "\"AAAAA\" is not a record type such as AAAA"),
     ] {
         let told = invocation(args).unwrap_err();
@@ -280,7 +279,7 @@ fn what_is_wrong_is_told_as_it_was_typed_with_what_is_wanted() {
         (&["check", "extra"], "unexpected argument \"extra\"; see localdns check -help"),
         (
             &["explain"],
-            "`explain` wants a NAME, such as in `localdns explain example.org AAAA @127.0.0.1`; see localdns explain -help",
+            "`explain` needs a NAME, such as in `localdns explain example.org AAAA @127.0.0.1`; see localdns explain -help",
         ),
         (&["explain", "a", "A", "@::1", "x"], "unexpected argument \"x\"; see localdns explain -help"),
         (&["-log-format", "xml"], "-log-format \"xml\" is not text or json; see localdns -help"),

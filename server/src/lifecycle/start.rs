@@ -225,5 +225,4 @@ fn pages(
     (refreshed, admin)
 }
 
-const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \
-     a script that is nothing but this server's start has to exec it";
+const LEFT_TO_ANOTHER: &str = "systemd started another process than this one, which must send READY; use exec in a script that only starts this server";

@@ -104,7 +104,9 @@ impl Server {
         if ended != Ended::Restart {
             // Queries in flight, and clients whose flow is in the connection table already, still come here and are answered.
             let last = corefile::go::format_duration(LAST_CLIENTS);
-            self.running.logger.info(None, &format!("node: who still asks here is answered for {last}"));
+            self.running
+                .logger
+                .info(None, &format!("node: queries that still arrive are answered for {last}"));
             self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
         }
         (Some(ended), None)

@@ -68,7 +68,7 @@ impl Server {
         logger.info(None, "SIGUSR2: Upgrading");
         let started = match (&self.origin, std::process::id()) {
             _ if self.is_beside_another() => Err("another upgrade is under way".to_owned()),
-            (Origin::Text(_), _) => Err("the Corefile came by a pipe, which a successor has not".to_owned()),
+            (Origin::Text(_), _) => Err("the Corefile came through a pipe, which the next process cannot read".to_owned()),
             (_, 1) => Err("the first process of a container cannot be replaced: start a container beside it, with -handover".to_owned()),
             _ => next_process::start_again().map_err(|error| error.to_string()),
         };
@@ -128,13 +128,13 @@ impl Server {
             }
             HandoverEvent::Succeeded(false, _) => {
                 return Err(
-                    "the process before has taken its sockets back: this one took too long".to_owned()
+                    "the previous process took its sockets back: this one was not ready in time".to_owned()
                 );
             }
             // One takeover at a time: dropping `giver` closes the second one's socket, which tells it so.
             HandoverEvent::Came(giver) if self.is_beside_another() => drop(giver),
             HandoverEvent::Came(giver) => {
-                self.running.logger.info(None, "another process takes over");
+                self.running.logger.info(None, "another process is taking over");
                 self.hand_over(giver, Started::default());
             }
             HandoverEvent::Ready(left) => {
@@ -145,7 +145,7 @@ impl Server {
             HandoverEvent::TakenBack => self.park(false),
             HandoverEvent::Failed(error) => {
                 self.is_under_way(false);
-                let text = format!("the next process does not serve, this one goes on: {error}");
+                let text = format!("the next process does not serve, this one continues: {error}");
                 self.running.logger.error(None, &text);
             }
         }
@@ -161,15 +161,16 @@ impl Server {
             _ => self.endpoints.offer(&self.notifier),
         }
         if let Some((wanted, room)) = self.endpoints.beyond_store(&self.notifier) {
-            let mend = format!("set FileDescriptorStoreMax of the unit to {wanted} at least");
-            let text =
-                format!("a restart loses what waits in sockets: systemd keeps {room} of {wanted}; {mend}");
+            let mend = format!("set FileDescriptorStoreMax of the unit to at least {wanted}");
+            let text = format!(
+                "a restart loses queries that wait in sockets: systemd stores {room} sockets of {wanted}; {mend}"
+            );
             self.running.logger.warning(None, &text);
         }
         if let Some(path) = &self.succession.handover
             && let Err(error) = next_process::await_successors(path, self.succession.events.clone())
         {
-            let text = format!("nobody can take over at {}: {error}", path.display());
+            let text = format!("no process can take over at {}: {error}", path.display());
             self.running.logger.warning(None, &text);
         }
     }
@@ -213,7 +214,7 @@ impl Server {
         if let Some(child) = self.succession.started.id()
             && let Err(error) = handover::succeed(&self.notifier, child)
         {
-            logger.error(None, &format!("cannot tell systemd of process {child}: {error}"));
+            logger.error(None, &format!("cannot notify systemd of process {child}: {error}"));
         }
         let _ = giver.done();
         self.succession.gone = true;

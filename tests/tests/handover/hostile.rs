@@ -80,7 +80,7 @@ fn another_user_neither_takes_over_nor_hands_over() {
         let refused = output(ours, PATIENCE);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(1), "{said}");
-        assert!(said.contains("cannot take over from the process that serves: permission denied"), "{said}");
+        assert!(said.contains("cannot take over from the running process: permission denied"), "{said}");
         first.kill().expect("it runs");
         first.wait().expect("it was started");
 

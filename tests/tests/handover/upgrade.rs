@@ -71,7 +71,7 @@ fn a_successor_that_cannot_serve_leaves_the_server_as_it_is() {
         {
             fs::write(server.path("Corefile"), bad).expect("it is ours");
             server.signal("USR2");
-            let told = "the next process does not serve, this one goes on: it ended with exit status: 1";
+            let told = "the next process does not serve, this one continues: it ended with exit status: 1";
             server.wait_for_lines(told, attempt + 1, PATIENCE);
             server.wait_for_lines(why, 1, PATIENCE);
         }

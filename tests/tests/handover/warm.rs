@@ -104,7 +104,7 @@ fn refreshed_names_that_no_disk_took_are_known_to_the_next_process() {
         let mut server = Server::start_with(&corefile, manager.options());
         manager.wait_for("READY=1", 2, PATIENCE);
         assert_eq!(told(), "192.0.2.2", "after a restart");
-        server.wait_for_log("names of /mnt/hosts are known from the process before", PATIENCE);
+        server.wait_for_log("names of /mnt/hosts are known from the previous process", PATIENCE);
         server.signal("USR2");
         manager.wait_for("READY=1", 3, PATIENCE);
         assert!(server.wait(PATIENCE).success());
@@ -125,7 +125,8 @@ fn what_does_not_read_is_refused_and_a_cold_start_serves() {
         manager.store("udp-0-53-127.0.0.1", File::open("/dev/null").expect("it is there").into());
         let mut server = Server::start_with(&cached(&upstream), manager.options());
         manager.wait_for("READY=1", 1, PATIENCE);
-        server.wait_for_log("the cache starts empty, what was left does not read", PATIENCE);
+        server
+            .wait_for_log("the cache starts empty: the previous process's export is not readable", PATIENCE);
         assert_eq!(asked(&upstream), NAMES);
         assert!(server.stop().success());
     });

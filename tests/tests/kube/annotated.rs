@@ -27,7 +27,7 @@ fn a_node_is_annotated_while_its_server_answers_from_a_hosts_file() {
         let (empty, nobodys) = (cluster.path("nothing"), cluster.path("dns.kubeconfig"));
         let nobodys = nobodys.to_str().expect("its path is text");
         fs::write(admin, KUBECONFIG.replace("TOKEN", token)).expect("it is the test's own");
-        annotate(admin, 1, "no `localdns node run` is here; start it");
+        annotate(admin, 1, "no `localdns node run` runs on this node; start it");
 
         let options = Options::default().subcommand(&["node", "run"]);
         let hosts = cluster.path("hosts");

@@ -204,7 +204,7 @@ fn check_without_a_corefile_says_what_is_checked() {
     let output = localdns(&["check"]);
     assert_eq!(
         text(&output.stdout),
-        "there is no ./Corefile; what is served without one, `. { whoami log }`, can be served: 1 server block, 1 zone on every address\n"
+        "there is no ./Corefile; the default, `. { whoami log }`, can be served: 1 server block, 1 zone on every address\n"
     );
 }
 

@@ -123,15 +123,15 @@ fn a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_way_out() {
         assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
         assert!(shell(&format!("mkdir -p $(dirname {DROP_IN}); touch {DROP_IN}")));
 
-        const LAST_CLIENTS: &str = "who still asks here is answered for 5s";
+        const LAST_CLIENTS: &str = "queries that still arrive are answered for 5s";
         systemd.ctl(&["restart", "localdns-node"]);
         assert!(!systemd.log("localdns-node").contains(LAST_CLIENTS), "a restart waits for nobody");
         assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
         assert!(drop_in(), "a restart gives nothing back");
         systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", "localdns-node"]);
         systemd.restarts("localdns-node", 1);
-        assert!(drop_in(), "before an automatic restart nothing is given back");
-        assert_contains!(systemd.log("localdns-node"), "a start follows: nothing is given back");
+        assert!(drop_in(), "before an automatic restart the host's resolver stays");
+        assert_contains!(systemd.log("localdns-node"), "a start follows: the host's resolver stays");
 
         systemd.more("localdns-node", "[Service]\nKillSignal=SIGKILL\n");
         let mut stop = systemd.inside("systemctl");
@@ -139,7 +139,7 @@ fn a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_way_out() {
         output(stop, PATIENCE);
         assert!(!drop_in(), "killed in a stop, it has the unit give it back");
         eventually("its word on it", PATIENCE, || {
-            systemd.log("localdns-node").contains("this machine's own lookups are given back").then_some(())
+            systemd.log("localdns-node").contains("the host's resolver is restored").then_some(())
         });
 
         fs::remove_file(Path::new(UNITS).join("localdns-node.service.d/more.conf")).unwrap();
@@ -179,7 +179,7 @@ fn a_script_that_starts_the_server_is_ready_when_it_says_so() {
         start.args(["start", "script"]);
         let started = output(start, PATIENCE);
         let log = systemd.log("script");
-        assert_contains!(log, "READY is left to it");
+        assert_contains!(log, "which must send READY");
         assert!(!started.status.success(), "the server's READY counted for the script's:\n{log}");
         assert_eq!(systemd.show("script", "Result"), ["timeout"]);
     });

@@ -66,7 +66,7 @@ fn what_systemd_did_not_start_tells_it_nothing() {
         let notify = Notify::new();
         let options = notify.inherited(150_000).export(variable, word);
         let mut server = Server::start_with(&corefile, options);
-        server.wait_for_log("READY is left to it", Duration::from_secs(5));
+        server.wait_for_log("which must send READY", Duration::from_secs(5));
         assert!(server.stop().success());
         // Its STOPPING would stand here at the latest.
         assert_eq!(notify.next(Duration::from_millis(1)), None, "{variable}={word}");

@@ -26,7 +26,7 @@ fn without_cap_net_admin_nothing_is_done_and_what_to_type_is_said() {
             assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
             assert!(
                 told.contains(
-                    "no permission to add 169.254.10.10 (CAP_NET_ADMIN); run: ip link add localdns"
+                    "not permitted to add 169.254.10.10 (CAP_NET_ADMIN); run: ip link add localdns"
                 ),
                 "{words:?}: {told}"
             );
@@ -50,7 +50,7 @@ fn a_server_without_cap_net_admin_serves_where_its_addresses_are_and_says_what_i
         }
         let lab = Lab::new();
         // The addresses are there, and no rules.
-        let first = lab.serve(&["-rules", "none", "-at-stop", "way-out", "-host-resolver", "none"]);
+        let first = lab.serve(&["-rules", "none", "-at-stop", "failover", "-host-resolver", "none"]);
         first.wait_for_log("10.96.0.20 go elsewhere", PATIENCE);
         drop(first);
         let manager = Manager::new();
@@ -62,10 +62,10 @@ fn a_server_without_cap_net_admin_serves_where_its_addresses_are_and_says_what_i
         assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
         let said = status(&server, 1);
         for line in [
-            "rules     none; `localdns node up` puts them there, `node run` does once it answers\n",
-            "leases    nobody has one; the rules come first\n",
-            "note      there are neither leases nor rules, and clients are dark when this server dies: ",
-            "no permission: it takes CAP_NET_ADMIN, and no table of this name that another process owns\n",
+            "rules     none; run `localdns node up`, or start `node run`, which adds them once it answers\n",
+            "leases    none held; add the rules first\n",
+            "note      there are neither leases nor rules: clients get no answer once this server dies: ",
+            "not permitted: CAP_NET_ADMIN is missing, or another process owns a table of this name\n",
             "note      queries for 10.96.0.20 go elsewhere: ",
         ] {
             assert!(said.contains(line), "{line}\n{said}");
@@ -105,14 +105,14 @@ fn what_keeps_a_command_from_its_end_is_said_in_words() {
         let said = tests::output(status, PATIENCE);
         let said = String::from_utf8_lossy(&said.stdout);
         let told = format!(
-            "process {} tells root alone how it is, or who runs it; ask as one of them\n",
+            "process {} reports its status only to root and to its own user; run this as one of them\n",
             server.pid()
         );
         assert!(said.contains(&told), "{said}");
         server.signal("STOP");
         let said = node(&server, &["down"], 1);
         let told = format!(
-            "does not let go: it has not answered within 1 s; if it hangs, `kill -9 {}`, and say it again",
+            "does not release its leases: it has not answered within 1 s; if it hangs, `kill -9 {}`, and run `localdns node down` again",
             server.pid()
         );
         assert!(said.contains(&told), "{said}");
@@ -158,7 +158,7 @@ fn a_table_of_our_name_that_nobody_owns_is_replaced() {
         let server = lab.serve(&[]);
         ready(&server);
         let rules = run("nft", &["list", "table", "inet", "localdns"]);
-        assert!(!rules.contains("theirs") && rules.contains("chain away"), "{rules}");
+        assert!(!rules.contains("theirs") && rules.contains("chain failover"), "{rules}");
         assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
     });
 }
@@ -175,9 +175,9 @@ fn a_table_named_like_a_servers_leases_that_nobody_owns_is_no_server() {
         run("nft", &["add", "table", "inet", "localdns-lease-4711-1"]);
         let said = status(&server, 0);
         assert!(said.contains(&format!("leases    process {}\n", server.pid())), "{said}");
-        run("nft", &["flush", "chain", "inet", "localdns", "away"]);
+        run("nft", &["flush", "chain", "inet", "localdns", "failover"]);
         eventually("the rules are back", PATIENCE, || {
-            let away = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+            let away = run("nft", &["list", "chain", "inet", "localdns", "failover"]);
             away.contains("ip daddr set").then_some(())
         });
         node(&server, &["down"], 0);
@@ -236,8 +236,8 @@ fn what_has_our_addresses_in_a_dummys_place_is_said() {
         };
         let said = match (has("dummy"), has("bridge")) {
             (true, _) => "",
-            (false, true) => "this kernel makes no dummy: a bridge without ports has our addresses",
-            (false, false) => "this kernel makes neither a dummy nor a bridge: lo has our addresses",
+            (false, true) => "this kernel has no dummy links: the addresses are on a bridge without ports",
+            (false, false) => "this kernel has neither dummy nor bridge links: the addresses are on lo",
         };
         let server = lab.serve(&["-host-resolver", "none"]);
         ready(&server);
@@ -256,8 +256,7 @@ fn an_address_that_no_pod_can_ask_is_refused_where_it_stands() {
         let lab = Lab::new();
         let text = COREFILE.replace("169.254.10.10", "169.254.10.10 fe80::a:a");
         fs::write("/run/Corefile", &text).expect("the test's own");
-        let why = "/run/Corefile:3:24: plugin/bind: an fe80:: address cannot be reached from pods, which are on other links; take \
-                   one of fd00::/8";
+        let why = "/run/Corefile:3:24: plugin/bind: pods cannot reach an fe80:: address, since they are on other links; use one of fd00::/8";
         for (word, code) in [("run", 217), ("up", 1), ("status", 1)] {
             let mut command = Command::new(tests::binary());
             command.args(["node", word, "-host-resolver", "none", "-conf", "/run/Corefile"]);
@@ -287,7 +286,7 @@ fn an_address_that_no_pod_can_ask_is_refused_where_it_stands() {
         run("ip", &["addr", "add", "fe80::b:b/64", "dev", name, "nodad"]);
         let options = tests::Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
         let server = Server::start_with(&COREFILE.replace("169.254.10.10", name), options);
-        server.wait_for_log("queries to 169.254.10.10 come here", PATIENCE);
+        server.wait_for_log("queries to 169.254.10.10 are answered here", PATIENCE);
         let said = status(&server, 0);
         assert!(!said.contains("fe80::"), "{said}");
     });
@@ -306,7 +305,7 @@ fn what_names_the_machines_servers_stays_whole_where_it_cannot_be_written() {
         run("mount", &["-o", "remount,bind,ro", "/etc/resolv.conf"]);
         let server = lab.serve(&["-host-resolver", "resolv.conf"]);
         ready(&server);
-        let line = server.wait_for_log("own lookups do not come here", PATIENCE);
+        let line = server.wait_for_log("host lookups are not sent to this server", PATIENCE);
         assert!(line.contains("/etc/resolv.conf: Read-only file system"), "{line}");
         assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), text);
         assert!(!Path::new("/run/localdns/resolv.conf").exists(), "nothing half-applied");
@@ -353,7 +352,7 @@ fn a_drop_in_that_finds_no_room_leaves_nothing_and_keeps_nobody_from_being_serve
             }
             let server = lab.serve_with(|options| machine.on_path(options));
             ready(&server);
-            let line = server.wait_for_log("own lookups do not come here", PATIENCE);
+            let line = server.wait_for_log("host lookups are not sent to this server", PATIENCE);
             assert!(line.contains(&format!("{DROP_IN}: {cause}")), "{line}");
             assert!(!Path::new(&format!("{network}.d")).exists(), "nothing half-applied");
             assert_eq!(machine.calls("reload"), 0, "networkd is told of nothing");
@@ -373,7 +372,7 @@ fn powerless(words: &[&str]) -> Output {
 }
 
 fn ready(server: &Server) {
-    server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+    server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
 }
 
 fn nothing_is_there() {

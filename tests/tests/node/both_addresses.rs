@@ -16,7 +16,7 @@ fn a_name_that_is_asked_at_both_addresses_of_a_block_is_asked_of_the_upstream_on
         let lab = Lab::new();
         let server = lab.serve_of(COREFILE, &["-host-resolver", "none"]);
         for ip in BOTH {
-            server.wait_for_log(&format!("queries to {ip} come here"), Duration::from_secs(10));
+            server.wait_for_log(&format!("queries to {ip} are answered here"), Duration::from_secs(10));
         }
         let asked = lab.asked();
         let asks = || {

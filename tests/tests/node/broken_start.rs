@@ -41,7 +41,7 @@ fn a_start_that_fails_takes_no_query_from_a_services_dns() {
         }
         // What a killed predecessor left goes on leading to the upstreams.
         let mut server = lab.serve(&["-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         signal(server.pid(), "KILL");
         server.wait(PATIENCE);
         for (corefile, code) in BROKEN {

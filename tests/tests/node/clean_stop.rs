@@ -15,7 +15,7 @@ fn a_clean_stop_loses_no_query_and_a_services_address_is_answered_by_its_endpoin
         }
         let lab = Lab::new();
         let mut server = lab.serve(&["-at-stop", "clean", "-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         // Nobody else has these: who asks there until the end is answered here.
         let ours =
             Clients::of(&[None, Some(POD)], &["169.254.10.10", "169.254.10.11", "fd10::11"], RATE, |who| {

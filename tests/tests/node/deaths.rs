@@ -24,7 +24,7 @@ fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out() {
         };
         let lab = Lab::new();
         let mut server = lab.serve_with(|options| options.within(&group));
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         answers_everywhere(US, US);
         kill_for_memory(&mut server, &group);
         answers_everywhere(CLUSTER, PLAIN);
@@ -41,10 +41,9 @@ fn a_server_that_may_not_keep_its_program_in_memory_says_what_has_it_stay_and_se
         let lab = Lab::new();
         let limited = "prlimit --memlock=65536 setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
         let server = lab.serve_with(|options| options.through(limited));
-        let said = "where memory runs out the program is read from disk again: \
-                    Cannot allocate memory (os error 12); LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, has it stay";
+        let said = "the program's code may be paged out under memory pressure: Cannot allocate memory (os error 12); LimitMEMLOCK=32M in its unit, or the capability IPC_LOCK, keeps it in memory";
         server.wait_for_log(said, PATIENCE);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         answers_everywhere(US, US);
     });
 }
@@ -58,7 +57,7 @@ fn the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share
         }
         let lab = Lab::new();
         let server = lab.serve_with(|options| options);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         let process = format!("/proc/{}", server.pid());
         // Of protocol 12, by the kernel's numbers; the last column is the inode.
         let netfilter = fs::read_to_string(format!("{process}/net/netlink")).expect("it is there");

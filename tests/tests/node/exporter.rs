@@ -18,7 +18,7 @@ fn the_exporter_answers_whole_after_thirty_who_leave_early() {
         let _lab = Lab::new();
         let options = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
         let server = Server::start_with(COREFILE, options);
-        server.wait_for_log("queries to 169.254.10.11 come here", PATIENCE);
+        server.wait_for_log("queries to 169.254.10.11 are answered here", PATIENCE);
         let ask = Ask::new(NAME, "A");
         for _ in 0..1000 {
             assert_eq!(ask.of("169.254.10.10:53".parse().expect("an address")).short(), [CLUSTER]);
@@ -132,7 +132,7 @@ fn serve(corefile: &str, flags: &[&'static str]) -> Server {
     let options = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
     let server =
         Server::start_with(corefile, flags.iter().fold(options, |options, flag| options.args([*flag])));
-    server.wait_for_log("queries to 169.254.10.10 come here", PATIENCE);
+    server.wait_for_log("queries to 169.254.10.10 are answered here", PATIENCE);
     server
 }
 

@@ -38,10 +38,7 @@ fn outside_hosts_are_refused_whether_it_serves_or_not() {
                 is_refused(&lab, OUTSIDE, ip);
             }
             let said = status(&server, 1);
-            assert!(
-                said.contains("failover  for this machine and clients on every link except v2, "),
-                "{said}"
-            );
+            assert!(said.contains("failover  for this host and clients on every link except v2, "), "{said}");
         }
     });
 }
@@ -54,7 +51,7 @@ fn an_address_with_acl_fails_open_or_closed() {
             return;
         }
         let lab = Lab::new();
-        let told = "169.254.10.10 has `acl`, which nothing enforces while no server answers here";
+        let told = "169.254.10.10 has `acl`, which does not apply while no server is running";
         let corefile = format!("{ACL}{SERVICE}");
         let mut server = serve(&corefile, &[]);
         server.wait_for_log(told, PATIENCE);
@@ -148,8 +145,8 @@ fn on_a_bridged_uplink_all_are_answered_unless_networks_are_named() {
             assert!(!server.log_text().contains(told), "{}", server.log_text());
             let said = status(&server, 0);
             let named = match clients {
-                "all" => "failover  for this machine and every client\n",
-                _ => "failover  for this machine and clients in 10.1.0.0/24, fd01::/64, if",
+                "all" => "failover  for this host and every client\n",
+                _ => "failover  for this host and clients in 10.1.0.0/24, fd01::/64, if",
             };
             assert!(said.contains(named), "{said}");
             kill(&mut server);
@@ -231,7 +228,7 @@ fn serve(corefile: &str, flags: &[&'static str]) -> Server {
     let options = flags.iter().fold(options, |options, word| options.args([*word]));
     let server = Server::start_with(corefile, options);
     for ip in LINK_LOCAL {
-        server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+        server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
     }
     server
 }

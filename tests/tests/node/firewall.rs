@@ -31,18 +31,18 @@ fn what_status_types_lets_pods_through_and_nobody_else() {
             (rejecting(IPTABLES), IPTABLES_DOWN, BY_LAST_RULE),
         ] {
             let mut server = lab.serve(&["-host-resolver", "none"]);
-            server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+            server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
             answers_everywhere(US, US);
             run("sh", &["-ec", &firewall]);
             nobody_answers(POD);
-            mend(&server, is_told, "to us", 0);
+            mend(&server, is_told, "to this server", 0);
             answers_everywhere(US, US);
             nobody_answers(CUT_OFF);
             nobody_answers(OUTSIDE);
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
             nobody_answers(POD);
-            mend(&server, is_told, "out", 1);
+            mend(&server, is_told, "to the fallback", 1);
             answers_everywhere(CLUSTER, PLAIN);
             nobody_answers(CUT_OFF);
             nobody_answers(OUTSIDE);
@@ -64,16 +64,16 @@ fn status_says_that_it_sees_no_filter_of_iptables_legacy_and_what_does() {
         }
         let lab = Lab::new();
         let server = lab.serve(&["-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         let status = || node(&server, &["status", "-host-resolver", "none"], 0);
         let before = status();
         assert!(!before.contains("legacy"), "{before}");
         for (program, others) in [("iptables-legacy", "ip6tables-legacy"), ("ip6tables-legacy", "")] {
             run(program, &["-P", "FORWARD", "DROP"]);
             let said = status();
-            let told = format!("firewall  {program} has a filter table, and whether that drops ");
+            let told = format!("firewall  {program} has a filter table, which cannot be read from here");
             let line = said.lines().find(|line| line.starts_with(&told)).unwrap_or_else(|| panic!("{said}"));
-            let (_, look) = line.rsplit_once("; look: ").expect("it says what looks");
+            let (_, look) = line.rsplit_once("; check: ").expect("it says what looks");
             assert!(run("sh", &["-ec", look]).contains("-P FORWARD DROP\n"), "{look}");
             assert!(others.is_empty() || !said.contains(others), "{said}");
         }
@@ -98,9 +98,9 @@ fn nobody_answers(place: &'static str) {
 /// Types what `status`, which ends with this code, says of a way, as it stands there.
 fn mend(server: &Server, is_told: &str, way: &str, code: i32) {
     let said = node(server, &["status", "-host-resolver", "none"], code);
-    let way = format!("drops what its rules do not accept{is_told}, on the way {way}; ");
+    let way = format!("drops packets that its rules do not accept{is_told}, on the path {way}; ");
     let mends = said.lines().filter(|line| line.starts_with("firewall") && line.contains(&way));
-    let mends: Vec<_> = mends.filter_map(|line| Some(line.rsplit_once("none of them: ")?.1)).collect();
+    let mends: Vec<_> = mends.filter_map(|line| Some(line.rsplit_once("these queries, run: ")?.1)).collect();
     assert!(!mends.is_empty(), "{said}");
     for mend in mends {
         run("sh", &["-ec", mend]);
@@ -118,7 +118,7 @@ fn rejecting(firewall: &str) -> String {
 }
 
 const CUT_OFF: &str = "cut-off";
-const BY_LAST_RULE: &str = ", by its last rule, behind which an appended one has no effect";
+const BY_LAST_RULE: &str = ", by its last rule, after which an appended one has no effect";
 const PATIENCE: Duration = Duration::from_secs(20);
 /// As a machine's owner may have them, who lets in what was asked for, with one pod that is cut off.
 const NFT: &str = "nft 'table inet fw {

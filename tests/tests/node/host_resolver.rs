@@ -24,9 +24,10 @@ fn a_resolv_conf_that_somebody_changes_is_not_told_as_gone() {
         let server = lab.serve(&["-host-resolver", "resolv.conf"]);
         eventually("it is told", Duration::from_secs(10), || {
             let said = status(&server, 0);
-            said.contains("lookups   of this machine come here, by /etc/resolv.conf\n").then_some(())
+            said.contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n")
+                .then_some(())
         });
-        let told = "lookups   of this machine do not come here: /etc/resolv.conf no longer names us; the server puts it back";
+        let told = "lookups   of this host are not sent to this server: /etc/resolv.conf no longer names this server; the server restores it";
         // The server's own look, every 5 s, may fall between the write and the answer, but not twice in a row.
         eventually("the change is reported", Duration::from_secs(10), || {
             fs::write("/etc/resolv.conf", "# by dhclient\nnameserver 10.3.0.2\n").expect("the test's own");
@@ -72,7 +73,7 @@ fn a_resolv_conf_that_was_not_cut_is_given_back() {
         assert!(left.starts_with("nameserver 169.254.10.10\n") && left.len() == held.len(), "{left}");
         let ours: Vec<_> = left.lines().filter(|line| !line.is_empty()).collect();
         assert_eq!(ours, ["nameserver 169.254.10.10", "search a.b"], "nothing else is left of it");
-        assert!(node(&server, &["down"], 0).contains("/etc/resolv.conf is as it was\n"));
+        assert!(node(&server, &["down"], 0).contains("restored /etc/resolv.conf\n"));
         assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), held);
     });
 }
@@ -115,12 +116,13 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
 
         // What somebody takes away is told of, and comes back.
         fs::remove_file(DROP_IN).expect("it is there");
-        let gone =
-            format!("lookups   of this machine do not come here: {DROP_IN} is gone; the server puts it back");
+        let gone = format!(
+            "lookups   of this host are not sent to this server: {DROP_IN} is gone; the server restores it"
+        );
         let said = status(&server, 0);
         assert!(said.contains(&gone), "{said}");
         server.wait_for_log(
-            &format!("somebody has taken {DROP_IN} away; it is put back"),
+            &format!("{DROP_IN} was removed by another program; it is restored"),
             Duration::from_secs(40),
         );
         eventually("it is back", Duration::from_secs(10), || (machine.calls("reload") == 2).then_some(()));
@@ -130,7 +132,7 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
         let mut server = lab.serve_with(|options| machine.on_path(options));
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         signal(server.pid(), "TERM");
         eventually("the drop-in goes first", Duration::from_secs(2), || {
             (!Path::new(DIRECTORY).exists()).then_some(())
@@ -154,13 +156,13 @@ fn a_networkd_that_never_is_through_holds_ready_up_for_10_s_and_is_told_of() {
         let server = lab.serve_with(|_| machine.on_path(manager.options().subcommand(&["node", "run"])));
         eventually("the drop-in", Duration::from_secs(10), || Path::new(DROP_IN).exists().then_some(()));
         machine.resolv_conf("nameserver 169.254.10.10\n");
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         assert_eq!(manager.said("READY=1"), 0, "{}", server.log_text());
         manager.wait_for("READY=1", 1, Duration::from_secs(15));
         let line = server.wait_for_log(why, Duration::from_secs(5));
         assert!(line.contains(DROP_IN), "{line}");
         let said = status(&server, 0);
-        assert!(said.contains(why) && said.contains("see what `networkctl status` says"), "{said}");
+        assert!(said.contains(why) && said.contains("see `networkctl status`"), "{said}");
         assert_eq!(fs::read_to_string(DROP_IN).expect("it stands"), PRODUCTION);
     });
 }
@@ -180,7 +182,7 @@ fn down_gives_back_what_a_killed_server_had() {
                 "resolved",
                 Some(RESOLVED_RELOAD),
                 RESOLVED_DROP_IN,
-                "# Lookups of this machine go to localdns.\n[Resolve]\nDNS=\nDNS=169.254.10.10\nDomains=~.\n",
+                "# Lookups of this host are sent to localdns.\n[Resolve]\nDNS=\nDNS=169.254.10.10\nDomains=~.\n",
             ),
             ("resolv.conf", None, "/etc/resolv.conf", "nameserver 169.254.10.10\nsearch a.b\n"),
         ] {
@@ -199,12 +201,12 @@ fn down_gives_back_what_a_killed_server_had() {
             server.wait(Duration::from_secs(5));
             let said = machine.down();
             let line = match how {
-                "resolv.conf" => "/etc/resolv.conf is as it was\n".to_owned(),
-                _ => format!("{file} is gone\n"),
+                "resolv.conf" => "restored /etc/resolv.conf\n".to_owned(),
+                _ => format!("removed {file}\n"),
             };
             assert_eq!(
                 said,
-                format!("{line}the rules are gone\nthe link localdns with its addresses is gone\n"),
+                format!("{line}removed the rules\nremoved the link localdns with its addresses\n"),
                 "{how}"
             );
             assert_eq!(
@@ -234,20 +236,17 @@ fn who_was_not_told_that_lookups_are_given_back_is_told_by_the_next_down() {
             eventually(how, Duration::from_secs(10), || (machine.calls(reload) == 1).then_some(()));
             fs::write("/run/fails", "").expect("the test's own");
             signal(server.pid(), "TERM");
-            server.wait_for_log("this machine still asks us", Duration::from_secs(10));
+            server.wait_for_log("host lookups are still sent to this server", Duration::from_secs(10));
             assert!(server.wait(Duration::from_secs(15)).success());
             assert!(!Path::new(file).exists(), "{how}");
             for _ in 0..2 {
                 let (code, said) = machine.tries_down();
                 assert_eq!(code, Some(1), "{said}");
-                assert!(
-                    said.contains("left: this machine's own lookups: ") && said.contains("no bus"),
-                    "{said}"
-                );
+                assert!(said.contains("left: the host's resolver: ") && said.contains("no bus"), "{said}");
             }
             fs::remove_file("/run/fails").expect("the test's own");
             let told = machine.calls(reload);
-            assert!(machine.down().contains(&format!("{file} is gone\n")), "{how}");
+            assert!(machine.down().contains(&format!("removed {file}\n")), "{how}");
             assert_eq!(machine.calls(reload), told + 1, "{how}");
             machine.down();
             assert_eq!(machine.calls(reload), told + 1, "{how}: it knows");
@@ -272,14 +271,14 @@ fn a_networkctl_that_prints_no_json_is_no_obstacle() {
             fs::write(&kept, text).expect("the test's own");
             machine.resolv_conf("nameserver 169.254.10.10\n");
             let mut server = lab.serve_with(|options| machine.on_path(options));
-            server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+            server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
             let calls = machine.calls("status v2");
             eventually("a look at its state", Duration::from_secs(10), || {
                 (machine.calls("status v2") > calls + 2).then_some(())
             });
             fs::write(&kept, text.replace("configuring", "configured")).expect("the test's own");
             eventually("its lookups come here", Duration::from_secs(15), || {
-                (!status(&server, 0).contains("do not come here")).then_some(())
+                (!status(&server, 0).contains("are not sent to this server")).then_some(())
             });
             assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
             signal(server.pid(), "KILL");
@@ -298,7 +297,7 @@ fn what_keeps_the_machine_from_asking_us_is_told_and_the_server_serves() {
         let lab = Lab::new();
         let server = lab.serve(&[]);
         server.wait_for_log(
-            "this machine's own lookups do not come here: systemd-networkd does not run here",
+            "host lookups are not sent to this server: systemd-networkd does not run",
             Duration::from_secs(10),
         );
         drop(server);
@@ -314,7 +313,7 @@ fn what_keeps_the_machine_from_asking_us_is_told_and_the_server_serves() {
         run("ln", &["-s", "/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"]);
         let server = lab.serve(&["-host-resolver", "resolv.conf"]);
         server.wait_for_log(
-            "/etc/resolv.conf leads to /run/systemd/resolve/resolv.conf, which its owner writes; use -host-resolver networkd or resolved",
+            "/etc/resolv.conf is a symbolic link to /run/systemd/resolve/resolv.conf, which another program writes; set -host-resolver to networkd or resolved",
             Duration::from_secs(10),
         );
     });
@@ -339,11 +338,11 @@ fn a_list_of_servers_that_is_a_pipe_holds_up_neither_the_drop_in_nor_ready_nor_t
         manager.wait_for("READY=1", 1, Duration::from_secs(15));
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
         let up = node(&server, &["up", "-upstreams", "/run/pipe"], 0);
-        assert!(up.contains("this machine's own lookups"), "{up}");
+        assert!(up.contains("host lookups"), "{up}");
         let said = status(&server, 0);
         assert!(
             said.contains(
-                "upstreams /run/pipe: expected a file, found a pipe; let the network's manager write "
+                "upstreams /run/pipe: expected a file, found a pipe; have the network manager write "
             ),
             "{said}"
         );

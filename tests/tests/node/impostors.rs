@@ -26,17 +26,19 @@ fn impostors_neither_end_down_nor_count() {
         ready(&server);
         let real = socket_of(server.pid());
         listen("999991-0", |_| {
-            "the server hands over to another process, which would put all back\n".to_owned()
+            "the server is handing over to another process, which would restore everything\n".to_owned()
         });
         listen("999992-0", |word| match word {
             "status" => STATUS.to_owned(),
-            "down" => "the server hands over to another process\n\x1b[2Jand clears the screen".to_owned(),
+            "down" => {
+                "the server is handing over to another process\n\x1b[2Jand clears the screen".to_owned()
+            }
             // There is no table.
             _ => "shown\n".to_owned(),
         });
         // It passes each word on to the server, whose table is the server's own proof.
         listen("999993-0", move |word| match word {
-            "down" => "the server keeps all\n".to_owned(),
+            "down" => "the server refuses\n".to_owned(),
             word => {
                 let mut stream = connect(&real);
                 stream.write_all(format!("{word}\n").as_bytes()).expect("it listens");
@@ -48,17 +50,20 @@ fn impostors_neither_end_down_nor_count() {
             }
         });
         let me = std::process::id();
-        let note =
-            format!("process {me} listens as a server does, and has not proven that it has CAP_NET_ADMIN");
+        let note = format!(
+            "process {me} listens on a server's control socket, and has not proven that it has CAP_NET_ADMIN"
+        );
         let said = status(&server, 0);
         assert!(said.contains(&format!("note      {note}")), "{said}");
         assert_eq!(said.matches("\nserver ").count(), 1, "{said}");
         let said = node(&server, &["down"], 0);
         for line in [
-            format!("the server of process {} keeps nothing any more\n", server.pid()),
+            format!("process {} released its leases, addresses and rules\n", server.pid()),
             note,
-            format!("process {me} says: the server hands over to another process\\n\\u{{1b}}[2Jand clears"),
-            "the rules are gone\n".to_owned(),
+            format!(
+                "process {me} says: the server is handing over to another process\\n\\u{{1b}}[2Jand clears"
+            ),
+            "removed the rules\n".to_owned(),
         ] {
             assert!(said.contains(&line), "{line}: {said}");
         }
@@ -87,17 +92,17 @@ fn silent_sockets_and_connections_take_a_second_together() {
         let began = now();
         let said = status(&server, 0);
         let me = std::process::id();
-        let note =
-            format!("note      process {me} listens as a server does, and has not answered within 1 s");
+        let note = format!(
+            "note      process {me} listens on a server's control socket, and has not answered within 1 s"
+        );
         assert!(said.contains(&note), "{said}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         connected.extend((0..40).map(|_| connect(&name)));
         let began = now();
         // It has CAP_NET_ADMIN, as a server that hangs has.
         let said = node(&server, &["down"], 1);
-        let left =
-            format!("left: the server of process {me} does not let go: it has not answered within 1 s");
-        assert!(said.contains(&left) && said.contains("the rules are gone\n"), "{said}");
+        let left = format!("left: process {me} does not release its leases: it has not answered within 1 s");
+        assert!(said.contains(&left) && said.contains("removed the rules\n"), "{said}");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         drop((silent, connected));
     });
@@ -116,7 +121,9 @@ fn a_silent_process_without_the_right_keeps_nothing() {
         signal(pid, "STOP");
         let said = node(&server, &["down"], 0);
         assert!(
-            said.contains(&format!("process {pid} listens as a server does, and has not answered")),
+            said.contains(&format!(
+                "process {pid} listens on a server's control socket, and has not answered"
+            )),
             "{said}"
         );
         signal(pid, "CONT");
@@ -142,7 +149,7 @@ fn a_server_that_cannot_look_for_a_proof_keeps_all() {
         let mut said = String::new();
         stream.read_to_string(&mut said).expect("it answers");
         assert!(
-            said.starts_with("the server keeps all: it cannot see whether the command has CAP_NET_ADMIN: "),
+            said.starts_with("the server refuses: it cannot check whether the command has CAP_NET_ADMIN: "),
             "{said}"
         );
         assert!(ours());
@@ -214,7 +221,7 @@ fn powerless(corefile: &str, host_resolver: &'static str) -> Server {
 }
 
 fn ready(server: &Server) {
-    server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+    server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
 }
 
 /// What a server says, with what a terminal would obey.

@@ -29,7 +29,7 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
             // What runs says which rules it keeps.
             let plain = tools.node(&server, &["status"], 0);
             assert!(plain.starts_with("rules     in place\nleases    none with these rules"), "{plain}");
-            let note = "note      the server keeps other rules than were asked about: -rules iptables\n";
+            let note = "note      the running server has other rules: -rules iptables\n";
             assert!(plain.contains(note), "{plain}");
             // Nobody is led anywhere.
             assert!(plain.contains("address   169.254.10.11  on localdns, answers\n"), "{plain}");
@@ -41,7 +41,7 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
                 assert_eq!(way_outs, [&serde_json::Value::Null; 4], "{json:#}");
             }
             let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
-            assert!(up.contains("0 rules are put there, the others were"), "{up}");
+            assert!(up.contains("0 rules added, the others exist already"), "{up}");
             assert_eq!(tools.ours(), expected, "twice in a row changes nothing");
 
             tools.change("-D", rules().lines().next().expect("there are some"));
@@ -87,7 +87,7 @@ fn node_caches_twelve_come_once_for_each_address_and_open_a_closed_firewall() {
                 }
             }
             let up = tools.node(&server, &["up", "-rules", "node-cache"], 0);
-            assert!(up.contains("0 rules are put there, the others were"), "{up}");
+            assert!(up.contains("0 rules added, the others exist already"), "{up}");
             assert_eq!(tools.ours(), expected, "twice in a row changes nothing");
             signal(server.pid(), "TERM");
             assert!(server.wait(Duration::from_secs(15)).success());
@@ -122,8 +122,11 @@ fn up_puts_no_rules_where_somebody_else_answers() {
             let output = tests::output(up, Duration::from_secs(20));
             let told = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(output.status.success(), "{output:?}");
-            assert!(told.contains("no rules: no server runs\n"), "{told}");
-            assert!(told.contains("own lookups do not come here: no server runs\n"), "{told}");
+            assert!(told.contains("no rules added: no server is running\n"), "{told}");
+            assert!(
+                told.contains("host lookups are not sent to this server: no server is running\n"),
+                "{told}"
+            );
             assert!(Tools("nft").ours().is_empty(), "{told}");
             assert_eq!(
                 ask(service, NAME, "A").short(),
@@ -147,7 +150,7 @@ fn up_puts_no_rules_where_somebody_else_answers() {
             Duration::from_secs(20),
         );
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        let no_server = "does not answer: no server of ours has answered a probe there\n";
+        let no_server = "does not answer: no localdns has answered a probe there\n";
         assert_eq!(told.matches(no_server).count(), 2, "{told}");
         assert!(Tools("nft").ours().is_empty(), "{told}");
         assert_eq!(std::fs::read("/etc/resolv.conf").expect("it is there"), resolv_conf);
@@ -181,7 +184,7 @@ fn no_program_runs_where_no_rule_of_iptables_is_ours() {
         let server = lab.serve_with(|options| {
             options.args(["-host-resolver", "none"]).env("PATH", "/run/told:/usr/bin:/bin:/usr/sbin:/sbin")
         });
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         let up = |path: &str| {
             let mut command = Command::new(tests::binary());
             command.env("PATH", path);
@@ -194,14 +197,14 @@ fn no_program_runs_where_no_rule_of_iptables_is_ours() {
         // One that is ours takes iptables to go, and an image without it hears of that alone.
         nft.change("-A", ANSWERS[0]);
         let told = up("/nonexistent");
-        assert!(told.contains("install iptables, which takes them away"), "{told}");
+        assert!(told.contains("install iptables to remove them"), "{told}");
         assert!(!told.contains("-rules nft"), "{told}");
         let told = up(&nft.path());
-        assert!(told.contains("1 rules in the tables of iptables are gone"), "{told}");
+        assert!(told.contains("removed 1 iptables rules"), "{told}");
         // What is in those of the other form, the kernel tells nobody but that program.
         Tools("legacy").run("iptables", &["-t", "raw", "-S"]);
         let told = up("/nonexistent");
-        assert!(told.contains("there are tables of iptables-legacy"), "{told}");
+        assert!(told.contains("iptables-legacy has tables"), "{told}");
     });
 }
 
@@ -256,10 +259,10 @@ fn down_takes_them_from_a_living_server() {
             let server = tools.serve(&lab, "iptables");
             tools.settled(&server, 16);
             let told = tools.node(&server, &["down"], 0);
-            assert!(told.contains("16 rules in the tables of iptables are gone"), "{told}");
+            assert!(told.contains("removed 16 iptables rules"), "{told}");
             assert!(tools.ours().is_empty(), "{}", tools.0);
             let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
-            assert!(up.contains(" rules are put there"), "{up}");
+            assert!(up.contains(" rules added"), "{up}");
         }
     });
 }
@@ -286,7 +289,7 @@ fn a_firewall_of_many_thousand_rules_keeps_nobody_from_listing_ours() {
         let server = tools.serve(&lab, "node-cache");
         assert_eq!(tools.settled(&server, 48), sorted(&twelve()));
         let told = tools.node(&server, &["down"], 0);
-        assert!(told.contains("48 rules in the tables of iptables are gone"), "{told}");
+        assert!(told.contains("removed 48 iptables rules"), "{told}");
     });
 }
 

@@ -41,7 +41,7 @@ fn whoever_is_sent_out_is_translated_once(form: KubeProxy) {
     }
     let corefile = format!("{COREFILE}.:53 {{\nbind fd10::12\nforward . fd96::10\n}}\n");
     let mut server = lab.serve_corefile(&corefile, |options| options.args(["-host-resolver", "none"]));
-    server.wait_for_log("queries to fd10::12 come here", PATIENCE);
+    server.wait_for_log("queries to fd10::12 are answered here", PATIENCE);
     signal(server.pid(), "KILL");
     server.wait(PATIENCE);
     for (ip, upstream, who, of_pod, of_host) in [

@@ -20,8 +20,8 @@ fn what_the_script_left_goes_with_a_start_that_keeps_its_rules_elsewhere() {
             assert_eq!(tools.ours().len(), 8, "{}", tools.0);
             let mut server =
                 lab.serve_with(|options| options.args(["-host-resolver", "none"]).env("PATH", &tools.path()));
-            server.wait_for_log("8 rules in the tables of iptables are gone", PATIENCE);
-            server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+            server.wait_for_log("removed 8 iptables rules", PATIENCE);
+            server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
             assert!(tools.ours().is_empty(), "{}", tools.0);
             answers_everywhere(US, US);
             signal(server.pid(), "KILL");
@@ -48,7 +48,7 @@ fn what_the_other_kind_and_former_addresses_left_goes_with_a_start_and_everythin
                 let mut server = tools.serve(&lab, rules);
                 let ours = tools.settled(&server, count);
                 assert!(ours.iter().all(|rule| rule.contains(comment)), "{}: {ours:#?}", tools.0);
-                let gone = format!("{} rules in the tables of iptables are gone", left + 1);
+                let gone = format!("removed {} iptables rules", left + 1);
                 server.wait_for_log(&gone, PATIENCE);
                 answers_everywhere(US, US);
                 if end == "TERM" {
@@ -71,7 +71,7 @@ fn the_tables_of_a_killed_server_go_with_a_start_that_keeps_rules_of_iptables() 
         let tools = Tools("nft");
         for rules in ["none", "iptables"] {
             let mut before = lab.serve(&["-host-resolver", "none"]);
-            before.wait_for_log("queries to fd10::11 come here", PATIENCE);
+            before.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
             signal(before.pid(), "KILL");
             before.wait(Duration::from_secs(5));
             assert_eq!(run("nft", &["list", "tables", "inet"]), "table inet localdns\n");
@@ -109,19 +109,19 @@ fn what_the_script_left_goes_where_there_are_to_be_no_rules_and_stays_where_they
             eventually("others' rules are none of its own", PATIENCE, || {
                 others.write_corefile(".:53 {\n    bind 169.254.20.10\n    whoami\n}\n");
                 let said = status(&others, "nft");
-                (said.starts_with("rules     none, as asked for\n") && said.contains("answered a probe"))
+                (said.starts_with("rules     none, as configured\n") && said.contains("answered a probe"))
                     .then_some(())
             });
             assert_eq!(tools.ours().len(), 8, "{}", tools.0);
             drop(others);
 
             let none = tools.serve(&lab, "none");
-            none.wait_for_log("8 rules in the tables of iptables are gone", PATIENCE);
+            none.wait_for_log("removed 8 iptables rules", PATIENCE);
             assert!(tools.ours().is_empty(), "{}", tools.0);
-            assert!(status(&none, "none").starts_with("rules     none, as asked for\n"));
+            assert!(status(&none, "none").starts_with("rules     none, as configured\n"));
             scripts_rules().iter().for_each(|rule| tools.change("-A", rule));
             let said = status(&none, "none");
-            let told = "rules     8 in the tables of iptables, where there are to be none; the start of a server takes";
+            let told = "rules     8 iptables rules remain, but none should; start the server";
             assert!(said.starts_with(told), "{said}");
             scripts_rules().iter().for_each(|rule| tools.change("-D", rule));
         }
@@ -144,7 +144,7 @@ fn the_tables_of_a_server_that_hands_over_to_other_rules_go_when_it_does() {
                 })
             };
             let mut before = serve("nft");
-            before.wait_for_log("queries to fd10::11 come here", PATIENCE);
+            before.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
             eventually("it may be succeeded", PATIENCE, || Path::new(&door).exists().then_some(()));
             let server = serve(rules);
             assert!(before.wait(PATIENCE).success(), "{}", before.log_text());
@@ -196,7 +196,7 @@ fn up_without_a_server_says_how_many_rules_stand() {
             let output = tests::output(up, PATIENCE);
             let told = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success(), "{output:?}");
-            let stand = "no rules are put there: no server runs; 8 of 16 stand from before";
+            let stand = "no rules added: no server is running; 8 of 16 remain from before";
             assert!(told.contains(stand) && !told.contains("no rules: "), "{told}");
             assert_eq!(tools.ours().len(), 8, "{}: they stay", tools.0);
             scripts_rules().iter().for_each(|rule| tools.change("-D", rule));

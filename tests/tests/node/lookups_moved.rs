@@ -30,11 +30,11 @@ fn a_reload_to_another_address_takes_the_machines_own_lookups_there() {
             // An address that joins it changes nothing; one in its place does.
             server.write_corefile(&of(&format!("{B} {A}")));
             server.signal("USR1");
-            server.wait_for_log(&format!("queries to {B} come here"), PATIENCE);
+            server.wait_for_log(&format!("queries to {B} are answered here"), PATIENCE);
             server.write_corefile(&of(&format!("{C} {B} {A}")));
             server.signal("USR1");
             // By then a round with the other one is over.
-            server.wait_for_log(&format!("queries to {C} come here"), PATIENCE);
+            server.wait_for_log(&format!("queries to {C} are answered here"), PATIENCE);
             names(file, A);
             machine.resolv_conf(&format!("nameserver {B}\n"));
             server.write_corefile(&of(B));
@@ -63,10 +63,11 @@ fn a_start_at_another_address_does_not_forget_whom_a_resolv_conf_named() {
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
             let said = node(&server, &["up", "-host-resolver", "resolv.conf"], 0);
-            let told = "this machine's own lookups come here by /etc/resolv.conf, although no server runs\n";
+            let told =
+                "host lookups are sent to this server, by /etc/resolv.conf, although no server is running\n";
             assert!(said.contains(told), "{said}");
         }
-        assert!(machine.down().contains("/etc/resolv.conf is as it was\n"));
+        assert!(machine.down().contains("restored /etc/resolv.conf\n"));
         assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), ORIGINAL);
     });
 }
@@ -89,11 +90,14 @@ fn what_a_resolv_conf_held_outlives_a_boot() {
         };
         killed(serve());
         let server = serve();
-        server.wait_for_log(&format!("queries to {A} come here"), PATIENCE);
+        server.wait_for_log(&format!("queries to {A} are answered here"), PATIENCE);
         let said = status(&server, 0);
-        assert!(said.contains("lookups   of this machine come here, by /etc/resolv.conf\n"), "{said}");
+        assert!(
+            said.contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n"),
+            "{said}"
+        );
         drop(server);
-        assert!(machine.down().contains("/etc/resolv.conf is as it was\n"));
+        assert!(machine.down().contains("restored /etc/resolv.conf\n"));
         assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), ORIGINAL);
         let left: Vec<_> = fs::read_dir("/etc/localdns").expect("it is there").flatten().collect();
         assert!(left.iter().all(|entry| entry.file_name() != "resolv.conf"), "{left:?}");
@@ -121,7 +125,10 @@ fn a_resolv_conf_that_names_us_alone_and_that_nobody_can_give_back_is_told() {
         let server = lab.serve_corefile(&of(A), |options| options.args(RESOLV_CONF));
         server.wait_for_log(UNKEPT, PATIENCE);
         let said = status(&server, 0);
-        assert!(said.contains("lookups   of this machine come here, by /etc/resolv.conf\n"), "{said}");
+        assert!(
+            said.contains("lookups   of this host are sent to this server, by /etc/resolv.conf\n"),
+            "{said}"
+        );
         assert_eq!(said.matches(UNKEPT).count(), 1, "{said}");
         // What the server asks every 30 s, to say that somebody has taken it away.
         let ours = A.parse().expect("an address");
@@ -129,7 +136,7 @@ fn a_resolv_conf_that_names_us_alone_and_that_nobody_can_give_back_is_told() {
         drop(server);
         let (code, said) = machine.tries_down();
         assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains(&format!("left: this machine's own lookups: {UNKEPT}")), "{said}");
+        assert!(said.contains(&format!("left: the host's resolver: {UNKEPT}")), "{said}");
         fs::write("/etc/resolv.conf", ORIGINAL).expect("as it says");
         machine.down();
     });
@@ -201,5 +208,5 @@ const C: &str = "169.254.10.13";
 const ORIGINAL: &str = "nameserver 10.2.0.2\nsearch a.b\n";
 const RESOLV_CONF: [&str; 2] = ["-host-resolver", "resolv.conf"];
 const UNKEPT: &str =
-    "/etc/resolv.conf names 169.254.10.11 alone, which is ours, and nobody has kept what it held";
+    "/etc/resolv.conf names only 169.254.10.11, this server's address, and its original text is lost";
 const PATIENCE: Duration = Duration::from_secs(10);

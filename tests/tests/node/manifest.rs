@@ -64,7 +64,7 @@ fn what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_n
         let mut old = pod(host.path());
         for _ in 0..2 {
             for ip in [LOCAL, KUBE_DNS] {
-                old.pod.said(&format!("queries to {ip} come here"));
+                old.pod.said(&format!("queries to {ip} are answered here"));
             }
             answers_the_pod();
             // The probes, as kubelet asks them.
@@ -79,7 +79,7 @@ fn what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_n
             );
             eventually("readiness", PATIENCE, || old.ready(&strings(words)).then_some(()));
             let next = pod(host.path());
-            next.pod.said(&format!("queries to {KUBE_DNS} come here"));
+            next.pod.said(&format!("queries to {KUBE_DNS} are answered here"));
             old.pod.said("another process serves");
             answers_the_pod();
             assert_eq!(old.pod.end(), Some(0));
@@ -112,7 +112,7 @@ fn the_add_ons_own_container_runs_our_image_with_its_words_and_its_template() {
         let more = ["-upstreamsvc", "kube-dns-upstream", "-pidfile", "/tmp/node-cache.pid"];
         let mut pod = Pod::start(prepare, &[("CONFIG", config.path())], &[&words[..], &more].concat());
         for ip in [LOCAL, KUBE_DNS] {
-            pod.said(&format!("queries to {ip} come here"));
+            pod.said(&format!("queries to {ip} are answered here"));
         }
         answers_the_pod();
         let health = format!("{LOCAL}:8080").parse().expect("an address");

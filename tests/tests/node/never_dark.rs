@@ -63,7 +63,7 @@ fn what_a_stranger_takes_away_comes_back() {
         let lab = Lab::new();
         let server =
             lab.serve_of(&COREFILE.replacen("hosts {", "prometheus 127.0.0.1:9253\n    hosts {", 1), &[]);
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         let put_back = || {
             let metrics = server.metrics("127.0.0.1:9253".parse().expect("an address"));
             metrics.value("localdns_rules_put_back_total", &[])
@@ -101,12 +101,9 @@ fn what_a_stranger_takes_away_comes_back() {
         let back = || run("ip", &["addr", "show", "to", "10.96.0.20"]).contains("localdns");
         eventually("the address is back", Duration::from_secs(2), || back().then_some(()));
         let listed = status(&server, 0);
+        assert!(listed.contains("address   10.96.0.20  on localdns, no fallback, answers"), "{listed}");
         assert!(
-            listed.contains("address   10.96.0.20  on localdns, no way out of its own, answers"),
-            "{listed}"
-        );
-        assert!(
-            listed.contains("address   169.254.10.11  on localdns, way out 10.3.0.2, answers"),
+            listed.contains("address   169.254.10.11  on localdns, fallback 10.3.0.2, answers"),
             "{listed}"
         );
     });
@@ -130,15 +127,13 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
         });
         until_ready(&told);
         server.wait_for_log(
-            "the rules cannot be put in place, and clients are dark when this server dies: add table localdns: no permission: \
-             it takes CAP_NET_ADMIN, and no table of this name that another process owns",
+            "cannot add the rules: clients get no answer once this server dies: add table localdns: not permitted: CAP_NET_ADMIN is missing, or another process owns a table of this name",
             Duration::from_secs(5),
         );
         let said = status(&server, 1);
         for line in [
-            "rules     a table inet localdns is there, and not the server's, whose note says why\n",
-            "note      the rules cannot be put in place, and clients are dark when this server dies: add table localdns: no \
-             permission: it takes CAP_NET_ADMIN, and no table of this name that another process owns\n",
+            "rules     the table inet localdns is not the server's; its note says why\n",
+            "note      cannot add the rules: clients get no answer once this server dies: add table localdns: not permitted: CAP_NET_ADMIN is missing, or another process owns a table of this name\n",
         ] {
             assert!(said.contains(line), "{said}");
         }

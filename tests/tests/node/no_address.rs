@@ -25,7 +25,7 @@ fn a_corefile_without_a_server_block_is_refused_before_anything_is_changed() {
         }
         // Without the word `node` it is as in CoreDNS.
         let plain = Server::start_with("# nothing\n", Options::default().args(["-dns.port", "5300"]));
-        plain.wait_for_log("whoami is served, and nothing else", PATIENCE);
+        plain.wait_for_log("only whoami is served", PATIENCE);
     });
 }
 
@@ -37,13 +37,13 @@ fn a_corefile_that_somebody_empties_leaves_status_to_the_server() {
         }
         let lab = Lab::new();
         let server = lab.serve(&["-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         server.write_corefile("# nothing\n");
         let said = status(&server, 0);
         for line in [
-            "address   169.254.10.11  on localdns, way out 10.3.0.2, answers\n",
+            "address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n",
             "corefile  ",
-            ": the Corefile holds no server block",
+            ": the Corefile has no server block",
         ] {
             assert!(said.contains(line), "{line}: {said}");
         }
@@ -58,7 +58,7 @@ fn a_corefile_without_an_address_for_rules_is_not_well_unless_there_are_to_be_no
             return;
         }
         let lab = Lab::new();
-        let told = "no server block is at port 53 of an address that rules can be about; have `bind` name those that clients ask\n";
+        let told = "no server block listens on port 53 of an address that can have rules; have `bind` name the addresses that clients query\n";
         for corefile in [
             COREFILE.replace(".:53", ".:5300"),
             ".:53 {\n    whoami\n}\n".to_owned(),

@@ -20,7 +20,7 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_way_out() {
         let _lab = Lab::new();
         let mut server = serve(&["-localip", "169.254.20.10,10.96.0.20,fd10::11"]);
         for address in ["169.254.20.10", "fd10::11", "10.96.0.20"] {
-            server.wait_for_log(&format!("queries to {address} come here"), Duration::from_secs(10));
+            server.wait_for_log(&format!("queries to {address} are answered here"), Duration::from_secs(10));
             assert_eq!(answer(address), US, "{address}");
         }
         let filled = std::fs::read_to_string(server.path("Corefile")).expect("it is written");
@@ -129,7 +129,7 @@ fn changes_are_seen_without_reload_where_that_is_asked_for_and_the_link_has_its_
         let _lab = Lab::new();
         let words = ["-localip", "169.254.20.10", "-reloadwithsignal", "-interfacename", "dns0"];
         let server = serve_of(&TEMPLATE.replace("reload 2s 1s", ""), &words);
-        server.wait_for_log("queries to 169.254.20.10 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to 169.254.20.10 are answered here", Duration::from_secs(10));
         assert!(run("ip", &["addr", "show", "dev", "dns0"]).contains("169.254.20.10/32"));
         assert_eq!(answer("169.254.20.10"), US);
         configmap("stubDomains", r#"{"who.test": ["10.3.0.2"]}"#);
@@ -140,7 +140,7 @@ fn changes_are_seen_without_reload_where_that_is_asked_for_and_the_link_has_its_
         let mut down = Command::new(tests::binary());
         down.args(["node", "down"]);
         let told = tests::output(down, Duration::from_secs(20)).stdout;
-        assert!(String::from_utf8_lossy(&told).contains("the link dns0 with its addresses is gone"));
+        assert!(String::from_utf8_lossy(&told).contains("removed the link dns0 with its addresses"));
         assert!(!run("ip", &["link"]).contains("dns0"));
     });
 }
@@ -219,9 +219,12 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
     assert!(said(&["-plugins"], 0).contains("\nforward\n"));
     for (words, part) in [
         (&[][..], "`node-cache` wants -localip"),
-        (&["-localip", "10.0.0.1,x"], "-localip \"x\" is not a list of IP addresses"),
-        (&["-localip", "10.0.0.1,127.0.0.1"], "-localip \"127.0.0.1\" is not a list of IP addresses"),
-        (&["-localip", "fe80::1"], "that pods can ask: not 0.0.0.0, 127.0.0.1 or fe80::1"),
+        (&["-localip", "10.0.0.1,x"], "-localip \"x\" is not a comma-separated list of IP addresses"),
+        (
+            &["-localip", "10.0.0.1,127.0.0.1"],
+            "-localip \"127.0.0.1\" is not a comma-separated list of IP addresses",
+        ),
+        (&["-localip", "fe80::1"], "that pods can reach: not 0.0.0.0, 127.0.0.1 or fe80::1"),
         (&["-localip", "0.0.0.0"], "-localip \"0.0.0.0\" is not"),
         (
             &["-localip", "10.0.0.1", "-interfacename", "sixteencharacter"],
@@ -242,7 +245,7 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
     assert!(text.contains("KUBE_DNS_SERVICE_HOST is not set"), "{text}");
     std::fs::write(base, "\n\n__PILLAR__DNS__DOMAIN__:53 {\n}\n").expect("the directory is ours");
     let text = said(&words, 217);
-    assert!(text.contains("line 3: __PILLAR__DNS__DOMAIN__ is filled where"), "{text}");
+    assert!(text.contains("line 3: __PILLAR__DNS__DOMAIN__ was not replaced when"), "{text}");
 }
 
 #[test]
@@ -269,7 +272,7 @@ fn an_address_that_no_bind_names_is_told_until_one_does() {
         };
         note(true);
         tests::publish(Path::new("/run/Corefile.base"), TEMPLATE);
-        server.wait_for_log("queries to 169.254.20.11 come here", patience);
+        server.wait_for_log("queries to 169.254.20.11 are answered here", patience);
         note(false);
     });
 }

@@ -96,7 +96,7 @@ fn an_address_that_is_others_to_add_is_not_added_and_is_served_where_it_is() {
         let server = flags.iter().fold(options_of(TEMPLATE), |options, flag| options.args([*flag]));
         let mut server = Server::start_with("", server);
         for ip in ["169.254.20.10", "10.96.0.20"] {
-            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+            server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
             assert_eq!(answer(ip), US, "{ip}");
         }
         let links = run("ip", &["link"]);
@@ -116,7 +116,7 @@ static ROWS: &[(&[&str], Does)] = &[
         assert!(there.contains("169.254.20.10/32") && there.contains("10.96.0.20/32"), "{there}");
     }),
     (&["-setupiptables=true"], |server| {
-        server.wait_for_log("queries to 10.96.0.20 come here", PATIENCE);
+        server.wait_for_log("queries to 10.96.0.20 are answered here", PATIENCE);
         eventually("the rules", PATIENCE, || has_table().then_some(()));
         assert_eq!(answer("10.96.0.20"), US);
     }),

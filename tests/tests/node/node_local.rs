@@ -101,7 +101,7 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
         // Before it knows anything the cluster's DNS answers, at both addresses.
         cluster.lose();
         let mut first = node.start(&Manifest::of_pods());
-        first.pod.said("kubernetes does not know its objects yet, and the cluster's DNS answers meanwhile");
+        first.pod.said("kubernetes has not listed its objects yet: the cluster's DNS answers meanwhile");
         for server in [LOCAL, KUBE_DNS] {
             eventually("the cluster's DNS answers", PATIENCE, || (web(server) == OF_CLUSTER).then_some(()));
         }
@@ -232,7 +232,7 @@ impl Container {
     /// Waits until queries to the node's addresses do.
     pub(super) fn come_here(&self) {
         for ip in [LOCAL, KUBE_DNS] {
-            self.pod.said(&format!("queries to {ip} come here"));
+            self.pod.said(&format!("queries to {ip} are answered here"));
         }
     }
 

@@ -104,7 +104,7 @@ fn serves_dies_and_returns(lacks: &'static str) {
     let mut server = serve(&lab, &kernel, &manager);
     manager.wait_for("READY=1", 3, PATIENCE);
     let (code, said) = node(&kernel, &["down"]);
-    assert_contains!(said, &format!("the server of process {} keeps nothing any more\n", server.pid()));
+    assert_contains!(said, &format!("process {} released its leases, addresses and rules\n", server.pid()));
     assert_eq!((code, run("nft", &["list", "tables", "inet"])), (Some(0), String::new()), "{said}");
     assert!(server.stop().success());
 }
@@ -120,7 +120,7 @@ fn an_upgrade_without_owned_tables_sends_nobody_to_the_upstream() {
         let Some(kernel) = OlderKernel::new(test, directory.path(), "owner") else { return };
         let lab = Lab::new();
         let mut server = lab.serve_with(|options| kernel.under(options));
-        let serves = |n| drop(server.wait_for_lines("queries to fd10::11 come here", n, PATIENCE));
+        let serves = |n| drop(server.wait_for_lines("queries to fd10::11 are answered here", n, PATIENCE));
         serves(1);
         let asked = lab.asked();
         let clients = Clients::start(RATE);
@@ -252,9 +252,7 @@ const WAYS_OUT: [(&str, &str); 4] =
     [("169.254.10.10", CLUSTER), ("10.96.0.20", CLUSTER), ("169.254.10.11", PLAIN), ("fd10::11", PLAIN)];
 /// Queries a second over UDP from each place to each address.
 const RATE: u32 = 100;
-const WITHOUT_OWNERS: &str = "this kernel keeps our tables when we die (it is older than 5.12): queries of pods go the way out \
-    at once, by the socket that is gone, all others when the leases end";
-const WITHOUT_SOCKETS: &str = "this kernel cannot look for sockets (nft_socket): one that we close while we live is seen when its lease ends";
-const WITHOUT_BOTH: &str = "this kernel keeps our tables when we die (it is older than 5.12), and cannot look for sockets \
-    (nft_socket): queries go the way out when the leases end";
+const WITHOUT_OWNERS: &str = "this kernel keeps the lease table when the server dies (it is older than 5.12): pods' queries fail over at once, by the closed socket, all others when the leases end";
+const WITHOUT_SOCKETS: &str = "this kernel cannot match sockets (nft_socket): queries to a socket that is closed while the server runs fail over when the lease ends";
+const WITHOUT_BOTH: &str = "this kernel keeps the lease table when the server dies (it is older than 5.12), and cannot match sockets (nft_socket): queries fail over when the leases end";
 const PATIENCE: Duration = Duration::from_secs(20);

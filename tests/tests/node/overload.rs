@@ -42,7 +42,7 @@ fn one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_
         let corefile = COREFILE.replace("    bind ", "    multisocket 2\n    bind ");
         let server = lab.serve_of(&corefile, &["-host-resolver", "none"]);
         for ip in ADDRESSES {
-            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+            server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
         }
         let streams: Vec<_> = (0..16)
             .map(|_| Stream::start(at(HOST), 100, |_| Ask::new(NAME, "A"), |_, message| message.rcode() == 0))
@@ -77,7 +77,7 @@ fn one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_
         });
         drop(held);
         run("nft", &["delete table inet flood"]);
-        server.wait_for_lines(&format!("queries to {HOST} come here"), 2, PATIENCE);
+        server.wait_for_lines(&format!("queries to {HOST} are answered here"), 2, PATIENCE);
     });
 }
 
@@ -95,7 +95,7 @@ fn overload(length: Duration, times: f64) {
     let lab = Lab::new();
     let server = lab.serve_with(|options: Options| options.within(&group));
     for ip in ADDRESSES {
-        server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+        server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
     }
     let query = |_| Ask::new(NAME, "A");
     let right = |_, message: &Message| message.answers.first().is_some_and(|record| record.data == US);

@@ -22,12 +22,10 @@ fn an_address_on_anothers_link_is_told_of_once_and_stays_as_it_is() {
         let addresses = || run("ip", &["-br", "addr", "show", "dev", IPVS]);
         let before = addresses();
         let mut server = Server::start_with(COREFILE, options());
-        server.wait_for_log("queries to 10.96.0.20 come here", PATIENCE);
+        server.wait_for_log("queries to 10.96.0.20 are answered here", PATIENCE);
         let told = [
-            "10.96.0.20 is on kube-ipvs0: kube-proxy has it there, and in its mode IPVS takes the queries before they come here; \
-             have `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place",
-            "169.254.10.11 is on theirs, which is not ours: nobody puts it back there when it is taken away; take it away there, \
-             or choose -link theirs",
+            "10.96.0.20 is on kube-ipvs0: kube-proxy is in IPVS mode, which takes the queries before this server; have `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place",
+            "169.254.10.11 is on theirs, which localdns does not manage: it is not restored if another program removes it; remove it there, or set -link theirs",
         ];
         let said = status(&server, 0);
         for told in told {
@@ -57,12 +55,11 @@ fn an_address_of_ours_that_somebody_moves_is_told_of_until_it_is_back() {
         let _lab = Lab::new();
         run("ip", &["link", "add", "theirs", "type", "bridge"]);
         let server = Server::start_with(COREFILE, options());
-        server.wait_for_log("queries to 10.96.0.20 come here", PATIENCE);
+        server.wait_for_log("queries to 10.96.0.20 are answered here", PATIENCE);
         assert!(!status(&server, 0).contains("theirs"));
         run("ip", &["addr", "add", "169.254.10.11/32", "dev", "theirs"]);
         run("ip", &["addr", "del", "169.254.10.11/32", "dev", "localdns"]);
-        let told =
-            "169.254.10.11 is on theirs, which is not ours: nobody puts it back there when it is taken away";
+        let told = "169.254.10.11 is on theirs, which localdns does not manage: it is not restored if another program removes it";
         server.wait_for_log(told, PATIENCE);
         let said = status(&server, 0);
         assert!(said.contains("address   169.254.10.11  on theirs, ") && said.contains(told), "{said}");
@@ -84,12 +81,10 @@ fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_bound_again_or
         run("ip", &["addr", "add", "198.51.100.7/32", "dev", "theirs"]);
         for link in ["localdns", "theirs"] {
             let server = Server::start_with(COREFILE, options().args(["-link", link]));
-            server.wait_for_log("queries to 169.254.10.11 come here", PATIENCE);
+            server.wait_for_log("queries to 169.254.10.11 are answered here", PATIENCE);
             assert!(!status(&server, 0).contains("no block binds it"));
             let told = format!(
-                "169.254.10.11 is on {link}, and no block binds it: who has it in its resolv.conf is refused, unless another \
-                 server answers there; have `bind` name it again or, once nobody has it, \
-                 `ip address del 169.254.10.11/32 dev {link}`"
+                "169.254.10.11 is on {link}, and no block binds it: clients with it in their resolv.conf get no answer, unless another server listens there; have `bind` name it again or, once no client uses it, `ip address del 169.254.10.11/32 dev {link}`"
             );
             let is_told = |wanted: bool| {
                 eventually(&format!("told: {wanted}"), PATIENCE, || {
@@ -131,7 +126,7 @@ fn two_servers_with_different_addresses_are_not_well_and_tell_nobody_to_take_the
         let serve = |ip: &str| {
             let corefile = format!(".:53 {{\n    bind {ip}\n    forward . 10.3.0.2\n}}\n");
             let server = Server::start_with(&corefile, options());
-            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+            server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
             server
         };
         let mut first = serve("169.254.10.10");
@@ -142,7 +137,7 @@ fn two_servers_with_different_addresses_are_not_well_and_tell_nobody_to_take_the
                 let said = status(server, 1);
                 (said.matches("answered a probe").count() == 2).then_some(said)
             });
-            let told = "rules     169.254.10.10 of a server is not in them: another one keeps its own there, and when the first dies";
+            let told = "rules     169.254.10.10 of a server is not in them: another server has replaced them, and clients of";
             assert!(said.starts_with(told) && !said.contains("no block binds it"), "{said}");
         }
         tests::signal(first.pid(), "KILL");
@@ -187,8 +182,8 @@ fn ready_comes_although_somebody_takes_a_services_queries_whatever_our_rules_say
             assert_eq!(of_pod(at), who, "{at}");
         }
         let said = status(&server, 0);
-        let mend = "; see who takes its queries: nft list ruleset\n";
-        assert!(said.contains(": somebody else does") && said.contains(mend), "{said}");
+        let mend = "; find the rule that redirects its queries: nft list ruleset\n";
+        assert!(said.contains(": another process answers") && said.contains(mend), "{said}");
         assert!(said.contains("note      10.96.0.20 is on kube-ipvs0: "), "{said}");
         let log = server.log_text();
         assert!(!log.contains("go elsewhere"), "the owner is named, once: {log}");

@@ -35,7 +35,7 @@ fn one_after_another(times: usize, rate: fn() -> u32, clients: fn(u32) -> Client
     let lab = Lab::new();
     let host = tempdir();
     let mut old = start(host.path());
-    old.said("queries to fd10::11 come here");
+    old.said("queries to fd10::11 are answered here");
     let rate = rate() / Clients::OVER_UDP;
     let asked = lab.asked();
     let clients = clients(rate);
@@ -43,7 +43,7 @@ fn one_after_another(times: usize, rate: fn() -> u32, clients: fn(u32) -> Client
     for _ in 0..times {
         go_on();
         let next = start(host.path());
-        next.said("queries to fd10::11 come here");
+        next.said("queries to fd10::11 are answered here");
         old.said("another process serves");
         eventually("the old pod's last socket", PATIENCE, || old.network().is_empty().then_some(()));
         go_on();
@@ -79,7 +79,7 @@ fn a_pod_that_cannot_serve_leaves_the_old_one_serving_and_one_whose_predecessor_
         let _lab = Lab::new();
         let host = tempdir();
         let mut first = start(host.path());
-        first.said("queries to fd10::11 come here");
+        first.said("queries to fd10::11 are answered here");
         let clients = Clients::start(125);
         fs::write(host.path().join("Corefile"), ".:53 {\n    forwrad .\n}\n").expect("the test's own");
         let mut wrong = as_it_is(host.path());
@@ -90,7 +90,7 @@ fn a_pod_that_cannot_serve_leaves_the_old_one_serving_and_one_whose_predecessor_
         first.kill();
         assert!(host.path().join("door").exists());
         let mut second = start(host.path());
-        second.said("queries to fd10::11 come here");
+        second.said("queries to fd10::11 are answered here");
         let clients = Clients::start(125);
         clients.go_on(60);
         clients.finish();

@@ -26,7 +26,7 @@ fn a_connection_from_a_port_that_the_upstream_knows_ends_at_once_when_it_is_led_
         });
         server.signal("CONT");
         for ip in ADDRESSES {
-            server.wait_for_lines(&format!("queries to {ip} come here"), 2, PATIENCE);
+            server.wait_for_lines(&format!("queries to {ip} are answered here"), 2, PATIENCE);
         }
         eventually("other zones of conntrack", PATIENCE, || (led_away_to() != zones).then_some(()));
 
@@ -66,7 +66,7 @@ fn a_connection_that_is_led_away_outlives_the_return_of_another_address() {
         until_led_away();
         server.signal("CONT");
         for ip in ADDRESSES.into_iter().filter(|ip| *ip != "169.254.10.11") {
-            server.wait_for_lines(&format!("queries to {ip} come here"), 2, PATIENCE);
+            server.wait_for_lines(&format!("queries to {ip} are answered here"), 2, PATIENCE);
         }
         eventually("other zones of conntrack", PATIENCE, || (led_away_to() != zones).then_some(()));
         all_answer();
@@ -122,7 +122,7 @@ fn serve() -> (Lab, Server) {
 fn serve_in(lab: &Lab) -> Server {
     let server = lab.serve(&[]);
     for ip in ADDRESSES {
-        server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+        server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
     }
     server
 }

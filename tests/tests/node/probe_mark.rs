@@ -55,7 +55,7 @@ fn the_mark_alone_escapes_no_conntrack() {
         }
         let lab = Lab::new();
         let server = lab.serve(&["-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         run("nft", &["add table inet seen"]);
         run("nft", &["add chain inet seen output { type filter hook output priority 0; }"]);
         let ours = "meta mark 0x6c646e73 th dport 53 ip daddr 169.254.10.10";

@@ -151,7 +151,7 @@ fn with_rules_of_iptables_a_restart_and_an_upgrade_leave_rules_and_drop_in_where
             shell(&format!("mkdir -p $(dirname {DROP_IN}); touch {DROP_IN}"));
         };
         let seen = || (rules(), shell(&format!("stat --format=%i {DROP_IN}")));
-        let waited = || systemd.log(UNIT).matches("who still asks here is answered for 5s").count();
+        let waited = || systemd.log(UNIT).matches("queries that still arrive are answered for 5s").count();
         put();
         let (before, pid) = (seen(), systemd.main_pid(UNIT));
         systemd.ctl(&["restart", UNIT]);

@@ -78,7 +78,7 @@ fn a_server_that_is_about_to_be_followed_by_another_takes_nothing_away() {
         let down = output(down, PATIENCE);
         let said = String::from_utf8_lossy(&down.stdout) + String::from_utf8_lossy(&down.stderr);
         assert_eq!(down.status.code(), Some(1), "{said}");
-        assert!(said.contains("hands over to another process"), "{said}");
+        assert!(said.contains("is handing over to another process"), "{said}");
         eventually("the next process", PATIENCE, || {
             (systemd.show(UNIT, "ActiveState") == ["active"]).then_some(())
         });

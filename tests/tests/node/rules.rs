@@ -24,7 +24,7 @@ fn the_table_that_stays_reads_as_it_was_meant_and_goes_without_a_trace() {
         assert!(rules.are_there().unwrap());
         rules.plan_restart(&addresses(), Duration::from_secs(2)).unwrap();
         rules.plan_restart(&addresses(), Duration::from_secs(2)).unwrap();
-        assert_eq!(listed("localdns"), STAYS);
+        assert_eq!(listed("localdns"), FAILOVER);
         for _ in 0..2 {
             rules.remove().unwrap();
         }
@@ -311,7 +311,7 @@ fn addresses() -> Vec<IpAddr> {
 const MARK: u32 = 0x6c64_6e73;
 const LASTS: Duration = Duration::from_secs(1);
 /// As nft 1.0.6 prints them.
-const STAYS: &str = include_str!("../../fixtures/stays.nft");
+const FAILOVER: &str = include_str!("../../fixtures/failover.nft");
 const LEASES: &str = include_str!("../../fixtures/leases.nft");
 
 #[test]

@@ -64,7 +64,7 @@ fn rules_of_nft_come_and_go_while_the_lock_of_iptables_is_held() {
         lock.lock().expect("nobody else has it");
         let mut server = lab.serve(&["-host-resolver", "none", "-at-stop", "clean"]);
         for ip in ADDRESSES {
-            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+            server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
         }
         let tables = || run("nft", &["list", "tables", "inet"]);
         assert!(tables().contains("table inet localdns\n"));
@@ -89,11 +89,11 @@ fn a_table_of_ours_that_another_owns_is_counted_and_so_is_an_address_that_cannot
         let (mut other, typed) = server.1;
         drop(typed);
         other.wait().expect("it ends");
-        server.0.wait_for_log("queries to 169.254.20.10 come here", PATIENCE);
+        server.0.wait_for_log("queries to 169.254.20.10 are answered here", PATIENCE);
         assert!(server.0.stop().success());
 
         let (server, ()) = serve("169.254.20.10,fd10::11", "nft", &path, || ());
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         // A link without IPv6 loses its addresses, and takes none.
         let without = Path::new("/proc/sys/net/ipv6/conf/nodelocaldns/disable_ipv6");
         std::fs::write(without, "1").expect("the namespace is ours");

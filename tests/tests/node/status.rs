@@ -22,7 +22,7 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         fs::create_dir_all("/run/systemd/resolve").expect("the test's own");
         fs::write("/run/systemd/resolve/resolv.conf", "nameserver 10.2.0.2\n").expect("the test's own");
         let server = lab.serve(&[]);
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         let before = status(&server, 0);
         assert!(!before.contains("firewall"), "{before}");
         run("iptables", &["-P", "FORWARD", "DROP"]);
@@ -41,16 +41,12 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
             format!("leases    process {pid}\n"),
             format!("server    process {pid}, leases of 600 ms\n"),
             "lease     169.254.10.10  held, lost 0 times, answered a probe ".to_owned(),
-            "upstreams 10.2.0.2 from /run/systemd/resolve/resolv.conf; this Corefile asks none of them: \
-             no `forward` of it names 168.63.129.16\n"
+            "upstreams 10.2.0.2 from /run/systemd/resolve/resolv.conf; not used: no `forward` of this Corefile names 168.63.129.16\n"
                 .to_owned(),
-            "lookups   of this machine do not come here: systemd-networkd does not run here".to_owned(),
-            "firewall  ip filter FORWARD drops what its rules do not accept, on the way out; if ours is none of them: \
-             iptables -A FORWARD ! -i v2 -p udp -m conntrack --ctorigdst 10.3.0.2 --ctorigdstport 53 -j ACCEPT && "
+            "lookups   of this host are not sent to this server: systemd-networkd does not run".to_owned(),
+            "firewall  ip filter FORWARD drops packets that its rules do not accept, on the path to the fallback; unless a rule accepts these queries, run: iptables -A FORWARD ! -i v2 -p udp -m conntrack --ctorigdst 10.3.0.2 --ctorigdstport 53 -j ACCEPT && "
                 .to_owned(),
-            "firewall  inet fw in drops what its rules do not accept, on the way to us; if ours is none of them: \
-             nft 'add rule inet fw in iifname != { \"v2\" } ip daddr { 10.96.0.20, 169.254.10.10, 169.254.10.11 } \
-             meta l4proto { tcp, udp } th dport 53 accept' && nft "
+            "firewall  inet fw in drops packets that its rules do not accept, on the path to this server; unless a rule accepts these queries, run: nft 'add rule inet fw in iifname != { \"v2\" } ip daddr { 10.96.0.20, 169.254.10.10, 169.254.10.11 } meta l4proto { tcp, udp } th dport 53 accept' && nft "
                 .to_owned(),
         ] {
             assert!(said.contains(&line), "{line}\n{said}");
@@ -58,7 +54,7 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         assert_eq!(said.matches("firewall").count(), 2, "{said}");
         // What mends it can be typed as it stands.
         for line in said.lines().filter(|line| line.starts_with("firewall")) {
-            let mend = line.rsplit_once("none of them: ").expect("it says what mends it").1;
+            let mend = line.rsplit_once("these queries, run: ").expect("it says what mends it").1;
             run("sh", &["-ec", mend]);
         }
         let json = json(&server);
@@ -66,7 +62,7 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         assert_eq!(json["servers"][0]["pid"], pid);
         assert_eq!(json["servers"][0]["addresses"][0]["held"], true, "{json}");
         assert_eq!(json["servers"][0]["upstreams"][0], "10.2.0.2", "{json}");
-        assert_eq!(json["obstacles"][0]["way"], "out", "{json}");
+        assert_eq!(json["obstacles"][0]["way"], "to the fallback", "{json}");
         assert_eq!(json["rules"], true, "{json}");
         assert_eq!(json["servers"][0]["upstreams_from"], "/run/systemd/resolve/resolv.conf", "{json}");
         assert_eq!(json["host_resolver"], json!([]), "{json}");
@@ -85,14 +81,14 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         server.signal("STOP");
         let hung = status(&server, 1);
         let told = format!(
-            "server    process {pid} does not say how it is: it has not answered within 1 s; if it hangs, restart it\n"
+            "server    process {pid} does not report its status: it has not answered within 1 s; if it hangs, restart it\n"
         );
         assert!(hung.contains(&told), "{hung}");
         // Anybody may fill its queue.
         fill_queue(pid);
         let full = status(&server, 1);
         let told = format!(
-            "server    process {pid} has leases and takes no commands; ask again, and if it hangs, restart it\n"
+            "server    process {pid} has leases but accepts no commands; try again, and if it hangs, restart it\n"
         );
         assert!(full.contains(&told), "{full}");
         assert!(!full.contains("start the server"), "{full}");
@@ -124,7 +120,7 @@ fn an_address_answers_although_no_upstream_does() {
         // What hosts does not have is forwarded.
         let corefile = COREFILE.replace("ttl 5", "ttl 5\n        fallthrough");
         let server = lab.serve_of(&corefile, &["-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         let asked = lab.asked();
         assert_eq!(status(&server, 0).matches(", answers\n").count(), 4);
         assert_eq!(lab.asked(), asked, "no upstream is asked to know it");
@@ -138,7 +134,8 @@ fn an_address_answers_although_no_upstream_does() {
         assert!(!said.contains(" down: "), "nobody has asked them: {said}");
         eventually("that they are down is told", Duration::from_secs(30), || {
             let _ = Ask::new("absent.test", "A").timeout(Duration::from_millis(100)).try_of(AT.parse().ok()?);
-            let told = "note      10.3.0.2:53 [fd03::2]:53 down: names that no other upstream is asked for are SERVFAIL\n";
+            let told =
+                "note      10.3.0.2:53 [fd03::2]:53 down: queries without another upstream get SERVFAIL\n";
             status(&server, 0).contains(told).then_some(())
         });
         assert!(json["servers"][0]["probe"].is_null(), "it is the server's secret: {json}");
@@ -157,13 +154,13 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
         }
         let lab = Lab::new();
         let mut server = lab.serve(&["-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
         let said = status(&server, 1);
         assert!(said.starts_with("rules     in place\n"), "{said}");
-        let mends = "; `localdns node up` puts them there anew\n";
-        let changed = "not those of this Corefile, or somebody has changed them";
+        let mends = "; run `localdns node up` to replace them\n";
+        let changed = "not those of this Corefile, or changed by another process";
         for (from, to, told) in [
             (
                 "169.254.10.11 fd10::11",
@@ -174,12 +171,12 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
             (
                 "forward . 10.3.0.2",
                 "forward . 10.3.0.9",
-                "they lead queries for 169.254.10.11 to 10.3.0.2, this Corefile to 10.3.0.9",
+                "they send queries to 169.254.10.11 to 10.3.0.2, this Corefile to 10.3.0.9",
             ),
             (
                 "forward . 10.3.0.2 fd03::2",
                 "forward . fd03::2",
-                "they lead queries for 169.254.10.11 to 10.3.0.2, this Corefile to nowhere",
+                "they send queries to 169.254.10.11 to 10.3.0.2, this Corefile to nowhere",
             ),
         ] {
             server.write_corefile(&COREFILE.replace(from, to));
@@ -209,7 +206,10 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
         server.write_corefile(&COREFILE.replace("forward . 10.3.0.2", "forward . 10.2.0.2 10.3.0.2"));
         let said = status(&server, 1);
         assert!(said.starts_with("rules     in place\n"), "{said}");
-        assert!(said.contains("address   169.254.10.11  on localdns, way out 10.3.0.2, answers\n"), "{said}");
+        assert!(
+            said.contains("address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n"),
+            "{said}"
+        );
     });
 }
 
@@ -222,11 +222,11 @@ fn a_note_is_told_once_and_claims_no_forward_where_there_is_none() {
         let lab = Lab::new();
         let server = lab
             .serve_of(&COREFILE.replace("    forward . 10.3.0.2 fd03::2\n", ""), &["-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         let said = status(&server, 0);
         for ip in ["169.254.10.11", "fd10::11"] {
             let note = format!(
-                "note      {ip} has no way out: it has no `forward .`; give its block of `.` one, or its clients get no answer while this server is down\n"
+                "note      {ip} has no fallback: it has no `forward .`; add one to its block for `.`, or its clients get no answer while no server is running\n"
             );
             assert_eq!(said.matches(&note).count(), 1, "{said}");
         }
@@ -242,7 +242,7 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
         }
         let lab = Lab::new();
         let server = lab.serve(&["-host-resolver", "none"]);
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
         let before = status(&server, 0);
         for absent in ["reload", "resolv.conf"] {
             assert!(!before.contains(absent), "its Corefile needs no list: {before}");
@@ -267,10 +267,10 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
                 .find(|line| line.starts_with("reload    failed "))
                 .unwrap_or_else(|| panic!("{said}"));
             assert!(line.contains(cause), "{line}");
-            assert!(line.ends_with("; mend what it names, and see `localdns check -conf FILE`"), "{line}");
+            assert!(line.ends_with("; fix the Corefile, and run `localdns check -conf FILE`"), "{line}");
             assert_eq!(said.contains("corefile  "), !is_read, "{said}");
             assert!(
-                said.contains("address   169.254.10.11  on localdns, way out 10.3.0.2, answers\n"),
+                said.contains("address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n"),
                 "{said}"
             );
             assert!(said.starts_with("rules     in place\n"), "{said}");
@@ -293,8 +293,9 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         let flags = ["-host-resolver", "none", "-upstreams", "/run/resolv.conf"];
         let with_metrics = COREFILE.replacen("hosts {", "prometheus 127.0.0.1:9253\n    hosts {", 1);
         let server = lab.serve_of(&with_metrics, &flags);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
-        let told = "let the network's manager write its servers there, or name another file with -upstreams";
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
+        let told =
+            "have the network manager write its name servers to it, or name another file with -upstreams";
         let upstreams = ("upstreams", "/run/resolv.conf has no nameserver", told);
         eventually("the list is looked at", PATIENCE, || {
             status(&server, 0).contains("/run/resolv.conf has no nameserver").then_some(())
@@ -304,8 +305,8 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         server.write_corefile(&with_metrics.replace("ttl 5", "ttl five"));
         server.signal("HUP");
         server.wait_for_log("Restart failed", PATIENCE);
-        let reload = "mend what it names, and see `localdns check -conf FILE`";
-        let corefile = "mend what it names; the server serves the one before";
+        let reload = "fix the Corefile, and run `localdns check -conf FILE`";
+        let corefile = "fix it; the server serves the previous one";
         is_wrong(
             &server,
             0,
@@ -330,27 +331,27 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         run("nft", &["add rule inet hang output meta mark 0x6c646e73 ip daddr 169.254.10.11 drop"]);
         server.wait_for_log("the lease of 169.254.10.11 ended", PATIENCE);
         let probe = "169.254.10.11 not held, lost 1 times, the last probe failed: ";
-        is_wrong(&server, 1, &[("lease", probe, "if it goes on, restart the server"), upstreams]);
+        is_wrong(&server, 1, &[("lease", probe, "if it persists, restart the server"), upstreams]);
         assert_eq!(exposed(), [(Some(0.0), Some(1.0)), (Some(1.0), Some(0.0))]);
         run("nft", &["delete table inet hang"]);
-        server.wait_for_lines("queries to 169.254.10.11 come here", 2, PATIENCE);
+        server.wait_for_lines("queries to 169.254.10.11 are answered here", 2, PATIENCE);
 
         node(&server, &["down"], 0);
-        let up = "`localdns node up` puts them there, `node run` does once it answers";
-        let adds = "`localdns node up` adds it";
+        let up = "run `localdns node up`, or start `node run`, which adds them once it answers";
+        let adds = "run `localdns node up`";
         let down = [
             ("rules", "none", up),
-            ("leases", "nobody has one", "the rules come first"),
-            ("address", "169.254.10.10 on no link, way out 10.96.0.10, does not answer", adds),
+            ("leases", "none held", "add the rules first"),
+            ("address", "169.254.10.10 on no link, fallback 10.96.0.10, does not answer", adds),
             ("address", "169.254.10.11 on no link, ", adds),
             ("address", "10.96.0.20 on no link, ", adds),
             ("address", "fd10::11 on no link, ", adds),
-            ("server", "keeps nothing, since `node down`", "restart it"),
+            ("server", "released its leases, addresses and rules, by `node down`", "restart it"),
         ];
         is_wrong(&server, 1, &down);
         signal(server.pid(), "KILL");
         node(&server, &["up", "-host-resolver", "none"], 0);
-        let nobody = "nobody has one: queries go the way out";
+        let nobody = "none held: queries go to the fallback";
         is_wrong(&server, 1, &[("leases", nobody, "start the server")]);
     });
 }

@@ -18,7 +18,7 @@ fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
         std::fs::write("/run/hosts", "192.0.2.7 file.test\n").expect("the test's own");
         let options = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
         let server = tests::Server::start_with(COREFILE, options);
-        server.wait_for_log("queries to 169.254.10.10 come here", PATIENCE);
+        server.wait_for_log("queries to 169.254.10.10 are answered here", PATIENCE);
         for _ in 0..2 {
             assert_eq!(ask(at("169.254.10.10:53"), NAME, "A").short(), [CLUSTER]);
             assert_eq!(ask(at("169.254.10.10:53"), "file.test", "A").short(), ["192.0.2.7"]);

@@ -18,7 +18,7 @@ fn the_pages_script_shows_what_a_server_says() {
         let _lab = Lab::new();
         let options = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
         let server = Server::start_with(COREFILE, options);
-        server.wait_for_log("queries to 169.254.10.10 come here", PATIENCE);
+        server.wait_for_log("queries to 169.254.10.10 are answered here", PATIENCE);
         ask("169.254.10.10:53".parse().expect("an address"), NAME, "A");
         let admin = "127.0.0.1:9253".parse().expect("an address");
         let status = eventually("a probed address", PATIENCE, || {

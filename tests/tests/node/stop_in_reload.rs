@@ -32,7 +32,7 @@ fn stops(which: Range<usize>) {
     for stop in which {
         let until = ["SIGUSR1: Reloading", "Reloading", "Reloading complete", ""][stop % 4];
         let mut server = lab.serve(&["-host-resolver", "none", "-at-stop", "clean"]);
-        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         // Another address is to come, with its rules.
         server.write_corefile(&COREFILE.replace("169.254.10.11", "169.254.10.11 169.254.10.12"));
         let queries = asked();

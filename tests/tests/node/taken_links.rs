@@ -17,7 +17,7 @@ fn a_link_that_goes_or_goes_down_and_addresses_that_are_flushed_are_back_within_
         let lab = Lab::new();
         let server = lab.serve(&["-host-resolver", "none"]);
         for ip in ADDRESSES {
-            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+            server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
         }
         for taken in [
             "link del localdns",

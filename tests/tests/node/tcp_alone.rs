@@ -19,7 +19,7 @@ fn a_tcp_side_that_hears_no_message_loses_its_leases_and_one_that_hears_clients_
         let lab = Lab::new();
         let server = lab.serve(&[]);
         for ip in ADDRESSES {
-            server.wait_for_log(&format!("queries to {ip} come here"), PATIENCE);
+            server.wait_for_log(&format!("queries to {ip} are answered here"), PATIENCE);
         }
         run("nft", &["add table inet hang"]);
         run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
@@ -64,7 +64,7 @@ fn a_tcp_side_that_hears_no_message_loses_its_leases_and_one_that_hears_clients_
         answers_everywhere(CLUSTER, PLAIN);
         run("nft", &["flush chain inet hang output"]);
         for ip in ADDRESSES {
-            server.wait_for_lines(&format!("queries to {ip} come here"), 2, PATIENCE);
+            server.wait_for_lines(&format!("queries to {ip} are answered here"), 2, PATIENCE);
         }
         answers_everywhere(US, US);
     });

@@ -72,7 +72,7 @@ fn without_a_corefile_up_says_so_and_status_goes_by_what_the_server_says() {
             assert_eq!(output.status.code(), Some(code), "{word}: {text}");
             text.into_owned()
         };
-        let none = "there is no ./Corefile; name one by -conf FILE";
+        let none = "there is no ./Corefile; name one with -conf FILE";
         for word in ["up", "status"] {
             let said = unnamed(word, 1);
             assert!(said.contains(none) && !said.contains("0.0.0.0"), "{word}: {said}");
@@ -83,8 +83,8 @@ fn without_a_corefile_up_says_so_and_status_goes_by_what_the_server_says() {
         ready(&server);
         let said = unnamed("status", 0);
         for line in [
-            "address   169.254.10.11  on localdns, way out 10.3.0.2, answers\n",
-            "note      there is no ./Corefile, and -conf names none: addresses are those that the server says\n",
+            "address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n",
+            "note      there is no ./Corefile and no -conf: addresses are those of the running server\n",
         ] {
             assert!(said.contains(line), "{line}{said}");
         }
@@ -106,9 +106,9 @@ fn a_server_that_keeps_no_rules_says_which_ones_lead_its_queries_away() {
         assert!(before.wait(Duration::from_secs(15)).success());
         let plain = Server::start_with(COREFILE, Options::default());
         let line = plain.wait_for_log("run: localdns node down", Duration::from_secs(15));
-        assert!(line.contains("by the rules that `localdns node` left (table inet localdns)"), "{line}");
+        assert!(line.contains("by rules that an ended `localdns node` left (table inet localdns)"), "{line}");
         assert_eq!(plain.log_text().matches("run: localdns node down").count(), 1);
-        assert!(node(&plain, &["down"], 0).contains("the rules are gone"));
+        assert!(node(&plain, &["down"], 0).contains("removed the rules"));
     });
 }
 
@@ -127,9 +127,9 @@ fn a_server_that_takes_over_from_one_with_rules_says_which_ones_lead_its_queries
         let plain = Server::start_with(COREFILE, Options::default().args(["-handover", &door]));
         assert!(before.wait(PATIENCE).success(), "{}", before.log_text());
         let line = plain.wait_for_log("run: localdns node down", PATIENCE);
-        assert!(line.contains("by the rules that `localdns node` left (table inet localdns)"), "{line}");
+        assert!(line.contains("by rules that an ended `localdns node` left (table inet localdns)"), "{line}");
         assert_eq!(plain.log_text().matches("run: localdns node down").count(), 1);
-        assert!(node(&plain, &["down"], 0).contains("the rules are gone"));
+        assert!(node(&plain, &["down"], 0).contains("removed the rules"));
     });
 }
 
@@ -156,7 +156,7 @@ fn several_that_take_all_away_at_once_leave_nothing_and_none_of_them_fails() {
         // Nobody knows here whether a start follows.
         let told = node(&["stopped"]);
         assert!(
-            told.starts_with("no systemd is there, ") && told.contains("`localdns node down` does"),
+            told.starts_with("systemd does not run, ") && told.contains("`localdns node down` restores it"),
             "{told}"
         );
     });
@@ -205,8 +205,11 @@ fn up_waits_for_the_networks_servers_and_says_so_where_there_are_none() {
             (status.code(), told)
         };
         let (code, told) = ended(begun());
-        let why = "168.63.129.16 stands for the servers of the node's network, and there are none: /run/given: No such file or directory";
-        assert!(told.contains(why) && told.contains("until `localdns node up` finds some"), "{told}");
+        let why = "168.63.129.16 stands for the name servers of the node's network, and none is known: /run/given: No such file or directory";
+        assert!(
+            told.contains(why) && told.contains("run `localdns node up` again once there are some"),
+            "{told}"
+        );
         assert_eq!(code, Some(1), "{told}");
         // The other address has its way out all the same.
         assert_eq!(asked_at("169.254.10.11", false), CLUSTER);
@@ -215,7 +218,10 @@ fn up_waits_for_the_networks_servers_and_says_so_where_there_are_none() {
         publish(Path::new(GIVEN), "nameserver 10.3.0.2\n");
         let (code, told) = ended(up);
         assert_eq!(code, Some(0), "{told}");
-        assert!(told.contains("169.254.10.10 goes to 10.3.0.2 while nobody answers here"), "{told}");
+        assert!(
+            told.contains("queries to 169.254.10.10 go to 10.3.0.2 while no server is running"),
+            "{told}"
+        );
         for tcp in [false, true] {
             assert_eq!(asked_at("169.254.10.10", tcp), PLAIN);
         }
@@ -283,7 +289,7 @@ fn without_rules_a_stop_is_clean_unless_said_otherwise() {
         }
         let lab = Lab::new();
         for (flags, left) in
-            [(&["-rules", "none"][..], false), (&["-rules", "none", "-at-stop", "way-out"][..], true)]
+            [(&["-rules", "none"][..], false), (&["-rules", "none", "-at-stop", "failover"][..], true)]
         {
             let mut server = lab.serve(flags);
             signal(server.pid(), "TERM");
@@ -306,37 +312,39 @@ fn down_takes_everything_from_a_living_server_too_and_up_leaves_the_way_out() {
         assert_eq!(
             told,
             format!(
-                "the server of process {} keeps nothing any more\nthe rules are gone\n\
-                 the link localdns with its addresses is gone\n",
+                "process {} released its leases, addresses and rules\nremoved the rules\nremoved the link localdns with its addresses\n",
                 server.pid()
             )
         );
         // It hears of the addresses that went, and leaves them.
-        server.wait_for_log("`node down` was asked for", Duration::from_secs(5));
+        server.wait_for_log("released by `node down`", Duration::from_secs(5));
         server.signal("HUP");
         server.wait_for_log("Reloading complete", Duration::from_secs(10));
         nothing_is_there();
-        let gone = "there were no rules\nno link and no address of ours was there\n";
+        let gone = "there are no rules\nthere is no link and no address of localdns\n";
         assert_eq!(
             node(&server, &["down"], 0),
-            format!("the server of process {} keeps nothing any more\n{gone}", server.pid())
+            format!("process {} released its leases, addresses and rules\n{gone}", server.pid())
         );
         signal(server.pid(), "TERM");
         assert!(server.wait(Duration::from_secs(10)).success());
         nothing_is_there();
         for _ in 0..2 {
             let up = node(&server, &["up"], 0);
-            assert!(up.contains("169.254.10.11 goes to 10.3.0.2 while nobody answers here"), "{up}");
+            assert!(
+                up.contains("queries to 169.254.10.11 go to 10.3.0.2 while no server is running"),
+                "{up}"
+            );
         }
         assert_eq!(ask((address("169.254.10.11"), 53).into(), NAME, "A").short(), [PLAIN]);
         let listed = status(&server, 1);
         assert!(
-            listed.contains("leases    nobody has one: queries go the way out; start the server"),
+            listed.contains("leases    none held: queries go to the fallback; start the server"),
             "{listed}"
         );
         assert_eq!(
             node(&server, &["down"], 0),
-            "the rules are gone\nthe link localdns with its addresses is gone\n"
+            "removed the rules\nremoved the link localdns with its addresses\n"
         );
         assert_eq!(node(&server, &["down"], 0), gone);
     });
@@ -368,7 +376,7 @@ fn down_takes_what_a_killed_predecessor_and_the_script_left() {
         run("iptables", &["-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.9", "-j", "NOTRACK"]);
         assert_eq!(
             node(&server, &["down"], 0),
-            "the rules are gone\n6 rules in the tables of iptables are gone\nthe link localdns with its addresses is gone\n"
+            "removed the rules\nremoved 6 iptables rules\nremoved the link localdns with its addresses\n"
         );
         assert!(!run("ip", &["link"]).contains("localdns"));
         assert_eq!(
@@ -395,7 +403,7 @@ fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(
-            told.contains("left: the server keeps all: the command has not shown that it has CAP_NET_ADMIN"),
+            told.contains("left: the server refuses: the command has not proven that it has CAP_NET_ADMIN"),
             "{told}"
         );
         assert_eq!(status(&server, 0).lines().next(), Some("rules     in place"));
@@ -443,7 +451,7 @@ fn fill(pid: u32) {
 }
 
 fn ready(server: &Server) {
-    server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+    server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
 }
 
 fn nothing_is_there() {

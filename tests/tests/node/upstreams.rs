@@ -46,7 +46,7 @@ fn the_networks_servers_are_asked_followed_kept_and_told() {
         for (text, told) in [
             (
                 "nameserver 169.254.10.10\n",
-                "names nobody but this node (169.254.10.10): 168.63.129.16 stands for 10.3.0.2 as before",
+                "names only this node (169.254.10.10): unchanged, 168.63.129.16 stands for 10.3.0.2",
             ),
             ("search a.b\n", "has no nameserver: 168.63.129.16 stands for 10.3.0.2 as before"),
         ] {
@@ -90,7 +90,7 @@ fn without_a_server_there_never_was_one_is_216_and_files_stay() {
             let output = end(&["-conf", corefile.to_str().expect("plain")]);
             assert_eq!(output.status.code(), Some(216), "{text:?}: {output:?}");
             let told = String::from_utf8_lossy(&output.stderr);
-            assert!(told.starts_with("localdns: 168.63.129.16 stands for the servers of the node's network, and there are none: "), "{told}");
+            assert!(told.starts_with("localdns: 168.63.129.16 stands for the name servers of the node's network, and none is known: "), "{told}");
             assert_eq!(told.lines().count(), 1, "{told}");
         }
         assert_eq!(fs::read_to_string(&updated).expect("it is there"), "old");
@@ -165,7 +165,7 @@ fn the_corefile_of_the_environment_file_is_served_and_217_where_there_is_none() 
             // The first line, a comment, of base64 in several lines.
             (
                 "LOCALDNS_COREFILE_BASE=IyBub3RoaW5n\nCi46NTMge30K\n",
-                "write what `base64 -w0 Corefile` prints",
+                "set it to the output of `base64 -w0 Corefile`",
             ),
         ] {
             fs::write(&file, text).expect("the test's own");
@@ -226,7 +226,7 @@ fn what_cannot_be_written_is_told_once_and_served_without() {
         {
             let line = server.wait_for_log(cause, Duration::from_secs(5));
             assert!(
-                line.contains(file) && line.contains("give it room, and this service leave to write"),
+                line.contains(file) && line.contains("free disk space, and allow this service to write"),
                 "{line}"
             );
             let said = status(&server, 0);
@@ -264,7 +264,7 @@ fn servers_of_ipv6_are_asked_and_the_way_out_and_a_links_own_keeps_its_link_over
             let rest = out.replace("nameserver", "").replace('\n', "");
             written(KEPT, &format!("fe80::53%v2{rest}\n"));
             let said = status(&server, 0);
-            assert!(said.contains("address   fd10::11  on localdns, way out fd03::2, answers"), "{said}");
+            assert!(said.contains("address   fd10::11  on localdns, fallback fd03::2, answers"), "{said}");
             assert!(said.contains(&format!("upstreams fe80::53%v2{rest} from {RESOLV_CONF}\n")), "{said}");
             signal(server.pid(), "KILL");
             server.wait(Duration::from_secs(5));
@@ -281,7 +281,7 @@ fn servers_of_ipv6_are_asked_and_the_way_out_and_a_links_own_keeps_its_link_over
         }
         network_says("nameserver fe80::53%v2\nnameserver ::ffff:10.2.0.2\n");
         server.wait_for_log("stands for fe80::53%v2 10.2.0.2", Duration::from_secs(5));
-        server.wait_for_log("fd10::11 has no way out: ", Duration::from_secs(5));
+        server.wait_for_log("fd10::11 has no fallback: ", Duration::from_secs(5));
         answered(OF_THE_LINK);
     });
 }
@@ -300,7 +300,7 @@ fn link_local_upstream() -> Upstream {
 
 fn serve_ipv6() -> Server {
     let server = Server::start_with(&COREFILE.replace("169.254.10.10", IPV6), options());
-    server.wait_for_log("queries to 169.254.10.11 come here", Duration::from_secs(10));
+    server.wait_for_log("queries to 169.254.10.11 are answered here", Duration::from_secs(10));
     server
 }
 
@@ -311,7 +311,7 @@ fn options() -> Options {
 fn serve(more: &[&str]) -> Server {
     let options = more.iter().fold(options(), |options, word| options.args([*word]));
     let server = Server::start_with(COREFILE, options);
-    server.wait_for_log("queries to 169.254.10.11 come here", Duration::from_secs(10));
+    server.wait_for_log("queries to 169.254.10.11 are answered here", Duration::from_secs(10));
     server
 }
 
@@ -338,7 +338,7 @@ fn of_two_reloads_at_once_the_later_one_counts_in_the_files_for_others() {
         let corefile =
             |last: u8| format!(".:53 {{\n    bind 169.254.10.10\n    forward . 10.9.0.{last}\n}}\n");
         let server = lab.serve_of(&corefile(1), &[]);
-        server.wait_for_log("queries to 169.254.10.10 come here", Duration::from_secs(10));
+        server.wait_for_log("queries to 169.254.10.10 are answered here", Duration::from_secs(10));
         for (reloads, last) in (1..=16).zip(2..) {
             server.write_corefile(&corefile(last));
             server.signal("USR1");

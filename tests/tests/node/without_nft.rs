@@ -33,8 +33,8 @@ fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served(
             let of_pod = within(POD, move || ask(at, NAME, "A").short().concat());
             assert_eq!(of_pod.join().expect("it is answered"), US, "{at}");
         }
-        let cause = "this kernel has no nftables, or not all that the rules need (open netlink): Protocol not supported";
-        let mend = "; have it load nf_tables, or choose other -rules\n";
+        let cause = "this kernel lacks nftables, or a part that the rules need (open netlink): Protocol not supported";
+        let mend = "; load the module nf_tables, or set other -rules\n";
         let said = without_nftables(|| {
             eventually("a probe that was answered", PATIENCE, || {
                 let said = status(&server, 1);
@@ -43,11 +43,11 @@ fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served(
         });
         for line in [
             format!("rules     {cause}"),
-            "leases    nobody has one; the rules come first\n".to_owned(),
-            "address   169.254.10.10  on localdns, way out 10.3.0.2, answers\n".to_owned(),
+            "leases    none held; add the rules first\n".to_owned(),
+            "address   169.254.10.10  on localdns, fallback 10.3.0.2, answers\n".to_owned(),
             "lease     169.254.10.10  not held, lost 0 times, answered a probe ".to_owned(),
             format!(
-                "note      there are neither leases nor rules, and clients are dark when this server dies: {cause}"
+                "note      there are neither leases nor rules: clients get no answer once this server dies: {cause}"
             ),
         ] {
             assert!(said.contains(&line), "{line}\n{said}");
@@ -58,7 +58,7 @@ fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served(
         // Nothing half-applied, and nothing is left.
         without_nftables(|| {
             let down = node(&server, &["down"], 0);
-            assert!(down.contains("there were no rules: this kernel has no nftables"), "{down}");
+            assert!(down.contains("there are no rules: this kernel lacks nftables"), "{down}");
             assert!(!run("ip", &["link"]).contains("localdns"));
             let up = node(&server, &["up", "-host-resolver", "none"], 1);
             assert!(up.contains(cause) && up.lines().count() == 1, "{up}");
@@ -86,8 +86,7 @@ fn a_services_address_that_no_rule_keeps_here_is_told_and_the_rest_is_ready() {
             for (at, who) in [("169.254.10.10:53", US), ("10.96.0.20:53", CLUSTER)] {
                 assert_eq!(of_pod(at), who, "{at} with -rules {rules}");
             }
-            let cause = "queries for 10.96.0.20 go elsewhere: a service's address is translated, as by kube-proxy, before they \
-                         come here";
+            let cause = "queries to 10.96.0.20 do not arrive here: kube-proxy or another program translates this service address first";
             server.wait_for_log(cause, PATIENCE);
             let code = i32::from(rules == "nft");
             let said = without_nftables(|| node(&server, &["status", "-rules", rules], code));

@@ -41,7 +41,7 @@ fn bytes_of_others_stay_and_remove_leaves_them_alone() {
         );
         assert_contains!(node.remove(), "1 lines removed");
         assert_eq!(node.text(), others);
-        assert_contains!(node.remove(), "no lines of ours");
+        assert_contains!(node.remove(), "no managed lines");
         assert_eq!(node.names(), ["hosts"]);
     }
 }

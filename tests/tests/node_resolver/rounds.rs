@@ -179,7 +179,7 @@ fn a_headless_service_gets_no_line_and_a_warning() {
     command.env("SERVICE_CIDRS", "10.96.0.0/12, fd00:96::/112");
     let told = super::said(&output(command, PATIENCE));
     assert_eq!(node.text(), format!("{OTHERS}{web}"));
-    assert_contains!(told, "[WARNING] one.t1.svc: is left out: 172.17.0.7 is no service's address");
+    assert_contains!(told, "[WARNING] one.t1.svc: is ignored: 172.17.0.7 is not a service address");
 }
 
 #[test]

@@ -317,7 +317,7 @@ fn where_no_server_shows_its_status_is_told_place_by_place() {
         (
             "-status",
             ip.to_string(),
-            format!("{ip} has no port: -status wants that of the server's metrics, such as {ip}:9153"),
+            format!("{ip} has no port: -status needs the address of the server's metrics, such as {ip}:9153"),
         ),
         ("-conf", "/nowhere/Corefile".to_owned(), "/nowhere/Corefile".to_owned()),
     ] {

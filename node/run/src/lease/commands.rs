@@ -82,8 +82,8 @@ impl Drop for Place {
 fn is_warranted() -> Result<(), String> {
     match Rules::open().and_then(|mut rules| rules.is_warrant_shown()) {
         Ok(true) | Err(NftError::NotSupported { .. }) => Ok(()),
-        Ok(false) => Err("the command has not shown that it has CAP_NET_ADMIN".to_owned()),
-        Err(error) => Err(format!("it cannot see whether the command has CAP_NET_ADMIN: {error}")),
+        Ok(false) => Err("the command has not proven that it has CAP_NET_ADMIN".to_owned()),
+        Err(error) => Err(format!("it cannot check whether the command has CAP_NET_ADMIN: {error}")),
     }
 }
 
@@ -115,14 +115,16 @@ impl LeaseThread {
     pub(super) async fn obey(&mut self, order: Order, hands_over: bool) {
         match order.word.as_str() {
             "down" if hands_over => {
-                order.answer(&format!("{HANDS_OVER}, which would put all back: say it again\n"));
+                order.answer(&format!(
+                    "{HANDS_OVER}, which would restore everything: run `localdns node down` again\n"
+                ));
             }
             "down" => match is_warranted() {
                 Ok(()) => order.answer(&self.let_go().await),
                 Err(why) => order.answer(&format!("{REFUSED}: {why}\n")),
             },
             "status" => order.answer(&self.status(hands_over).to_string()),
-            other => order.answer(&format!("unknown order {other:?}")),
+            other => order.answer(&format!("unknown command {other:?}")),
         }
     }
 
@@ -146,7 +148,7 @@ impl LeaseThread {
         let list = self.discovery.upstreams().list();
         let (lookups, lookups_error) = match self.host.state() {
             State::NotYet => {
-                (None, Some("not yet: it waits until every address answers and the rules are in place"))
+                (None, Some("not yet: waiting until every address answers and the rules are in place"))
             }
             State::Put(path) => (path.as_ref(), None),
             State::Failed(why) => (None, Some(why.as_str())),
@@ -204,14 +206,13 @@ impl LeaseThread {
         let _ = self.host.take_back().await;
         self.state.addresses().values_mut().for_each(|lease| (lease.held, lease.ends) = (false, None));
         if let Some(running) = self.running.upgrade() {
-            let note =
-                "node: `node down` was asked for: addresses and rules are not kept any more, until a restart";
+            let note = "node: released by `node down`: addresses and rules are not restored until a restart";
             running.logger.warning(None, note);
         }
         match given_up {
-            Ok(()) => format!("the server of process {pid} keeps nothing any more\n"),
+            Ok(()) => format!("process {pid} released its leases, addresses and rules\n"),
             Err(error) => {
-                format!("the server of process {pid} keeps nothing any more, but has its leases: {error}\n")
+                format!("process {pid} released addresses and rules, but not its leases: {error}\n")
             }
         }
     }

@@ -62,7 +62,7 @@ impl LeaseThread {
         };
         // The plugin's name alone: why it knows nothing may be another cause each time.
         let plugin = missing.split(':').next().unwrap_or_default();
-        let why = format!("{plugin} does not know its objects yet, and the cluster's DNS answers meanwhile");
+        let why = format!("{plugin} has not listed its objects yet: the cluster's DNS answers meanwhile");
         let silent = Silent { why, is_taken: false };
         let of_cluster = |ip: &IpAddr| is_clusters_without_us(*ip, self.settings.way_out);
         listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, silent.clone())).collect()
@@ -96,12 +96,12 @@ impl LeaseThread {
 /// What is told of an address whose queries are led away.
 pub(super) fn told_of(ip: IpAddr, rules: RuleSet) -> String {
     let mend = match rules {
-        RuleSet::Nft => "; mend what keeps our rules away, or choose -rules iptables",
-        RuleSet::None => "; only rules change that: choose -rules nft or iptables",
-        RuleSet::Iptables(_) => "; mend what keeps our rules away",
+        RuleSet::Nft => "; fix what prevents the rules, or set -rules iptables",
+        RuleSet::None => "; set -rules nft or iptables",
+        RuleSet::Iptables(_) => "; fix what prevents the rules",
     };
     format!(
-        "queries for {ip} go elsewhere: a service's address is translated, as by kube-proxy, before they come here{mend}"
+        "queries to {ip} do not arrive here: kube-proxy or another program translates this service address first{mend}"
     )
 }
 

@@ -50,13 +50,13 @@ impl LeaseThread {
             RuleSet::Nft => {
                 return self
                     .keep_tables(listeners, clients)
-                    .map_err(|error| format!("clients are dark when this server dies: {error}"));
+                    .map_err(|error| format!("clients get no answer once this server dies: {error}"));
             }
             RuleSet::Iptables(_) => {
                 let Some(kept) = &mut self.iptables else { return Ok(()) };
                 let put_back = kept.keep(listeners).await;
                 let put_back =
-                    put_back.map_err(|error| format!("each query costs an entry of conntrack: {error}"))?;
+                    put_back.map_err(|error| format!("each query takes a conntrack entry: {error}"))?;
                 self.state.put_back.fetch_add(u64::from(put_back), Relaxed);
             }
             RuleSet::None => {}
@@ -97,7 +97,7 @@ impl LeaseThread {
                 None
             }
             Err(error) => Some(format!(
-                "rules of an earlier `-rules nft` may be left, which send queries elsewhere (nft list ruleset): {error}"
+                "rules of an earlier `-rules nft` may remain, which send queries to a fallback (see nft list ruleset): {error}"
             )),
         }
     }
@@ -142,15 +142,13 @@ pub(super) fn lacking(seen: Seen) -> Option<&'static str> {
     match (seen.by_owner, seen.by_socket) {
         (true, true) => None,
         (true, false) => Some(
-            "this kernel cannot look for sockets (nft_socket): one that we close while we live is seen when its lease ends",
+            "this kernel cannot match sockets (nft_socket): queries to a socket that is closed while the server runs fail over when the lease ends",
         ),
         (false, true) => Some(
-            "this kernel keeps our tables when we die (it is older than 5.12): queries of pods go the way out at once, by the \
-             socket that is gone, all others when the leases end",
+            "this kernel keeps the lease table when the server dies (it is older than 5.12): pods' queries fail over at once, by the closed socket, all others when the leases end",
         ),
         (false, false) => Some(
-            "this kernel keeps our tables when we die (it is older than 5.12), and cannot look for sockets (nft_socket): \
-             queries go the way out when the leases end",
+            "this kernel keeps the lease table when the server dies (it is older than 5.12), and cannot match sockets (nft_socket): queries fail over when the leases end",
         ),
     }
 }

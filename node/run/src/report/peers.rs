@@ -41,9 +41,9 @@ pub(super) fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf])
     let put = keeping.filter_map(|said| said["host_resolver"].as_str());
     let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
     let line = |path: &str| {
-        let how = if Path::new(path).exists() { "no longer names us" } else { "is gone" };
-        let what = format!("of this machine do not come here: {path} {how}");
-        Line::wrong("lookups", what, "the server puts it back within 30 s")
+        let how = if Path::new(path).exists() { "no longer names this server" } else { "is gone" };
+        let what = format!("of this host are not sent to this server: {path} {how}");
+        Line::wrong("lookups", what, "the server restores it within 30 s")
     };
     gone.map(line).collect()
 }
@@ -52,14 +52,14 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let pid = word(&said["pid"]);
     if said["let_go"] == true {
-        let what = format!("process {pid} keeps nothing, since `node down`");
+        let what = format!("process {pid} released its leases, addresses and rules, by `node down`");
         return vec![Line::wrong("server", what, "restart it")];
     }
     let has_leases = said["has_leases"] != false;
     let leases = match said["lease_ms"].as_u64() {
         _ if !has_leases => "without leases".to_owned(),
         Some(ms) => format!("leases of {ms} ms"),
-        None => "leases as long as it lives".to_owned(),
+        None => "leases that end with the process".to_owned(),
     };
     let mut lines = vec![Line::fact("server", format!("process {pid}, {leases}"))];
     for address in said["addresses"].as_array().into_iter().flatten() {
@@ -72,14 +72,15 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
         lines.push(match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
             (Some(error), _) => {
                 let mend = match error.ends_with(self_probe::SOMEBODY_ELSE) {
-                    true => "see who takes its queries: nft list ruleset",
-                    false => "if it goes on, restart the server",
+                    true => "find the rule that redirects its queries: nft list ruleset",
+                    false => "if it persists, restart the server",
                 };
                 Line::wrong(about, format!("{before}the last probe failed: {error}"), mend)
             }
             (None, Some(ms)) if has_leases && address["held"] != true => {
-                let what = format!("{before}answered a probe {ms} ms ago, and its queries go elsewhere");
-                Line::wrong(about, what, "the server's log says what keeps it from its lease")
+                let what =
+                    format!("{before}answered a probe {ms} ms ago, but its queries do not arrive here");
+                Line::wrong(about, what, "the server's log says why it has no lease")
             }
             (None, Some(ms)) => Line::fact(about, format!("{before}answered a probe {ms} ms ago")),
             (None, None) => Line::fact(about, format!("{before}not probed yet")),
@@ -87,8 +88,8 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
     }
     if let Some(error) = said["reload_failed"]["error"].as_str().map(first_line) {
         let ago = word(&said["reload_failed"]["seconds_ago"]);
-        let what = format!("failed {ago} s ago, and the configuration before it serves: {error}");
-        lines.push(Line::wrong("reload", what, "mend what it names, and see `localdns check -conf FILE`"));
+        let what = format!("failed {ago} s ago, the previous configuration serves: {error}");
+        lines.push(Line::wrong("reload", what, "fix the Corefile, and run `localdns check -conf FILE`"));
     }
     let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
     if let Some(from) = said["upstreams_from"].as_str() {
@@ -96,17 +97,18 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
         lines.push(Line::fact("upstreams", format!("{} from {from}{asked}", upstreams.join(" "))));
     }
     if let Some(error) = said["upstreams_error"].as_str() {
-        let mend = "let the network's manager write its servers there, or name another file with -upstreams";
+        let mend =
+            "have the network manager write its name servers to it, or name another file with -upstreams";
         lines.push(Line::wrong("upstreams", error, mend));
     }
     let down: Vec<_> = said["upstreams_down"].as_array().into_iter().flatten().map(word).collect();
     if !down.is_empty() {
-        let what = format!("{} down: names that no other upstream is asked for are SERVFAIL", down.join(" "));
+        let what = format!("{} down: queries without another upstream get SERVFAIL", down.join(" "));
         lines.push(Line::note(&what));
     }
     let not_turned = said["host_resolver_error"].as_str();
     if let Some(error) = not_turned {
-        lines.push(Line::error("lookups", &format!("of this machine do not come here: {error}")));
+        lines.push(Line::error("lookups", &format!("of this host are not sent to this server: {error}")));
     }
     let notes = said["notes"].as_array().into_iter().flatten().map(word);
     let notes = notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error)));
@@ -114,7 +116,7 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
     lines
 }
 
-const UNASKED: &str = "; this Corefile asks none of them: no `forward` of it names 168.63.129.16";
+const UNASKED: &str = "; not used: no `forward` of this Corefile names 168.63.129.16";
 
 #[cfg(test)]
 mod tests {

@@ -48,8 +48,7 @@ pub(super) fn rules_of(
     match unled.first() {
         None => Ok(true),
         Some(ip) => Err(format!(
-            "{ip} of a server is not in them: another one keeps its own there, and when the first dies its clients are dark; two \
-             with different addresses need networks of their own"
+            "{ip} of a server is not in them: another server has replaced them, and clients of {ip} get no answer once its server dies; run servers with different addresses in network namespaces of their own"
         )),
     }
 }
@@ -68,11 +67,10 @@ pub(super) fn none_left(servers: &[Result<Value, String>], notes: &mut Vec<Strin
     match node::iptables_rules() {
         Ok(0) => Ok(true),
         Ok(rules) => Err(format!(
-            "{rules} in the tables of iptables, where there are to be none; the start of a server takes them away, and so does \
-             `localdns node down`"
+            "{rules} iptables rules remain, but none should; start the server or run `localdns node down` to remove them"
         )),
         Err(error) => {
-            notes.push(format!("rules of iptables may be left (iptables-save): {error}"));
+            notes.push(format!("iptables rules may remain (see iptables-save): {error}"));
             Ok(true)
         }
     }
@@ -89,7 +87,7 @@ fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> Stri
         let named =
             |target: Option<IpAddr>| target.map_or_else(|| "nowhere".to_owned(), |target| target.to_string());
         let (leads, wanted) = (named(*target), named(wanted));
-        (leads != wanted).then(|| format!("they lead queries for {ip} to {leads}, this Corefile to {wanted}"))
+        (leads != wanted).then(|| format!("they send queries to {ip} to {leads}, this Corefile to {wanted}"))
     });
     let is_in = |ip: &IpAddr| listeners.iter().any(|listener| listener.address == *ip);
     let others = led.iter().filter(|(ip, _)| !is_in(ip));
@@ -101,9 +99,8 @@ fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> Stri
     }
 }
 
-const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";
+const NOT_OURS: &str = "the table inet localdns is not the server's; its note says why";
 const CHANGED: &str =
-    "not those of this Corefile, or somebody has changed them; `localdns node up` puts them there anew";
-const MENDS: &str = "`localdns node up` puts them there anew";
-const TAKEN: &str =
-    "somebody has changed them this moment; the server puts them back, or its note says why not";
+    "not those of this Corefile, or changed by another process; run `localdns node up` to replace them";
+const MENDS: &str = "run `localdns node up` to replace them";
+const TAKEN: &str = "changed by another process; the server restores them, or its note says why not";
