@@ -35,6 +35,7 @@ mod older_kernel;
 mod persistent;
 mod place;
 mod pod;
+mod printed;
 mod records;
 mod refusal;
 mod server;

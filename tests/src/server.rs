@@ -21,6 +21,7 @@ use crate::cgroup::Cgroup;
 use crate::clock::{eventually, now};
 use crate::lock::lock;
 use crate::place::{publish, tempdir};
+use crate::printed;
 
 /// How a server is started, beside its Corefile.
 #[derive(Debug, Default, Clone)]
@@ -358,6 +359,7 @@ impl Drop for Server {
             let last = &lines[lines.len().saturating_sub(100)..];
             eprintln!("--- the end of the server's log ---\n{}", last.join("\n"));
         }
+        printed::collect("localdns (log)", &self.log_lines());
         // It may have ended by itself.
         drop(self.child.kill());
         drop(self.child.wait());
@@ -412,6 +414,7 @@ pub fn output(mut command: Command, patience: Duration) -> Output {
             String::from_utf8_lossy(&stderr)
         );
     };
+    printed::collect_output(&command, [&stdout, &stderr]);
     Output { status, stdout, stderr }
 }
 
