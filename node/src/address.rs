@@ -21,7 +21,7 @@ use crate::interface::{holder_of_address, interfaces};
 
 /// Where an address is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Added {
+pub enum EnsuredAddress {
     /// It was on an interface already; nothing was changed.
     AlreadyThere {
         /// The interface.
@@ -29,16 +29,16 @@ pub enum Added {
     },
     /// We put it there, and it stays when the process ends.
     AddedTo {
-        /// The interface: that of [`Ours::link`], or `lo` on a kernel that can make no such link.
+        /// The interface: that of [`AddressPolicy::link`], or `lo` on a kernel that can make no such link.
         link: String,
         /// What it is where the kernel makes no dummy.
-        instead: Option<Instead>,
+        instead: Option<LinkFallback>,
     },
 }
 
 /// What has our addresses where the kernel makes no dummy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Instead {
+pub enum LinkFallback {
     /// A bridge without ports.
     #[error("this kernel has no dummy links: the addresses are on a bridge without ports")]
     Bridge,
@@ -47,7 +47,7 @@ pub enum Instead {
     Loopback,
 }
 
-impl Added {
+impl EnsuredAddress {
     /// The interface that has the address.
     pub fn link(&self) -> &str {
         match self {
@@ -56,7 +56,7 @@ impl Added {
     }
 
     /// What has it in a dummy's place.
-    pub fn instead(&self) -> Option<Instead> {
+    pub fn instead(&self) -> Option<LinkFallback> {
         match self {
             Self::AlreadyThere { .. } => None,
             Self::AddedTo { instead, .. } => *instead,
@@ -66,7 +66,7 @@ impl Added {
 
 /// Which addresses are ours to add.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ours {
+pub enum AddressPolicy {
     /// Link-local ones: 169.254.0.0/16, fe80::/10.
     #[default]
     LinkLocal,
@@ -118,7 +118,7 @@ impl std::fmt::Debug for LinkName {
     }
 }
 
-impl Ours {
+impl AddressPolicy {
     /// Whether this address is.
     pub fn includes(self, ip: IpAddr) -> bool {
         let is_other = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
@@ -141,7 +141,7 @@ impl Ours {
 }
 
 /// Sees to it that `ip` is an address of this machine: one that is `ours` to add is added when it is absent, on the link of
-/// [`Ours::link`], with scope host and as its only network. Any other must be there already.
+/// [`AddressPolicy::link`], with scope host and as its only network. Any other must be there already.
 ///
 /// Asking again, or from two processes at once, changes nothing. The address is left in place at exit: as long as
 /// it is there a restart costs its clients nothing, and the kernel refuses at once what would else wait.
@@ -149,7 +149,7 @@ impl Ours {
 /// # Errors
 /// [`NodeError::AddressAbsent`] for an absent address that is not ours to add; [`NodeError::NotPermitted`], with
 /// the commands that do it by hand, without CAP_NET_ADMIN; [`NodeError::Add`] for what else the kernel says.
-pub async fn ensure_address(ip: IpAddr, ours: Ours) -> Result<Added, NodeError> {
+pub async fn ensure_address(ip: IpAddr, ours: AddressPolicy) -> Result<EnsuredAddress, NodeError> {
     let link = ours.link();
     add_unless_there(ip, ours, &[LinkDummy::new(link).build(), LinkBridge::new(link).build()]).await
 }
@@ -204,9 +204,13 @@ pub(crate) fn commands(ip: &IpAddr, link: &str) -> String {
     )
 }
 
-async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Result<Added, NodeError> {
+async fn add_unless_there(
+    ip: IpAddr,
+    ours: AddressPolicy,
+    kinds: &[LinkMessage],
+) -> Result<EnsuredAddress, NodeError> {
     if let Some(interface) = holder_of_address(&interfaces()?, ip) {
-        return Ok(Added::AlreadyThere { link: interface.name.clone() });
+        return Ok(EnsuredAddress::AlreadyThere { link: interface.name.clone() });
     }
     if !ours.includes(ip) {
         return Err(NodeError::AddressAbsent { address: ip });
@@ -236,7 +240,7 @@ async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Resu
         }
         let marks = if is_ours { Vec::new() } else { marks(ip, link) };
         add_to(&handle, index, ip, marks).await.map_err(failed("add address"))?;
-        Ok(Added::AddedTo { link: link.to_owned(), instead })
+        Ok(EnsuredAddress::AddedTo { link: link.to_owned(), instead })
     }
     .await;
     connection.abort();
@@ -249,12 +253,12 @@ async fn our_link<'n>(
     handle: &Handle,
     name: &'n str,
     kinds: &[LinkMessage],
-) -> Result<(&'n str, bool, Option<Instead>), io::Error> {
+) -> Result<(&'n str, bool, Option<LinkFallback>), io::Error> {
     if if_nametoindex(name).is_ok() {
         return Ok((name, false, None));
     }
     for (nth, kind) in kinds.iter().enumerate() {
-        let instead = (nth > 0).then_some(Instead::Bridge);
+        let instead = (nth > 0).then_some(LinkFallback::Bridge);
         match handle.link().add(kind.clone()).execute().await.map_err(reason) {
             Ok(()) => return Ok((name, true, instead)),
             // Another process that was started at the same time has made the link.
@@ -263,7 +267,7 @@ async fn our_link<'n>(
             Err(error) => return Err(error),
         }
     }
-    Ok(("lo", false, Some(Instead::Loopback)))
+    Ok(("lo", false, Some(LinkFallback::Loopback)))
 }
 
 async fn add_to(

@@ -8,13 +8,13 @@ use rtnetlink::packet_route::address::AddressAttribute;
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::time::sleep;
 
-use crate::Ours;
+use crate::AddressPolicy;
 
 /// Calls `gone` when an address that may be ours was taken away, and where one may have been: at first, when the kernel had no room
 /// for its messages, and every second while it sends none. The address of a link that goes is taken away, too.
 ///
 /// Never ends; it is dropped.
-pub async fn watch_removals(ours: Ours, gone: impl Fn()) {
+pub async fn watch_removals(ours: AddressPolicy, gone: impl Fn()) {
     let is_removal = |message: &RouteNetlinkMessage| match message {
         RouteNetlinkMessage::DelAddress(message) => {
             message.attributes.iter().any(|attribute| is_ours(ours, attribute))
@@ -64,7 +64,7 @@ impl Drop for Connection {
 }
 
 /// IPv4 has its own address in IFA_LOCAL, IPv6 in IFA_ADDRESS.
-fn is_ours(ours: Ours, attribute: &AddressAttribute) -> bool {
+fn is_ours(ours: AddressPolicy, attribute: &AddressAttribute) -> bool {
     match attribute {
         AddressAttribute::Address(ip) | AddressAttribute::Local(ip) => ours.includes(*ip),
         _ => false,

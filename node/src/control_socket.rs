@@ -1,7 +1,7 @@
 //! Orders of commands to a server beside them: an abstract unix socket, which belongs to the network as links and rules do,
 //! whatever file systems its programs see.
 //!
-//! A server hears root and its own user. To let go takes a [`Warrant`](crate::Warrant) besides, and a command believes a server
+//! A server hears root and its own user. To let go takes a [`NetAdminProof`](crate::Warrant) besides, and a command believes a server
 //! that has proven CAP_NET_ADMIN (`proof`): this network may be that of containers whose root may do nothing to it.
 
 mod crowd;
@@ -20,12 +20,12 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crowd::{Crowd, Peer};
-pub use peers::{Doubt, Peers, Running, Unproven};
+pub use peers::{Doubt, Peers, RunningServer, Unproven};
 pub use proof::remove_left_proofs;
 use proof::{Prover, is_nonce};
 
 /// Where a server hears.
-pub struct Orders {
+pub struct ControlSocket {
     listener: UnixListener,
     /// Its name without [`PREFIX`].
     name: String,
@@ -33,10 +33,10 @@ pub struct Orders {
 }
 
 /// What ends the hearing when it is dropped.
-pub struct Hearing(#[expect(dead_code, reason = "its end is what counts")] oneshot::Sender<()>);
+pub struct ListenGuard(#[expect(dead_code, reason = "its end is what counts")] oneshot::Sender<()>);
 
 /// An order, and the connection of the command that waits for its result.
-pub struct Order {
+pub struct ControlCommand {
     /// What is asked for.
     pub word: String,
     /// The command's process; 0 where this one cannot see it.
@@ -44,12 +44,12 @@ pub struct Order {
     stream: UnixStream,
 }
 
-impl Orders {
+impl ControlSocket {
     /// Begins to listen.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn listen() -> io::Result<(Self, Hearing)> {
+    pub fn listen() -> io::Result<(Self, ListenGuard)> {
         let pid = std::process::id();
         let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
         // The first process of each of several containers has the same number; and anybody may have taken the next names.
@@ -59,24 +59,24 @@ impl Orders {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => refused = error,
                 bound => {
                     let (hearing, over) = oneshot::channel();
-                    return Ok((Self { listener: bound?, name, over }, Hearing(hearing)));
+                    return Ok((Self { listener: bound?, name, over }, ListenGuard(hearing)));
                 }
             }
         }
         Err(refused)
     }
 
-    /// Hears orders and hands them on, until [`Hearing`] is dropped. Connections are heard all at once; one that is not trusted,
+    /// Hears orders and hands them on, until [`ListenGuard`] is dropped. Connections are heard all at once; one that is not trusted,
     /// or sends no order in time, is closed.
     ///
     /// # Errors
     /// What the kernel says to a runtime.
-    pub fn hear(self, take: impl Fn(Order) + Send + Sync + 'static) -> io::Result<()> {
+    pub fn hear(self, take: impl Fn(ControlCommand) + Send + Sync + 'static) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(self.accept(Arc::new(take)))
     }
 
-    async fn accept(self, take: Arc<impl Fn(Order) + Send + Sync + 'static>) -> io::Result<()> {
+    async fn accept(self, take: Arc<impl Fn(ControlCommand) + Send + Sync + 'static>) -> io::Result<()> {
         let Self { listener, name, mut over } = self;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::UnixListener::from_std(listener)?;
@@ -104,7 +104,7 @@ impl Orders {
 async fn hear(
     mut stream: tokio::net::UnixStream,
     peer: Peer,
-    take: Arc<impl Fn(Order)>,
+    take: Arc<impl Fn(ControlCommand)>,
     prover: Prover,
 ) -> io::Result<()> {
     let word = timeout(WORD, read_word(&mut stream)).await??;
@@ -114,7 +114,7 @@ async fn hear(
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(WORD))?;
-    take(Order { word, process: peer.process, stream });
+    take(ControlCommand { word, process: peer.process, stream });
     Ok(())
 }
 
@@ -159,7 +159,7 @@ fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
-impl Order {
+impl ControlCommand {
     /// Sends the result.
     pub fn answer(&self, text: &str) {
         // A command that has gone needs no answer.
@@ -196,8 +196,8 @@ mod tests {
     use super::*;
 
     /// A server that hands its orders to the test.
-    fn serve() -> (String, mpsc::Receiver<Order>, Hearing) {
-        let (server, hearing) = Orders::listen().expect("bound");
+    fn serve() -> (String, mpsc::Receiver<ControlCommand>, ListenGuard) {
+        let (server, hearing) = ControlSocket::listen().expect("bound");
         let name = server.name.clone();
         let (sender, orders) = mpsc::channel();
         thread::spawn(move || server.hear(move |order| drop(sender.send(order))));
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn no_order_is_heard_once_hearing_is_dropped() {
-        let (server, hearing) = Orders::listen().expect("bound");
+        let (server, hearing) = ControlSocket::listen().expect("bound");
         let hears = thread::spawn(move || server.hear(|_| {}));
         drop(hearing);
         hears.join().expect("no panic").expect("it ends");

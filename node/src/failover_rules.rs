@@ -20,8 +20,8 @@ use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
 
 use crate::nft::{Batch, Contents, Family, NftError, Set, Socket, TRANSPORT_KEY, TRANSPORTS};
 
+pub use leases::{DeathDetection, Leases};
 use leases::{HOLDERS, pid_of, renew};
-pub use leases::{Leases, Seen};
 use stays::{CHAINS, FAILOVER, SETS, TURNS, Turns, stays, turns_of};
 
 /// An address that clients ask.
@@ -31,7 +31,7 @@ pub struct Listener {
     pub address: IpAddr,
     /// The server that queries are led to while this one does not answer. A ClusterIP has none: kube-proxy sends it to the
     /// cluster's DNS.
-    pub way_out: Option<WayOut>,
+    pub fallback: Option<Fallback>,
     /// Whether every client is refused while this server does not answer, instead.
     pub fails_closed: bool,
 }
@@ -50,7 +50,7 @@ pub enum Clients {
 
 /// The server that queries are led to while this one does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WayOut {
+pub struct Fallback {
     /// An address of the listener's family; the port is 53.
     pub target: IpAddr,
     /// Whether pods' addresses are hidden from it, where nobody (kube-proxy, for a ClusterIP) gave it yet another address:
@@ -74,7 +74,7 @@ pub struct Rules {
 
 /// What has become of the table that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum TableState {
     /// It is as it was put there.
     AsPut,
     /// It is not, or it is not known what was put there.
@@ -154,20 +154,20 @@ impl Rules {
     ///
     /// # Errors
     /// Where the kernel does not say.
-    pub fn standing(&mut self) -> Result<Standing, NftError> {
+    pub fn standing(&mut self) -> Result<TableState, NftError> {
         // Where the kernel has none, the list says.
         let now = self.socket.generation().ok().flatten();
         if now.is_some() && self.seen == now {
-            return Ok(Standing::AsPut);
+            return Ok(TableState::AsPut);
         }
         self.lists += 1;
         let contents = self.contents()?;
         let standing = match &self.put {
-            _ if contents.is_bare() => Standing::Missing,
-            Some(put) if *put == contents => Standing::AsPut,
-            _ => Standing::Changed,
+            _ if contents.is_bare() => TableState::Missing,
+            Some(put) if *put == contents => TableState::AsPut,
+            _ => TableState::Changed,
         };
-        self.seen = now.filter(|_| standing == Standing::AsPut);
+        self.seen = now.filter(|_| standing == TableState::AsPut);
         Ok(standing)
     }
 
@@ -252,7 +252,7 @@ impl Rules {
         self.socket.commit_unseen(batch)
     }
 
-    /// Whether a [`Warrant`] is shown.
+    /// Whether a [`NetAdminProof`] is shown.
     ///
     /// # Errors
     /// Where the kernel does not say.
@@ -287,12 +287,12 @@ fn server_of(table: &str) -> Option<u32> {
 
 /// Proves to servers of this network namespace that an order comes from a process that may change the rules: an empty table,
 /// which only CAP_NET_ADMIN can make. It goes with its value or, where the kernel knows owners, with the process.
-pub struct Warrant {
+pub struct NetAdminProof {
     socket: Socket,
     table: String,
 }
 
-impl Warrant {
+impl NetAdminProof {
     /// Shows it.
     ///
     /// # Errors
@@ -316,7 +316,7 @@ impl Warrant {
     }
 }
 
-impl Drop for Warrant {
+impl Drop for NetAdminProof {
     fn drop(&mut self) {
         let mut batch = Batch::default();
         batch.delete_table(&self.table);
@@ -362,7 +362,7 @@ impl SetOf {
 pub const TABLE: &str = "localdns";
 /// The name of the table of leases where the kernel knows no owners.
 const UNOWNED_LEASES: &str = "localdns-lease";
-/// How the names of [`Warrant`]s begin.
+/// How the names of [`NetAdminProof`]s begin.
 const WARRANT: &str = "localdns-down-";
 const TCP: u8 = 6;
 const UDP: u8 = 17;

@@ -12,7 +12,7 @@ use crate::nft::{BaseChain, Family, LastRule, NftError, Socket};
 
 /// A chain that drops, by its policy or its last rule, what its other rules do not accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Obstacle {
+pub struct FirewallConflict {
     /// As `nft list chain` takes it.
     pub chain: String,
     /// Whose way it is on: clients' to us, or to the way out.
@@ -23,7 +23,7 @@ pub struct Obstacle {
     pub mend: String,
 }
 
-impl Obstacle {
+impl FirewallConflict {
     /// Those on the ways of these clients to these listeners, and out. Tables of iptables-legacy are not seen: [`unseen_filters`].
     ///
     /// # Errors
@@ -78,7 +78,7 @@ fn of(
     last: Option<LastRule>,
     listeners: &[Listener],
     clients: &Clients,
-) -> Option<Obstacle> {
+) -> Option<FirewallConflict> {
     let BaseChain { family, table, name, .. } = chain;
     let last = last.filter(|last| last.drops_all);
     if (!chain.drops && last.is_none()) || table == TABLE {
@@ -106,7 +106,7 @@ fn of(
             _ => nft(chain, *one, last, way, &destinations, &sources),
         });
     }
-    (!commands.is_empty()).then(|| Obstacle {
+    (!commands.is_empty()).then(|| FirewallConflict {
         chain: format!("{family} {table} {name}"),
         way: if way == Way::ToUs { "to this server" } else { "to the fallback" },
         ends_in_drop: last.is_some(),
@@ -117,12 +117,12 @@ fn of(
 /// Where queries on this way go: to our addresses, or to the ways out and, since kube-proxy translates those, to services' addresses.
 fn destinations(listeners: &[Listener], family: Family, way: Way) -> Vec<IpAddr> {
     let of_family = listeners.iter().filter(|listener| Family::of(listener.address) == family);
-    let destination = |listener: &Listener| match (way, &listener.way_out) {
+    let destination = |listener: &Listener| match (way, &listener.fallback) {
         (Way::ToUs, _) | (Way::Out, None) => listener.address,
-        (Way::Out, Some(way_out)) => way_out.target,
+        (Way::Out, Some(fallback)) => fallback.target,
     };
     let is_on_way = |listener: &&Listener| way == Way::ToUs || !listener.fails_closed;
-    let lead_out = of_family.clone().any(|listener| listener.way_out.is_some());
+    let lead_out = of_family.clone().any(|listener| listener.fallback.is_some());
     let mut all: Vec<_> = of_family.filter(is_on_way).map(destination).collect();
     all.retain(|_| way == Way::ToUs || lead_out);
     all.sort_unstable();
@@ -247,14 +247,14 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failover_rules::WayOut;
+    use crate::failover_rules::Fallback;
 
     #[test]
     fn commands_match_clients_and_no_others() {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
         let listener = |address, target: Option<&str>| Listener {
             address: ip(address),
-            way_out: target.map(|target| WayOut { target: ip(target), masquerade: true }),
+            fallback: target.map(|target| Fallback { target: ip(target), masquerade: true }),
             fails_closed: false,
         };
         let listeners = [

@@ -13,7 +13,7 @@ use crate::{HostResolver, HostResolverError, Listener, upstream_discovery};
 
 /// What is done about the machine's own lookups.
 #[derive(Debug)]
-pub struct Host {
+pub struct HostResolverTask {
     resolver: HostResolver,
     /// The resolv.conf of the node's network.
     upstreams: PathBuf,
@@ -22,7 +22,7 @@ pub struct Host {
     putting: Option<JoinHandle<Put>>,
     /// Whom they were led to last, or are being led to.
     server: Option<IpAddr>,
-    state: State,
+    state: HostResolverState,
     /// When what failed is tried again, or what was put looked for.
     again: Option<Instant>,
     /// Why a stop would leave the machine without anybody to ask.
@@ -36,7 +36,7 @@ type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<String>>);
 
 /// How far that has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum HostResolverState {
     /// Not yet.
     NotYet,
     /// By this file; by none where nobody is to be told.
@@ -45,10 +45,14 @@ pub enum State {
     Failed(String),
 }
 
-impl Host {
+impl HostResolverTask {
     /// Nothing is done yet.
     pub fn new(resolver: HostResolver, upstreams: PathBuf) -> Self {
-        let state = if resolver == HostResolver::None { State::Put(None) } else { State::NotYet };
+        let state = if resolver == HostResolver::None {
+            HostResolverState::Put(None)
+        } else {
+            HostResolverState::NotYet
+        };
         let wanted = Arc::new(AtomicBool::new(true));
         Self {
             resolver,
@@ -64,7 +68,7 @@ impl Host {
     }
 
     /// How far it has got.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &HostResolverState {
         &self.state
     }
 
@@ -82,16 +86,16 @@ impl Host {
             self.state = match putting.await {
                 Ok((Ok(path), left)) => {
                     self.left = left.or_else(|| self.left.take());
-                    State::Put(path)
+                    HostResolverState::Put(path)
                 }
-                Ok((Err(error), _)) => State::Failed(error.to_string()),
-                Err(panic) => State::Failed(panic.to_string()),
+                Ok((Err(error), _)) => HostResolverState::Failed(error.to_string()),
+                Err(panic) => HostResolverState::Failed(panic.to_string()),
             };
             self.again = Some(Instant::now() + AGAIN);
             self.unkept = HostResolver::unkept().map(|error| error.to_string());
         }
         let is_time = self.again.is_none_or(|again| again <= Instant::now());
-        if let (State::Put(Some(path)), Some(server)) = (&self.state, self.server)
+        if let (HostResolverState::Put(Some(path)), Some(server)) = (&self.state, self.server)
             && is_time
             && self.putting.is_none()
         {
@@ -99,15 +103,15 @@ impl Host {
             self.unkept = HostResolver::unkept().map(|error| error.to_string());
             if !self.resolver.is_put(path, server) {
                 let why = format!("{} was removed by another program; it is restored", path.display());
-                self.state = State::Failed(why);
+                self.state = HostResolverState::Failed(why);
             }
         }
         // With a reload its address may go.
         let is_gone = self.server.is_some_and(|put| listeners.iter().all(|one| one.address != put));
         let begin = match &self.state {
-            State::NotYet => true,
-            State::Put(path) => path.is_some() && is_gone,
-            State::Failed(_) => is_time || is_gone,
+            HostResolverState::NotYet => true,
+            HostResolverState::Put(path) => path.is_some() && is_gone,
+            HostResolverState::Failed(_) => is_time || is_gone,
         };
         if begin
             && self.putting.is_none()
@@ -122,7 +126,7 @@ impl Host {
                 (put, clears.then(|| clear(resolver)))
             }));
         }
-        self.state != State::NotYet
+        self.state != HostResolverState::NotYet
     }
 
     /// Gives them back; what could not be.

@@ -34,15 +34,20 @@ use std::io;
 use std::net::IpAddr;
 
 pub use address::{
-    Added, Instead, LINK, LinkName, Ours, added_addresses, ensure_address, remove_addresses, remove_link,
+    AddressPolicy, EnsuredAddress, LINK, LinkFallback, LinkName, added_addresses, ensure_address,
+    remove_addresses, remove_link,
 };
 pub use address_monitor::{watch_addresses, watch_removals};
 pub use aks_environment::{VariantError, corefile_of};
-pub use control_socket::{Doubt, Hearing, Order, Orders, Peers, Running, Unproven, remove_left_proofs};
+pub use control_socket::{
+    ControlCommand, ControlSocket, Doubt, ListenGuard, Peers, RunningServer, Unproven, remove_left_proofs,
+};
 pub use dhcp_leases::{DHCP_LEASES, dhcp_servers};
 pub use escaped::escaped;
-pub use failover_rules::{Clients, Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut};
-pub use firewall_conflicts::{Obstacle, unseen_filters};
+pub use failover_rules::{
+    Clients, DeathDetection, Fallback, Leases, Listener, NetAdminProof, Rules, TABLE, TableState,
+};
+pub use firewall_conflicts::{FirewallConflict, unseen_filters};
 pub use host_resolver::{HostResolver, HostResolverError, ReadServers};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, is_local, leads_to, link_index, link_name,
@@ -51,7 +56,7 @@ pub use interface::{
 pub use iptables::{Iptables, iptables_rules, remove_iptables_rules};
 pub use nameservers::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};
 pub use nft::NftError;
-pub use port_owner::{Holder, SocketKind, holder_of, is_taken_over_udp};
+pub use port_owner::{PortOwner, SocketKind, holder_of, is_taken_over_udp};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
 pub use socket_addr::{address, host_and_port, port_number, socket_address, split_port};
 pub use source_ports::SourcePorts;

@@ -18,14 +18,14 @@ pub enum SocketKind {
 
 /// A process that holds a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct PortOwner {
     /// Its process id.
     pub pid: u32,
     /// Its short name, as it chose it itself; printed with everything unprintable escaped.
     pub comm: String,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for PortOwner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} (pid {})", self.comm.escape_debug(), self.pid)
     }
@@ -36,7 +36,7 @@ impl fmt::Display for Holder {
 ///
 /// `None` when there is none, or when we may not see it: another user's, or outside our process namespace.
 /// Reads all of `/proc`, which takes milliseconds: for error messages only.
-pub fn holder_of(addr: SocketAddr, proto: SocketKind) -> Option<Holder> {
+pub fn holder_of(addr: SocketAddr, proto: SocketKind) -> Option<PortOwner> {
     let tables = match proto {
         SocketKind::Udp => ["/proc/net/udp", "/proc/net/udp6"],
         SocketKind::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
@@ -115,14 +115,17 @@ fn parse_ip(hex: &str) -> Option<IpAddr> {
     }
 }
 
-fn process_with_socket(inode: u64) -> Option<Holder> {
+fn process_with_socket(inode: u64) -> Option<PortOwner> {
     let wanted = OsString::from(format!("socket:[{inode}]"));
     for process in fs::read_dir("/proc").ok()?.filter_map(Result::ok) {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         if holds(&process.path(), &wanted) {
             // The process may end before its name is read.
             let comm = fs::read(process.path().join("comm")).unwrap_or_default();
-            return Some(Holder { pid, comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned() });
+            return Some(PortOwner {
+                pid,
+                comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned(),
+            });
         }
     }
     None
@@ -228,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_name_made_to_confuse_is_printed_escaped() {
-        let holder = Holder { pid: 7, comm: "evil\n\u{1b}[2J".to_owned() };
+        let holder = PortOwner { pid: 7, comm: "evil\n\u{1b}[2J".to_owned() };
         assert_eq!(holder.to_string(), "evil\\n\\u{1b}[2J (pid 7)");
     }
 }

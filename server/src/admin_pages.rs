@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::runtime::Handle;
 
 use crate::metrics::{self, ServerMetrics};
-use crate::refresh_adapter::Refreshed;
-use crate::reload_state::Reader;
+use crate::refresh_adapter::RefreshAdapter;
+use crate::reload_state::StatusReader;
 use admin::{AdminAddress, AdminServer, Content, ServedPages};
 use configuration::AdminPlan;
 use listen::Running;
@@ -37,7 +37,7 @@ pub(crate) fn plan(
 
 /// Who serves it; `collector` is set here.
 pub(crate) fn admin_server(
-    server: &Arc<Refreshed>,
+    server: &Arc<RefreshAdapter>,
     told: ServerMetrics,
     collector: &Arc<OnceLock<Collector>>,
     handle: &Handle,
@@ -47,7 +47,7 @@ pub(crate) fn admin_server(
     let (of_status, of_exporter) = (Arc::downgrade(server), Arc::downgrade(running));
     let status = move || {
         let server = of_status.upgrade()?;
-        Some(format!("{}\n", server.status.json(&server.running, Reader::Anyone)))
+        Some(format!("{}\n", server.status.json(&server.running, StatusReader::Anyone)))
     };
     let exporter = move || of_exporter.upgrade().map(|running| exporter::page(&running.configuration.load()));
     let content = Content {

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use plugins::reload::ReloadSpec;
 use rand::Rng as _;
-use server::lifecycle::{Next, Server, StartError};
+use server::lifecycle::{PreparedReload, Server, StartError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// What is done on threads that may wait for disks and servers, while the main thread hears what is asked: one reload at a
 /// time, or one look at the Corefile.
-pub(crate) struct Aside {
-    sender: mpsc::UnboundedSender<Done>,
-    done: mpsc::UnboundedReceiver<Done>,
+pub(crate) struct Background {
+    sender: mpsc::UnboundedSender<BackgroundResult>,
+    done: mpsc::UnboundedReceiver<BackgroundResult>,
     busy: bool,
     /// The signal that asked for the reload that goes on, if one did.
     pub(crate) signal: Option<&'static str>,
@@ -28,14 +28,14 @@ pub(crate) struct Aside {
 }
 
 /// What came of it.
-pub(crate) enum Done {
+pub(crate) enum BackgroundResult {
     /// A configuration that can be served, or why not.
-    Reload(Box<Result<Next, StartError>>),
+    Reload(Box<Result<PreparedReload, StartError>>),
     /// The hash of the Corefile, or what is wrong with it.
     Look(String),
 }
 
-impl Aside {
+impl Background {
     pub(crate) fn new(always: bool) -> Self {
         let (sender, done) = mpsc::unbounded_channel();
         Self {
@@ -57,7 +57,7 @@ impl Aside {
         }
         self.signal = signal;
         let work = server.begin_reload(signal);
-        if let Err(error) = self.spawn(move || Done::Reload(Box::new(work()))) {
+        if let Err(error) = self.spawn(move || BackgroundResult::Reload(Box::new(work()))) {
             server.finish_reload(Err(StartError::Machine(error)), signal);
         }
     }
@@ -79,7 +79,7 @@ impl Aside {
         if !self.busy {
             let work = server.look();
             // Where there is no thread for it now there may be one the next time.
-            let _ = self.spawn(move || Done::Look(work()));
+            let _ = self.spawn(move || BackgroundResult::Look(work()));
         }
     }
 
@@ -98,12 +98,13 @@ impl Aside {
         Some(at)
     }
 
-    fn spawn(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> std::io::Result<()> {
+    fn spawn(&mut self, work: impl FnOnce() -> BackgroundResult + Send + 'static) -> std::io::Result<()> {
         let sender = self.sender.clone();
         let thread = std::thread::Builder::new().name("reload".to_owned());
         thread.spawn(move || {
-            let panicked =
-                |_| Done::Reload(Box::new(Err(StartError::Machine(std::io::Error::other("a panic")))));
+            let panicked = |_| {
+                BackgroundResult::Reload(Box::new(Err(StartError::Machine(std::io::Error::other("a panic")))))
+            };
             let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
             // Sending fails only where the process ends.
             let _ = sender.send(done);
@@ -113,7 +114,7 @@ impl Aside {
     }
 
     /// The end of what goes on; for ever where nothing does.
-    pub(crate) async fn next(&mut self) -> Done {
+    pub(crate) async fn next(&mut self) -> BackgroundResult {
         match self.done.recv().await {
             Some(done) => {
                 self.busy = false;
@@ -145,7 +146,7 @@ mod tests {
             (true, Some(of(2)), Some(2..=2)),
         ] {
             let began = Instant::now();
-            let at = Aside::new(always).look_at(reload);
+            let at = Background::new(always).look_at(reload);
             assert_eq!(at.is_some(), expected.is_some(), "{always} {reload:?}");
             if let (Some(at), Some(expected)) = (at, expected) {
                 let waits = at.duration_since(began).as_secs();

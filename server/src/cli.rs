@@ -14,7 +14,7 @@ use refresher::{Environment, Once};
 use ::node_cache::Template;
 use admin::AdminAddress;
 use configuration::Explain;
-use node_run::{Annotation, RuleSet, Settings};
+use node_run::{Annotation, NodeSettings, RuleSet};
 
 mod node;
 mod node_cache;
@@ -33,7 +33,7 @@ pub enum Invocation {
     /// Keep services in the node's hosts file.
     NodeResolver(Box<Request>),
     /// Serve, and see to it that the node's DNS does not die with us; or one part of that.
-    Node(NodeCommand, Flags, Settings),
+    Node(NodeCommand, Flags, NodeSettings),
     /// Take away what that put there.
     NodeDown,
     /// Tell the cluster what this node answers from.

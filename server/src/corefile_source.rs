@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::cli::Flags;
 use node::VariantError;
-use node_cache::Filler;
+use node_cache::TemplateRenderer;
 use plugin::{SetupError, Spec};
 
 /// Where the configuration comes from.
@@ -25,7 +25,7 @@ pub enum Origin {
     /// The environment file of AKS LocalDNS, which holds Corefiles; read again at each reload.
     Environment(PathBuf),
     /// node-cache's template, filled at each reload.
-    Template(Arc<Filler>),
+    Template(Arc<TemplateRenderer>),
     /// No Corefile: `whoami` and `log` on the default port.
     Default,
 }
@@ -53,7 +53,7 @@ impl Origin {
     /// Standard input cannot be read.
     pub fn find(flags: &Flags) -> Result<Self, OriginError> {
         if let Some(template) = &flags.template {
-            return Ok(Self::Template(Arc::new(Filler::new(template.clone()))));
+            return Ok(Self::Template(Arc::new(TemplateRenderer::new(template.clone()))));
         }
         match &flags.conf {
             Some(path) if path == Path::new("stdin") => {
@@ -87,7 +87,7 @@ impl Origin {
     }
 
     /// What fills the template, where there is one.
-    pub(crate) fn filler(&self) -> Option<&Arc<Filler>> {
+    pub(crate) fn filler(&self) -> Option<&Arc<TemplateRenderer>> {
         match self {
             Self::Template(filler) => Some(filler),
             _ => None,
@@ -164,7 +164,7 @@ fn from_environment(path: &Path) -> Result<(&'static str, Vec<u8>), SetupError> 
 }
 
 /// A configuration that is read and has its meaning; nothing of it is built.
-pub struct Draft {
+pub struct ValidatedConfig {
     /// What was read.
     pub spec: Spec,
     /// The SHA-512 of its words: comments and layout do not count, imported files do.
@@ -173,7 +173,7 @@ pub struct Draft {
     pub warnings: Vec<String>,
 }
 
-impl Draft {
+impl ValidatedConfig {
     /// Reads the Corefile and gives it its meaning.
     ///
     /// # Errors

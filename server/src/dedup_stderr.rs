@@ -5,12 +5,12 @@ use std::io::{self, Write};
 
 /// Standard error, each line once.
 #[derive(Default)]
-pub(crate) struct Unrepeated {
+pub(crate) struct DedupStderr {
     line: Vec<u8>,
     told: HashSet<Vec<u8>>,
 }
 
-impl Write for Unrepeated {
+impl Write for DedupStderr {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         for piece in text.split_inclusive(|octet| *octet == b'\n') {
             self.line.extend_from_slice(piece);

@@ -21,21 +21,21 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use crate::admin_pages::plan;
-use crate::corefile_source::{self, Draft, Origin};
+use crate::corefile_source::{self, Origin, ValidatedConfig};
 use crate::next_process::HandoverEvents;
-use crate::refresh_adapter::Refreshed;
-use crate::reload_state::{Refused, Reloads};
+use crate::refresh_adapter::RefreshAdapter;
+use crate::reload_state::{ReloadFailure, ReloadState};
 use crate::watchdog::Watchdog;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
 use listen::{BindError, Endpoints, Running};
-use node_run::Keeper;
+use node_run::LeaseManager;
 use plugin::{SetupError, Spec};
 use plugins::bind::BindSpec;
 use plugins::r#loop::{self, Watch};
 use refresher::StatusSocket;
 
-pub use takeover::After;
+pub use takeover::NextPhase;
 use takeover::Succession;
 
 /// Why a configuration is not served.
@@ -123,8 +123,8 @@ impl Kind for AbsentAddress {
 }
 
 /// A configuration that is built and not bound.
-pub struct Next {
-    draft: Draft,
+pub struct PreparedReload {
+    draft: ValidatedConfig,
     configuration: Configuration,
 }
 
@@ -132,7 +132,7 @@ pub struct Next {
 pub struct Server {
     running: Arc<Running>,
     /// The same, for the names that it keeps.
-    refreshed: Arc<Refreshed>,
+    refreshed: Arc<RefreshAdapter>,
     endpoints: Endpoints,
     admin: AdminServer,
     _admin_thread: AdminThread,
@@ -140,7 +140,7 @@ pub struct Server {
     handle: Handle,
     origin: Origin,
     dns_port: u16,
-    reloads: Arc<Reloads>,
+    reloads: Arc<ReloadState>,
     notifier: Arc<Notifier>,
     /// Who probes us, and pings; ended with the listeners that it asks.
     watchdog: Option<Watchdog>,
@@ -154,7 +154,7 @@ pub struct Server {
     /// What will tell it again.
     putting_back: Option<tokio::task::JoinHandle<()>>,
     /// Who keeps queries to our addresses here.
-    keeper: Option<Keeper>,
+    keeper: Option<LeaseManager>,
     /// The processes before and after this one.
     succession: Succession,
 }
@@ -187,7 +187,7 @@ impl Server {
     pub fn begin_reload(
         &self,
         signal: Option<&str>,
-    ) -> impl FnOnce() -> Result<Next, StartError> + Send + use<> + 'static {
+    ) -> impl FnOnce() -> Result<PreparedReload, StartError> + Send + use<> + 'static {
         let (running, origin, dns_port) = (self.running.clone(), self.origin.clone(), self.dns_port);
         if let Some(signal) = signal {
             running.logger.info(None, &format!("{signal}: Reloading"));
@@ -195,7 +195,7 @@ impl Server {
         running.logger.info(None, "Reloading");
         let of_node = self.keeper.is_some();
         move || {
-            let draft = Draft::read(&origin, dns_port)?;
+            let draft = ValidatedConfig::read(&origin, dns_port)?;
             if of_node {
                 node_run::check(&draft.spec)?;
             }
@@ -203,19 +203,19 @@ impl Server {
                 Configuration::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
             configuration.look_at_files(&running.shared, clock::now(), &running.logger);
             running.shared.lasting.all().iter().for_each(|kept| kept.begin(&running.logger));
-            Ok(Next { draft, configuration })
+            Ok(PreparedReload { draft, configuration })
         }
     }
 
     /// Serves what came of a reload if it can be; else the old configuration serves on, and why is logged.
     ///
     /// `signal` as for its beginning.
-    pub fn finish_reload(&mut self, next: Result<Next, StartError>, signal: Option<&str>) {
+    pub fn finish_reload(&mut self, next: Result<PreparedReload, StartError>, signal: Option<&str>) {
         let logger = self.running.logger.clone();
         match next.and_then(|next| self.serve_next(next)) {
             Ok(()) => logger.info(None, "Reloading complete"),
             Err(error) => {
-                self.reloads.fails(Refused { full: error.to_string(), kind: error.without_words() });
+                self.reloads.fails(ReloadFailure { full: error.to_string(), kind: error.without_words() });
                 logger.error(None, &format!("Restart failed: {error}"));
                 if signal.is_none() {
                     let error = error.to_string();
@@ -254,7 +254,10 @@ impl Server {
         changed
     }
 
-    fn serve_next(&mut self, Next { draft, configuration }: Next) -> Result<(), StartError> {
+    fn serve_next(
+        &mut self,
+        PreparedReload { draft, configuration }: PreparedReload,
+    ) -> Result<(), StartError> {
         let running = self.running.clone();
         if self.is_let_go() {
             self.endpoints.let_go();

@@ -12,20 +12,20 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use background::{Aside, Done};
+use background::{Background, BackgroundResult};
 use configuration::{Configuration, Explain, Shared};
-use dedup_stderr::Unrepeated;
+use dedup_stderr::DedupStderr;
 use node::upstream_discovery::Listed;
-use node_run::Settings;
+use node_run::NodeSettings;
 use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
 use plugin::Spec;
 use server::cli::{self, Flags, Invocation, NodeCommand};
-use server::corefile_source::{Draft, Origin};
-use server::lifecycle::{After, Next, Senders, Server, StartError};
+use server::corefile_source::{Origin, ValidatedConfig};
+use server::lifecycle::{NextPhase, PreparedReload, Senders, Server, StartError};
 use server::next_process::HandoverEvent;
 use server::refresh_adapter;
-use server::signals::{Life, Requested, Signals, write_pidfile};
+use server::signals::{ProcessControl, SignalAction, Signals, write_pidfile};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
@@ -109,12 +109,12 @@ fn fail(error: &dyn std::fmt::Display, json: bool) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Result<ExitCode, Failure> {
+fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -> Result<ExitCode, Failure> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let signals = Signals::new().map_err(|error| text(&error))?;
     let format = if flags.json { Format::Json } else { Format::Text };
     let logger = Logger::stdout(format).map_err(|error| text(&error))?;
-    let life = Life::new(logger.clone(), flags.pidfile.clone());
+    let life = ProcessControl::new(logger.clone(), flags.pidfile.clone());
     let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
     let of_node = node.is_some();
@@ -128,7 +128,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let runtime = runtime().map_err(|error| text(&error))?;
     let ((fatal, fatal_messages), (handover, handover_heard)) =
         (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let mut hears = Hears { asked: heard, fatal: fatal_messages, handover: handover_heard };
+    let mut hears = EventSources { asked: heard, fatal: fatal_messages, handover: handover_heard };
     let told = Senders { fatal, handover };
     let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), told, start)
         .map_err(|error| Failure { code: if of_node { error.exit_code() } else { 1 }, text: text(&error) })?;
@@ -163,16 +163,16 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     if !flags.quiet {
         logger.print(cli::version().trim_end());
     }
-    let mut aside = Aside::new(flags.reloads_by_itself);
+    let mut aside = Background::new(flags.reloads_by_itself);
     let code = loop {
         match runtime.block_on(next_event(&server, &mut hears, &mut aside)) {
             Event::Reload(signal) if server.is_beside_another() => aside.put_off(signal),
             Event::Reload(signal) => aside.reload(&mut server, signal),
             Event::Upgrade => server.upgrade(),
             Event::Handover(event) => match hand_over(&mut server, event, &life) {
-                Ok(After::Goes) if server.is_beside_another() => {}
-                Ok(After::Goes) => aside.reloaded(&mut server),
-                Ok(After::TookOver(ready)) => {
+                Ok(NextPhase::Goes) if server.is_beside_another() => {}
+                Ok(NextPhase::Goes) => aside.reloaded(&mut server),
+                Ok(NextPhase::TookOver(ready)) => {
                     // Nobody else serves any more: that is no reason to end.
                     if let Err(error) = say_pid(&life, of_node) {
                         logger.warning(None, &error.text);
@@ -180,8 +180,8 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
                     let _ = ready.send(());
                     aside.reloaded(&mut server);
                 }
-                Ok(After::Ends) => break ExitCode::SUCCESS,
-                Ok(After::Waits) => {
+                Ok(NextPhase::Ends) => break ExitCode::SUCCESS,
+                Ok(NextPhase::Waits) => {
                     // Dropping the server ends everything that uses files or upstreams.
                     drop(server);
                     runtime.shutdown_background();
@@ -221,7 +221,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
 }
 
 /// Does what a handover asks for. The next process writes its id into what may be the same file once it is told to.
-fn hand_over(server: &mut Server, event: HandoverEvent, life: &Life) -> Result<After, String> {
+fn hand_over(server: &mut Server, event: HandoverEvent, life: &ProcessControl) -> Result<NextPhase, String> {
     if matches!(event, HandoverEvent::Serving(_)) {
         life.remove_pidfile();
     }
@@ -229,12 +229,12 @@ fn hand_over(server: &mut Server, event: HandoverEvent, life: &Life) -> Result<A
 }
 
 /// Until a signal asks for it; other signals ask for what another process does now.
-fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<Requested>) {
-    while let Some(Requested::Reload(_) | Requested::Upgrade) = asked.blocking_recv() {}
+fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<SignalAction>) {
+    while let Some(SignalAction::Reload(_) | SignalAction::Upgrade) = asked.blocking_recv() {}
 }
 
 /// Writes the pidfile, if one was asked for.
-fn say_pid(life: &Life, of_node: bool) -> Result<(), Failure> {
+fn say_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
     let said = life.write_pidfile(|path| {
         // On a thread of its own: a thread that waits for a disk handles no signal.
         let of = path.to_owned();
@@ -251,7 +251,7 @@ fn say_pid(life: &Life, of_node: bool) -> Result<(), Failure> {
 enum Event {
     /// By which signal, if not by a changed file.
     Reload(Option<&'static str>),
-    Reloaded(Box<Result<Next, StartError>>),
+    Reloaded(Box<Result<PreparedReload, StartError>>),
     AddressGone,
     Upgrade,
     Handover(HandoverEvent),
@@ -261,14 +261,14 @@ enum Event {
 }
 
 /// What the main thread listens to.
-struct Hears {
-    asked: mpsc::UnboundedReceiver<Requested>,
+struct EventSources {
+    asked: mpsc::UnboundedReceiver<SignalAction>,
     fatal: mpsc::UnboundedReceiver<String>,
     handover: mpsc::UnboundedReceiver<HandoverEvent>,
 }
 
 /// Waits for a signal, for the Corefile to change, for a reload's end, or for bad news.
-async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Event {
+async fn next_event(server: &Server, hears: &mut EventSources, aside: &mut Background) -> Event {
     loop {
         let reload = server.running().configuration.load().reload;
         let at = aside.look_at(reload);
@@ -280,17 +280,17 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
         };
         tokio::select! {
             Some(asked) = hears.asked.recv() => return match asked {
-                Requested::Upgrade => Event::Upgrade,
-                Requested::Reload(signal) => Event::Reload(Some(signal)),
-                Requested::Stop => Event::Stop,
-                Requested::Quit => Event::Quit,
+                SignalAction::Upgrade => Event::Upgrade,
+                SignalAction::Reload(signal) => Event::Reload(Some(signal)),
+                SignalAction::Stop => Event::Stop,
+                SignalAction::Quit => Event::Quit,
             },
             () = server.address_gone() => return Event::AddressGone,
             Some(event) = hears.handover.recv() => return Event::Handover(event),
             message = hears.fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
             done = aside.next() => match done {
-                Done::Reload(next) => return Event::Reloaded(next),
-                Done::Look(found) => {
+                BackgroundResult::Reload(next) => return Event::Reloaded(next),
+                BackgroundResult::Look(found) => {
                     let changed = server.changed(found, &mut aside.last_seen);
                     if changed || aside.again.is_some() {
                         return Event::Reload(aside.again.take());
@@ -306,11 +306,11 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
 }
 
 /// Whether there is no Corefile: none is named, and none lies here.
-fn is_unnamed(flags: &Flags, node: Option<&Settings>) -> bool {
+fn is_unnamed(flags: &Flags, node: Option<&NodeSettings>) -> bool {
     flags.conf.is_none() && matches!(origin(flags, node), Ok(Origin::Default))
 }
 
-fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<ExitCode, Failure> {
+fn node(command: NodeCommand, flags: &Flags, settings: &NodeSettings) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     let text = match command {
         NodeCommand::Up => {
@@ -328,10 +328,10 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
         }
         NodeCommand::Status(json) => {
             let report = match is_unnamed(flags, Some(settings)) {
-                true => node_run::Report::unnamed(settings).ok_or_else(|| NO_COREFILE.to_owned())?,
+                true => node_run::NodeStatus::unnamed(settings).ok_or_else(|| NO_COREFILE.to_owned())?,
                 false => match build_of(flags, Some((settings, node_run::listed_now))) {
-                    Ok(built) => node_run::Report::of(&built.configuration, settings),
-                    Err(error) => node_run::Report::without(error, settings)?,
+                    Ok(built) => node_run::NodeStatus::of(&built.configuration, settings),
+                    Err(error) => node_run::NodeStatus::without(error, settings)?,
                 },
             };
             if !report.is_well() {
@@ -393,20 +393,20 @@ fn refresh_once(flags: &Flags, once: &refresher::Once) -> Result<ExitCode, Failu
 }
 
 /// Builds a configuration to check it, not to serve it.
-fn build(flags: &Flags) -> Result<(Draft, Configuration, Runtime), String> {
+fn build(flags: &Flags) -> Result<(ValidatedConfig, Configuration, Runtime), String> {
     build_of(flags, None).map(|built| (built.draft, built.configuration, built.runtime))
 }
 
 /// What is checked, and what it lives by.
 struct Built {
-    draft: Draft,
+    draft: ValidatedConfig,
     configuration: Configuration,
     runtime: Runtime,
     /// Why nobody knows the servers of the node's network, where it needs them.
     no_list: Option<String>,
 }
 
-fn origin(flags: &Flags, node: Option<&Settings>) -> Result<Origin, String> {
+fn origin(flags: &Flags, node: Option<&NodeSettings>) -> Result<Origin, String> {
     match node.and_then(|settings| settings.environment.clone()) {
         Some(path) => Ok(Origin::Environment(path)),
         None => Origin::find(flags).map_err(|error| error.to_string()),
@@ -416,15 +416,16 @@ fn origin(flags: &Flags, node: Option<&Settings>) -> Result<Origin, String> {
 /// Has the servers of the node's network, or waits for them.
 type ListServers = fn(&Path, &Spec) -> Listed;
 
-fn build_of(flags: &Flags, node: Option<(&Settings, ListServers)>) -> Result<Built, String> {
+fn build_of(flags: &Flags, node: Option<(&NodeSettings, ListServers)>) -> Result<Built, String> {
     let origin = origin(flags, node.map(|(settings, _)| settings))?;
-    let draft = Draft::first(&origin, flags.dns_port, node.is_some()).map_err(|error| error.to_string())?;
+    let draft =
+        ValidatedConfig::first(&origin, flags.dns_port, node.is_some()).map_err(|error| error.to_string())?;
     if node.is_some() {
         node_run::check(&draft.spec).map_err(|error| error.to_string())?;
     }
     draft.warnings.iter().for_each(|warning| warn(warning));
     let runtime = runtime().map_err(|error| error.to_string())?;
-    let logger = Logger::start(Format::Text, Unrepeated::default()).map_err(|error| error.to_string())?;
+    let logger = Logger::start(Format::Text, DedupStderr::default()).map_err(|error| error.to_string())?;
     let (mut shared, _probes) =
         Shared::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
     shared.resolve_names = false;

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use crate::reload_state::Reloads;
+use crate::reload_state::ReloadState;
 use admin::{HealthProbe, Process};
 use listen::Running;
-use node_run::{Leased, exporter};
+use node_run::{LeaseState, exporter};
 use observe::collector::Build;
 use observe::{Collector, Families, MetricSource, names};
 use plugins::table;
@@ -22,9 +22,9 @@ pub(crate) fn collector(running: &Running, told: ServerMetrics, health: Arc<Heal
 /// Of whom /metrics tells.
 pub(crate) struct ServerMetrics {
     pub(crate) running: Weak<Running>,
-    pub(crate) reloads: Arc<Reloads>,
+    pub(crate) reloads: Arc<ReloadState>,
     /// The leases of our addresses, where we keep any.
-    pub(crate) leased: Arc<OnceLock<Arc<Leased>>>,
+    pub(crate) leased: Arc<OnceLock<Arc<LeaseState>>>,
 }
 
 impl MetricSource for ServerMetrics {

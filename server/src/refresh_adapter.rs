@@ -8,7 +8,7 @@ use refresher::{Environment, Once, RefreshedFile, RefreshedFiles, Server, Upstre
 use tokio::runtime::Handle;
 use wire::Name;
 
-use crate::reload_state::Reader;
+use crate::reload_state::StatusReader;
 use crate::status::Status;
 use configuration::Configuration;
 use listen::Running;
@@ -47,12 +47,12 @@ fn forwarded(configuration: &Configuration) -> Vec<SocketAddr> {
 }
 
 /// This server, to whoever keeps its names true.
-pub struct Refreshed {
+pub struct RefreshAdapter {
     pub(crate) running: Arc<Running>,
     pub(crate) status: Status,
 }
 
-impl Server for Refreshed {
+impl Server for RefreshAdapter {
     fn serve(&self, kept: &RefreshedFile) {
         self.running.shared.hosts.serve(kept);
     }
@@ -62,7 +62,7 @@ impl Server for Refreshed {
     }
 
     fn status(&self) -> serde_json::Value {
-        self.status.json(&self.running, Reader::Owner)
+        self.status.json(&self.running, StatusReader::Owner)
     }
 
     fn kept(&self) -> &RefreshedFiles {

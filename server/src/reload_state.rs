@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// What is known of reloads.
 #[derive(Debug, Default)]
-pub(crate) struct Reloads {
+pub(crate) struct ReloadState {
     /// Reloads that failed.
     pub(crate) failed: Counter,
     last: Mutex<Last>,
@@ -21,12 +21,12 @@ struct Last {
     /// Whether it asks the servers of the node's network.
     needs_list: bool,
     /// Why, and since when, it is not the Corefile that was read last.
-    failure: Option<(Instant, Refused)>,
+    failure: Option<(Instant, ReloadFailure)>,
 }
 
 /// Which readers a report is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum StatusReader {
     /// The owner of the status socket, which may read the log and the configuration.
     Owner,
     /// Every client of the metrics' address, such as any pod: no words of a configuration that
@@ -36,14 +36,14 @@ pub(crate) enum Reader {
 
 /// Why a configuration is not served.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct ReloadFailure {
     /// As the log has it, with words of the configuration.
     pub(crate) full: String,
     /// The place and the kind of error.
     pub(crate) kind: String,
 }
 
-impl Reloads {
+impl ReloadState {
     /// A configuration serves; whether it asks the servers of the node's network.
     pub(crate) fn serves(&self, hash: String, needs_list: bool) {
         *self.last() = Last { hash, needs_list, failure: None };
@@ -55,7 +55,7 @@ impl Reloads {
     }
 
     /// A reload failed: the configuration before it serves.
-    pub(crate) fn fails(&self, why: Refused) {
+    pub(crate) fn fails(&self, why: ReloadFailure) {
         self.failed.add_shared(1);
         self.last().failure = Some((clock::now(), why));
     }
@@ -71,12 +71,12 @@ impl Reloads {
     }
 
     /// Of the last reload, where it failed.
-    pub(crate) fn failure(&self, now: Instant, reader: Reader) -> Option<Value> {
+    pub(crate) fn failure(&self, now: Instant, reader: StatusReader) -> Option<Value> {
         let last = self.last();
         let (at, why) = last.failure.as_ref()?;
         let error = match reader {
-            Reader::Owner => &why.full,
-            Reader::Anyone => &why.kind,
+            StatusReader::Owner => &why.full,
+            StatusReader::Anyone => &why.kind,
         };
         Some(json!({ "seconds_ago": now.saturating_duration_since(*at).as_secs(), "error": error }))
     }

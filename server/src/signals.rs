@@ -17,7 +17,7 @@ use observe::Logger;
 
 /// What a signal asks of the main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Requested {
+pub enum SignalAction {
     /// SIGHUP, SIGUSR1: which.
     Reload(&'static str),
     /// SIGUSR2: another process of this program takes over.
@@ -62,7 +62,11 @@ impl Signals {
     ///
     /// # Errors
     /// What the kernel says to a thread.
-    pub fn hear(self, life: Arc<Life>, asked: mpsc::UnboundedSender<Requested>) -> std::io::Result<()> {
+    pub fn hear(
+        self,
+        life: Arc<ProcessControl>,
+        asked: mpsc::UnboundedSender<SignalAction>,
+    ) -> std::io::Result<()> {
         let thread = std::thread::Builder::new().name("signals".to_owned());
         thread
             .spawn(move || {
@@ -81,28 +85,28 @@ struct Heard {
     hangup: Signal,
     user1: Signal,
     user2: Signal,
-    asked: mpsc::UnboundedSender<Requested>,
+    asked: mpsc::UnboundedSender<SignalAction>,
 }
 
 impl Heard {
-    async fn run(&mut self, life: &Life) {
+    async fn run(&mut self, life: &ProcessControl) {
         let told = loop {
             tokio::select! {
                 _ = self.terminate.recv() => break "SIGTERM: Shutting down servers then terminating",
                 _ = self.interrupt.recv() => break "SIGINT: Shutting down",
                 _ = self.quit.recv() => {
                     life.logger.info(None, "SIGQUIT: Quitting process immediately");
-                    self.ask(Requested::Quit);
+                    self.ask(SignalAction::Quit);
                     sleep(QUIT).await;
                     life.end(0);
                 }
-                _ = self.hangup.recv() => self.ask(Requested::Reload("SIGHUP")),
-                _ = self.user1.recv() => self.ask(Requested::Reload("SIGUSR1")),
-                _ = self.user2.recv() => self.ask(Requested::Upgrade),
+                _ = self.hangup.recv() => self.ask(SignalAction::Reload("SIGHUP")),
+                _ = self.user1.recv() => self.ask(SignalAction::Reload("SIGUSR1")),
+                _ = self.user2.recv() => self.ask(SignalAction::Upgrade),
             }
         };
         life.logger.info(None, told);
-        self.ask(Requested::Stop);
+        self.ask(SignalAction::Stop);
         tokio::select! {
             _ = self.interrupt.recv() => {
                 life.logger.info(None, "SIGINT: Force quit");
@@ -116,14 +120,14 @@ impl Heard {
         }
     }
 
-    fn ask(&self, what: Requested) {
+    fn ask(&self, what: SignalAction) {
         // Sending fails only while the process ends.
         let _ = self.asked.send(what);
     }
 }
 
 /// The process, as far as it takes to end it.
-pub struct Life {
+pub struct ProcessControl {
     logger: Logger,
     pidfile: Mutex<Pidfile>,
     serving: OnceLock<(Weak<Running>, Duration)>,
@@ -135,7 +139,7 @@ enum Pidfile {
     At(PathBuf),
 }
 
-impl Life {
+impl ProcessControl {
     /// Of a process that will say its id in `pidfile`.
     pub fn new(logger: Logger, pidfile: Option<PathBuf>) -> Arc<Self> {
         let pidfile = Mutex::new(pidfile.map_or(Pidfile::None, Pidfile::At));
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn an_end_is_hurried_while_nothing_is_served_yet_and_not_while_memory_is_freed() {
-        let life = Life::new(Paper::logger(Format::Text).0, None);
+        let life = ProcessControl::new(Paper::logger(Format::Text).0, None);
         assert_eq!(life.patience_left(), Duration::ZERO);
         // All are answered: what was serving is gone.
         life.serving.set((Weak::new(), Duration::from_secs(1))).expect("it is set once");

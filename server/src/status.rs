@@ -10,10 +10,10 @@ use cache::Kind;
 use forwarder::{Upstream, UpstreamPath};
 use serde_json::{Value, json};
 
-use crate::reload_state::{Reader, Reloads};
+use crate::reload_state::{ReloadState, StatusReader};
 use configuration::Configuration;
 use listen::Running;
-use node_run::Leased;
+use node_run::LeaseState;
 use observe::{Collector, Families, names};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
 use plugins::table;
@@ -24,14 +24,14 @@ pub(crate) struct Status {
     pub(crate) corefile: Option<PathBuf>,
     pub(crate) started: Instant,
     /// The leases of our addresses, where we keep any.
-    pub(crate) leased: Arc<OnceLock<Arc<Leased>>>,
+    pub(crate) leased: Arc<OnceLock<Arc<LeaseState>>>,
     pub(crate) collector: Arc<OnceLock<Collector>>,
-    pub(crate) reloads: Arc<Reloads>,
+    pub(crate) reloads: Arc<ReloadState>,
 }
 
 impl Status {
     /// One object.
-    pub(crate) fn json(&self, running: &Running, reader: Reader) -> Value {
+    pub(crate) fn json(&self, running: &Running, reader: StatusReader) -> Value {
         let now = clock::now();
         let configuration = running.configuration.load_full();
         let counted = self.collector.get().map(|from| from.families(false)).unwrap_or_default();
@@ -45,7 +45,7 @@ impl Status {
             "pid": std::process::id(),
             "uptime_seconds": now.saturating_duration_since(self.started).as_secs(),
             "not_ready": not_ready,
-            "corefile": self.corefile.as_ref().filter(|_| reader == Reader::Owner),
+            "corefile": self.corefile.as_ref().filter(|_| reader == StatusReader::Owner),
             "reload_failed": self.reloads.failure(now, reader),
             "answers": answers(&counted),
             "serves": serves(&configuration),

@@ -9,7 +9,7 @@ use plugins::prometheus::PrometheusSpec;
 use refresher::{DEFAULT_SOCKET, Shown};
 
 use crate::cli::Flags;
-use crate::corefile_source::{Draft, Origin};
+use crate::corefile_source::{Origin, ValidatedConfig};
 
 /// What the server says of itself at `place`, a socket or an address with a port; else at the
 /// status socket, which says most, or where the Corefile that is named has its metrics, or where
@@ -40,7 +40,8 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
     if of_socket.is_ok() {
         return of_socket;
     }
-    let spec = Draft::first(&origin, flags.dns_port, false).map_err(|error| error.to_string())?.spec;
+    let spec =
+        ValidatedConfig::first(&origin, flags.dns_port, false).map_err(|error| error.to_string())?.spec;
     let all = spec.blocks.iter().filter_map(|block| block.get::<PrometheusSpec>());
     let addresses: BTreeSet<AdminAddress> = all.map(|prometheus| prometheus.address).collect();
     let places: Vec<Shown> = addresses.into_iter().flat_map(pages).collect();

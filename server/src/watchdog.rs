@@ -14,8 +14,8 @@ use tokio::time::{Instant, sleep};
 use crate::next_process::{HandoverEvent, HandoverEvents};
 use crate::stale_rules::leads_away;
 use listen::Running;
-use node_run::InPlace;
-use node_run::self_probe::{DNS_PORT, Manner, query, stream, udp};
+use node_run::Readiness;
+use node_run::self_probe::{DNS_PORT, ProbeOptions, query, stream, udp};
 use plugin::endpoint::{Endpoint, Transport};
 
 /// The thread that watches; it ends when this is dropped.
@@ -33,7 +33,7 @@ impl Watchdog {
     pub(crate) fn start(
         running: Weak<Running>,
         notifier: Arc<Notifier>,
-        in_place: watch::Receiver<InPlace>,
+        in_place: watch::Receiver<Readiness>,
         handover: HandoverEvents,
         looks_for_rules: bool,
     ) -> std::io::Result<Self> {
@@ -55,7 +55,7 @@ impl Watchdog {
 async fn run(
     running: Weak<Running>,
     notifier: Arc<Notifier>,
-    mut in_place: watch::Receiver<InPlace>,
+    mut in_place: watch::Receiver<Readiness>,
     handover: HandoverEvents,
     looks_for_rules: bool,
 ) {
@@ -173,5 +173,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Addresses asked at the same time.
 const AT_ONCE: usize = 64;
 /// How an endpoint is asked.
-const MANNER: Manner =
-    Manner { mark: None, one_probe: Duration::from_millis(250), one_stream: Duration::from_millis(500) };
+const MANNER: ProbeOptions = ProbeOptions {
+    mark: None,
+    one_probe: Duration::from_millis(250),
+    one_stream: Duration::from_millis(500),
+};

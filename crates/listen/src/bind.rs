@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use handover::Inherited;
-use node::{Ours, SocketKind, holder_of};
+use node::{AddressPolicy, SocketKind, holder_of};
 use rustix::io::Errno;
 use sockets::{ListenOptions, ListenSocket};
 use thiserror::Error;
@@ -60,7 +60,7 @@ pub(super) struct BoundEndpoint {
     pub(super) listener: std::net::TcpListener,
     pub(super) added: Option<AddedAddress>,
     /// What has its address where the kernel makes no dummy.
-    pub(super) instead: Option<node::Instead>,
+    pub(super) instead: Option<node::LinkFallback>,
 }
 
 impl BoundEndpoint {
@@ -108,7 +108,7 @@ pub(super) fn with_port(mut address: SocketAddr, free_port: u16) -> SocketAddr {
 /// Binds an endpoint, or takes over what an earlier process bound.
 pub(super) fn bind_one(
     wanted: Wanted,
-    whose: Ours,
+    whose: AddressPolicy,
     inherited: &mut Inherited,
     handle: &Handle,
 ) -> Result<BoundEndpoint, BindError> {
@@ -119,7 +119,7 @@ pub(super) fn bind_one(
     let mut add_it = || {
         let added = handle.block_on(add(address, whose));
         let added = added.map_err(|error| BindError::Absent { address, error })?;
-        ours |= matches!(added, node::Added::AddedTo { .. });
+        ours |= matches!(added, node::EnsuredAddress::AddedTo { .. });
         instead = added.instead();
         Ok(())
     };
@@ -208,7 +208,10 @@ fn is_absent(address: SocketAddr, error: &io::Error) -> bool {
 }
 
 /// Adds the address to the machine, if it is one that we add; never to an interface that `bind` names.
-pub(super) async fn add(address: SocketAddr, ours: Ours) -> Result<node::Added, node::NodeError> {
+pub(super) async fn add(
+    address: SocketAddr,
+    ours: AddressPolicy,
+) -> Result<node::EnsuredAddress, node::NodeError> {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => {
             let link = node::link_name(v6.scope_id()).unwrap_or_else(|| v6.scope_id().to_string());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use handover::{Inherited, Shelf, SocketKey};
-use node::{Ours, SocketKind};
+use node::{AddressPolicy, SocketKind};
 use sockets::{ListenOptions, ListenSocket};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -36,7 +36,7 @@ pub struct Endpoints {
     /// Those whose address we added to the machine, now or in an earlier process.
     added: BTreeMap<Endpoint, AddedAddress>,
     /// Which are ours to add.
-    ours: Ours,
+    ours: AddressPolicy,
     /// What an earlier process left; what no endpoint of the first configuration takes is closed then.
     inherited: Inherited,
     /// Systemd's store of descriptors, from which the next process takes the sockets.
@@ -56,7 +56,7 @@ pub struct Bound {
 
 impl Endpoints {
     /// Nothing is bound yet, but what an earlier process left.
-    pub fn new(ours: Ours, inherited: Inherited) -> Self {
+    pub fn new(ours: AddressPolicy, inherited: Inherited) -> Self {
         Self {
             sockets: 0,
             free_port: 0,
@@ -252,8 +252,8 @@ impl Endpoints {
                 continue;
             }
             let link = match handle.block_on(add(address, self.ours)) {
-                Ok(node::Added::AddedTo { link, .. }) => link,
-                Ok(node::Added::AlreadyThere { .. }) => continue,
+                Ok(node::EnsuredAddress::AddedTo { link, .. }) => link,
+                Ok(node::EnsuredAddress::AlreadyThere { .. }) => continue,
                 Err(error) => {
                     all_there = false;
                     if !std::mem::replace(&mut added.told, true) {
@@ -311,13 +311,13 @@ impl Endpoints {
     }
 
     /// Which addresses are ours to add.
-    pub fn ours(&self) -> Ours {
+    pub fn ours(&self) -> AddressPolicy {
         self.ours
     }
 
     /// Adds and puts back no address from now on.
     pub fn let_go(&mut self) {
-        self.ours = Ours::Nothing;
+        self.ours = AddressPolicy::Nothing;
         self.added.clear();
     }
 

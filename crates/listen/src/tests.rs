@@ -22,7 +22,7 @@ use super::{BindError, Delivery, Endpoints, InFlight, Running};
 use crate::failpoint::{HALTED, SICK, is_halted, turns};
 use configuration::{Configuration, Shared};
 use forwarder::Streams;
-use node::Ours;
+use node::AddressPolicy;
 use observe::paper::Paper;
 use observe::{Format, Logger};
 
@@ -408,7 +408,7 @@ impl Server {
         let running =
             Arc::new(Running::new(configuration, shared, workers, streams, logger, fatal, start).unwrap());
         delivery.serves(&running);
-        let mut endpoints = Endpoints::new(Ours::LinkLocal, handover::Inherited::default());
+        let mut endpoints = Endpoints::new(AddressPolicy::LinkLocal, handover::Inherited::default());
         let configuration = running.configuration.load_full();
         let bound = endpoints.bind(
             configuration.endpoints.keys().copied(),

@@ -39,7 +39,7 @@ pub struct Template {
 
 /// Fills a template.
 #[derive(Debug)]
-pub struct Filler {
+pub struct TemplateRenderer {
     template: Template,
     last_good: Mutex<KubeDns>,
     /// What is wrong with the ConfigMap, which addresses the template leaves out, and what keeps the filled Corefile from being
@@ -75,7 +75,7 @@ pub enum FillError {
     },
 }
 
-impl Filler {
+impl TemplateRenderer {
     /// Reads nothing yet.
     pub fn new(template: Template) -> Self {
         Self {

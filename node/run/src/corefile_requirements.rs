@@ -13,19 +13,19 @@ use plugins::forward::ForwardSpecs;
 /// # Errors
 /// Those of [`Discovery::first`].
 pub fn discovery(file: &Path, spec: &Spec) -> Result<Discovery, String> {
-    let own = Own::of(spec);
+    let own = OwnAddresses::of(spec);
     Discovery::first(file, needs_list(spec), &|ip| own.has(ip))
 }
 
 /// The list as it is now, for a command beside the server; nobody is waited for.
 pub fn listed_now(file: &Path, spec: &Spec) -> Listed {
-    let own = Own::of(spec);
+    let own = OwnAddresses::of(spec);
     Listed::now(file, needs_list(spec), &|ip| own.has(ip))
 }
 
 /// The same, and the network is waited for.
 pub fn listed(file: &Path, spec: &Spec) -> Listed {
-    let own = Own::of(spec);
+    let own = OwnAddresses::of(spec);
     Listed::awaited(file, needs_list(spec), &|ip| own.has(ip))
 }
 
@@ -37,9 +37,9 @@ pub fn needs_list(spec: &Spec) -> bool {
 }
 
 /// The addresses that we answer at, before anything is bound.
-struct Own(Vec<IpAddr>);
+struct OwnAddresses(Vec<IpAddr>);
 
-impl Own {
+impl OwnAddresses {
     fn of(spec: &Spec) -> Self {
         let binds = spec.blocks.iter().filter_map(|block| block.get::<BindSpec>());
         let words = binds.flat_map(BindSpec::targets);

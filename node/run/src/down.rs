@@ -5,21 +5,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::peers::{HANDS_OVER_KEY, ask, in_words, notes};
-use node::{Doubt, HostResolver, Job, NftError, Peers, Rules, Running, Unproven, Warrant, escaped};
+use node::{
+    Doubt, HostResolver, Job, NetAdminProof, NftError, Peers, Rules, RunningServer, Unproven, escaped,
+};
 
 /// What is gone, and what is left.
 #[derive(Debug, Default)]
-pub struct Down {
+pub struct DownReport {
     gone: Vec<String>,
     left: Vec<String>,
 }
 
 /// Takes everything away; what cannot be is named, and keeps nothing else from going.
-pub fn down() -> Down {
-    let mut down = Down::default();
+pub fn down() -> DownReport {
+    let mut down = DownReport::default();
     // It shows servers that the order comes from whoever may change rules, and is kept until all have it. Without nftables
     // they take root's word.
-    let warrant = Warrant::show();
+    let warrant = NetAdminProof::show();
     // Where this command may change no rules it cannot look for proofs, either: what servers say then ends nothing.
     let believes = !matches!(warrant, Err(NftError::NotPermitted { .. }));
     let Peers { servers, unproven, unasked } = Peers::find();
@@ -30,7 +32,7 @@ pub fn down() -> Down {
         return down;
     }
     let mut hands_over = false;
-    for (server, said) in servers.iter().zip(Running::tell_all(&servers, "down", PATIENCE)) {
+    for (server, said) in servers.iter().zip(RunningServer::tell_all(&servers, "down", PATIENCE)) {
         match said {
             Ok(said) if said.starts_with(HANDS_OVER) || said.starts_with(REFUSED) => {
                 hands_over |= said.starts_with(HANDS_OVER);
@@ -127,7 +129,7 @@ const OF_UNPROVEN: Duration = Duration::from_secs(1);
 /// How many of their answers are shown.
 const ANSWERS: usize = 8;
 
-impl Down {
+impl DownReport {
     /// Orders those that have proven nothing, too: one may be a server without CAP_NET_ADMIN. Their answers are shown and decide
     /// nothing.
     fn tell_unproven(&mut self, unproven: Vec<Unproven>, unasked: usize) {
@@ -138,7 +140,7 @@ impl Down {
         self.gone.extend(notes(&others, unasked));
         let speak: Vec<_> = others.into_iter().filter(|one| one.doubt != Doubt::Silent).collect();
         let told: Vec<_> = speak.iter().map(|one| one.running.clone()).collect();
-        let said = speak.iter().zip(Running::tell_all(&told, "down", OF_UNPROVEN));
+        let said = speak.iter().zip(RunningServer::tell_all(&told, "down", OF_UNPROVEN));
         let mut said: Vec<_> = said
             .filter_map(|(one, said)| Some(format!("process {} says: {}", one.pid(), said.ok()?.trim_end())))
             .collect();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use super::Settings;
+use super::NodeSettings;
 
 /// `-failover-clients`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl FailoverClients {
 
 /// Which clients these are now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failover {
+pub(super) struct FailoverScope {
     pub(super) clients: Clients,
     /// Uplinks whose clients are among them, since pods may be there.
     shared: Vec<String>,
@@ -45,7 +45,7 @@ pub(super) struct Failover {
     unknown: Option<String>,
 }
 
-impl Failover {
+impl FailoverScope {
     /// Looks at the machine's links where it depends on them. Blocks.
     pub(super) fn now(asked: &FailoverClients) -> Self {
         let known = |clients| Self { clients, shared: Vec::new(), unknown: None };
@@ -122,16 +122,16 @@ impl Failover {
     }
 }
 
-/// Keeps a [`Failover`] as it is now.
-pub(super) struct Followed {
+/// Keeps a [`FailoverScope`] as it is now.
+pub(super) struct ScopeWatcher {
     asked: FailoverClients,
-    last: Option<Failover>,
-    looking: Option<JoinHandle<(Failover, Duration)>>,
+    last: Option<FailoverScope>,
+    looking: Option<JoinHandle<(FailoverScope, Duration)>>,
     again: Instant,
 }
 
-impl Followed {
-    pub(super) fn new(settings: &Settings) -> Self {
+impl ScopeWatcher {
+    pub(super) fn new(settings: &NodeSettings) -> Self {
         // Without leases there is no failover, and nothing to look at.
         let asked = match settings.rules.has_leases() {
             true => settings.failover_clients.clone(),
@@ -141,12 +141,12 @@ impl Followed {
     }
 
     /// As it was some seconds ago at most; nothing is waited for but the first look.
-    pub(super) async fn now(&mut self) -> Failover {
+    pub(super) async fn now(&mut self) -> FailoverScope {
         if self.looking.is_none() && (self.last.is_none() || self.again <= Instant::now()) {
             let asked = self.asked.clone();
             self.looking = Some(spawn_blocking(move || {
                 let began = Instant::now();
-                (Failover::now(&asked), began.elapsed())
+                (FailoverScope::now(&asked), began.elapsed())
             }));
         }
         if let Some(looking) = self.looking.take_if(|looking| self.last.is_none() || looking.is_finished())
@@ -160,7 +160,7 @@ impl Followed {
                 last => *last = Some(found),
             }
         }
-        self.last.clone().unwrap_or_else(|| Failover {
+        self.last.clone().unwrap_or_else(|| FailoverScope {
             clients: Clients::NotFrom(Vec::new()),
             shared: Vec::new(),
             unknown: Some("reading them panicked".to_owned()),
@@ -168,7 +168,7 @@ impl Followed {
     }
 
     /// As it was last.
-    pub(super) fn last(&self) -> Option<&Failover> {
+    pub(super) fn last(&self) -> Option<&FailoverScope> {
         self.last.as_ref()
     }
 }
@@ -205,8 +205,8 @@ mod tests {
     #[test]
     fn status_names_the_clients() {
         let of = |clients| {
-            let failover = Failover { clients, shared: vec!["br0".to_owned()], unknown: None };
-            assert_eq!(Failover::of_json(&failover.json()).as_ref(), Some(&failover));
+            let failover = FailoverScope { clients, shared: vec!["br0".to_owned()], unknown: None };
+            assert_eq!(FailoverScope::of_json(&failover.json()).as_ref(), Some(&failover));
             failover.text()
         };
         let links = |names: &[&str]| Clients::NotFrom(names.iter().map(|name| (*name).to_owned()).collect());

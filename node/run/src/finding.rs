@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct Finding {
     /// The word that it begins with.
     about: &'static str,
     what: String,
@@ -16,7 +16,7 @@ pub(super) struct Line {
     is_wrong: bool,
 }
 
-impl Line {
+impl Finding {
     /// As it should be, or nobody's fault.
     pub(super) fn fact(about: &'static str, what: impl Into<String>) -> Self {
         Self { about, what: escaped(&what.into()), mend: None, is_wrong: false }
@@ -55,7 +55,7 @@ impl Line {
     }
 }
 
-impl Display for Line {
+impl Display for Finding {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         let Self { about, what, mend, .. } = self;
         write!(out, "{about:<10}{what}")?;
@@ -76,25 +76,25 @@ mod tests {
     #[test]
     fn words_and_json_say_the_same_of_what_is_wrong() {
         for (line, words, wrong) in [
-            (Line::fact("rules", "in place"), "rules     in place\n", None),
+            (Finding::fact("rules", "in place"), "rules     in place\n", None),
             (
-                Line::wrong("rules", "none", "put them there"),
+                Finding::wrong("rules", "none", "put them there"),
                 "rules     none; put them there\n",
                 Some(("none", Some("put them there"))),
             ),
             (
-                Line::error("address", "192.0.2.1  on lo, does not answer"),
+                Finding::error("address", "192.0.2.1  on lo, does not answer"),
                 "address   192.0.2.1  on lo, does not answer\n",
                 Some(("192.0.2.1 on lo, does not answer", None)),
             ),
             (
-                Line::error("server", "it hangs; stop it; start it"),
+                Finding::error("server", "it hangs; stop it; start it"),
                 "server    it hangs; stop it; start it\n",
                 Some(("it hangs", Some("stop it; start it"))),
             ),
-            (Line::note("so it is"), "note      so it is\n", None),
+            (Finding::note("so it is"), "note      so it is\n", None),
             (
-                Line::note("it is on another's link; take it away"),
+                Finding::note("it is on another's link; take it away"),
                 "note      it is on another's link; take it away\n",
                 Some(("it is on another's link", Some("take it away"))),
             ),

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use configuration::Configuration;
 use node::Listener;
 
-use super::Settings;
+use super::NodeSettings;
 
 /// What is to be known of the addresses that are on others' links; nothing of a network's address, as an interface has it.
-pub(super) fn told(listeners: &[Listener], settings: &Settings) -> Vec<(IpAddr, String)> {
+pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAddr, String)> {
     let interfaces = node::interfaces().unwrap_or_default();
     let is_ours = |link: &node::Interface| link.loopback || link.name == settings.link.as_str();
     let owner = |listener: &Listener| {

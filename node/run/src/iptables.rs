@@ -9,7 +9,7 @@ use observe::Logger;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::{RuleSet, Settings, peers};
+use super::{NodeSettings, RuleSet, peers};
 
 /// What a server keeps there.
 pub(super) struct KeptRules {
@@ -25,7 +25,7 @@ pub(super) struct KeptRules {
 }
 
 impl KeptRules {
-    fn new(set: Iptables, settings: &Settings, logger: &Logger) -> Self {
+    fn new(set: Iptables, settings: &NodeSettings, logger: &Logger) -> Self {
         let probes = Leases::open(settings.mark).map_err(|error| {
             let note = "node: without nftables a service address cannot be probed before its rules exist";
             logger.warning(None, &format!("{note}: {error}"));
@@ -76,7 +76,7 @@ impl KeptRules {
 
 /// Clears what rule sets of iptables left, and begins to keep ours where it is one of iptables, which clears the others once its
 /// own are there.
-pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<KeptRules> {
+pub(super) fn begin(settings: &NodeSettings, logger: &Logger) -> Option<KeptRules> {
     match settings.rules {
         RuleSet::Nft | RuleSet::None if settings.clears_rules => remove_left(logger),
         _ => {}

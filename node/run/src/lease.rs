@@ -13,37 +13,37 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::host_resolver_task::{Host, State};
-use node::{Clients, Hearing, Leases, Listener, Order, Rules};
+use node::host_resolver_task::{HostResolverState, HostResolverTask};
+use node::{Clients, ControlCommand, Leases, ListenGuard, Listener, Rules};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::aks_files::{self, ReadCorefile};
-use super::failover::Followed;
+use super::failover::ScopeWatcher;
 use super::iptables::{self, KeptRules};
-use super::lease_state::{Lease, Leased};
-use super::{AtStop, Settings, foreign_addresses, listeners};
-use crate::self_probe::{DNS_PORT, Silent};
-use commands::Place;
+use super::lease_state::{AddressLease, LeaseState};
+use super::{AtStop, NodeSettings, foreign_addresses, listeners};
+use crate::self_probe::{DNS_PORT, ProbeFailure};
+use commands::CommandSlot;
 use configuration::Configuration;
 use listen::Running;
 use node::upstream_discovery::{self, Discovery, ListChange, ListOrigin};
-use node_cache::Filler;
+use node_cache::TemplateRenderer;
 
 /// What keeps the leases; it ends with its value.
-pub struct Keeper {
-    tell: mpsc::UnboundedSender<Told>,
+pub struct LeaseManager {
+    tell: mpsc::UnboundedSender<LeaseCommand>,
     thread: JoinHandle<()>,
-    state: Arc<Leased>,
+    state: Arc<LeaseState>,
     at_stop: AtStop,
     /// Commands find this server as long as there is something that it keeps.
-    _hearing: Option<Hearing>,
+    _hearing: Option<ListenGuard>,
 }
 
 /// Whether what is to be there besides the server is in place; and the addresses, with the port of DNS, whose queries others take
 /// by then.
-pub type InPlace = Option<Vec<IpAddr>>;
+pub type Readiness = Option<Vec<IpAddr>>;
 
 /// What the server knows of its configuration and of reloads, for `node status`.
 #[derive(Debug, Clone)]
@@ -59,20 +59,20 @@ type ReloadStatusFn = Box<dyn Fn() -> ReloadStatus + Send>;
 
 /// What an end leaves to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum StopMode {
     /// The next process is on its way: rules and the machine's own lookups stay, and nobody is waited for.
     Restart,
     /// Who still asks is to be answered.
-    WayOut,
+    Failover,
     /// And then the link goes, too.
     Clean,
 }
 
 /// What the thread is told.
-enum Told {
-    Stop(Ended),
+enum LeaseCommand {
+    Stop(StopMode),
     /// By a command beside us, one of a few at once.
-    Order(Order, Place),
+    ControlCommand(ControlCommand, CommandSlot),
     /// Another process is about to answer; the sender hears that queries are kept until it does, so long at most.
     Hold(std_mpsc::Sender<()>, Option<Duration>),
     /// It does not: this one goes on.
@@ -81,26 +81,26 @@ enum Told {
     Leave,
 }
 
-impl Keeper {
+impl LeaseManager {
     /// Starts the thread; `ready` is told when every address has answered and the rules are in place.
     ///
     /// # Errors
     /// What the kernel says to a thread.
     pub fn start(
         running: &Arc<Running>,
-        settings: Settings,
-        (read, discovery, filler): (Arc<ReadCorefile>, Discovery, Option<Arc<Filler>>),
+        settings: NodeSettings,
+        (read, discovery, filler): (Arc<ReadCorefile>, Discovery, Option<Arc<TemplateRenderer>>),
         reload_status: ReloadStatusFn,
-        ready: watch::Sender<InPlace>,
+        ready: watch::Sender<Readiness>,
     ) -> std::io::Result<Self> {
         let (tell, told) = mpsc::unbounded_channel();
-        let state = Arc::new(Leased::new(filler, settings.rules));
+        let state = Arc::new(LeaseState::new(filler, settings.rules));
         let at_stop = settings.at_stop;
         let has_leases = settings.rules.has_leases();
-        let host = Host::new(settings.host_resolver, settings.upstreams.clone());
+        let host = HostResolverTask::new(settings.host_resolver, settings.upstreams.clone());
         let worker = LeaseThread {
             host,
-            failover: Followed::new(&settings),
+            failover: ScopeWatcher::new(&settings),
             running: Arc::downgrade(running),
             settings,
             ready,
@@ -135,23 +135,23 @@ impl Keeper {
     }
 
     /// What is known of the leases.
-    pub fn state(&self) -> &Arc<Leased> {
+    pub fn state(&self) -> &Arc<LeaseState> {
         &self.state
     }
 
     /// What an end is, as systemd and the command line say.
-    pub fn ended(&self) -> Ended {
+    pub fn ended(&self) -> StopMode {
         match (node::Job::now(), self.at_stop) {
-            (node::Job::Restart, _) => Ended::Restart,
-            (_, AtStop::WayOut) => Ended::WayOut,
-            (_, AtStop::Clean) => Ended::Clean,
+            (node::Job::Restart, _) => StopMode::Restart,
+            (_, AtStop::Failover) => StopMode::Failover,
+            (_, AtStop::Clean) => StopMode::Clean,
         }
     }
 
     /// Gives the leases back and, unless the next process is on its way, the machine's own lookups; takes the rules away where
     /// a stop is to leave nothing. From now on no query comes to us that is not on its way already.
-    pub fn stop(self, ended: Ended) {
-        let _ = self.tell.send(Told::Stop(ended));
+    pub fn stop(self, ended: StopMode) {
+        let _ = self.tell.send(LeaseCommand::Stop(ended));
         let _ = self.thread.join();
     }
 
@@ -159,19 +159,19 @@ impl Keeper {
     /// lives, and a little longer.
     pub fn hold(&self, at_most: Option<Duration>) {
         let (sender, is_held) = std_mpsc::channel();
-        let _ = self.tell.send(Told::Hold(sender, at_most));
+        let _ = self.tell.send(LeaseCommand::Hold(sender, at_most));
         // At most one round of the loop is in progress. Without an answer the leases last until they time out.
         let _ = is_held.recv_timeout(ROUND);
     }
 
     /// Goes on as before.
     pub fn resume(&self) {
-        let _ = self.tell.send(Told::Resume);
+        let _ = self.tell.send(LeaseCommand::Resume);
     }
 
     /// Gives the leases back, and leaves the rules to another process.
     pub fn leave(self) {
-        let _ = self.tell.send(Told::Leave);
+        let _ = self.tell.send(LeaseCommand::Leave);
         let _ = self.thread.join();
     }
 }
@@ -180,13 +180,13 @@ impl Keeper {
 type Misplaced = Vec<(IpAddr, String)>;
 
 struct LeaseThread {
-    host: Host,
-    failover: Followed,
+    host: HostResolverTask,
+    failover: ScopeWatcher,
     running: Weak<Running>,
-    settings: Settings,
-    ready: watch::Sender<InPlace>,
-    told: mpsc::UnboundedReceiver<Told>,
-    state: Arc<Leased>,
+    settings: NodeSettings,
+    ready: watch::Sender<Readiness>,
+    told: mpsc::UnboundedReceiver<LeaseCommand>,
+    state: Arc<LeaseState>,
     rules: Option<Rules>,
     iptables: Option<KeptRules>,
     /// Whether tables of a server with leases may be there, which these rules do not go with.
@@ -288,7 +288,7 @@ impl LeaseThread {
         notes.extend(misplaced.into_iter().map(|(_, told)| told));
         let here = listeners.iter().filter(|one| !led_away.contains(&one.address)).cloned();
         let ended = all_answer && self.put.is_some() && self.host.goes_on(&here.collect::<Vec<_>>()).await;
-        if let State::Failed(why) = self.host.state() {
+        if let HostResolverState::Failed(why) = self.host.state() {
             notes.push(format!("host lookups are not sent to this server: {why}"));
         }
         notes.extend(self.host.wrong().cloned());
@@ -413,7 +413,7 @@ impl LeaseThread {
     }
 
     /// Tells of leases that ended, and of those that are held again.
-    fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, Silent)]) {
+    fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, ProbeFailure)]) {
         let now = Instant::now();
         let mut states = self.state.addresses();
         states.retain(|ip, _| listeners.iter().any(|listener| listener.address == *ip));
@@ -438,12 +438,12 @@ impl LeaseThread {
         }
     }
 
-    async fn stop(&mut self, ended: Ended) {
+    async fn stop(&mut self, ended: StopMode) {
         // The rules go before the leases: without a lease they would lead away clients that are still answered here.
-        if let (Ended::Clean, Some(rules)) = (ended, &mut self.rules) {
+        if let (StopMode::Clean, Some(rules)) = (ended, &mut self.rules) {
             let _ = rules.remove();
         }
-        if let (Ended::Clean, Some(kept)) = (ended, self.iptables.take())
+        if let (StopMode::Clean, Some(kept)) = (ended, self.iptables.take())
             && let Err(error) = kept.remove().await
             && let Some(running) = self.running.upgrade()
         {
@@ -454,7 +454,7 @@ impl LeaseThread {
             // Where the kernel refuses, the leases time out.
             let _ = leases.give_up();
         }
-        if ended == Ended::Restart {
+        if ended == StopMode::Restart {
             return;
         }
         let failed = self.host.take_back().await;
@@ -471,7 +471,7 @@ impl LeaseThread {
 }
 
 /// Counts a lease that ended while we lived.
-fn tell_lost(running: &Running, ip: IpAddr, state: &mut Lease, why: &str) {
+fn tell_lost(running: &Running, ip: IpAddr, state: &mut AddressLease, why: &str) {
     state.lost += 1;
     (state.held, state.ends) = (false, None);
     running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));
@@ -505,10 +505,10 @@ mod tests {
 
     #[test]
     fn one_round_may_fail() {
-        let lease = Some(Settings::LEASE);
+        let lease = Some(NodeSettings::LEASE);
         // It was renewed at the end of one; the next fails as late as it can, and the third may take a twelfth of the lease.
         let failed = rest(lease, Duration::ZERO) + patience(lease);
-        let third = rest(lease, patience(lease)) + Settings::LEASE / 12;
-        assert!(failed + third < Settings::LEASE, "{failed:?} and {third:?}");
+        let third = rest(lease, patience(lease)) + NodeSettings::LEASE / 12;
+        assert!(failed + third < NodeSettings::LEASE, "{failed:?} and {third:?}");
     }
 }

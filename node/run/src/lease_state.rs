@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::RuleSet;
-use node_cache::{Filler, SetupErrorKind};
+use node_cache::{SetupErrorKind, TemplateRenderer};
 
 /// What is known of the leases.
 #[derive(Debug)]
-pub struct Leased {
-    addresses: Mutex<BTreeMap<IpAddr, Lease>>,
+pub struct LeaseState {
+    addresses: Mutex<BTreeMap<IpAddr, AddressLease>>,
     rules: RuleSet,
     /// Times that the rules were gone, and put back.
     pub(super) put_back: AtomicU64,
     /// Who counts what goes wrong, for node-cache.
-    filler: Option<Arc<Filler>>,
+    filler: Option<Arc<TemplateRenderer>>,
     /// Whether our lease table stays when we die, as on kernels that know no owner of one.
     pub(super) outlives_us: AtomicBool,
     /// How often addresses of ours were looked for, since one may have been taken away.
@@ -33,7 +33,7 @@ pub struct Leased {
 
 /// One address.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Lease {
+pub(super) struct AddressLease {
     /// Whether queries come to us, as it was told.
     pub(super) held: bool,
     /// How often it ended while we lived.
@@ -45,8 +45,8 @@ pub(super) struct Lease {
     pub(super) silent: Option<String>,
 }
 
-impl Leased {
-    pub(super) fn new(filler: Option<Arc<Filler>>, rules: RuleSet) -> Self {
+impl LeaseState {
+    pub(super) fn new(filler: Option<Arc<TemplateRenderer>>, rules: RuleSet) -> Self {
         Self {
             addresses: Mutex::default(),
             rules,
@@ -68,7 +68,7 @@ impl Leased {
         self.hands_over.load(Relaxed)
     }
 
-    pub(super) fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
+    pub(super) fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, AddressLease>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,7 +145,7 @@ impl Leased {
     }
 }
 
-impl Lease {
+impl AddressLease {
     /// For `node status`.
     pub(super) fn status(&self, ip: IpAddr, now: Instant) -> Value {
         let ago = |then: Instant| now.saturating_duration_since(then).as_millis();
@@ -174,8 +174,8 @@ mod tests {
             (RuleSet::Iptables(Iptables::NodeCache(8080)), false),
             (RuleSet::None, false),
         ] {
-            let leased = Leased::new(None, rules);
-            leased.addresses().insert([169, 254, 10, 10].into(), Lease::default());
+            let leased = LeaseState::new(None, rules);
+            leased.addresses().insert([169, 254, 10, 10].into(), AddressLease::default());
             let mut families = Families::default();
             leased.collect(&mut families);
             let page = String::from_utf8(families.encode(Form::Text)).expect("text");

@@ -30,17 +30,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::Located;
-use node::{HostResolver, Iptables, LinkName, Listener, WayOut};
+use node::{Fallback, HostResolver, Iptables, LinkName, Listener};
 use wire::Name;
 
 pub use annotate::Annotation;
 pub use corefile_requirements::{discovery, listed, listed_now, needs_list};
 pub use down::{down, stopped};
 pub use failover::FailoverClients;
-pub use lease::{Ended, InPlace, Keeper, ReloadStatus};
-pub use lease_state::Leased;
-pub use report::Report;
-pub use up::{Up, up};
+pub use lease::{LeaseManager, Readiness, ReloadStatus, StopMode};
+pub use lease_state::LeaseState;
+pub use report::NodeStatus;
+pub use up::{UpReport, up};
 
 use configuration::{Configuration, EndpointPlan};
 use plugin::endpoint::Transport;
@@ -50,7 +50,7 @@ use self_probe::DNS_PORT;
 
 /// How a node's DNS is kept alive: the flags of `localdns node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct NodeSettings {
     /// `-rules`.
     pub rules: RuleSet,
     /// `-lease`: how long a hang may last before queries go elsewhere; `None` for as long as the process lives.
@@ -66,7 +66,7 @@ pub struct Settings {
     /// Whether rules of iptables that an ended server or the script left are ours to take away.
     pub clears_rules: bool,
     /// Who answers for every link-local address of its family while nobody does here, whatever its listener forwards to.
-    pub way_out: Option<IpAddr>,
+    pub fallback: Option<IpAddr>,
     /// Whether addresses that are missing are added.
     pub adds_addresses: bool,
     /// How often rules of iptables are looked at.
@@ -137,13 +137,13 @@ impl RuleSet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtStop {
     /// Addresses and rules: whoever has our address in its resolv.conf is answered by the upstream.
-    WayOut,
+    Failover,
     /// Nothing.
     Clean,
 }
 
 /// Our addresses, each with its way out; and what is wrong with those that have none.
-fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listener>, Vec<String>) {
+fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Listener>, Vec<String>) {
     let (mut listeners, mut notes) = (Vec::new(), Vec::new());
     for (endpoint, plan) in &configuration.endpoints {
         let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
@@ -165,29 +165,29 @@ fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listene
                 "{ip} has `acl`, which does not apply while no server is running: clients that it refuses fail over, too; to refuse every client then, set -failover-acl closed"
             ));
         }
-        let given = settings.way_out.filter(|target| target.is_ipv4() == ip.is_ipv4());
-        let way_out = given.or_else(|| usable(configuration, plan, ip).into_iter().next());
-        if way_out.is_none() && is_link_local(ip) && !fails_closed {
+        let given = settings.fallback.filter(|target| target.is_ipv4() == ip.is_ipv4());
+        let fallback = given.or_else(|| usable(configuration, plan, ip).into_iter().next());
+        if fallback.is_none() && is_link_local(ip) && !fails_closed {
             notes.push(match forwards_root(plan).is_some() {
                 true => format!(
-                    "{ip}{NO_WAY_OUT}: its `forward .` has no plain DNS upstream of its family at port {DNS_PORT}, other than link-local (fe80::)"
+                    "{ip}{NO_FALLBACK}: its `forward .` has no plain DNS upstream of its family at port {DNS_PORT}, other than link-local (fe80::)"
                 ),
                 false => format!(
-                    "{ip}{NO_WAY_OUT}: it has no `forward .`; add one to its block for `.`, or its clients get no answer while no server is running"
+                    "{ip}{NO_FALLBACK}: it has no `forward .`; add one to its block for `.`, or its clients get no answer while no server is running"
                 ),
             });
         }
         // A ClusterIP is kube-proxy's: it sends queries that this server does not take to the cluster's DNS.
-        let way_out = way_out.filter(|_| is_link_local(ip) && !fails_closed);
+        let fallback = fallback.filter(|_| is_link_local(ip) && !fails_closed);
         let masquerade = settings.masquerade;
-        let way_out = way_out.map(|target| WayOut { target, masquerade });
-        listeners.push(Listener { address: ip, way_out, fails_closed });
+        let fallback = fallback.map(|target| Fallback { target, masquerade });
+        listeners.push(Listener { address: ip, fallback, fails_closed });
     }
     (listeners, notes)
 }
 
 /// How the note of an address begins, behind it, that no `forward .` gives a way out.
-const NO_WAY_OUT: &str = " has no fallback";
+const NO_FALLBACK: &str = " has no fallback";
 /// What is wrong where there are no [`listeners`].
 const NO_ADDRESS: &str = "no server block listens on port 53 of an address that can have rules; have `bind` name the addresses that clients query";
 
@@ -251,13 +251,13 @@ fn as_led(
     (listeners, notes): (&mut [Listener], &mut Vec<String>),
     led: &[(IpAddr, Option<IpAddr>)],
     configuration: &Configuration,
-    settings: &Settings,
+    settings: &NodeSettings,
 ) {
     let may_lead = |listener: &&mut Listener| is_link_local(listener.address) && !listener.fails_closed;
     for listener in listeners.iter_mut().filter(may_lead) {
         let ip = listener.address;
         let stands = led.iter().find_map(|(led, target)| target.filter(|_| *led == ip));
-        let given = settings.way_out.is_some_and(|target| target.is_ipv4() == ip.is_ipv4());
+        let given = settings.fallback.is_some_and(|target| target.is_ipv4() == ip.is_ipv4());
         let mut endpoints = configuration.endpoints.iter();
         let of_ip = endpoints.find(|(endpoint, _)| {
             endpoint.transport == Transport::Dns && endpoint.address == (ip, DNS_PORT).into()
@@ -266,8 +266,8 @@ fn as_led(
             && !given
             && stanzas(one).any(|stanza| usable_of(configuration, stanza, ip).contains(&target))
         {
-            listener.way_out = Some(WayOut { target, masquerade: settings.masquerade });
-            notes.retain(|note| !note.starts_with(&format!("{ip}{NO_WAY_OUT}")));
+            listener.fallback = Some(Fallback { target, masquerade: settings.masquerade });
+            notes.retain(|note| !note.starts_with(&format!("{ip}{NO_FALLBACK}")));
         }
     }
 }
@@ -279,8 +279,8 @@ pub fn is_of_one_link(ip: IpAddr) -> bool {
 
 /// Whether the cluster's DNS answers at this address of ours while we do not: kube-proxy sends a service's there, and node-cache's
 /// way out of link-local ones leads there. What a Corefile forwards to may deny what the cluster has.
-fn is_clusters_without_us(ip: IpAddr, way_out: Option<IpAddr>) -> bool {
-    !is_link_local(ip) || way_out.is_some_and(|target| target.is_ipv4() == ip.is_ipv4())
+fn is_clusters_without_us(ip: IpAddr, fallback: Option<IpAddr>) -> bool {
+    !is_link_local(ip) || fallback.is_some_and(|target| target.is_ipv4() == ip.is_ipv4())
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
@@ -291,7 +291,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-impl Settings {
+impl NodeSettings {
     /// What `-upstreams` is unless said.
     pub const UPSTREAMS: &str = "/run/systemd/resolve/resolv.conf";
     /// What `-health-port` is unless said.
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_clusters_dns_is_behind_services_addresses_and_node_caches_way_out() {
-        for (ip, way_out, is_clusters) in [
+        for (ip, fallback, is_clusters) in [
             ("10.96.0.10", None, true),
             ("169.254.10.10", None, false),
             ("169.254.20.10", Some("10.96.0.11"), true),
@@ -317,9 +317,9 @@ mod tests {
         ] {
             let parsed = |text: &str| text.parse::<IpAddr>().expect("an address");
             assert_eq!(
-                is_clusters_without_us(parsed(ip), way_out.map(parsed)),
+                is_clusters_without_us(parsed(ip), fallback.map(parsed)),
                 is_clusters,
-                "{ip} {way_out:?}"
+                "{ip} {fallback:?}"
             );
         }
     }

@@ -4,12 +4,12 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use node::{Doubt, Peers, Rules, Running, Unproven, escaped};
+use node::{Doubt, Peers, Rules, RunningServer, Unproven, escaped};
 use serde_json::Value;
 use wire::Name;
 
 /// What there is to be known of this network's servers.
-pub(super) struct Servers {
+pub(super) struct PeerStatus {
     /// What each says, or why it says nothing.
     pub(super) said: Vec<Result<Value, String>>,
     /// Of processes that listen as servers do, and have not proven to be any.
@@ -17,7 +17,7 @@ pub(super) struct Servers {
 }
 
 /// Asks all of them.
-pub(super) fn all() -> Servers {
+pub(super) fn all() -> PeerStatus {
     let Peers { servers, mut unproven, unasked } = Peers::find();
     let mut said = ask(&servers);
     let mut silent = Rules::open().and_then(|mut rules| rules.holders()).unwrap_or_default();
@@ -28,7 +28,8 @@ pub(super) fn all() -> Servers {
         }
     }
     for pid in silent {
-        let hangs = unproven.iter().position(|one| one.running.pid == pid && one.doubt == Doubt::Silent);
+        let hangs =
+            unproven.iter().position(|one| one.running.pid == pid && one.doubt == Doubt::Silent);
         let why = match hangs.map(|at| unproven.swap_remove(at)) {
             Some(_) => "does not report its status: it has not answered within 1 s; if it hangs, restart it",
             None => "has leases but accepts no commands; try again, and if it hangs, restart it",
@@ -42,7 +43,7 @@ pub(super) fn all() -> Servers {
         let speak: Vec<_> = speak.map(|one| one.running).collect();
         said = ask(&speak).into_iter().filter(Result::is_ok).collect();
     }
-    Servers { said, notes }
+    PeerStatus { said, notes }
 }
 
 /// What there is to say of those that have proven nothing, each once, and of few of them.
@@ -83,12 +84,12 @@ fn note(unproven: &Unproven) -> String {
 }
 
 /// What servers say of themselves, all asked at once; its objects are ours, and of their version.
-pub(super) fn ask(servers: &[Running]) -> Vec<Result<Value, String>> {
-    let answers = Running::tell_all(servers, "status", PATIENCE);
+pub(super) fn ask(servers: &[RunningServer]) -> Vec<Result<Value, String>> {
+    let answers = RunningServer::tell_all(servers, "status", PATIENCE);
     servers.iter().zip(answers).map(|(server, answer)| read(server, answer)).collect()
 }
 
-fn read(server: &Running, answer: io::Result<String>) -> Result<Value, String> {
+fn read(server: &RunningServer, answer: io::Result<String>) -> Result<Value, String> {
     let unheard = |error: &dyn std::fmt::Display| {
         format!("process {} does not report its status: {error}; if it hangs, restart it", server.pid)
     };

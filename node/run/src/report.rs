@@ -6,21 +6,21 @@ mod rules;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
+use node::{Fallback, FirewallConflict, HostResolver, Listener, NftError, Rules};
 use serde_json::{Value, json};
 
 use super::dns_probe::answering;
-use super::failover::Failover;
-use super::finding::Line;
-use super::peers::{self as told_by, Servers};
-use super::{NO_ADDRESS, RuleSet, Settings, as_led, foreign_addresses, iptables, listeners};
+use super::failover::FailoverScope;
+use super::finding::Finding;
+use super::peers::{self as told_by, PeerStatus};
+use super::{NO_ADDRESS, NodeSettings, RuleSet, as_led, foreign_addresses, iptables, listeners};
 use configuration::Configuration;
 use peers::{are_held, lookups_gone, server_lines};
 use rules::{none_left, rules_of};
 
 /// `localdns node status`.
 #[derive(Debug)]
-pub struct Report {
+pub struct NodeStatus {
     set: RuleSet,
     /// Whether they are there.
     rules: Result<bool, String>,
@@ -29,12 +29,12 @@ pub struct Report {
     /// What is wrong with the Corefile, whose addresses are then those that the server says.
     corefile: Option<String>,
     /// Which clients are failed over: what a server says of it, else what is asked for.
-    failover: Option<Failover>,
+    failover: Option<FailoverScope>,
     /// What each server of this network says of itself, or why it says nothing.
     servers: Vec<Result<Value, String>>,
     /// Files by which this machine's own lookups are turned.
     host_resolver: Vec<PathBuf>,
-    obstacles: Result<Vec<Obstacle>, NftError>,
+    obstacles: Result<Vec<FirewallConflict>, NftError>,
     /// Of firewalls that no look from here tells.
     unseen_filters: Vec<String>,
     notes: Vec<String>,
@@ -44,15 +44,15 @@ pub struct Report {
 struct Address {
     ip: IpAddr,
     link: Option<String>,
-    way_out: Option<IpAddr>,
+    fallback: Option<IpAddr>,
     fails_closed: bool,
     /// Whether a DNS server answers there, as a client of this node sees it.
     answers: bool,
 }
 
-impl Report {
+impl NodeStatus {
     /// Looks at the machine.
-    pub fn of(configuration: &Configuration, settings: &Settings) -> Self {
+    pub fn of(configuration: &Configuration, settings: &NodeSettings) -> Self {
         let servers = told_by::all();
         let said = &servers.said;
         let settings = &as_kept(settings, said);
@@ -74,7 +74,7 @@ impl Report {
     ///
     /// # Errors
     /// What is wrong with it, where no server says which addresses are its own.
-    pub fn without(corefile: String, settings: &Settings) -> Result<Self, String> {
+    pub fn without(corefile: String, settings: &NodeSettings) -> Result<Self, String> {
         let servers = told_by::all();
         let listeners = served(&servers.said);
         if listeners.is_empty() {
@@ -85,7 +85,7 @@ impl Report {
     }
 
     /// As [`Self::of`], where no Corefile is named: of what servers say of themselves; nothing where there is none.
-    pub fn unnamed(settings: &Settings) -> Option<Self> {
+    pub fn unnamed(settings: &NodeSettings) -> Option<Self> {
         let servers = told_by::all();
         let note = "there is no ./Corefile and no -conf: addresses are those of the running server";
         let listeners = served(&servers.said);
@@ -95,10 +95,10 @@ impl Report {
     fn about(
         listeners: Vec<Listener>,
         mut notes: Vec<String>,
-        servers: Servers,
-        settings: &Settings,
+        servers: PeerStatus,
+        settings: &NodeSettings,
     ) -> Self {
-        let Servers { said: mut servers, notes: of_others } = servers;
+        let PeerStatus { said: mut servers, notes: of_others } = servers;
         notes.extend(of_others);
         let kept = set_of(&servers).unwrap_or(settings.rules);
         if kept != settings.rules {
@@ -106,8 +106,8 @@ impl Report {
         }
         // Without the flag those are meant that are kept.
         let set = if settings.rules == RuleSet::Nft { kept } else { settings.rules };
-        let said = keepers(&servers).find_map(|said| Failover::of_json(&said["failover"]));
-        let failover = said.unwrap_or_else(|| Failover::now(&settings.failover_clients));
+        let said = keepers(&servers).find_map(|said| FailoverScope::of_json(&said["failover"]));
+        let failover = said.unwrap_or_else(|| FailoverScope::now(&settings.failover_clients));
         if servers.is_empty() {
             notes.extend(failover.notes().into_iter().filter(|_| set.has_leases()));
             notes.extend(foreign_addresses::told(&listeners, settings).into_iter().map(|(_, told)| told));
@@ -118,7 +118,7 @@ impl Report {
         }));
         notes.extend(HostResolver::unkept().map(|error| error.to_string()));
         let (obstacles, unseen_filters) =
-            (Obstacle::all(&listeners, &failover.clients), node::unseen_filters(&listeners));
+            (FirewallConflict::all(&listeners, &failover.clients), node::unseen_filters(&listeners));
         let mut tables = Rules::open();
         let holders =
             tables.as_mut().map_or_else(|_| Vec::new(), |rules| rules.holders().unwrap_or_default());
@@ -137,7 +137,7 @@ impl Report {
             .map(|listener| Address {
                 ip: listener.address,
                 link: node::link_of(listener.address),
-                way_out: listener.way_out.filter(|_| set.has_leases()).map(|way_out| way_out.target),
+                fallback: listener.fallback.filter(|_| set.has_leases()).map(|fallback| fallback.target),
                 fails_closed: listener.fails_closed,
                 answers: answering.contains(&listener.address),
             })
@@ -181,7 +181,7 @@ impl Report {
                 json!({
                     "address": address.ip,
                     "link": address.link,
-                    "way_out": address.way_out,
+                    "way_out": address.fallback,
                     "answers": address.answers,
                 })
             })
@@ -191,7 +191,7 @@ impl Report {
             "rules_error": self.rules.as_ref().err(),
             "lease_holders": self.holders,
             "addresses": addresses,
-            "failover": self.failover.as_ref().map(Failover::json),
+            "failover": self.failover.as_ref().map(FailoverScope::json),
             "servers": self.servers.iter().map(|said| match said {
                 Ok(said) => said.clone(),
                 Err(error) => json!({ "error": error }),
@@ -202,7 +202,7 @@ impl Report {
                 json!({ "chain": one.chain, "way": one.way, "mend": one.mend })
             }).collect::<Vec<_>>(),
             "notes": self.notes,
-            "wrong": self.lines().iter().filter_map(Line::json).collect::<Vec<_>>(),
+            "wrong": self.lines().iter().filter_map(Finding::json).collect::<Vec<_>>(),
             "well": self.is_well(),
         })
     }
@@ -212,28 +212,29 @@ impl Report {
         self.lines().iter().map(ToString::to_string).collect()
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self) -> Vec<Finding> {
         let mut lines = vec![self.of_rules(), self.of_leases()];
         lines.extend(self.addresses.iter().map(|address| self.of_address(address)));
         if self.addresses.is_empty() {
             lines.push(match self.set {
-                RuleSet::None => Line::note(NO_ADDRESS),
-                _ => Line::error("address", NO_ADDRESS),
+                RuleSet::None => Finding::note(NO_ADDRESS),
+                _ => Finding::error("address", NO_ADDRESS),
             });
         }
-        lines.extend(self.failover.iter().map(|one| Line::fact("failover", format!("for {}", one.text()))));
+        lines
+            .extend(self.failover.iter().map(|one| Finding::fact("failover", format!("for {}", one.text()))));
         if let Some(error) = self.corefile.as_deref().map(first_line) {
             let mend = "fix it; the server serves the previous one";
-            lines.push(Line::wrong("corefile", error, mend));
+            lines.push(Finding::wrong("corefile", error, mend));
         }
         for said in &self.servers {
             match said {
                 Ok(said) => lines.extend(server_lines(said)),
-                Err(error) => lines.push(Line::error("server", error)),
+                Err(error) => lines.push(Finding::error("server", error)),
             }
         }
         for path in &self.host_resolver {
-            lines.push(Line::fact(
+            lines.push(Finding::fact(
                 "lookups",
                 format!("of this host are sent to this server, by {}", path.display()),
             ));
@@ -241,79 +242,81 @@ impl Report {
         lines.extend(lookups_gone(&self.servers, &self.host_resolver));
         match &self.obstacles {
             Ok(obstacles) => lines.extend(obstacles.iter().map(of_obstacle)),
-            Err(error) => lines.push(Line::error("firewall", &error.to_string())),
+            Err(error) => lines.push(Finding::error("firewall", &error.to_string())),
         }
-        lines.extend(self.unseen_filters.iter().map(|told| Line::error("firewall", told)));
-        lines.extend(self.notes.iter().map(|note| Line::note(note)));
+        lines.extend(self.unseen_filters.iter().map(|told| Finding::error("firewall", told)));
+        lines.extend(self.notes.iter().map(|note| Finding::note(note)));
         each_note_once(lines)
     }
 
-    fn of_rules(&self) -> Line {
+    fn of_rules(&self) -> Finding {
         match &self.rules {
-            Ok(true) if self.set == RuleSet::None => Line::fact("rules", "none, as configured"),
-            Ok(true) => Line::fact("rules", "in place"),
+            Ok(true) if self.set == RuleSet::None => Finding::fact("rules", "none, as configured"),
+            Ok(true) => Finding::fact("rules", "in place"),
             Ok(false) if !self.set.has_leases() => {
-                Line::wrong("rules", "incomplete", "`node run` adds them once it answers")
+                Finding::wrong("rules", "incomplete", "`node run` adds them once it answers")
             }
             Ok(false) => {
                 let mend = "run `localdns node up`, or start `node run`, which adds them once it answers";
-                Line::wrong("rules", "none", mend)
+                Finding::wrong("rules", "none", mend)
             }
-            Err(error) => Line::error("rules", error),
+            Err(error) => Finding::error("rules", error),
         }
     }
 
-    fn of_leases(&self) -> Line {
+    fn of_leases(&self) -> Finding {
         match self.holders.as_slice() {
             [] if !self.set.has_leases() => {
                 let what =
                     "none with these rules: clients get no answer from the server's death until its restart";
-                Line::wrong("leases", what, "set -rules nft")
+                Finding::wrong("leases", what, "set -rules nft")
             }
             [] if self.rules == Ok(true) => {
-                Line::wrong("leases", "none held: queries go to the fallback", "start the server")
+                Finding::wrong("leases", "none held: queries go to the fallback", "start the server")
             }
-            [] => Line::wrong("leases", "none held", "add the rules first"),
+            [] => Finding::wrong("leases", "none held", "add the rules first"),
             pids => {
                 let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
-                Line::fact("leases", format!("process {}", pids.join(", ")))
+                Finding::fact("leases", format!("process {}", pids.join(", ")))
             }
         }
     }
 
-    fn of_address(&self, address: &Address) -> Line {
+    fn of_address(&self, address: &Address) -> Finding {
         let link = address.link.as_ref().map_or_else(|| "on no link".to_owned(), |link| format!("on {link}"));
         // No other rules lead anybody anywhere.
-        let way_out = match address.way_out {
+        let fallback = match address.fallback {
             _ if !self.set.has_leases() => String::new(),
             _ if address.fails_closed => ", fails closed".to_owned(),
-            Some(way_out) => format!(", fallback {way_out}"),
+            Some(fallback) => format!(", fallback {fallback}"),
             None => ", no fallback".to_owned(),
         };
         let answers = if address.answers { "answers" } else { "does not answer" };
-        let what = format!("{}  {link}{way_out}, {answers}", address.ip);
+        let what = format!("{}  {link}{fallback}, {answers}", address.ip);
         match (&address.link, address.answers) {
-            (None, _) => Line::wrong("address", what, "run `localdns node up`"),
-            (Some(_), false) if self.servers.is_empty() => Line::wrong("address", what, "start the server"),
+            (None, _) => Finding::wrong("address", what, "run `localdns node up`"),
+            (Some(_), false) if self.servers.is_empty() => {
+                Finding::wrong("address", what, "start the server")
+            }
             // The line of the server says why.
-            (Some(_), false) => Line::error("address", &what),
-            (Some(_), true) => Line::fact("address", what),
+            (Some(_), false) => Finding::error("address", &what),
+            (Some(_), true) => Finding::fact("address", what),
         }
     }
 }
 
-fn of_obstacle(Obstacle { chain, way, ends_in_drop, mend }: &Obstacle) -> Line {
+fn of_obstacle(FirewallConflict { chain, way, ends_in_drop, mend }: &FirewallConflict) -> Finding {
     let by_rule = match ends_in_drop {
         true => ", by its last rule, after which an appended one has no effect",
         false => "",
     };
     let what = format!("{chain} drops packets that its rules do not accept{by_rule}, on the path {way}");
-    Line::error("firewall", &format!("{what}; unless a rule accepts these queries, run: {mend}"))
+    Finding::error("firewall", &format!("{what}; unless a rule accepts these queries, run: {mend}"))
 }
 
 /// A server and what is looked at beside it tell of the same, and so do two servers.
-fn each_note_once(lines: Vec<Line>) -> Vec<Line> {
-    let mut told: Vec<Line> = Vec::new();
+fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
+    let mut told: Vec<Finding> = Vec::new();
     for line in lines {
         if !line.is_note() || !told.contains(&line) {
             told.push(line);
@@ -323,16 +326,16 @@ fn each_note_once(lines: Vec<Line>) -> Vec<Line> {
 }
 
 /// The flags as the server that keeps the rules has them.
-fn as_kept(settings: &Settings, servers: &[Result<Value, String>]) -> Settings {
+fn as_kept(settings: &NodeSettings, servers: &[Result<Value, String>]) -> NodeSettings {
     let said = keepers(servers).find_map(|said| said["acl_fails_closed"].as_bool());
-    Settings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
+    NodeSettings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
 }
 
 /// Whose rules those are that servers keep, as they say themselves: flags may stand with them alone.
 fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
     keepers(servers).find_map(|said| {
         let health_port = said["health_port"].as_u64().and_then(|port| u16::try_from(port).ok());
-        RuleSet::named(said["rules"].as_str()?, health_port.unwrap_or(Settings::HEALTH_PORT))
+        RuleSet::named(said["rules"].as_str()?, health_port.unwrap_or(NodeSettings::HEALTH_PORT))
     })
 }
 
@@ -350,9 +353,9 @@ fn first_line(error: &str) -> &str {
 fn served(servers: &[Result<Value, String>]) -> Vec<Listener> {
     let ip = |value: &Value| value.as_str()?.parse().ok();
     let listener = |said: &Value| {
-        let way_out = ip(&said["way_out"]).map(|target| WayOut { target, masquerade: true });
+        let fallback = ip(&said["way_out"]).map(|target| Fallback { target, masquerade: true });
         let fails_closed = said["fails_closed"] == true;
-        Some(Listener { address: ip(&said["address"])?, way_out, fails_closed })
+        Some(Listener { address: ip(&said["address"])?, fallback, fails_closed })
     };
     let addresses = servers.iter().flatten().filter_map(|said| said["addresses"].as_array());
     let mut listeners: Vec<Listener> = Vec::new();

@@ -4,7 +4,7 @@
 //! whoever took anything off that socket, or messages of clients off connections to that endpoint, since the round began has
 //! answered it. A worker that hangs takes nothing, and a connection that was only accepted proves nothing.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ pub const DNS_PORT: u16 = 53;
 
 /// An endpoint at which we do not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Silent {
+pub struct ProbeFailure {
     pub why: String,
     /// Whether another process has the address.
     pub is_taken: bool,
 }
 
-impl Silent {
+impl ProbeFailure {
     fn new(mut why: String, is_taken: bool) -> Self {
         if is_taken {
-            why += SOMEBODY_ELSE;
+            why += ANOTHER_ANSWERS;
         }
         Self { why, is_taken }
     }
@@ -43,7 +43,7 @@ impl Silent {
 
 /// How an endpoint is asked.
 #[derive(Debug, Clone, Copy)]
-pub struct Manner {
+pub struct ProbeOptions {
     /// The mark of its packets.
     pub mark: Option<u32>,
     /// How long one datagram may take before the next goes out from another port.
@@ -52,7 +52,7 @@ pub struct Manner {
     pub one_stream: Duration,
 }
 
-impl Manner {
+impl ProbeOptions {
     fn mark(&self, socket: &impl AsFd) -> std::io::Result<()> {
         self.mark.map_or(Ok(()), |mark| SockRef::from(socket).set_mark(mark))
     }
@@ -64,9 +64,9 @@ pub async fn udp(
     endpoint: Endpoint,
     workers: usize,
     query: &[u8],
-    manner: &Manner,
+    manner: &ProbeOptions,
     until: Instant,
-) -> Result<(), Silent> {
+) -> Result<(), ProbeFailure> {
     let target = reachable(running.bound(endpoint.address));
     let mut is_taken = false;
     let taken = || (0..workers).map(move |worker| running.taken.count(endpoint, worker));
@@ -109,7 +109,7 @@ pub async fn udp(
         (0..workers).filter(|worker| !answered[*worker]).map(|worker| worker.to_string()).collect();
     let why = format!("{target} does not answer over UDP (worker {})", silent.join(", "));
     // Another process has the address only where no worker of this one answered.
-    Err(Silent::new(why, is_taken && silent.len() == workers))
+    Err(ProbeFailure::new(why, is_taken && silent.len() == workers))
 }
 
 /// Asks over TCP; beside a connection without a reply in time the next is tried, like a datagram, and either may answer.
@@ -117,9 +117,9 @@ pub async fn stream(
     running: &Arc<Running>,
     endpoint: Endpoint,
     query: &Arc<[u8]>,
-    manner: &Manner,
+    manner: &ProbeOptions,
     until: Instant,
-) -> Result<(), Silent> {
+) -> Result<(), ProbeFailure> {
     let target = reachable(running.bound(endpoint.address));
     let mut is_taken = false;
     let taken = || running.taken.count(endpoint, running.workers());
@@ -149,10 +149,10 @@ pub async fn stream(
         }
     }
     let over = if endpoint.transport == Transport::Tls { "TLS" } else { "TCP" };
-    Err(Silent::new(format!("{target} does not answer over {over}"), is_taken))
+    Err(ProbeFailure::new(format!("{target} does not answer over {over}"), is_taken))
 }
 
-async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Result<usize> {
+async fn ask(target: SocketAddr, query: &[u8], manner: &ProbeOptions) -> std::io::Result<usize> {
     let socket = UdpSocket::bind((resolver::unspecified(target), 0)).await?;
     // The mark is set before `connect`, which looks up the route.
     manner.mark(&socket)?;
@@ -166,7 +166,7 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Resu
 async fn connect<'r>(
     target: SocketAddr,
     running: &'r Running,
-    manner: &Manner,
+    manner: &ProbeOptions,
 ) -> std::io::Result<(TcpStream, Expected<'r>)> {
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     manner.mark(&socket)?;
@@ -177,7 +177,7 @@ async fn connect<'r>(
 }
 
 /// Says hello and waits for the first record of the answer: nothing is proven, nothing is asked.
-async fn hello(target: SocketAddr, running: &Running, manner: &Manner) -> std::io::Result<()> {
+async fn hello(target: SocketAddr, running: &Running, manner: &ProbeOptions) -> std::io::Result<()> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(std::io::Error::other)?;
@@ -194,7 +194,12 @@ async fn hello(target: SocketAddr, running: &Running, manner: &Manner) -> std::i
     }
 }
 
-async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manner) -> std::io::Result<()> {
+async fn tcp(
+    target: SocketAddr,
+    query: &[u8],
+    running: &Running,
+    manner: &ProbeOptions,
+) -> std::io::Result<()> {
     let (mut stream, _expected) = connect(target, running, manner).await?;
     of_ours(resolver::over_stream(&mut stream, query).await?).map(drop)
 }
@@ -231,7 +236,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 /// How the reason ends where somebody else answers.
-pub const SOMEBODY_ELSE: &str = ": another process answers";
+pub const ANOTHER_ANSWERS: &str = ": another process answers";
 /// Where a header counts them.
 const ANSWERS: std::ops::Range<usize> = 6..8;
 /// TXT, CH, TTL 0, three octets, of which two are a text.

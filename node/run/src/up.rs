@@ -4,18 +4,18 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 
-use node::{Added, HostResolver, Listener, NftError, Ours, Rules, WIRE_SERVER};
+use node::{AddressPolicy, EnsuredAddress, HostResolver, Listener, NftError, Rules, WIRE_SERVER};
 use tokio::runtime::Runtime;
 
-use super::failover::Failover;
+use super::failover::FailoverScope;
 use super::{
-    NO_ADDRESS, RuleSet, Settings, as_led, foreign_addresses, iptables, is_link_local, listeners, peers,
+    NO_ADDRESS, NodeSettings, RuleSet, as_led, foreign_addresses, iptables, is_link_local, listeners, peers,
 };
 use configuration::Configuration;
 use node::upstream_discovery;
 
 /// What came of it.
-pub struct Up {
+pub struct UpReport {
     /// In words.
     pub told: String,
     /// Whether nothing is left to be done once the network has said who its servers are.
@@ -27,7 +27,11 @@ pub struct Up {
 ///
 /// # Errors
 /// What the kernel refuses; then no address is left that was not there before.
-pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&str>) -> Result<Up, String> {
+pub fn up(
+    configuration: &Configuration,
+    settings: &NodeSettings,
+    no_list: Option<&str>,
+) -> Result<UpReport, String> {
     let (mut listeners, mut notes) = listeners(configuration, settings);
     if settings.rules.has_leases() {
         let led = Rules::open().and_then(|mut rules| rules.led());
@@ -46,7 +50,8 @@ pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&s
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(text)?;
-    let mut added = New { link: node::link_index(settings.link.as_str()).is_none(), addresses: Vec::new() };
+    let mut added =
+        NewAddresses { link: node::link_index(settings.link.as_str()).is_none(), addresses: Vec::new() };
     let mut put = || {
         let told = addresses(&listeners, settings, &runtime, &mut added)?;
         let rules = match settings.rules {
@@ -54,10 +59,10 @@ pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&s
             RuleSet::Iptables(set) => whole(iptables::up(set, &listeners).map_err(text)?),
             RuleSet::None => whole(String::new()),
         };
-        Ok(Up { told: told + &rules.told, ..rules })
+        Ok(UpReport { told: told + &rules.told, ..rules })
     };
-    let put: Result<Up, String> = put();
-    let Up { mut told, is_whole } = put.map_err(|error| added.take_back(error, settings, &runtime))?;
+    let put: Result<UpReport, String> = put();
+    let UpReport { mut told, is_whole } = put.map_err(|error| added.take_back(error, settings, &runtime))?;
     if settings.host_resolver != HostResolver::None {
         told += &host_resolver(&listeners, settings);
     }
@@ -65,24 +70,24 @@ pub fn up(configuration: &Configuration, settings: &Settings, no_list: Option<&s
     for note in notes {
         told += &format!("{note}\n");
     }
-    Ok(Up { told, is_whole })
+    Ok(UpReport { told, is_whole })
 }
 
-fn whole(told: String) -> Up {
-    Up { told, is_whole: true }
+fn whole(told: String) -> UpReport {
+    UpReport { told, is_whole: true }
 }
 
 fn addresses(
     listeners: &[Listener],
-    settings: &Settings,
+    settings: &NodeSettings,
     runtime: &Runtime,
-    new: &mut New,
+    new: &mut NewAddresses,
 ) -> Result<String, String> {
     let mut told = String::new();
     for Listener { address, .. } in listeners {
-        let added = runtime.block_on(node::ensure_address(*address, Ours::Named(settings.link)));
+        let added = runtime.block_on(node::ensure_address(*address, AddressPolicy::Named(settings.link)));
         let added = added.map_err(text)?;
-        if let Added::AddedTo { .. } = added {
+        if let EnsuredAddress::AddedTo { .. } = added {
             new.addresses.push(*address);
         }
         if let Some(instead) = added.instead().filter(|_| told.is_empty()) {
@@ -94,15 +99,15 @@ fn addresses(
 }
 
 /// What was not there before.
-struct New {
+struct NewAddresses {
     /// Whether the link is among it.
     link: bool,
     addresses: Vec<IpAddr>,
 }
 
-impl New {
+impl NewAddresses {
     /// Takes it away again; what has gone wrong, and what is left.
-    fn take_back(&self, error: String, settings: &Settings, runtime: &Runtime) -> String {
+    fn take_back(&self, error: String, settings: &NodeSettings, runtime: &Runtime) -> String {
         let link = Some(settings.link.as_str()).filter(|_| self.link);
         match runtime.block_on(node::remove_addresses(&self.addresses, link)) {
             Ok(()) => error,
@@ -111,7 +116,7 @@ impl New {
     }
 }
 
-fn rules(listeners: &[Listener], settings: &Settings, no_list: Option<&str>) -> Result<Up, String> {
+fn rules(listeners: &[Listener], settings: &NodeSettings, no_list: Option<&str>) -> Result<UpReport, String> {
     let mut told = String::new();
     match node::remove_iptables_rules() {
         Ok(0) => {}
@@ -122,13 +127,13 @@ fn rules(listeners: &[Listener], settings: &Settings, no_list: Option<&str>) -> 
     if let (Some(pid), true) = (rules.holders().map_err(text)?.first(), rules.are_there().map_err(text)?) {
         return Ok(whole(told + &format!("the rules are maintained by the server of process {pid}\n")));
     }
-    let failover = Failover::now(&settings.failover_clients);
+    let failover = FailoverScope::now(&settings.failover_clients);
     rules.put(listeners, &failover.clients).map_err(text)?;
-    for Listener { address, way_out, fails_closed } in listeners {
-        told += &match way_out {
+    for Listener { address, fallback, fails_closed } in listeners {
+        told += &match fallback {
             _ if *fails_closed => format!("queries to {address} are refused while no server is running\n"),
-            Some(way_out) => {
-                format!("queries to {address} go to {} while no server is running\n", way_out.target)
+            Some(fallback) => {
+                format!("queries to {address} go to {} while no server is running\n", fallback.target)
             }
             None => format!("queries to {address} have no fallback of localdns while no server is running\n"),
         };
@@ -140,18 +145,18 @@ fn rules(listeners: &[Listener], settings: &Settings, no_list: Option<&str>) -> 
             "{why}: {WIRE_SERVER} itself is the fallback, which answers in Azure only; run `localdns node up` again once there are some\n"
         );
     }
-    Ok(Up { told, is_whole: no_list.is_none() })
+    Ok(UpReport { told, is_whole: no_list.is_none() })
 }
 
 /// Whether a list may give the address a way out, or another one.
 fn wants_list(listener: &Listener) -> bool {
-    match &listener.way_out {
-        Some(way_out) => way_out.target == WIRE_SERVER,
+    match &listener.fallback {
+        Some(fallback) => fallback.target == WIRE_SERVER,
         None => is_link_local(listener.address) && !listener.fails_closed,
     }
 }
 
-fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
+fn host_resolver(listeners: &[Listener], settings: &NodeSettings) -> String {
     let Some(server) = node::host_resolver_task::server(listeners) else { return String::new() };
     let not = "host lookups are not sent to this server";
     if let Err(why) = peers::answer(&[server]) {

@@ -9,8 +9,8 @@ use crate::{addresses_of, has_address};
 #[tokio::test]
 async fn an_address_of_the_machine_is_left_alone() -> Result<(), NodeError> {
     for ip in ["127.0.0.1", "127.0.0.53"] {
-        let added = ensure_address(ip.parse().expect("an address"), Ours::LinkLocal).await?;
-        assert_eq!(added, Added::AlreadyThere { link: "lo".to_owned() });
+        let added = ensure_address(ip.parse().expect("an address"), AddressPolicy::LinkLocal).await?;
+        assert_eq!(added, EnsuredAddress::AlreadyThere { link: "lo".to_owned() });
         assert_eq!(added.link(), "lo");
     }
     Ok(())
@@ -19,8 +19,9 @@ async fn an_address_of_the_machine_is_left_alone() -> Result<(), NodeError> {
 #[tokio::test]
 async fn an_absent_address_that_is_not_link_local_is_an_error_that_names_it() {
     for ip in ["192.0.2.7", "2001:db8::7", "0.0.0.0", "::", "224.0.0.251", "ff02::fb", "::ffff:169.254.1.1"] {
-        let error =
-            ensure_address(ip.parse().expect("an address"), Ours::LinkLocal).await.expect_err("absent");
+        let error = ensure_address(ip.parse().expect("an address"), AddressPolicy::LinkLocal)
+            .await
+            .expect_err("absent");
         assert_eq!(error.to_string(), format!("address {ip} is on no interface of this machine"));
     }
 }
@@ -36,10 +37,13 @@ async fn link_local_addresses_are_added_once_and_can_be_bound_at_once() -> Resul
     for ip in ["169.254.10.10", "169.254.10.11", "fe80::a:a"] {
         let ip: IpAddr = ip.parse().expect("an address");
         assert!(!has_address(ip));
-        let added = ensure_address(ip, Ours::LinkLocal).await?;
+        let added = ensure_address(ip, AddressPolicy::LinkLocal).await?;
         // A kernel without dummy links has another kind in its place.
-        assert!(matches!(&added, Added::AddedTo { link, .. } if link == LINK), "{added:?}");
-        assert_eq!(ensure_address(ip, Ours::LinkLocal).await?, Added::AlreadyThere { link: LINK.to_owned() });
+        assert!(matches!(&added, EnsuredAddress::AddedTo { link, .. } if link == LINK), "{added:?}");
+        assert_eq!(
+            ensure_address(ip, AddressPolicy::LinkLocal).await?,
+            EnsuredAddress::AlreadyThere { link: LINK.to_owned() }
+        );
         assert!(has_address(ip));
 
         let address = addresses_of(LINK)?.into_iter().find(|own| own.ip == ip).expect("it was added");
@@ -68,7 +72,10 @@ async fn two_at_once_do_not_fail() -> Result<(), NodeError> {
         return Ok(());
     }
     let ip: IpAddr = "169.254.10.10".parse().expect("an address");
-    let (one, other) = tokio::join!(ensure_address(ip, Ours::LinkLocal), ensure_address(ip, Ours::LinkLocal));
+    let (one, other) = tokio::join!(
+        ensure_address(ip, AddressPolicy::LinkLocal),
+        ensure_address(ip, AddressPolicy::LinkLocal)
+    );
     assert_eq!((one?.link(), other?.link()), (LINK, LINK));
     assert_eq!(addresses_of(LINK)?.iter().filter(|own| own.ip == ip).count(), 1);
     Ok(())
@@ -80,14 +87,17 @@ async fn a_kernel_without_dummies_gets_a_bridge_without_ports() -> Result<(), No
         return Ok(());
     }
     // It is told once, when it is made.
-    for (ip, instead) in [("169.254.10.10", Some(Instead::Bridge)), ("fe80::a:a", None)] {
+    for (ip, instead) in [("169.254.10.10", Some(LinkFallback::Bridge)), ("fe80::a:a", None)] {
         let ip: IpAddr = ip.parse().expect("an address");
         let kinds = [unknown(), LinkBridge::new(LINK).build()];
         assert_eq!(
-            add_unless_there(ip, Ours::LinkLocal, &kinds).await?,
-            Added::AddedTo { link: LINK.to_owned(), instead }
+            add_unless_there(ip, AddressPolicy::LinkLocal, &kinds).await?,
+            EnsuredAddress::AddedTo { link: LINK.to_owned(), instead }
         );
-        assert_eq!(ensure_address(ip, Ours::LinkLocal).await?, Added::AlreadyThere { link: LINK.to_owned() });
+        assert_eq!(
+            ensure_address(ip, AddressPolicy::LinkLocal).await?,
+            EnsuredAddress::AlreadyThere { link: LINK.to_owned() }
+        );
         let address = addresses_of(LINK)?.into_iter().find(|own| own.ip == ip).expect("it was added");
         UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
     }
@@ -110,8 +120,11 @@ async fn a_kernel_without_such_links_gets_the_address_on_lo() -> Result<(), Node
     }
     for ip in ["169.254.10.10", "fe80::a:a"] {
         let ip: IpAddr = ip.parse().expect("an address");
-        let added = add_unless_there(ip, Ours::LinkLocal, &[unknown()]).await?;
-        assert_eq!(added, Added::AddedTo { link: "lo".to_owned(), instead: Some(Instead::Loopback) });
+        let added = add_unless_there(ip, AddressPolicy::LinkLocal, &[unknown()]).await?;
+        assert_eq!(
+            added,
+            EnsuredAddress::AddedTo { link: "lo".to_owned(), instead: Some(LinkFallback::Loopback) }
+        );
         let address = addresses_of("lo")?.into_iter().find(|own| own.ip == ip).expect("it was added");
         UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
     }
@@ -138,9 +151,9 @@ async fn a_link_of_another_name_is_made_and_one_of_somebody_else_stays() -> Resu
         ("theirs", "10.96.0.10"),
         ("theirs", "fd10::11"),
     ] {
-        let ours = Ours::Named(LinkName::new(link).expect("a name"));
+        let ours = AddressPolicy::Named(LinkName::new(link).expect("a name"));
         let added = ensure_address(ip.parse().expect("an address"), ours).await?;
-        assert!(matches!(&added, Added::AddedTo { link: to, .. } if to == link), "{added:?}");
+        assert!(matches!(&added, EnsuredAddress::AddedTo { link: to, .. } if to == link), "{added:?}");
     }
     assert!(run(&["address", "add", "10.9.9.9/32", "dev", "theirs"]));
     let up = |name: &str| interfaces().is_ok_and(|all| all.iter().any(|one| one.name == name && one.up));
@@ -187,7 +200,7 @@ async fn without_permission_the_error_says_what_to_type() {
         ),
     ];
     for (ip, message) in rows {
-        let error = ensure_address(ip.parse().expect("an address"), Ours::LinkLocal)
+        let error = ensure_address(ip.parse().expect("an address"), AddressPolicy::LinkLocal)
             .await
             .expect_err("not permitted");
         assert_eq!(error.to_string(), message);

@@ -25,7 +25,7 @@ use crate::nft::{NftError, Socket};
 pub struct Peers {
     /// Those that have proven CAP_NET_ADMIN, or are root's where that cannot be looked at: this kernel has no nftables, or this
     /// process may not see its tables.
-    pub servers: Vec<Running>,
+    pub servers: Vec<RunningServer>,
     /// Those that have not: a server without that right, one that hangs, or none of ours.
     pub unproven: Vec<Unproven>,
     /// How many more there were of a process or a user than are asked.
@@ -34,7 +34,7 @@ pub struct Peers {
 
 /// A server of this network.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningServer {
     /// Its process, in its own namespace of processes.
     pub pid: u32,
     /// That of its socket, without [`PREFIX`].
@@ -45,7 +45,7 @@ pub struct Running {
 #[derive(Debug, Clone)]
 pub struct Unproven {
     /// How it is asked.
-    pub running: Running,
+    pub running: RunningServer,
     /// Its process as this one sees it; 0 where it does not.
     process: u32,
     /// Why.
@@ -109,7 +109,7 @@ impl Peers {
 
 /// What keeps it from being believed.
 async fn judge(
-    running: &Running,
+    running: &RunningServer,
     mut stream: UnixStream,
     is_seen: &Result<(), NftError>,
     until: Instant,
@@ -129,7 +129,7 @@ async fn judge(
 }
 
 /// Challenges it; `None` where it has proven to be a server.
-async fn doubt_of(running: &Running, stream: &mut UnixStream) -> Option<Doubt> {
+async fn doubt_of(running: &RunningServer, stream: &mut UnixStream) -> Option<Doubt> {
     let nonce = nonce();
     let challenged = async {
         stream.write_all(format!("{PROVE}{nonce}\n").as_bytes()).await?;
@@ -179,7 +179,7 @@ impl Few {
 /// A connection, and the process at its other end.
 type Connected = (Peer, UnixStream);
 
-impl Running {
+impl RunningServer {
     /// Connects, unless it is another user's, or one of too many. Any process may fill a server's queue; the server closes what it
     /// does not trust, and there is room again soon.
     async fn connect(&self, until: Instant, few: Option<&RefCell<Few>>) -> io::Result<Connected> {
@@ -266,13 +266,13 @@ fn on_runtime<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> io::Result<T> {
 }
 
 /// The lines of /proc/net/unix that are listeners (flag 0x10000) of our name: the last column, behind an `@`.
-fn parse(table: &str) -> Vec<Running> {
+fn parse(table: &str) -> Vec<RunningServer> {
     let running = |line: &str| {
         let words: Vec<_> = line.split_ascii_whitespace().collect();
         let name = words.get(7)?.strip_prefix('@')?.strip_prefix(PREFIX)?;
         let listens = u32::from_str_radix(words.get(3)?, 16).ok()? & LISTENS != 0;
         let pid = name.split_once('-')?.0.parse().ok()?;
-        listens.then(|| Running { pid, name: name.to_owned() })
+        listens.then(|| RunningServer { pid, name: name.to_owned() })
     };
     table.lines().filter_map(running).collect()
 }
@@ -299,13 +299,13 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixListener};
     use std::sync::mpsc;
 
-    use super::super::{Hearing, Order, Orders};
+    use super::super::{ControlCommand, ControlSocket, ListenGuard};
     use super::*;
 
     /// A server that hands its orders to the test.
-    fn serve() -> (Running, mpsc::Receiver<Order>, Hearing) {
-        let (server, hearing) = Orders::listen().expect("bound");
-        let running = Running { pid: std::process::id(), name: server.name.clone() };
+    fn serve() -> (RunningServer, mpsc::Receiver<ControlCommand>, ListenGuard) {
+        let (server, hearing) = ControlSocket::listen().expect("bound");
+        let running = RunningServer { pid: std::process::id(), name: server.name.clone() };
         let (sender, orders) = mpsc::channel();
         thread::spawn(move || server.hear(move |order| drop(sender.send(order))));
         (running, orders, hearing)
@@ -317,7 +317,7 @@ mod tests {
     }
 
     /// Whether it is found, whatever it has proven.
-    fn is_found(running: &Running) -> bool {
+    fn is_found(running: &RunningServer) -> bool {
         let peers = Peers::find();
         let unproven = peers.unproven.iter().map(|one| &one.running);
         peers.servers.iter().chain(unproven).any(|found| found == running)
@@ -329,7 +329,7 @@ mod tests {
         let (second, second_orders, _hearing) = serve();
         assert!(is_found(&first) && is_found(&second));
         let asked = [first.clone(), second];
-        let asks = thread::spawn(move || Running::tell_all(&asked, "status", PATIENCE));
+        let asks = thread::spawn(move || RunningServer::tell_all(&asked, "status", PATIENCE));
         // The one that was asked first answers last.
         let (first_order, second_order) = (first_orders.recv(), second_orders.recv());
         second_order.expect("a word").answer("second");
@@ -343,8 +343,8 @@ mod tests {
 
     #[test]
     fn one_whose_queue_is_full_is_found_once_there_is_room() {
-        let (server, hearing) = Orders::listen().expect("bound");
-        let running = Running { pid: std::process::id(), name: server.name.clone() };
+        let (server, hearing) = ControlSocket::listen().expect("bound");
+        let running = RunningServer { pid: std::process::id(), name: server.name.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("built");
         let entered = runtime.enter();
         // Each is closed by the time that it is accepted.
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn an_answer_that_trickles_in_is_given_up() {
         let listener = listen("4000002-0");
-        let running = Running { pid: 4_000_002, name: "4000002-0".to_owned() };
+        let running = RunningServer { pid: 4_000_002, name: "4000002-0".to_owned() };
         let patience = Duration::from_millis(300);
         let asks = thread::spawn(move || running.tell("status", patience));
         let (mut stream, _) = listener.accept().expect("it is asked");
@@ -401,7 +401,7 @@ mod tests {
         let _forged = UnixListener::bind_addr(&forged).expect("bound");
         let table = std::fs::read_to_string("/proc/net/unix").expect("a table");
         assert!(parse(&table).iter().any(|running| running.pid == 4_000_001), "{table}");
-        assert!(!is_found(&Running { pid: 4_000_001, name: "4000001-0".to_owned() }));
+        assert!(!is_found(&RunningServer { pid: 4_000_001, name: "4000001-0".to_owned() }));
     }
 
     #[test]
@@ -412,7 +412,7 @@ mod tests {
             0: 00000002 00000000 00010000 0001 01 3 @localdns-node-me-0\n\
             0: 00000002 00000000 00010000 0001 01 4 /run/localdns-node-1-0\n\
             0: 00000002 00000000 00010000 0001 01 5\n";
-        assert_eq!(parse(table), [Running { pid: 4711, name: "4711-0".to_owned() }]);
+        assert_eq!(parse(table), [RunningServer { pid: 4711, name: "4711-0".to_owned() }]);
     }
 
     const PATIENCE: Duration = Duration::from_secs(10);

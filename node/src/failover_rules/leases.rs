@@ -9,15 +9,15 @@ use tokio::time::Instant;
 
 use super::{RAW, SetOf, TABLE, UNOWNED_LEASES, transports};
 use crate::nft::{
-    Batch, Chain, Contents, End, Family, NftError, Set, SocketApart, TRANSPORTS, accept, address_in,
+    Batch, Chain, Contents, End, Family, NftError, OwnerSocket, Set, TRANSPORTS, accept, address_in,
     destination_is_ours, dns, has_socket, mark_is, notrack, octets,
 };
 
 /// The table of the leases, which goes when this value does, or the process.
 pub struct Leases {
-    socket: SocketApart,
+    socket: OwnerSocket,
     table: String,
-    seen: Seen,
+    seen: DeathDetection,
     /// What was put there, where others can change it.
     put: Option<Contents>,
     /// Whose leases end with the table alone.
@@ -28,7 +28,7 @@ pub struct Leases {
 
 /// How the kernel sees that the process has ended, besides a lease that times out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct DeathDetection {
     /// It drops the table with the process (Linux 5.12).
     pub by_owner: bool,
     /// It looks for a socket that takes the query (Linux 4.10, with `nft_socket`); it does so for pods alone.
@@ -43,20 +43,20 @@ impl Leases {
     /// Where the kernel refuses all of it.
     pub fn open(mark: u32) -> Result<Self, NftError> {
         for (by_owner, by_socket) in [(true, true), (true, false), (false, true)] {
-            match Self::open_as(mark, Seen { by_owner, by_socket }) {
+            match Self::open_as(mark, DeathDetection { by_owner, by_socket }) {
                 Err(NftError::NotSupported { .. } | NftError::Refused { .. }) => {}
                 tried => return tried,
             }
         }
-        Self::open_as(mark, Seen { by_owner: false, by_socket: false })
+        Self::open_as(mark, DeathDetection { by_owner: false, by_socket: false })
     }
 
     /// As [`Leases::open`], with these parts and no others.
     ///
     /// # Errors
     /// Where the kernel refuses one.
-    pub fn open_as(mark: u32, seen: Seen) -> Result<Self, NftError> {
-        let socket = SocketApart::open()?;
+    pub fn open_as(mark: u32, seen: DeathDetection) -> Result<Self, NftError> {
+        let socket = OwnerSocket::open()?;
         // Old and new process overlap: each has its own, also where both are the first process of a container. One that has
         // no owner outlives its process: all have the same one.
         let table = match seen.by_owner {
@@ -131,7 +131,7 @@ impl Leases {
     }
 
     /// How the kernel sees that this process serves no more.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> DeathDetection {
         self.seen
     }
 

@@ -73,8 +73,8 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
         let turn = turns.get(&listener.address).copied().unwrap_or_default();
         let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone + turn)];
         let is_of_listener = zone_is(zone, !(TURNS - 1));
-        if let Some(way_out) = &listener.way_out {
-            away.push(set_address(End::Destination, way_out.target));
+        if let Some(fallback) = &listener.fallback {
+            away.push(set_address(End::Destination, fallback.target));
             let back = set_address(End::Source, listener.address);
             rule("replies", vec![family_is(family), is_of_listener.clone(), back]);
         }
@@ -83,7 +83,7 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
         // The machine's own query has the listener's address as its source.
         let ours = address_in(End::Source, family, SetOf::Listeners.name(family));
         rule("nat_postrouting", vec![is_of_listener.clone(), ours, masquerade()]);
-        if listener.way_out.as_ref().is_some_and(|way_out| way_out.masquerade) {
+        if listener.fallback.as_ref().is_some_and(|fallback| fallback.masquerade) {
             rule("nat_postrouting", vec![is_of_listener, not_translated(), masquerade()]);
         }
     }

@@ -8,7 +8,7 @@ mod statement;
 mod verdict;
 
 pub(crate) use batch::{Batch, Chain, Set, Socket, Statement};
-pub(crate) use owner_socket::SocketApart;
+pub(crate) use owner_socket::OwnerSocket;
 pub(crate) use ruleset_dump::{BaseChain, Contents, LastRule};
 pub(crate) use statement::*;
 

@@ -13,7 +13,7 @@ use super::ruleset_dump::Contents;
 /// A [`Socket`] on a thread that shares no files with the others. A process that is killed takes down its memory, some
 /// milliseconds of work, before the files that its threads share; meanwhile tables that a shared socket owned would still
 /// send queries to ours, which nobody reads any more.
-pub(crate) struct SocketApart {
+pub(crate) struct OwnerSocket {
     port: u32,
     /// `None` only while it is dropped.
     jobs: Option<mpsc::Sender<Job>>,
@@ -22,7 +22,7 @@ pub(crate) struct SocketApart {
 
 type Job = Box<dyn FnOnce(&mut Socket) + Send>;
 
-impl SocketApart {
+impl OwnerSocket {
     pub(crate) fn open() -> Result<Self, NftError> {
         let (jobs, wanted) = mpsc::channel::<Job>();
         let (opened, is_open) = mpsc::channel();
@@ -83,7 +83,7 @@ impl SocketApart {
     }
 }
 
-impl Drop for SocketApart {
+impl Drop for OwnerSocket {
     fn drop(&mut self) {
         self.jobs = None;
         // Its tables are gone when this returns.

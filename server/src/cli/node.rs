@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{Invocation, NodeCommand, flag, flags, served, shared};
-use node_run::{Annotation, AtStop, FailoverClients, RuleSet, Settings};
+use node_run::{Annotation, AtStop, FailoverClients, NodeSettings, RuleSet};
 
 pub(super) fn command() -> Command {
     Command::new("node")
@@ -119,7 +119,7 @@ pub(super) fn settings(command: Command) -> Command {
     command
         .arg(
             file("upstreams", "resolv.conf of the node's network, read again when it changes: the servers that 168.63.129.16 in the Corefile stands for")
-                .default_value(Settings::UPSTREAMS),
+                .default_value(NodeSettings::UPSTREAMS),
         )
         .arg(
             file("environment", "AKS's environment file, which holds the Corefile, in place of -conf")
@@ -230,17 +230,17 @@ fn annotation(sub: &ArgMatches) -> Annotation {
 }
 
 /// What the flags of [`settings`] mean.
-pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
+pub(super) fn settings_of(sub: &ArgMatches) -> NodeSettings {
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
-    let health = sub.get_one("health-port").copied().unwrap_or(Settings::HEALTH_PORT);
+    let health = sub.get_one("health-port").copied().unwrap_or(NodeSettings::HEALTH_PORT);
     let rules = text("rules").and_then(|name| RuleSet::named(name, health)).expect("clap takes only these");
-    Settings {
+    NodeSettings {
         rules,
         clears_rules: true,
-        way_out: None,
+        fallback: None,
         adds_addresses: true,
         link: sub.get_one("link").copied().unwrap_or_default(),
-        looks_every: Settings::LOOKS_EVERY,
+        looks_every: NodeSettings::LOOKS_EVERY,
         lease: sub.get_one::<Option<Duration>>("lease").copied().flatten().filter(|_| rules.has_leases()),
         mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
@@ -251,9 +251,9 @@ pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
             // Without leases the rules cannot lead clients elsewhere: where the addresses are removed, clients get an error
             // at once.
             None if !rules.has_leases() => AtStop::Clean,
-            _ => AtStop::WayOut,
+            _ => AtStop::Failover,
         },
-        upstreams: sub.get_one("upstreams").cloned().unwrap_or_else(|| Settings::UPSTREAMS.into()),
+        upstreams: sub.get_one("upstreams").cloned().unwrap_or_else(|| NodeSettings::UPSTREAMS.into()),
         host_resolver: match text("host-resolver") {
             Some("none") => HostResolver::None,
             Some("resolved") => HostResolver::Resolved,

@@ -90,7 +90,7 @@ pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Re
         written: flags.conf.take(),
     };
     let mut settings = node::settings_of(sub);
-    settings.way_out = template.cluster_dns;
+    settings.fallback = template.cluster_dns;
     if !is("setupiptables") {
         settings.rules = RuleSet::None;
         settings.clears_rules = false;
@@ -98,7 +98,7 @@ pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Re
         settings.at_stop = AtStop::Clean;
     }
     if is("skipteardown") {
-        settings.at_stop = AtStop::WayOut;
+        settings.at_stop = AtStop::Failover;
     }
     settings.adds_addresses = is("setupinterface");
     settings.looks_every = sub.get_one("syncinterval").copied().unwrap_or(settings.looks_every);

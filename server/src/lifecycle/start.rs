@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use forwarder::Streams;
 use handover::Inherited;
-use node::{Notifier, Ours};
+use node::{AddressPolicy, Notifier};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
 use super::{Senders, Server, StartError, Succession, addresses_of};
 use crate::admin_pages::{admin_server, plan};
 use crate::cli::Flags;
-use crate::corefile_source::{Draft, Origin};
+use crate::corefile_source::{Origin, ValidatedConfig};
 use crate::metrics::ServerMetrics;
-use crate::refresh_adapter::Refreshed;
-use crate::reload_state::{Reader, Reloads};
+use crate::refresh_adapter::RefreshAdapter;
+use crate::reload_state::{ReloadState, StatusReader};
 use crate::status::Status;
 use crate::warm_start;
 use crate::watchdog::Watchdog;
@@ -24,7 +24,7 @@ use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::{Delivery, Endpoints, Running};
 use node::upstream_discovery::Discovery;
-use node_run::{InPlace, Keeper, Leased, ReloadStatus, Settings};
+use node_run::{LeaseManager, LeaseState, NodeSettings, Readiness, ReloadStatus};
 use observe::Logger;
 
 impl Server {
@@ -37,7 +37,7 @@ impl Server {
     /// [`StartError`].
     pub fn start(
         flags: &Flags,
-        node: Option<Settings>,
+        node: Option<NodeSettings>,
         origin: Origin,
         handle: &Handle,
         logger: Logger,
@@ -52,7 +52,7 @@ impl Server {
             None => Inherited::from_manager(&env),
         };
         inherited.forget_useless(&Notifier::from_environment());
-        let draft = Draft::first(&origin, flags.dns_port, node.is_some())?;
+        let draft = ValidatedConfig::first(&origin, flags.dns_port, node.is_some())?;
         if node.is_some() {
             node_run::check(&draft.spec)?;
         }
@@ -60,8 +60,8 @@ impl Server {
             logger.warning(None, warning);
         }
         let ours = match &node {
-            Some(settings) if settings.adds_addresses => Ours::Named(settings.link),
-            _ => Ours::LinkLocal,
+            Some(settings) if settings.adds_addresses => AddressPolicy::Named(settings.link),
+            _ => AddressPolicy::LinkLocal,
         };
         let (running, discovery) =
             build(flags, &draft, node.as_ref(), handle, &logger, senders.fatal, start)?;
@@ -74,7 +74,7 @@ impl Server {
         let wanted = configuration.endpoints.keys().copied();
         let bound = endpoints.bind(wanted, configuration.sockets, workers, handle);
         let bound = bound.map_err(|error| StartError::of_bind(error, &draft.spec))?;
-        let reloads = Arc::new(Reloads::default());
+        let reloads = Arc::new(ReloadState::default());
         reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let leased = Arc::<OnceLock<_>>::default();
@@ -147,10 +147,10 @@ impl Server {
     /// Starts the thread that writes the rules and keeps the leases of our addresses; `in_place` hears when both are there.
     fn keep_leases(
         &mut self,
-        settings: Settings,
+        settings: NodeSettings,
         discovery: Discovery,
-        in_place: watch::Sender<InPlace>,
-        leased: &OnceLock<Arc<Leased>>,
+        in_place: watch::Sender<Readiness>,
+        leased: &OnceLock<Arc<LeaseState>>,
     ) -> std::io::Result<()> {
         let origin = self.origin.clone();
         let filler = origin.filler().cloned();
@@ -158,10 +158,10 @@ impl Server {
         let reloads = self.reloads.clone();
         let reload_status = Box::new(move || ReloadStatus {
             needs_list: reloads.needs_list(),
-            failure: reloads.failure(clock::now(), Reader::Anyone),
+            failure: reloads.failure(clock::now(), StatusReader::Anyone),
         });
         let keeper =
-            Keeper::start(&self.running, settings, (read, discovery, filler), reload_status, in_place)?;
+            LeaseManager::start(&self.running, settings, (read, discovery, filler), reload_status, in_place)?;
         // What `node down` takes while two processes change places, one of them would put back.
         keeper.state().hands_over(self.succession.taker.is_some());
         let _ = leased.set(keeper.state().clone());
@@ -174,8 +174,8 @@ impl Server {
 /// upstreams that the network names are had before.
 fn build(
     flags: &Flags,
-    draft: &Draft,
-    node: Option<&Settings>,
+    draft: &ValidatedConfig,
+    node: Option<&NodeSettings>,
     handle: &Handle,
     logger: &Logger,
     fatal: mpsc::UnboundedSender<String>,
@@ -205,11 +205,11 @@ fn build(
 /// What the pages of the admin listeners say of this server, and who serves them.
 fn pages(
     running: &Arc<Running>,
-    reloads: &Arc<Reloads>,
-    leased: &Arc<OnceLock<Arc<Leased>>>,
+    reloads: &Arc<ReloadState>,
+    leased: &Arc<OnceLock<Arc<LeaseState>>>,
     handle: &Handle,
     (started, corefile): (Instant, Option<PathBuf>),
-) -> (Arc<Refreshed>, AdminServer) {
+) -> (Arc<RefreshAdapter>, AdminServer) {
     let told =
         ServerMetrics { running: Arc::downgrade(running), reloads: reloads.clone(), leased: leased.clone() };
     let collector = Arc::<OnceLock<_>>::default();
@@ -220,7 +220,7 @@ fn pages(
         collector: collector.clone(),
         reloads: reloads.clone(),
     };
-    let refreshed = Arc::new(Refreshed { running: running.clone(), status });
+    let refreshed = Arc::new(RefreshAdapter { running: running.clone(), status });
     let admin = admin_server(&refreshed, told, &collector, handle);
     (refreshed, admin)
 }

@@ -7,7 +7,7 @@ use node::Job;
 
 use super::{LAST_CLIENTS, Server};
 use crate::warm_start;
-use node_run::{Ended, Keeper};
+use node_run::{LeaseManager, StopMode};
 use observe::logger::LAST_LINES;
 
 impl Server {
@@ -50,7 +50,7 @@ impl Server {
             // Without this process, too.
             keeper.hold(None);
         }
-        if ended == Some(Ended::Clean)
+        if ended == Some(StopMode::Clean)
             && let Err(error) = self.handle.block_on(node::remove_link())
         {
             self.running.logger.warning(None, &format!("node: {error}; `localdns node down` tries again"));
@@ -62,7 +62,7 @@ impl Server {
     pub fn take_back(&mut self) {
         self.watchdog = None;
         if let Some(keeper) = self.keeper.take() {
-            keeper.stop(Ended::Clean);
+            keeper.stop(StopMode::Clean);
         }
         let (ours, added) = (self.endpoints.ours(), self.endpoints.added());
         if let Err(error) = self.handle.block_on(node::remove_addresses(&added, Some(ours.link()))) {
@@ -72,7 +72,7 @@ impl Server {
 
     /// Sends this node's clients elsewhere, and answers who still asks. On a restart, where the sockets outlive this process, they
     /// go nowhere: what keeps them is returned.
-    fn let_go(&mut self) -> (Option<Ended>, Option<Keeper>) {
+    fn let_go(&mut self) -> (Option<StopMode>, Option<LeaseManager>) {
         let Some(keeper) = self.keeper.take() else {
             // No process will follow, so the sockets that systemd stores are taken back: queries would wait in their queues
             // unanswered.
@@ -83,7 +83,7 @@ impl Server {
         };
         let ended = keeper.ended();
         match ended {
-            Ended::Restart => {
+            StopMode::Restart => {
                 if !self.endpoints.are_left() {
                     self.endpoints.offer(&self.notifier);
                 }
@@ -93,15 +93,15 @@ impl Server {
                     return (Some(ended), Some(keeper));
                 }
             }
-            Ended::WayOut | Ended::Clean => self.endpoints.withdraw(&self.notifier),
+            StopMode::Failover | StopMode::Clean => self.endpoints.withdraw(&self.notifier),
         }
-        if ended != Ended::Restart {
+        if ended != StopMode::Restart {
             // The next query over a connection would go to another machine, which does not know it. A client sees the end only
             // while packets go both ways.
             self.running.end_idle_connections();
         }
         keeper.stop(ended);
-        if ended != Ended::Restart {
+        if ended != StopMode::Restart {
             // Queries in flight, and clients whose flow is in the connection table already, still come here and are answered.
             let last = corefile::go::format_duration(LAST_CLIENTS);
             self.running

@@ -106,7 +106,7 @@ impl Server {
     ///
     /// # Errors
     /// Where this process cannot take over.
-    pub fn act_on(&mut self, event: HandoverEvent) -> Result<After, String> {
+    pub fn act_on(&mut self, event: HandoverEvent) -> Result<NextPhase, String> {
         match event {
             HandoverEvent::Settled(may_say_so) => match self.succession.taker.take() {
                 Some(taker) => {
@@ -124,7 +124,7 @@ impl Server {
                 self.is_under_way(false);
                 self.serve_status();
                 self.settled();
-                return Ok(After::TookOver(may_say_so));
+                return Ok(NextPhase::TookOver(may_say_so));
             }
             HandoverEvent::Succeeded(false, _) => {
                 return Err(
@@ -149,7 +149,7 @@ impl Server {
                 self.running.logger.error(None, &text);
             }
         }
-        Ok(After::Goes)
+        Ok(NextPhase::Goes)
     }
 
     /// Once every address has answered, and nobody else speaks for the service.
@@ -207,7 +207,7 @@ impl Server {
     }
 
     /// Lets the next process speak for the service, and answers what is in flight.
-    fn leave(&mut self, giver: Giver) -> After {
+    fn leave(&mut self, giver: Giver) -> NextPhase {
         let logger = self.running.logger.clone();
         // The next process serves and pings systemd itself; pings of this one count no more.
         self.watchdog = None;
@@ -227,7 +227,7 @@ impl Server {
         self.endpoints.drop_all();
         logger.info(None, "Upgrade finished: another process serves");
         logger.flush(LAST_LINES);
-        if self.succession.stays { After::Waits } else { After::Ends }
+        if self.succession.stays { NextPhase::Waits } else { NextPhase::Ends }
     }
 }
 
@@ -236,7 +236,7 @@ const ANSWERS_ELSEWHERE: Duration = Duration::from_millis(1500);
 
 /// What becomes of this process after an event.
 #[derive(Debug)]
-pub enum After {
+pub enum NextPhase {
     /// It goes on.
     Goes,
     /// It serves in another one's place, and is ready once it is told that it may say so.

@@ -1,7 +1,7 @@
 //! What a Corefile wants kept, and what is done with what was learned.
 
 use super::*;
-use crate::corefile_source::{Draft, Origin};
+use crate::corefile_source::{Origin, ValidatedConfig};
 use plugins::hosts::HostsSpec;
 use plugins::hosts::plans;
 use refresher::RefreshPlan;
@@ -18,7 +18,7 @@ fn planned(corefile: &str, names: &str, interval: Option<u64>) -> Vec<(String, S
         interval: interval.map(Duration::from_secs),
         ..Environment::default()
     };
-    let draft = Draft::read(&Origin::Text(corefile.into()), 53).unwrap();
+    let draft = ValidatedConfig::read(&Origin::Text(corefile.into()), 53).unwrap();
     let names = |plan: &RefreshPlan| {
         plan.settings.names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
     };
@@ -63,7 +63,7 @@ fn who_wants_it_is_known() {
     ] {
         let names = names.split_whitespace().map(|text| Name::from_text(text).unwrap()).collect();
         let environment = Environment { names, ..Environment::default() };
-        let draft = Draft::read(&Origin::Text(corefile.into()), 53).unwrap();
+        let draft = ValidatedConfig::read(&Origin::Text(corefile.into()), 53).unwrap();
         assert_eq!(plans(&draft.spec, &environment)[0].because, because);
     }
 }
@@ -130,7 +130,7 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("hosts");
     let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nrefresh a\n}}\n}}\n", file.display());
-    let draft = Draft::read(&Origin::Text(corefile.as_str().into()), 53).unwrap();
+    let draft = ValidatedConfig::read(&Origin::Text(corefile.as_str().into()), 53).unwrap();
     let server = Arc::new(Serving { scene: Scene::new(&corefile), environment: Environment::default() });
     let (hosts, mut now) = (&server.scene.shared.hosts, server.scene.now);
     hosts.kept.prepare(&plans(&draft.spec, &server.environment), &server.environment, now);
@@ -177,7 +177,7 @@ fn a_table_whose_file_is_written_while_it_reads_has_its_names_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("hosts");
     let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nrefresh a\n}}\n}}\n", file.display());
-    let draft = Draft::read(&Origin::Text(corefile.as_str().into()), 53).unwrap();
+    let draft = ValidatedConfig::read(&Origin::Text(corefile.as_str().into()), 53).unwrap();
     // Long enough that a look at it rarely ends before the next line of this test.
     fs::write(&file, "# as long as others are\n".repeat(40_000) + "192.0.2.9 canary\n").unwrap();
     let server = Arc::new(Serving { scene: Scene::new(&corefile), environment: Environment::default() });

@@ -54,13 +54,13 @@ impl Came {
 }
 
 /// One who reads a transfer.
-pub(crate) struct Reader {
+pub(crate) struct StatusReader {
     id: u16,
     expected: u32,
     came: Came,
 }
 
-impl Reader {
+impl StatusReader {
     /// One that expects so many records between the SOAs.
     pub(crate) fn new(id: u16, expected: u32) -> Self {
         Self { id, expected, came: Came::default() }

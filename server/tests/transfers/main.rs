@@ -17,13 +17,13 @@ use observe::paper::Paper;
 use observe::{Format, Logger};
 use plugin::spec::Role;
 use server::cli::Flags;
-use server::corefile_source::{Draft, Origin};
+use server::corefile_source::{Origin, ValidatedConfig};
 use server::lifecycle::{Senders, Server, addresses_of};
 use testkit::{Ask, Authority, Connection, TlsClient, eventually, exchange_udp, fresh_ip, port, tempdir};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use client::{Came, Reader, ixfr, narrow};
+use client::{Came, StatusReader, ixfr, narrow};
 use zone::Zones;
 
 /// A server in this process whose zone `example` can be transferred: in the clear, and over TLS.
@@ -80,7 +80,7 @@ impl Scene {
 
     /// Swaps in a configuration that was built anew, with the source in each of its blocks.
     fn reload(&self) {
-        let mut draft = Draft::read(&Origin::Text(self.corefile.clone()), 53).unwrap();
+        let mut draft = ValidatedConfig::read(&Origin::Text(self.corefile.clone()), 53).unwrap();
         for block in &mut draft.spec.blocks {
             block.plugins.insert(0, ("zones", Role::Source(Arc::new(self.zones.clone()))));
         }
@@ -118,7 +118,7 @@ fn a_hundred_thousand_records_come_whole_and_in_order_over_tcp_and_tls() {
         // A query behind it on the same connection has its turn.
         client.send(&Ask::new("eXample", "AXFR").id(7).edns(1232).bytes()).unwrap();
         client.send(&Ask::new("a.example", "A").id(8).bytes()).unwrap();
-        let came = Reader::new(7, RECORDS).read(&mut client);
+        let came = StatusReader::new(7, RECORDS).read(&mut client);
         assert_eq!((came.records, came.serials.clone()), (RECORDS, vec![1, 1]), "{transport}");
         let behind = client.message().unwrap();
         assert_eq!((behind.id, behind.rcode()), (8, 0), "{transport}");
@@ -128,7 +128,7 @@ fn a_hundred_thousand_records_come_whole_and_in_order_over_tcp_and_tls() {
         scene.wait("nothing held for the client", || scene.running.connections.octets() == 0);
         // And another one, until the client goes.
         client.send(&Ask::new("example", "AXFR").id(9).bytes()).unwrap();
-        assert_eq!(Reader::new(9, RECORDS).read(&mut client).records, RECORDS, "{transport}");
+        assert_eq!(StatusReader::new(9, RECORDS).read(&mut client).records, RECORDS, "{transport}");
     }
     scene.wait("nobody with the zone", || scene.held() == 0);
 }
@@ -138,7 +138,7 @@ fn a_transfer_of_one_message_has_taken_its_time() {
     let scene = Scene::with(3, "");
     for mut client in scene.clients() {
         client.send(&Ask::new("example", "AXFR").id(7).bytes()).unwrap();
-        assert_eq!(Reader::new(7, 3).read(&mut client).records, 3);
+        assert_eq!(StatusReader::new(7, 3).read(&mut client).records, 3);
     }
     let took = || {
         let text = scene.paper.text();
@@ -153,7 +153,7 @@ fn a_transfer_of_one_message_has_taken_its_time() {
 fn a_client_is_sent_no_more_than_it_reads_and_others_are_served_meanwhile() {
     let scene = Scene::start("");
     let mut clients = scene.clients();
-    let mut readers = [1, 2].map(|id| Reader::new(id, RECORDS));
+    let mut readers = [1, 2].map(|id| StatusReader::new(id, RECORDS));
     for (n, client) in clients.iter_mut().enumerate() {
         client.send(&Ask::new("example", "AXFR").id(n as u16 + 1).bytes()).unwrap();
     }
@@ -175,7 +175,7 @@ fn a_client_is_sent_no_more_than_it_reads_and_others_are_served_meanwhile() {
         let came = reader.read(client);
         assert_eq!((came.records, came.serials), (RECORDS, vec![1, 1]));
         client.send(&Ask::new("example", "AXFR").id(3).bytes()).unwrap();
-        assert_eq!(Reader::new(3, 10).read(client).serials, [2, 2]);
+        assert_eq!(StatusReader::new(3, 10).read(client).serials, [2, 2]);
     }
 }
 
@@ -186,7 +186,7 @@ fn who_reads_no_more_or_goes_away_is_given_up_and_the_zone_let_go() {
         let mut clients = scene.clients();
         for client in &mut clients {
             client.send(&Ask::new("example", "AXFR").id(1).bytes()).unwrap();
-            assert!(!Reader::new(1, RECORDS).step(client));
+            assert!(!StatusReader::new(1, RECORDS).step(client));
         }
         scene.wait("two transfers", || scene.held() == 2);
         let kept = if goes { None } else { Some(clients) };
@@ -221,7 +221,7 @@ fn there_are_only_so_many_transfers_to_one_client() {
     let (running, refused) = clients.split_at_mut(4);
     for client in running.iter_mut() {
         client.send(&Ask::new("example", "AXFR").id(1).bytes()).unwrap();
-        assert!(!Reader::new(1, RECORDS).step(client));
+        assert!(!StatusReader::new(1, RECORDS).step(client));
     }
     for client in refused {
         client.send(&Ask::new("example", "AXFR").id(2).edns(1232).bytes()).unwrap();
@@ -243,7 +243,7 @@ fn a_server_that_stops_ends_a_transfer_that_is_read() {
     let mut scene = Scene::start("");
     let [mut client, _] = scene.clients();
     client.send(&Ask::new("example", "AXFR").id(1).bytes()).unwrap();
-    let mut reader = Reader::new(1, RECORDS);
+    let mut reader = StatusReader::new(1, RECORDS);
     assert!(!reader.step(&mut client));
     let server = scene.server.take().unwrap();
     let stopping = thread::spawn(move || server.stop());

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use hostsfile::{Found, HostsText, Options, Table};
-use server::corefile_source::{Draft, Origin};
+use server::corefile_source::{Origin, ValidatedConfig};
 use wire::{Answer, Merge, Name, RType, Section};
-use zonetext::Reader;
+use zonetext::StatusReader;
 
 /// A Corefile is read and given its meaning, or told off with where and why.
 ///
@@ -21,7 +21,7 @@ pub fn corefile(text: &[u8]) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(corefile) => {
             assert!(corefile.tokens().all(|token| token.len() <= text.len() + MAX_TEXT));
-            if let Err(error) = Draft::read(&Origin::Text(text.to_vec()), 53) {
+            if let Err(error) = ValidatedConfig::read(&Origin::Text(text.to_vec()), 53) {
                 let told = error.to_string();
                 let place = ["stdin:", "Corefile:"].iter().any(|file| told.starts_with(file));
                 assert!(place, "an error says where: {told}");
@@ -59,7 +59,7 @@ pub fn zone_text(text: &[u8]) {
     if text.len() > MAX_TEXT {
         return;
     }
-    let mut reader = Reader::new(text, &Name::ROOT);
+    let mut reader = StatusReader::new(text, &Name::ROOT);
     while let Some(record) = reader.next() {
         assert!(reader.line() as usize <= 1 + text.len());
         let Ok(record) = record else {

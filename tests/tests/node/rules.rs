@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::scope;
 use std::time::Duration;
 
-use node::{Clients, Leases, Listener, NftError, Rules, Seen, Standing, WayOut};
+use node::{Clients, DeathDetection, Fallback, Leases, Listener, NftError, Rules, TableState};
 use tests::{isolated, run, tool};
 
 #[test]
@@ -40,34 +40,34 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             return;
         }
         let mut rules = Rules::open().unwrap();
-        assert_eq!(rules.standing().unwrap(), Standing::Missing);
+        assert_eq!(rules.standing().unwrap(), TableState::Missing);
         assert!(!rules.are_those_of(&listeners(), &clients()).unwrap());
         let third = "nft -a list chain inet localdns output | sed -n 's/.*# handle //p' | sed -n 4p";
         for (change, seen) in [
-            ("nft delete table inet localdns", Standing::Missing),
-            ("nft flush table inet localdns", Standing::Missing),
-            ("nft flush chain inet localdns away", Standing::Changed),
-            (&format!("nft delete rule inet localdns output handle $({third})"), Standing::Changed),
-            (&format!("nft replace rule inet localdns output handle $({third}) drop"), Standing::Changed),
-            ("nft insert rule inet localdns input drop", Standing::Changed),
-            ("nft add chain inet localdns prerouting '{ policy drop; }'", Standing::Changed),
+            ("nft delete table inet localdns", TableState::Missing),
+            ("nft flush table inet localdns", TableState::Missing),
+            ("nft flush chain inet localdns away", TableState::Changed),
+            (&format!("nft delete rule inet localdns output handle $({third})"), TableState::Changed),
+            (&format!("nft replace rule inet localdns output handle $({third}) drop"), TableState::Changed),
+            ("nft insert rule inet localdns input drop", TableState::Changed),
+            ("nft add chain inet localdns prerouting '{ policy drop; }'", TableState::Changed),
             // A chain of somebody else's, and a set.
             (
                 "nft add chain inet localdns theirs '{ type filter hook input priority 0; policy drop; }'",
-                Standing::Changed,
+                TableState::Changed,
             ),
-            ("nft add set inet localdns theirs '{ type ipv4_addr; }'", Standing::Changed),
+            ("nft add set inet localdns theirs '{ type ipv4_addr; }'", TableState::Changed),
             // No packet comes to its chains.
-            ("nft add table inet localdns '{ flags dormant; }'", Standing::Changed),
-            ("nft delete element inet localdns transports '{ 6 }'", Standing::Changed),
-            ("nft add element inet localdns ours4 '{ 192.0.2.1 }'", Standing::Changed),
-            ("nft flush chain inet localdns clients", Standing::Changed),
-            ("nft insert rule inet localdns clients jump away", Standing::Changed),
+            ("nft add table inet localdns '{ flags dormant; }'", TableState::Changed),
+            ("nft delete element inet localdns transports '{ 6 }'", TableState::Changed),
+            ("nft add element inet localdns ours4 '{ 192.0.2.1 }'", TableState::Changed),
+            ("nft flush chain inet localdns clients", TableState::Changed),
+            ("nft insert rule inet localdns clients jump away", TableState::Changed),
         ] {
             rules.put(&listeners(), &clients()).unwrap();
             // Leases of a restart come and go.
             rules.plan_restart(&addresses(), LASTS).unwrap();
-            assert_eq!(rules.standing().unwrap(), Standing::AsPut, "before: {change}");
+            assert_eq!(rules.standing().unwrap(), TableState::AsPut, "before: {change}");
             assert!(Rules::open().unwrap().are_those_of(&listeners(), &clients()).unwrap());
             assert!(!rules.are_those_of(&listeners()[1..], &clients()).unwrap());
             run("sh", &["-ec", change]);
@@ -89,7 +89,7 @@ fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
         for lists in 1..3 {
             for _ in 0..5 {
                 leases.renew(&addresses(), Some(LASTS)).unwrap();
-                assert_eq!(rules.standing().unwrap(), Standing::AsPut);
+                assert_eq!(rules.standing().unwrap(), TableState::AsPut);
                 rules.plan_restart(&addresses(), LASTS).unwrap();
                 // One without a message is no transaction.
                 rules.plan_restart(&[], LASTS).unwrap();
@@ -101,10 +101,10 @@ fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
         run("nft", &["delete element inet localdns ours4 { 169.254.10.10 }"]);
         leases.renew(&addresses(), Some(LASTS)).unwrap();
         for _ in 0..2 {
-            assert_eq!(rules.standing().unwrap(), Standing::Changed);
+            assert_eq!(rules.standing().unwrap(), TableState::Changed);
         }
         rules.remove().unwrap();
-        assert_eq!(rules.standing().unwrap(), Standing::Missing, "by ourselves");
+        assert_eq!(rules.standing().unwrap(), TableState::Missing, "by ourselves");
     });
 }
 
@@ -116,7 +116,7 @@ fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
         }
         let mut leases = Leases::open(MARK).unwrap();
         let [table] = &*lease_tables() else { panic!("{:?}", lease_tables()) };
-        assert_eq!(leases.seen(), Seen { by_owner: true, by_socket: true });
+        assert_eq!(leases.seen(), DeathDetection { by_owner: true, by_socket: true });
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
         for _ in 0..2 {
             leases.admit_probes(&addresses()).unwrap();
@@ -225,7 +225,7 @@ fn an_older_kernel_s_table_is_that_of_all_processes_and_the_next_ones_to_replace
         if !tool("rules", "nft") {
             return;
         }
-        let mut leases = Leases::open_as(MARK, Seen { by_owner: false, by_socket: false }).unwrap();
+        let mut leases = Leases::open_as(MARK, DeathDetection { by_owner: false, by_socket: false }).unwrap();
         leases.admit_probes(&addresses()).unwrap();
         leases.renew(&addresses(), Some(LASTS)).unwrap();
         let holder = format!("{:#010x}", std::process::id());
@@ -236,7 +236,7 @@ fn an_older_kernel_s_table_is_that_of_all_processes_and_the_next_ones_to_replace
         assert_eq!(listed("localdns-lease"), expected);
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
         // The next process finds them there, and both keep them.
-        let mut next = Leases::open_as(MARK, Seen { by_owner: false, by_socket: false }).unwrap();
+        let mut next = Leases::open_as(MARK, DeathDetection { by_owner: false, by_socket: false }).unwrap();
         assert!(listed("localdns-lease").contains("elements = { 10.96.0.20"), "they stay");
         next.renew(&addresses(), Some(LASTS)).unwrap();
         leases.renew(&addresses(), Some(LASTS)).unwrap();
@@ -247,7 +247,7 @@ fn an_older_kernel_s_table_is_that_of_all_processes_and_the_next_ones_to_replace
         let renewed = leases.renew(&addresses(), Some(LASTS));
         assert!(matches!(renewed, Err(NftError::Changed { .. })), "{renewed:?}");
         drop(leases);
-        let next = Leases::open_as(MARK, Seen { by_owner: false, by_socket: true }).unwrap();
+        let next = Leases::open_as(MARK, DeathDetection { by_owner: false, by_socket: true }).unwrap();
         assert!(!listed("localdns-lease").contains("elements = { 10.96.0.20"), "nobody has a lease yet");
         drop(next);
         assert!(Rules::open().unwrap().holders().unwrap().is_empty(), "nobody has leases there");
@@ -291,10 +291,10 @@ fn listeners() -> Vec<Listener> {
         ("10.96.0.20", None),
     ]
     .into_iter()
-    .map(|(address, way_out)| Listener {
+    .map(|(address, fallback)| Listener {
         address: address.parse().expect("an address"),
-        way_out: way_out
-            .map(|(target, masquerade)| WayOut { target: target.parse().expect("an address"), masquerade }),
+        fallback: fallback
+            .map(|(target, masquerade)| Fallback { target: target.parse().expect("an address"), masquerade }),
         fails_closed: false,
     })
     .collect()

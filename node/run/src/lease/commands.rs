@@ -8,18 +8,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use configuration::Configuration;
-use node::host_resolver_task::State;
+use node::host_resolver_task::HostResolverState;
 use node::upstream_discovery::{self, ListOrigin};
-use node::{AddressText, Hearing, Leases, NftError, Order, Orders, Rules};
+use node::{AddressText, ControlCommand, ControlSocket, Leases, ListenGuard, NftError, Rules};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::rule_reconcile::are_in_place;
-use super::{LeaseThread, Told};
+use super::{LeaseCommand, LeaseThread};
 use crate::down::{HANDS_OVER, REFUSED};
-use crate::failover::Failover;
-use crate::lease_state::Lease;
+use crate::failover::FailoverScope;
+use crate::lease_state::AddressLease;
 use crate::peers::{HANDS_OVER_KEY, PROBE};
 
 const ENOENT: i32 = 2;
@@ -33,11 +33,11 @@ fn no_such_file() -> String {
 }
 
 /// Hears commands on a thread that ends with what is returned.
-pub(super) fn hear(tell: mpsc::UnboundedSender<Told>) -> io::Result<Hearing> {
-    let (orders, hearing) = Orders::listen()?;
-    let places = Places::default();
-    let take = move |order: Order| match places.take(order.process) {
-        Some(place) => drop(tell.send(Told::Order(order, place))),
+pub(super) fn hear(tell: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<ListenGuard> {
+    let (orders, hearing) = ControlSocket::listen()?;
+    let places = CommandSlots::default();
+    let take = move |order: ControlCommand| match places.take(order.process) {
+        Some(place) => drop(tell.send(LeaseCommand::ControlCommand(order, place))),
         None => order.put_off(),
     };
     let thread = std::thread::Builder::new().name("orders".to_owned());
@@ -47,28 +47,28 @@ pub(super) fn hear(tell: mpsc::UnboundedSender<Told>) -> io::Result<Hearing> {
 
 /// The processes whose orders wait for an answer.
 #[derive(Clone, Default)]
-struct Places(Arc<Mutex<Vec<u32>>>);
+struct CommandSlots(Arc<Mutex<Vec<u32>>>);
 
 /// That of an order, until this is dropped.
-pub(super) struct Place {
+pub(super) struct CommandSlot {
     process: u32,
-    places: Places,
+    places: CommandSlots,
 }
 
-impl Places {
+impl CommandSlots {
     /// One for this process, 0 where it is not seen; `None` where too many are taken.
-    fn take(&self, process: u32) -> Option<Place> {
+    fn take(&self, process: u32) -> Option<CommandSlot> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_process = taken.iter().filter(|one| **one == process).count();
         if taken.len() >= WAITING || (process != 0 && of_process >= OF_PROCESS) {
             return None;
         }
         taken.push(process);
-        Some(Place { process, places: self.clone() })
+        Some(CommandSlot { process, places: self.clone() })
     }
 }
 
-impl Drop for Place {
+impl Drop for CommandSlot {
     fn drop(&mut self) {
         let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = taken.iter().position(|one| *one == self.process) {
@@ -92,7 +92,7 @@ impl LeaseThread {
     pub(super) async fn rest_until(&mut self, until: Instant) -> bool {
         loop {
             match timeout_at(until, self.told.recv()).await {
-                Ok(Some(Told::Order(order, _place))) => {
+                Ok(Some(LeaseCommand::ControlCommand(order, _place))) => {
                     let hands_over = self.state.is_handing_over();
                     self.obey(order, hands_over).await;
                     // However many arrive, they do not put the next round off.
@@ -100,19 +100,19 @@ impl LeaseThread {
                         return true;
                     }
                 }
-                Ok(Some(Told::Stop(ended))) => {
+                Ok(Some(LeaseCommand::Stop(ended))) => {
                     self.stop(ended).await;
                     return false;
                 }
-                Ok(Some(Told::Hold(held, at_most))) => return self.hold(held, at_most).await,
-                Ok(Some(Told::Leave) | None) => return false,
-                Ok(Some(Told::Resume)) | Err(_) => return true,
+                Ok(Some(LeaseCommand::Hold(held, at_most))) => return self.hold(held, at_most).await,
+                Ok(Some(LeaseCommand::Leave) | None) => return false,
+                Ok(Some(LeaseCommand::Resume)) | Err(_) => return true,
             }
         }
     }
 
     /// Carries out an order. What it gave up while it hands over the next process would put back.
-    pub(super) async fn obey(&mut self, order: Order, hands_over: bool) {
+    pub(super) async fn obey(&mut self, order: ControlCommand, hands_over: bool) {
         match order.word.as_str() {
             "down" if hands_over => {
                 order.answer(&format!(
@@ -134,24 +134,24 @@ impl LeaseThread {
         let in_place = self.rules.as_mut().map(|rules| are_in_place(rules).unwrap_or(false));
         let has_leases = self.settings.rules.has_leases();
         let put = |ip| self.put.iter().flatten().find(|listener| listener.address == ip);
-        let way_out = |ip| {
+        let fallback = |ip| {
             let listener = put(ip)?;
-            listener.way_out.as_ref().filter(|_| has_leases).map(|way_out| way_out.target)
+            listener.fallback.as_ref().filter(|_| has_leases).map(|fallback| fallback.target)
         };
-        let address = |(ip, lease): (&IpAddr, &Lease)| {
+        let address = |(ip, lease): (&IpAddr, &AddressLease)| {
             let mut said = lease.status(*ip, now);
-            said["way_out"] = json!(way_out(*ip));
+            said["way_out"] = json!(fallback(*ip));
             said["fails_closed"] = json!(put(*ip).is_some_and(|listener| listener.fails_closed));
             said
         };
         let addresses: Vec<_> = self.state.addresses().iter().map(address).collect();
         let list = self.discovery.upstreams().list();
         let (lookups, lookups_error) = match self.host.state() {
-            State::NotYet => {
+            HostResolverState::NotYet => {
                 (None, Some("not yet: waiting until every address answers and the rules are in place"))
             }
-            State::Put(path) => (path.as_ref(), None),
-            State::Failed(why) => (None, Some(why.as_str())),
+            HostResolverState::Put(path) => (path.as_ref(), None),
+            HostResolverState::Failed(why) => (None, Some(why.as_str())),
         };
         let running = self.running.upgrade();
         let down = running.as_ref().map(|running| down(&running.configuration.load()));
@@ -176,7 +176,7 @@ impl LeaseThread {
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
             "addresses": addresses,
             "acl_fails_closed": self.settings.acl_fails_closed,
-            "failover": self.failover.last().filter(|_| has_leases).map(Failover::json),
+            "failover": self.failover.last().filter(|_| has_leases).map(FailoverScope::json),
             "upstreams": list.iter().map(|server| AddressText(*server).to_string()).collect::<Vec<_>>(),
             "upstreams_down": down,
             "upstreams_asked": reloads.needs_list,
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn few_orders_wait_and_few_of_one_process() {
-        let places = Places::default();
+        let places = CommandSlots::default();
         let mut of_one: Vec<_> = std::iter::from_fn(|| places.take(7)).collect();
         assert_eq!(of_one.len(), OF_PROCESS);
         // Processes that are not seen have one number.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{LeaseThread, Told, tell_lost};
+use super::{LeaseCommand, LeaseThread, tell_lost};
 
 impl LeaseThread {
     /// Keeps queries here, although nobody reads them, until this process has them again (true) or another one has them for
@@ -24,19 +24,19 @@ impl LeaseThread {
                     self.stretch(until);
                     again = Instant::now() + HELD / 4;
                 }
-                Ok(Some(Told::Resume)) => return true,
+                Ok(Some(LeaseCommand::Resume)) => return true,
                 // The other process has leases of its own by now.
-                Ok(Some(Told::Leave) | None) => {
+                Ok(Some(LeaseCommand::Leave) | None) => {
                     let _ = self.leases.take().map(node::Leases::leave);
                     return false;
                 }
-                Ok(Some(Told::Hold(held, at_most))) => {
+                Ok(Some(LeaseCommand::Hold(held, at_most))) => {
                     until = at_most.map(|at_most| Instant::now() + at_most);
                     self.stretch(until);
                     let _ = held.send(());
                 }
-                Ok(Some(Told::Order(order, _place))) => self.obey(order, true).await,
-                Ok(Some(Told::Stop(ended))) => {
+                Ok(Some(LeaseCommand::ControlCommand(order, _place))) => self.obey(order, true).await,
+                Ok(Some(LeaseCommand::Stop(ended))) => {
                     self.stop(ended).await;
                     return false;
                 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{LeaseThread, patience};
 use crate::iptables::KeptRules;
-use crate::self_probe::{self, DNS_PORT, Manner, Silent};
+use crate::self_probe::{self, DNS_PORT, ProbeFailure, ProbeOptions};
 use crate::{RuleSet, is_clusters_without_us, is_link_local};
 use configuration::Configuration;
 use listen::Running;
@@ -22,11 +22,14 @@ impl LeaseThread {
         running: &Arc<Running>,
         configuration: &Configuration,
         listeners: &[Listener],
-    ) -> Vec<(IpAddr, Silent)> {
+    ) -> Vec<(IpAddr, ProbeFailure)> {
         let patience = patience(self.settings.lease);
         let until = Instant::now() + patience;
-        let manner =
-            Manner { mark: Some(self.settings.mark), one_probe: patience / 4, one_stream: patience / 3 };
+        let manner = ProbeOptions {
+            mark: Some(self.settings.mark),
+            one_probe: patience / 4,
+            one_stream: patience / 3,
+        };
         let query: Arc<[u8]> = self_probe::query(&running.shared.probe).into();
         let readers = running.workers().min(configuration.sockets);
         let mut asked = JoinSet::new();
@@ -51,7 +54,7 @@ impl LeaseThread {
         &mut self,
         running: &Running,
         listeners: &[Listener],
-    ) -> Vec<(IpAddr, Silent)> {
+    ) -> Vec<(IpAddr, ProbeFailure)> {
         if self.is_known {
             return Vec::new();
         }
@@ -63,8 +66,8 @@ impl LeaseThread {
         // The plugin's name alone: why it knows nothing may be another cause each time.
         let plugin = missing.split(':').next().unwrap_or_default();
         let why = format!("{plugin} has not listed its objects yet: the cluster's DNS answers meanwhile");
-        let silent = Silent { why, is_taken: false };
-        let of_cluster = |ip: &IpAddr| is_clusters_without_us(*ip, self.settings.way_out);
+        let silent = ProbeFailure { why, is_taken: false };
+        let of_cluster = |ip: &IpAddr| is_clusters_without_us(*ip, self.settings.fallback);
         listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, silent.clone())).collect()
     }
 
@@ -74,12 +77,13 @@ impl LeaseThread {
     pub(super) fn led_away(
         &self,
         listeners: &[Listener],
-        silent: &[(IpAddr, Silent)],
+        silent: &[(IpAddr, ProbeFailure)],
         came: bool,
     ) -> Vec<IpAddr> {
         let reaches = self.reaches_services();
-        let is_taken = |silent: &Silent| silent.is_taken && !came;
-        let is_led = |(ip, silent): &(IpAddr, Silent)| !is_link_local(*ip) && (is_taken(silent) || !reaches);
+        let is_taken = |silent: &ProbeFailure| silent.is_taken && !came;
+        let is_led =
+            |(ip, silent): &(IpAddr, ProbeFailure)| !is_link_local(*ip) && (is_taken(silent) || !reaches);
         match silent.len() < listeners.len() && silent.iter().all(is_led) {
             true => silent.iter().map(|(ip, _)| *ip).collect(),
             false => Vec::new(),
@@ -107,9 +111,9 @@ pub(super) fn told_of(ip: IpAddr, rules: RuleSet) -> String {
 
 /// Who is silent, and why: one whose probe did not end is silent, too.
 async fn heard(
-    mut asked: JoinSet<(IpAddr, Result<(), Silent>)>,
+    mut asked: JoinSet<(IpAddr, Result<(), ProbeFailure>)>,
     listeners: &[Listener],
-) -> Vec<(IpAddr, Silent)> {
+) -> Vec<(IpAddr, ProbeFailure)> {
     let (mut answered, mut silent) = (Vec::new(), Vec::new());
     while let Some(ended) = asked.join_next().await {
         match ended {
@@ -121,7 +125,7 @@ async fn heard(
     for Listener { address, .. } in listeners {
         if !answered.contains(address) && silent.iter().all(|(other, _)| other != address) {
             let why = format!("the probe of {address} panicked");
-            silent.push((*address, Silent { why, is_taken: false }));
+            silent.push((*address, ProbeFailure { why, is_taken: false }));
         }
     }
     silent
@@ -133,10 +137,10 @@ mod tests {
 
     #[test]
     fn an_address_whose_probe_panics_has_not_answered() {
-        let silence = |why: &str| Silent { why: why.to_owned(), is_taken: false };
+        let silence = |why: &str| ProbeFailure { why: why.to_owned(), is_taken: false };
         let address = |last| IpAddr::from([192, 0, 2, last]);
         let listeners =
-            [1, 2, 3].map(|last| Listener { address: address(last), way_out: None, fails_closed: false });
+            [1, 2, 3].map(|last| Listener { address: address(last), fallback: None, fails_closed: false });
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut silent = runtime.block_on(async {
             let mut asked = JoinSet::new();

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use configuration::Configuration;
-use node::{Clients, Leases, Listener, Rules, Seen, Standing};
+use node::{Clients, DeathDetection, Leases, Listener, Rules, TableState};
 
 use tokio::time::Instant;
 
 use super::LeaseThread;
 use crate::iptables::{self, KeptRules};
 use crate::self_probe::DNS_PORT;
-use crate::{RuleSet, Settings, foreign_addresses};
+use crate::{NodeSettings, RuleSet, foreign_addresses};
 
 impl LeaseThread {
     /// What is to be told of addresses on others' links, and of those that we left where nobody serves them; looked up when the
@@ -119,7 +119,7 @@ impl LeaseThread {
         if !leases.seen().by_owner {
             // The kernel knows no owners of tables: leases would outlive this process, so they get a timeout.
             self.state.outlives_us.store(true, Relaxed);
-            self.settings.lease.get_or_insert(Settings::LEASE);
+            self.settings.lease.get_or_insert(NodeSettings::LEASE);
         }
         Ok(leases)
     }
@@ -131,14 +131,14 @@ const UNSERVED: Duration = Duration::from_secs(2);
 /// Whether nobody has changed the table that stays; another server of this network may, and two would change it for ever.
 pub(super) fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {
     Ok(match rules.standing()? {
-        Standing::AsPut => true,
-        Standing::Changed => rules.holders()?.len() > 1,
-        Standing::Missing => false,
+        TableState::AsPut => true,
+        TableState::Changed => rules.holders()?.len() > 1,
+        TableState::Missing => false,
     })
 }
 
 /// What the kernel lacks of what a death is seen by, and how it is seen all the same.
-pub(super) fn lacking(seen: Seen) -> Option<&'static str> {
+pub(super) fn lacking(seen: DeathDetection) -> Option<&'static str> {
     match (seen.by_owner, seen.by_socket) {
         (true, true) => None,
         (true, false) => Some(

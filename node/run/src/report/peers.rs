@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Line, first_line, keepers};
+use super::{Finding, first_line, keepers};
 use crate::is_link_local;
 use crate::self_probe;
 
@@ -23,7 +23,7 @@ pub(super) fn are_held(servers: &[Result<Value, String>]) -> bool {
     };
     let is_taken = |one: &Value| {
         let is_others =
-            one["probe_error"].as_str().is_some_and(|error| error.ends_with(self_probe::SOMEBODY_ELSE));
+            one["probe_error"].as_str().is_some_and(|error| error.ends_with(self_probe::ANOTHER_ANSWERS));
         is_others
             && one["address"].as_str().and_then(|ip| ip.parse().ok()).is_some_and(|ip| !is_link_local(ip))
     };
@@ -36,24 +36,24 @@ pub(super) fn of_server(said: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Files by which servers have turned this machine's own lookups, and that somebody else has taken away.
-pub(super) fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Line> {
+pub(super) fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Finding> {
     let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
     let put = keeping.filter_map(|said| said["host_resolver"].as_str());
     let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
     let line = |path: &str| {
         let how = if Path::new(path).exists() { "no longer names this server" } else { "is gone" };
         let what = format!("of this host are not sent to this server: {path} {how}");
-        Line::wrong("lookups", what, "the server restores it within 30 s")
+        Finding::wrong("lookups", what, "the server restores it within 30 s")
     };
     gone.map(line).collect()
 }
 
-pub(super) fn server_lines(said: &Value) -> Vec<Line> {
+pub(super) fn server_lines(said: &Value) -> Vec<Finding> {
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let pid = word(&said["pid"]);
     if said["let_go"] == true {
         let what = format!("process {pid} released its leases, addresses and rules, by `node down`");
-        return vec![Line::wrong("server", what, "restart it")];
+        return vec![Finding::wrong("server", what, "restart it")];
     }
     let has_leases = said["has_leases"] != false;
     let leases = match said["lease_ms"].as_u64() {
@@ -61,7 +61,7 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
         Some(ms) => format!("leases of {ms} ms"),
         None => "leases that end with the process".to_owned(),
     };
-    let mut lines = vec![Line::fact("server", format!("process {pid}, {leases}"))];
+    let mut lines = vec![Finding::fact("server", format!("process {pid}, {leases}"))];
     for address in said["addresses"].as_array().into_iter().flatten() {
         let (ip, lost) = (word(&address["address"]), word(&address["lost"]));
         let held = if address["held"] == true { "held" } else { "not held" };
@@ -71,48 +71,48 @@ pub(super) fn server_lines(said: &Value) -> Vec<Line> {
         };
         lines.push(match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
             (Some(error), _) => {
-                let mend = match error.ends_with(self_probe::SOMEBODY_ELSE) {
+                let mend = match error.ends_with(self_probe::ANOTHER_ANSWERS) {
                     true => "find the rule that redirects its queries: nft list ruleset",
                     false => "if it persists, restart the server",
                 };
-                Line::wrong(about, format!("{before}the last probe failed: {error}"), mend)
+                Finding::wrong(about, format!("{before}the last probe failed: {error}"), mend)
             }
             (None, Some(ms)) if has_leases && address["held"] != true => {
                 let what =
                     format!("{before}answered a probe {ms} ms ago, but its queries do not arrive here");
-                Line::wrong(about, what, "the server's log says why it has no lease")
+                Finding::wrong(about, what, "the server's log says why it has no lease")
             }
-            (None, Some(ms)) => Line::fact(about, format!("{before}answered a probe {ms} ms ago")),
-            (None, None) => Line::fact(about, format!("{before}not probed yet")),
+            (None, Some(ms)) => Finding::fact(about, format!("{before}answered a probe {ms} ms ago")),
+            (None, None) => Finding::fact(about, format!("{before}not probed yet")),
         });
     }
     if let Some(error) = said["reload_failed"]["error"].as_str().map(first_line) {
         let ago = word(&said["reload_failed"]["seconds_ago"]);
         let what = format!("failed {ago} s ago, the previous configuration serves: {error}");
-        lines.push(Line::wrong("reload", what, "fix the Corefile, and run `localdns check -conf FILE`"));
+        lines.push(Finding::wrong("reload", what, "fix the Corefile, and run `localdns check -conf FILE`"));
     }
     let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
     if let Some(from) = said["upstreams_from"].as_str() {
         let asked = if said["upstreams_asked"] == false { UNASKED } else { "" };
-        lines.push(Line::fact("upstreams", format!("{} from {from}{asked}", upstreams.join(" "))));
+        lines.push(Finding::fact("upstreams", format!("{} from {from}{asked}", upstreams.join(" "))));
     }
     if let Some(error) = said["upstreams_error"].as_str() {
         let mend =
             "have the network manager write its name servers to it, or name another file with -upstreams";
-        lines.push(Line::wrong("upstreams", error, mend));
+        lines.push(Finding::wrong("upstreams", error, mend));
     }
     let down: Vec<_> = said["upstreams_down"].as_array().into_iter().flatten().map(word).collect();
     if !down.is_empty() {
         let what = format!("{} down: queries without another upstream get SERVFAIL", down.join(" "));
-        lines.push(Line::note(&what));
+        lines.push(Finding::note(&what));
     }
     let not_turned = said["host_resolver_error"].as_str();
     if let Some(error) = not_turned {
-        lines.push(Line::error("lookups", &format!("of this host are not sent to this server: {error}")));
+        lines.push(Finding::error("lookups", &format!("of this host are not sent to this server: {error}")));
     }
     let notes = said["notes"].as_array().into_iter().flatten().map(word);
     let notes = notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error)));
-    lines.extend(notes.map(|note| Line::note(&note)));
+    lines.extend(notes.map(|note| Finding::note(&note)));
     lines
 }
 
@@ -131,11 +131,11 @@ mod tests {
         };
         let of = |has_leases, held: bool| server(has_leases, json!({ "address": "192.0.2.1", "held": held }));
         let taken = |ip: &str| {
-            let error = format!("{ip}:53 does not answer over UDP{}", self_probe::SOMEBODY_ELSE);
+            let error = format!("{ip}:53 does not answer over UDP{}", self_probe::ANOTHER_ANSWERS);
             server(true, json!({ "address": ip, "held": false, "probe_error": error }))
         };
         let unled = |ip: &str| {
-            let error = format!("{ip}:53 does not answer over UDP{}", self_probe::SOMEBODY_ELSE);
+            let error = format!("{ip}:53 does not answer over UDP{}", self_probe::ANOTHER_ANSWERS);
             server(false, json!({ "address": ip, "held": false, "probe_error": error }))
         };
         let (silent, silent_of_service) = (unled("169.254.10.10"), unled("10.96.0.20"));

@@ -80,7 +80,7 @@ pub(super) fn none_left(servers: &[Result<Value, String>], notes: &mut Vec<Strin
 fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
     let of_corefile = listeners.iter().filter_map(|listener| {
         let ip = listener.address;
-        let wanted = listener.way_out.as_ref().map(|way_out| way_out.target);
+        let wanted = listener.fallback.as_ref().map(|fallback| fallback.target);
         let Some((_, target)) = led.iter().find(|(led, _)| *led == ip) else {
             return Some(format!("{ip} of this Corefile is not in them"));
         };
