@@ -1,5 +1,5 @@
-//! Files that production's script leaves for others: the Corefile as it is served, the addresses it forwards to as metrics,
-//! and the servers of the node's network.
+//! Files that AKS's script writes for other programs: the served Corefile, the addresses it
+//! forwards to as metrics, and the name servers of the node's network.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -10,10 +10,10 @@ use node::{AddressText, ListText, WIRE_SERVER};
 
 use node::upstream_discovery::KEPT;
 
-/// What reads the Corefile as it is now: its text, and what that says. It may wait for a disk.
+/// Reads the current Corefile: its text, and the parsed form. May block on a disk.
 pub type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
 
-/// Writes those whose directory there is, each whole or not at all; what failed, with what mends it.
+/// Writes those files whose directory exists, each atomically; returns the errors, with remedies.
 pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String> {
     let mut failed = Vec::new();
     let mut put = |path: &str, text: &str| {
@@ -38,15 +38,15 @@ pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String
     failed
 }
 
-/// The Corefile's text with the servers in place of the address that stands for them, wherever `forward` asks it; what it
-/// imports stays as it is.
+/// The Corefile's text with the name servers in place of 168.63.129.16 in `forward` directives;
+/// imported files are not changed.
 fn updated(text: &str, corefile: &Corefile, upstreams: &[SocketAddr]) -> String {
     let mut lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
     if upstreams.is_empty() {
         return text.to_owned();
     }
     let mut words: Vec<&Word> = forwards(corefile).flat_map(|forward| forward.args.iter().skip(1)).collect();
-    // From the last word to the first: a replacement moves only what is right of it.
+    // From the last word to the first: a replacement moves only the text to its right.
     words.sort_by_key(|word| std::cmp::Reverse((word.at.line, word.at.column)));
     for word in words {
         let Some(port) = port_of(word) else { continue };
@@ -54,7 +54,7 @@ fn updated(text: &str, corefile: &Corefile, upstreams: &[SocketAddr]) -> String 
         let Some(line) = lines.get_mut(index) else { continue };
         let column = (word.at.column as usize).saturating_sub(1);
         let Some((at, _)) = line.char_indices().nth(column) else { continue };
-        // A word of an imported file or of a variable is not in this text.
+        // Words of imported files and variables are not in this text.
         if line[at..].starts_with(&word.text) {
             line.replace_range(at..at + word.text.len(), &words_for(upstreams, port));
         }
@@ -62,7 +62,7 @@ fn updated(text: &str, corefile: &Corefile, upstreams: &[SocketAddr]) -> String 
     lines.join("\n")
 }
 
-/// The port of a word that stands for the servers.
+/// The port of a word that stands for the name servers.
 fn port_of(word: &Word) -> Option<Option<u16>> {
     if word.text.parse() == Ok(WIRE_SERVER) {
         return Some(None);
@@ -92,8 +92,8 @@ fn forwards(corefile: &Corefile) -> impl Iterator<Item = &Directive> {
     corefile.blocks.iter().flat_map(|block| &block.directives).filter(|one| one.name.text == "forward")
 }
 
-/// What the exporter of production serves: whom each block of the node's and of the cluster's address forwards `.` to, in
-/// IPv4.
+/// The metrics of AKS's exporter: the IPv4 addresses that each block of the node's and of the
+/// cluster's address forwards `.` to.
 fn forward_ips(corefile: &Corefile, upstreams: &[SocketAddr]) -> String {
     let mut text = String::new();
     for (kind, name, listener) in
@@ -119,7 +119,7 @@ fn rows<'c>(corefile: &'c Corefile, listener: IpAddr, upstreams: &[SocketAddr]) 
         let named = |name: &'static str| block.directives.iter().filter(move |one| one.name.text == name);
         let mut binds =
             named("bind").flat_map(|bind| &bind.args).filter_map(|word| word.text.parse::<IpAddr>().ok());
-        // Where `bind` names several of these addresses the last one counts, as in production's script.
+        // If `bind` names several of these addresses, the last one counts, as in AKS's script.
         if binds.rfind(|ip| PRODUCTION.contains(ip)) != Some(listener) {
             continue;
         }
@@ -139,9 +139,9 @@ fn rows<'c>(corefile: &'c Corefile, listener: IpAddr, upstreams: &[SocketAddr]) 
     rows
 }
 
-/// Where production's script keeps its files, and others look for them.
+/// Directory of AKS's script, where other programs look for the files.
 const DIRECTORY: &str = "/opt/azure/containers/localdns";
-/// The node's address, and the cluster's.
+/// The node's address and the cluster's.
 const PRODUCTION: [IpAddr; 2] = [
     IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 10, 10)),
     IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 10, 11)),

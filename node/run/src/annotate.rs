@@ -1,6 +1,8 @@
-//! `node annotate`: tells the cluster whether this node answers critical names from a hosts file, as AKS's script does.
+//! `node annotate`: sets AKS's annotation on this node, whether critical names are answered from a
+//! hosts file, as AKS's script does.
 //!
-//! A command of its own, once: what serves neither waits for the cluster's API nor knows of it.
+//! A separate command that runs once: the server neither waits for the cluster's API nor depends on
+//! it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,25 +11,26 @@ use kubernetes_api::{Access, annotate};
 
 use super::peers;
 
-/// What is said, and where.
+/// The annotation's target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Annotation {
-    /// `-kubeconfig`: where the API is, and who asks it.
+    /// `-kubeconfig`: address and credentials of the API.
     pub kubeconfig: PathBuf,
-    /// `-node`; without it the machine's name in lower case, as kubelet has it.
+    /// `-node`; default: the host's name in lower case, as kubelet uses it.
     pub node: Option<String>,
-    /// `-wait`: how long to try again. At boot neither the server nor kubelet's account need be there yet.
+    /// `-wait`: how long to retry. At boot neither the server nor kubelet's credentials may exist
+    /// yet.
     pub wait: Duration,
 }
 
 impl Annotation {
-    /// What kubelet asks with.
+    /// kubelet's kubeconfig.
     pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
 
-    /// Says it, and what was said.
+    /// Sets the annotation, and returns a line about it.
     ///
     /// # Errors
-    /// Why it could not be, after the last try.
+    /// The error of the last try.
     pub fn say(&self) -> Result<String, String> {
         let node = self.node.clone().unwrap_or_else(name_of_the_machine);
         let until = clock::now() + self.wait;
@@ -54,7 +57,7 @@ impl Annotation {
     }
 }
 
-/// How many entries of hosts files the server of this node answers from.
+/// The number of hosts entries that the node's server serves.
 fn hosts_entries() -> Result<u64, String> {
     let servers = peers::all().said;
     match servers.iter().find(|said| said.is_ok()).or_else(|| servers.first()) {
@@ -70,7 +73,7 @@ fn name_of_the_machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_lowercase()
 }
 
-/// What production's script says, and who reads it.
+/// The annotation of AKS's script.
 const HOSTS_PLUGIN: &str = "kubernetes.azure.com/localdns-hosts-plugin";
 const ENABLED: &str = "enabled";
 const AGAIN: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! What a Corefile wants of the servers of the node's network, and at which addresses it has us answer.
+//! What a Corefile requires: the name servers of the node's network, and its own listen addresses.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use plugin::Spec;
 use plugins::bind::BindSpec;
 use plugins::forward::ForwardSpecs;
 
-/// The list for a server with this Corefile, followed from now on.
+/// The list for a server with this Corefile, updated from now on.
 ///
 /// # Errors
 /// Those of [`Discovery::first`].
@@ -17,26 +17,26 @@ pub fn discovery(file: &Path, spec: &Spec) -> Result<Discovery, String> {
     Discovery::first(file, needs_list(spec), &|ip| own.has(ip))
 }
 
-/// The list as it is now, for a command beside the server; nobody is waited for.
+/// The current list, for a command beside the server; does not wait.
 pub fn listed_now(file: &Path, spec: &Spec) -> Listed {
     let own = OwnAddresses::of(spec);
     Listed::now(file, needs_list(spec), &|ip| own.has(ip))
 }
 
-/// The same, and the network is waited for.
+/// As [`listed_now`], and waits for the network.
 pub fn listed(file: &Path, spec: &Spec) -> Listed {
     let own = OwnAddresses::of(spec);
     Listed::awaited(file, needs_list(spec), &|ip| own.has(ip))
 }
 
-/// Whether a `forward` asks the address that stands for these servers.
+/// Whether a `forward` uses 168.63.129.16, which stands for these servers.
 pub fn needs_list(spec: &Spec) -> bool {
     let stanzas = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
     let mut targets = stanzas.flat_map(|specs| &specs.stanzas).flat_map(|stanza| &stanza.targets);
     targets.any(|(target, _)| target.port_of_node().is_some())
 }
 
-/// The addresses that we answer at, before anything is bound.
+/// The Corefile's listen addresses, before anything is bound.
 struct OwnAddresses(Vec<IpAddr>);
 
 impl OwnAddresses {

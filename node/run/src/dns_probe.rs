@@ -1,4 +1,5 @@
-//! Whether a DNS server, this one or another, answers at an address, as a client of this node sees it.
+//! Checks whether a DNS server, this one or another, answers at an address, as a client on this
+//! node sees it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,15 +9,15 @@ use wire::{Class, Flags, Name, RType};
 
 use crate::self_probe::{self, DNS_PORT};
 
-/// At which of these addresses anybody answers: first a server of ours is asked by its own probe's name, for which it asks
-/// nobody else, where one says that it answers there; then everybody for the root's name servers, as `dig . NS @ADDRESS`: whoever says
-/// anything answers. Not for threads of tokio.
+/// The addresses at which a server answers. If a localdns claims an address, it is probed by its
+/// own probe name, which it answers without an upstream; then any server is queried for the root's
+/// name servers, as by `dig . NS @ADDRESS`, and any reply counts. Must not run on tokio's threads.
 pub(super) fn answering(addresses: &[(IpAddr, Vec<Name>)]) -> Vec<IpAddr> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
     runtime.block_on(async {
-        // Together: a probe of the kubelet's waits for a few seconds, and not for those of every address.
+        // Concurrently: a kubelet's probe waits a few seconds, which must cover all addresses.
         let mut asked = JoinSet::new();
         for (ip, probes) in addresses.iter().cloned() {
             asked.spawn(async move { answers(ip, &probes).await.then_some(ip) });
@@ -40,6 +41,6 @@ async fn answers(ip: IpAddr, probes: &[Name]) -> bool {
     false
 }
 
-/// How long a server may take for its own probe, for which it looks nothing up.
+/// Time limit of a localdns for its own probe, which needs no lookup.
 const OWN: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,4 +1,5 @@
-//! `localdns node down`: what `up`, `run` or the script before us put there is taken away, whoever of them still lives.
+//! `localdns node down`: removes what `up`, `run` or AKS's script added, whether or not they still
+//! run.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -9,23 +10,24 @@ use node::{
     Doubt, HostResolver, Job, NetAdminProof, NftError, Peers, Rules, RunningServer, Unproven, escaped,
 };
 
-/// What is gone, and what is left.
+/// Removed and remaining things.
 #[derive(Debug, Default)]
 pub struct DownReport {
     gone: Vec<String>,
     left: Vec<String>,
 }
 
-/// Takes everything away; what cannot be is named, and keeps nothing else from going.
+/// Removes everything; errors are reported, and do not stop the rest.
 pub fn down() -> DownReport {
     let mut down = DownReport::default();
-    // It shows servers that the order comes from whoever may change rules, and is kept until all have it. Without nftables
-    // they take root's word.
+    // Proves to servers that this command may change rules; held until all have received it.
+    // Without nftables they accept root.
     let warrant = NetAdminProof::show();
-    // Where this command may change no rules it cannot look for proofs, either: what servers say then ends nothing.
+    // Without permission to change rules, proofs of servers cannot be read either: their replies
+    // then do not end the command.
     let believes = !matches!(warrant, Err(NftError::NotPermitted { .. }));
     let Peers { servers, unproven, unasked } = Peers::find();
-    // All are asked before one of them is ordered to let go.
+    // All are queried before one of them receives `down`.
     if believes && ask(&servers).iter().flatten().any(|said| said[HANDS_OVER_KEY] == true) {
         down.left
             .push(format!("{HANDS_OVER}, which would restore everything: run `localdns node down` again"));
@@ -86,8 +88,8 @@ pub fn down() -> DownReport {
     down
 }
 
-/// What the unit runs when its server has ended: gives this machine its own lookups back where the unit is stopped, and the
-/// server, killed, did not. Before a start, an automatic one too, they stay.
+/// For ExecStopPost: restores the host's resolver when the unit stops and the server, killed, did
+/// not. Before a start, automatic restarts included, it stays.
 pub fn stopped() -> String {
     if Job::now() != Job::Stop {
         return match Path::new(BOOTED).is_dir() {
@@ -106,32 +108,33 @@ pub fn stopped() -> String {
     files.chain(failed).collect()
 }
 
-/// Takes the tables that stay away; whether the rules were there, and who still has leases.
+/// Removes the failover and unowned lease tables; returns whether rules existed, and which
+/// processes still have leases.
 fn rules() -> Result<(bool, Vec<u32>), NftError> {
     let mut rules = Rules::open()?;
     let there = rules.are_there()?;
-    // Where the rules are gone leases may be left.
+    // Leases may remain without rules.
     rules.remove()?;
     node::remove_left_proofs()?;
     Ok((there, rules.holders()?))
 }
 
-/// What is there where systemd is the machine's, as `sd_booted` has it.
+/// Exists if systemd is the init system, as for `sd_booted`.
 const BOOTED: &str = "/run/systemd/system";
-/// How a server begins its answer that does not let go.
+/// Prefix of the answer of a server that refuses.
 pub(super) const REFUSED: &str = "the server refuses";
-/// How a server begins its answer that another process is about to follow.
+/// Prefix of the answer of a server that is handing over.
 pub(super) const HANDS_OVER: &str = "the server is handing over to another process";
-/// How long a server may take to let go: networkd is told meanwhile.
+/// Time limit of a server, which waits for networkd meanwhile.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The same of processes that have proven nothing, all together.
+/// Time limit of all unproven processes together.
 const OF_UNPROVEN: Duration = Duration::from_secs(1);
-/// How many of their answers are shown.
+/// Maximum of their answers that are shown.
 const ANSWERS: usize = 8;
 
 impl DownReport {
-    /// Orders those that have proven nothing, too: one may be a server without CAP_NET_ADMIN. Their answers are shown and decide
-    /// nothing.
+    /// Sends `down` to unproven processes, too: one may be a server without CAP_NET_ADMIN. Their
+    /// answers are shown, and have no effect.
     fn tell_unproven(&mut self, unproven: Vec<Unproven>, unasked: usize) {
         let (hang, others): (Vec<_>, Vec<_>) = unproven.into_iter().partition(Unproven::may_hang);
         for one in hang {
@@ -160,12 +163,12 @@ impl DownReport {
         self.left.push(format!("{what}: {why}"));
     }
 
-    /// What is gone, a line each.
+    /// Removed things, one a line.
     pub fn text(&self) -> String {
         self.gone.iter().map(|line| format!("{}\n", escaped(line))).collect()
     }
 
-    /// What is left, and why; `None` where nothing is.
+    /// Remaining things with reasons; `None` if there are none.
     pub fn left(&self) -> Option<String> {
         (!self.left.is_empty()).then(|| escaped(&format!("left: {}", self.left.join("; left: "))))
     }

@@ -1,4 +1,4 @@
-//! What production's exporter tells of the service, under its names and in its words.
+//! The metrics of AKS's exporter, with its names and help texts.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -9,14 +9,14 @@ use wire::Name;
 
 use configuration::Configuration;
 
-/// Its page.
+/// The page of these metrics.
 pub fn page(configuration: &Configuration) -> Vec<u8> {
     let mut families = Families::default();
     collect(configuration, &mut families);
     families.encode(Form::Text)
 }
 
-/// Its six families.
+/// The six metric families.
 pub fn collect(configuration: &Configuration, into: &mut Families) {
     into.gauge(names::SERVICE_STATUS, &[("status", "active")], 1.0);
     let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -39,7 +39,7 @@ pub fn collect(configuration: &Configuration, into: &mut Families) {
     }
 }
 
-/// Memory and processor time of the service's control group, where systemd made it one.
+/// Memory and CPU time of the service's control group, if systemd created one.
 fn of_group(group: &str, root: &Path) -> Option<[Option<f64>; 2]> {
     let path = group.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let (before, _) = path.split_once(".service")?;
@@ -51,7 +51,8 @@ fn of_group(group: &str, root: &Path) -> Option<[Option<f64>; 2]> {
     Some([Some(memory), Some(micros / 1e6)])
 }
 
-/// Whom the zones of an address forward all their names to, IPv4 as there, each with its zone and port.
+/// The IPv4 addresses that the zones of a listen address forward all names to, each with its zone
+/// and port.
 fn forwards(configuration: &Configuration, listener: IpAddr) -> Vec<(String, String)> {
     let mut rows = Vec::new();
     for endpoint in configuration.endpoints.keys().filter(|at| at.address.ip() == listener) {

@@ -1,4 +1,4 @@
-//! Which clients the way out answers while no server does, by `-failover-clients` and the machine's links.
+//! The clients that fail over while no server runs, by `-failover-clients` and the host's links.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use super::NodeSettings;
 /// `-failover-clients`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailoverClients {
-    /// Those on links that no outside host is on.
+    /// Clients on links without outside hosts.
     Local,
-    /// Those of these networks.
+    /// Clients in these networks.
     In(Vec<IpNet>),
     /// Every client.
     All,
 }
 
 impl FailoverClients {
-    /// `CIDR,...`, `all`, or nothing.
+    /// Parses `CIDR,...`, `all`, or the empty string.
     pub fn from_text(text: &str) -> Option<Self> {
         match text {
             "" => Some(Self::Local),
@@ -35,18 +35,18 @@ impl FailoverClients {
     }
 }
 
-/// Which clients these are now.
+/// The resolved set of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FailoverScope {
     pub(super) clients: Clients,
-    /// Uplinks whose clients are among them, since pods may be there.
+    /// Uplinks whose clients are included, since pods may be on them.
     shared: Vec<String>,
-    /// Why uplinks are not known.
+    /// Why the uplinks are not known.
     unknown: Option<String>,
 }
 
 impl FailoverScope {
-    /// Looks at the machine's links where it depends on them. Blocks.
+    /// Reads the host's links if the set depends on them. Blocks.
     pub(super) fn now(asked: &FailoverClients) -> Self {
         let known = |clients| Self { clients, shared: Vec::new(), unknown: None };
         match asked {
@@ -61,7 +61,7 @@ impl FailoverScope {
         }
     }
 
-    /// What an operator should know of them.
+    /// Notes for operators.
     pub(super) fn notes(&self) -> Vec<String> {
         let shared = self.shared.iter().map(|link| {
             format!(
@@ -74,7 +74,7 @@ impl FailoverScope {
         shared.chain(unknown).collect()
     }
 
-    /// For `node status`, which reads it by [`of_json`](Self::of_json).
+    /// For `node status`, which reads it with [`of_json`](Self::of_json).
     pub(super) fn json(&self) -> Value {
         let (kind, networks, refused) = match &self.clients {
             Clients::All => ("all", &[][..], &[][..]),
@@ -89,7 +89,7 @@ impl FailoverScope {
         })
     }
 
-    /// As a server says it.
+    /// Parses a server's status.
     pub(super) fn of_json(said: &Value) -> Option<Self> {
         let texts = |name: &str| -> Vec<String> {
             let texts = said[name].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -103,7 +103,7 @@ impl FailoverScope {
         Some(Self { clients, shared: texts("shared_links"), unknown: None })
     }
 
-    /// In words.
+    /// The set as text.
     pub(super) fn text(&self) -> String {
         const BACK: &str = "if their source address is routed back over the same link";
         match &self.clients {
@@ -122,7 +122,7 @@ impl FailoverScope {
     }
 }
 
-/// Keeps a [`FailoverScope`] as it is now.
+/// Keeps a [`FailoverScope`] up to date.
 pub(super) struct ScopeWatcher {
     asked: FailoverClients,
     last: Option<FailoverScope>,
@@ -132,7 +132,7 @@ pub(super) struct ScopeWatcher {
 
 impl ScopeWatcher {
     pub(super) fn new(settings: &NodeSettings) -> Self {
-        // Without leases there is no failover, and nothing to look at.
+        // Without leases there is no failover, so nothing to read.
         let asked = match settings.rules.has_leases() {
             true => settings.failover_clients.clone(),
             false => FailoverClients::All,
@@ -140,7 +140,7 @@ impl ScopeWatcher {
         Self { asked, last: None, looking: None, again: Instant::now() }
     }
 
-    /// As it was some seconds ago at most; nothing is waited for but the first look.
+    /// The set, a few seconds old at most; waits only for the first read.
     pub(super) async fn now(&mut self) -> FailoverScope {
         if self.looking.is_none() && (self.last.is_none() || self.again <= Instant::now()) {
             let asked = self.asked.clone();
@@ -154,7 +154,7 @@ impl ScopeWatcher {
         {
             // A router's table may have a million routes.
             self.again = Instant::now() + LOOK_EVERY.max(took * IDLE);
-            // What was known stays where the kernel does not say.
+            // The last known set stays if the kernel returns an error.
             match &mut self.last {
                 Some(last) if found.unknown.is_some() => last.unknown = found.unknown,
                 last => *last = Some(found),
@@ -167,15 +167,15 @@ impl ScopeWatcher {
         })
     }
 
-    /// As it was last.
+    /// The last set.
     pub(super) fn last(&self) -> Option<&FailoverScope> {
         self.last.as_ref()
     }
 }
 
-/// How often links and routes are looked at.
+/// Interval of reads of links and routes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How many times longer than a look the pause behind it is.
+/// Minimum ratio of the pause after a read to its duration.
 const IDLE: u32 = 100;
 
 #[cfg(test)]

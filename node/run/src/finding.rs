@@ -1,5 +1,5 @@
-//! One line of what `status` says: in words, and, where it tells of something wrong, in JSON beside what mends it. Whatever stands
-//! in it is escaped, for it may be another program's.
+//! One line of `node status`: text and, for a problem, JSON with the remedy. Its parts are escaped,
+//! since they may be another program's text.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// The word that it begins with.
+    /// The label at its start.
     about: &'static str,
     what: String,
     mend: Option<String>,
@@ -17,17 +17,17 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// As it should be, or nobody's fault.
+    /// A fact that is no problem.
     pub(super) fn fact(about: &'static str, what: impl Into<String>) -> Self {
         Self { about, what: escaped(&what.into()), mend: None, is_wrong: false }
     }
 
-    /// What is wrong, and what mends it.
+    /// A problem and its remedy.
     pub(super) fn wrong(about: &'static str, what: impl Into<String>, mend: &str) -> Self {
         Self { about, what: escaped(&what.into()), mend: Some(escaped(mend)), is_wrong: true }
     }
 
-    /// An error, which says behind its first semicolon what mends it, unless another line does.
+    /// An error whose text after the first semicolon is the remedy, unless another line has it.
     pub(super) fn error(about: &'static str, sentence: &str) -> Self {
         let (what, mend) = match sentence.split_once("; ") {
             Some((what, mend)) => (what, Some(escaped(mend))),
@@ -36,7 +36,7 @@ impl Finding {
         Self { about, what: escaped(what), mend, is_wrong: true }
     }
 
-    /// A note: something is wrong where it says what mends it.
+    /// A note: a problem if it has a remedy.
     pub(super) fn note(sentence: &str) -> Self {
         let line = Self::error(NOTE, sentence);
         Self { is_wrong: line.mend.is_some(), ..line }
@@ -47,9 +47,9 @@ impl Finding {
         self.about == NOTE
     }
 
-    /// What is wrong, for programs.
+    /// The problem as JSON.
     pub(super) fn json(&self) -> Option<Value> {
-        // Words stand apart in a line for eyes alone.
+        // Double spaces are for the text form only.
         let what = self.what.replace("  ", " ");
         self.is_wrong.then(|| json!({ "about": self.about, "what": what, "mend": self.mend }))
     }
@@ -66,7 +66,7 @@ impl Display for Finding {
     }
 }
 
-/// What a note begins with.
+/// The label of a note.
 const NOTE: &str = "note";
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Addresses of the listeners that other programs put on the machine, and those that no listener has any more: logged, and left as
-//! they are.
+//! Listen addresses that other programs manage, and addresses of localdns that no listener has any
+//! more: reported, and not changed.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,8 @@ use node::Listener;
 
 use super::NodeSettings;
 
-/// What is to be known of the addresses that are on others' links; nothing of a network's address, as an interface has it.
+/// Notes about listen addresses on other programs' links; none about an address with a network's
+/// prefix, as of an interface.
 pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAddr, String)> {
     let interfaces = node::interfaces().unwrap_or_default();
     let is_ours = |link: &node::Interface| link.loopback || link.name == settings.link.as_str();
@@ -18,7 +19,8 @@ pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAd
         };
         let mut links = interfaces.iter().filter(|link| link.addresses.iter().any(has));
         let first = links.next()?;
-        // One that is on our link, too, is kept there; but IPVS takes queries wherever else it is.
+        // An address on our link, too, is maintained there; but IPVS takes its queries wherever it
+        // is.
         let link =
             [first].into_iter().chain(links).find(|link| link.name == IPVS || is_ours(link)).unwrap_or(first);
         let ip = listener.address;
@@ -36,8 +38,8 @@ pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAd
     listeners.iter().filter_map(owner).collect()
 }
 
-/// What is to be known of addresses that we put on the machine and that no block binds any more: one that `bind` named before is in
-/// the resolv.conf of pods that started then.
+/// Notes about addresses that localdns added and no block binds any more: one that `bind` named
+/// before is in the resolv.conf of pods that started then.
 pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, String)> {
     let is_bound = |ip: IpAddr| {
         let mut own = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip());
@@ -54,5 +56,5 @@ pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, String)>
     told.collect()
 }
 
-/// The link that has all services' addresses where kube-proxy is in IPVS mode.
+/// The link with all service addresses if kube-proxy is in IPVS mode.
 pub(super) const IPVS: &str = "kube-ipvs0";

@@ -1,4 +1,4 @@
-//! Rule sets in the tables of iptables: they come once every address has answered, and nobody goes elsewhere when we die.
+//! Rule sets in the tables of iptables: added once every address has answered; without failover.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use super::{NodeSettings, RuleSet, peers};
 
-/// What a server keeps there.
+/// The iptables rules of a running server.
 pub(super) struct KeptRules {
     set: Iptables,
     logger: Logger,
-    /// The addresses whose rules were put there; what others left is gone since then.
+    /// The addresses with rules, as last written; leftovers of others are removed by then.
     put: Option<Vec<IpAddr>>,
     looked: Option<Instant>,
     every: Duration,
-    /// Brings our probes here until there are rules: kube-proxy would send those to a service's address elsewhere. No address
-    /// has a lease in it.
+    /// Lets probes reach this server until there are rules, since kube-proxy would redirect those
+    /// to a service address. No address has a lease in it.
     probes: Option<Leases>,
 }
 
@@ -34,17 +34,17 @@ impl KeptRules {
         Self { set, logger: logger.clone(), put: None, looked: None, every, probes: probes.ok() }
     }
 
-    /// Whether our probes come here although there are no rules yet.
+    /// Whether probes reach this server although there are no rules yet.
     pub(super) fn brings_probes(&self) -> bool {
         self.probes.is_some()
     }
 
-    /// Lets probes through to these addresses as long as there are no rules.
+    /// Lets probes to these addresses through as long as there are no rules.
     pub(super) fn admit_probes(&mut self, addresses: &[IpAddr]) -> Result<(), NftError> {
         self.probes.as_mut().map_or(Ok(()), |probes| probes.admit_probes(addresses))
     }
 
-    /// Sees to it that the rules are those of now; says whether some of them had been taken away.
+    /// Brings the rules to the desired state; returns whether some had been removed by others.
     pub(super) async fn keep(&mut self, listeners: &[Listener]) -> io::Result<bool> {
         let now = addresses(listeners);
         let same = self.put.as_ref() == Some(&now);
@@ -53,7 +53,8 @@ impl KeptRules {
         }
         self.looked = Some(Instant::now());
         let (set, wanted) = (self.set, now.clone());
-        // Those of now come first: in between nobody's queries go elsewhere.
+        // New rules are added before old ones are removed, so that no query is redirected in
+        // between.
         let (added, gone) = aside(move || {
             let added = set.put(&wanted)?;
             Ok((added, if same { Ok(0) } else { set.remove_others(&wanted) }))
@@ -62,20 +63,20 @@ impl KeptRules {
         tell_gone(&self.logger, gone);
         self.put = Some(now);
         if let Some(probes) = self.probes.take() {
-            // The table goes when this process does, and affects the probes' packets alone.
+            // The table ends with this process, and affects only packets of probes.
             let _ = probes.give_up();
         }
         Ok(same && added > 0)
     }
 
-    /// Takes them away, with all that have comments of ours.
+    /// Removes them, with all rules that have localdns's comments.
     pub(super) async fn remove(self) -> io::Result<()> {
         aside(|| node::remove_iptables_rules().map(drop)).await
     }
 }
 
-/// Clears what rule sets of iptables left, and begins to keep ours where it is one of iptables, which clears the others once its
-/// own are there.
+/// Removes leftovers of iptables rule sets, and returns the new set if it is one of iptables, which
+/// removes the others once its own exist.
 pub(super) fn begin(settings: &NodeSettings, logger: &Logger) -> Option<KeptRules> {
     match settings.rules {
         RuleSet::Nft | RuleSet::None if settings.clears_rules => remove_left(logger),
@@ -87,7 +88,8 @@ pub(super) fn begin(settings: &NodeSettings, logger: &Logger) -> Option<KeptRule
     }
 }
 
-/// Takes a killed script's or server's rules away: they keep queries from conntrack, and so from the way out.
+/// Removes the rules of a killed script or server: they keep queries from conntrack, and so from
+/// the fallback.
 fn remove_left(logger: &Logger) {
     let logger = logger.clone();
     spawn_blocking(move || tell_gone(&logger, node::remove_iptables_rules()));
@@ -104,8 +106,9 @@ fn tell_gone(logger: &Logger, rules: io::Result<usize>) {
     }
 }
 
-/// Takes the tables away that a server with other rules left, which would send queries elsewhere, once nobody has a lease but this
-/// process in so many tables of its own: a predecessor that hands over has leases until this one serves. Whether none is left.
+/// Removes tables left by a server with leases, which would redirect queries, once no process but
+/// this one, with `own` tables, has leases: a predecessor has leases until this one serves. Returns
+/// whether none is left.
 pub(super) fn remove_tables_left(own: usize) -> Result<bool, NftError> {
     let tables = || {
         let mut rules = Rules::open()?;
@@ -116,17 +119,17 @@ pub(super) fn remove_tables_left(own: usize) -> Result<bool, NftError> {
         Ok(is_last)
     };
     match tables() {
-        // Without nftables there are none.
+        // Without nftables there are no tables.
         Err(NftError::NotSupported { .. }) => Ok(true),
         tried => tried,
     }
 }
 
-/// Puts the rules there where a server of ours answers every address; without that, who asks gets no answer at all.
+/// Adds the rules if a localdns answers every address; otherwise clients would get no answer.
 pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
     let addresses = addresses(listeners);
     if let Err(why) = peers::answer(&addresses) {
-        // A killed script or server leaves its own.
+        // A killed script or server leaves its rules.
         return Ok(match set.standing(&addresses) {
             Ok((0, _)) => format!("no rules added: {why}\n"),
             Ok((there, all)) => format!(
@@ -141,12 +144,12 @@ pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
     Ok(format!("{put} rules added, the others exist already\n"))
 }
 
-/// Whether the rules are there.
+/// Whether the rules exist.
 pub(super) fn are_there(set: Iptables, listeners: &[Listener]) -> io::Result<bool> {
     set.are_there(&addresses(listeners))
 }
 
-/// Whether rules are looked at in this round: in the one that is nearest, for none is at the very moment.
+/// Whether the rules are checked in this round: the nearest one to the due time.
 fn is_due(since: Duration, every: Duration) -> bool {
     since + HALF_A_ROUND >= every
 }
@@ -155,12 +158,12 @@ fn addresses(listeners: &[Listener]) -> Vec<IpAddr> {
     listeners.iter().map(|listener| listener.address).collect()
 }
 
-/// Programs are waited for, and nothing else is kept waiting meanwhile.
+/// Runs blocking programs on a thread of the pool.
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())))
 }
 
-/// Of the time between rounds where there are no leases.
+/// Half the interval of rounds without leases.
 const HALF_A_ROUND: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

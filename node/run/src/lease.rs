@@ -1,5 +1,5 @@
-//! Renews the leases of our addresses as long as they are answered, and keeps the rules in place, on a thread that serves
-//! nobody.
+//! Renews the leases of addresses that answer probes, and maintains the rules, on a thread of its
+//! own.
 
 mod commands;
 mod handover_hold;
@@ -31,61 +31,64 @@ use listen::Running;
 use node::upstream_discovery::{self, Discovery, ListChange, ListOrigin};
 use node_cache::TemplateRenderer;
 
-/// What keeps the leases; it ends with its value.
+/// Handle of the lease thread.
 pub struct LeaseManager {
     tell: mpsc::UnboundedSender<LeaseCommand>,
     thread: JoinHandle<()>,
     state: Arc<LeaseState>,
     at_stop: AtStop,
-    /// Commands find this server as long as there is something that it keeps.
+    /// Keeps the control socket open as long as the thread runs.
     _hearing: Option<ListenGuard>,
 }
 
-/// Whether what is to be there besides the server is in place; and the addresses, with the port of DNS, whose queries others take
-/// by then.
+/// Set once rules and leases are in place, with the addresses whose queries other programs' rules
+/// redirect at port 53.
 pub type Readiness = Option<Vec<IpAddr>>;
 
-/// What the server knows of its configuration and of reloads, for `node status`.
+/// The server's configuration and reloads, as `node status` shows them.
 #[derive(Debug, Clone)]
 pub struct ReloadStatus {
-    /// Whether the configuration that serves forwards to the servers of the node's network.
+    /// Whether the serving configuration forwards to the name servers of the node's network.
     pub needs_list: bool,
-    /// The last reload, where it failed, without words of the configuration.
+    /// The last reload, if it failed, without text of the configuration.
     pub failure: Option<Value>,
 }
 
-/// Reads it.
+/// Returns the current [`ReloadStatus`].
 type ReloadStatusFn = Box<dyn Fn() -> ReloadStatus + Send>;
 
-/// What an end leaves to be done.
+/// What a stop removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
-    /// The next process is on its way: rules and the machine's own lookups stay, and nobody is waited for.
+    /// The next process follows: rules and the host-resolver setting stay, and late queries are not
+    /// waited for.
     Restart,
-    /// Who still asks is to be answered.
+    /// Addresses and rules stay, and late queries are answered.
     Failover,
-    /// And then the link goes, too.
+    /// As `Failover`, and then rules and the link are removed.
     Clean,
 }
 
-/// What the thread is told.
+/// A command to the lease thread.
 enum LeaseCommand {
     Stop(StopMode),
-    /// By a command beside us, one of a few at once.
+    /// From a client of the control socket, of which a bounded number are queued.
     ControlCommand(ControlCommand, CommandSlot),
-    /// Another process is about to answer; the sender hears that queries are kept until it does, so long at most.
+    /// Another process takes over: keep queries queued until it answers, at most this long; the
+    /// sender is notified once they are.
     Hold(std_mpsc::Sender<()>, Option<Duration>),
-    /// It does not: this one goes on.
+    /// The other process does not take over: continue.
     Resume,
-    /// It does.
+    /// The other process has taken over.
     Leave,
 }
 
 impl LeaseManager {
-    /// Starts the thread; `ready` is told when every address has answered and the rules are in place.
+    /// Starts the thread; `ready` is set once every address has answered and the rules are in
+    /// place.
     ///
     /// # Errors
-    /// What the kernel says to a thread.
+    /// If the kernel refuses a thread.
     pub fn start(
         running: &Arc<Running>,
         settings: NodeSettings,
@@ -134,12 +137,12 @@ impl LeaseManager {
         Ok(Self { tell, thread, state, at_stop, _hearing: hearing.ok() })
     }
 
-    /// What is known of the leases.
+    /// The state of the leases.
     pub fn state(&self) -> &Arc<LeaseState> {
         &self.state
     }
 
-    /// What an end is, as systemd and the command line say.
+    /// The stop mode, by systemd's job and `-at-stop`.
     pub fn ended(&self) -> StopMode {
         match (node::Job::now(), self.at_stop) {
             (node::Job::Restart, _) => StopMode::Restart,
@@ -148,15 +151,15 @@ impl LeaseManager {
         }
     }
 
-    /// Gives the leases back and, unless the next process is on its way, the machine's own lookups; takes the rules away where
-    /// a stop is to leave nothing. From now on no query comes to us that is not on its way already.
+    /// Releases the leases and, unless the next process follows, restores the host's resolver;
+    /// removes the rules if a stop must leave nothing. New queries no longer arrive afterwards.
     pub fn stop(self, ended: StopMode) {
         let _ = self.tell.send(LeaseCommand::Stop(ended));
         let _ = self.thread.join();
     }
 
-    /// Keeps queries in the sockets' queues while nobody reads those, so long `at_most`; without that as long as this process
-    /// lives, and a little longer.
+    /// Keeps queries in the sockets' queues while no worker reads them, for `at_most`, or without
+    /// it for the life of this process and [`HELD`](handover_hold) more.
     pub fn hold(&self, at_most: Option<Duration>) {
         let (sender, is_held) = std_mpsc::channel();
         let _ = self.tell.send(LeaseCommand::Hold(sender, at_most));
@@ -164,19 +167,19 @@ impl LeaseManager {
         let _ = is_held.recv_timeout(ROUND);
     }
 
-    /// Goes on as before.
+    /// Continues after [`hold`](Self::hold).
     pub fn resume(&self) {
         let _ = self.tell.send(LeaseCommand::Resume);
     }
 
-    /// Gives the leases back, and leaves the rules to another process.
+    /// Releases the leases, and leaves the rules to another process.
     pub fn leave(self) {
         let _ = self.tell.send(LeaseCommand::Leave);
         let _ = self.thread.join();
     }
 }
 
-/// Addresses with what is to be told of them: who else has them, or that nobody serves them.
+/// Addresses with their problem: another program owns them, or no program serves them.
 type Misplaced = Vec<(IpAddr, String)>;
 
 struct LeaseThread {
@@ -189,30 +192,32 @@ struct LeaseThread {
     state: Arc<LeaseState>,
     rules: Option<Rules>,
     iptables: Option<KeptRules>,
-    /// Whether tables of a server with leases may be there, which these rules do not go with.
+    /// Whether tables of a server with leases may exist, which conflict with this rule set.
     clears_tables: bool,
     leases: Option<Leases>,
-    /// The rules as they were put there.
+    /// The listeners in the rules, as last written.
     put: Option<Vec<Listener>>,
     put_clients: Option<Clients>,
-    /// Whose queries come here again that were led away until now.
+    /// Addresses whose queries arrive here again after a failover.
     back: BTreeSet<IpAddr>,
-    /// As of this look at addresses: what is led away while one is gone comes here by the same lease.
+    /// Counter of address checks at the last renewal: queries fail over while an address is
+    /// missing, even with a lease.
     looked: u64,
-    /// Whether every plugin has known once what it answers from.
+    /// Whether every plugin has been ready once.
     is_known: bool,
-    /// What is to be told beside these listeners, as of this look: of those that others have, and of those that we left.
+    /// Problems for these listeners, at this address check: addresses on other programs' links, and
+    /// leftover addresses.
     misplaced: Option<(Vec<Listener>, u64, [Misplaced; 2])>,
-    /// The second of these, but for those that another server had then.
+    /// The leftover addresses that no other server listened on at that time.
     unserved: Option<(Instant, Misplaced)>,
     reload_status: ReloadStatusFn,
-    /// What was said last, so that it is not said again.
+    /// The notes of the last round, which are not logged again.
     noted: Vec<String>,
     read: Arc<ReadCorefile>,
     discovery: Discovery,
-    /// For which configuration and list the files for others were written.
+    /// The configuration and server list for which the files of [`aks_files`] were written.
     written: Option<(Weak<Configuration>, u64)>,
-    /// Which of them could not be.
+    /// Errors of writing them.
     failed_to_write: Arc<Mutex<Vec<String>>>,
 }
 
@@ -241,7 +246,8 @@ impl LeaseThread {
         let (listeners, mut notes) = listeners(&configuration, &self.settings);
         notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         notes.extend(self.state.template_wrong());
-        // The leases come first: without their table the rules may lead the probes below to another machine.
+        // Leases first: without their table the rules may redirect the probes below to another
+        // host.
         if let Err(error) = self.open_leases(&listeners) {
             notes.push(format!(
                 "there are neither leases nor rules: clients get no answer once this server dies: {error}"
@@ -258,16 +264,16 @@ impl LeaseThread {
         let is_left = |listener: &Listener| left.iter().any(|(ip, _)| *ip == listener.address);
         let good = listeners.iter().filter(|one| answered(one) && !is_left(one));
         let good: Vec<_> = good.map(|one| one.address).collect();
-        // The leases are renewed before the rules are put: putting them removes what an earlier process planned for its
-        // restart.
+        // Leases are renewed before rules are written, since writing removes the handover set of
+        // the previous process.
         if let Err(error) = self.renew(running, &good, &listeners) {
             notes.push(format!("cannot renew leases: {error}"));
-            // What was given up is made again at once; where that fails, the next round says why.
+            // Reopens a dropped table at once; if that fails, the next round reports the error.
             let _ = self.open_leases(&listeners);
         }
         let failover = self.failover.now().await;
         notes.extend(failover.notes());
-        // Rules are put only once all addresses answer: before, clients keep the way they have.
+        // Rules are written only once all addresses answer: until then, existing rules stay.
         let had_rules = self.put.is_some();
         if (self.led_away(&listeners, &silent, false).len() == silent.len() || self.put.is_some())
             && let Err(error) = self.keep(&listeners, &failover.clients).await
@@ -275,7 +281,7 @@ impl LeaseThread {
             self.state.count_rules(&error);
             notes.push(format!("cannot add the rules: {error}"));
         }
-        // Where the rules have just come, the next round sees whether they bring those here.
+        // If the rules were written in this round, the next round checks whether queries arrive.
         let led_away = self.led_away(&listeners, &silent, !had_rules && self.put.is_some());
         let all_answer = led_away.len() == silent.len();
         let misplaced = self.misplaced(&configuration, &listeners).await;
@@ -292,7 +298,7 @@ impl LeaseThread {
             notes.push(format!("host lookups are not sent to this server: {why}"));
         }
         notes.extend(self.host.wrong().cloned());
-        // What the kernel or networkd refuses is logged, but does not hold up READY.
+        // Errors of the kernel and of networkd are logged, but do not delay READY.
         if all_answer && (ended || self.put.is_none()) {
             self.ready.send_replace(Some(led_away));
         }
@@ -308,7 +314,8 @@ impl LeaseThread {
         self.noted = notes;
     }
 
-    /// Sees to it that upstreams are those of the node's network as it is now, and that others can read who they are.
+    /// Updates the upstreams to the current name servers of the node's network, and the files for
+    /// other programs.
     fn follow(&mut self, running: &Running, configuration: &Arc<Configuration>) {
         let own = |ip| {
             configuration.endpoints.keys().any(|own| own.address.ip() == ip)
@@ -344,7 +351,7 @@ impl LeaseThread {
             ListChange::Nothing => {}
         }
         let changes = self.discovery.upstreams().changes();
-        // A place that is looked at weakly is nobody else's meanwhile.
+        // A weak pointer keeps the allocation, so the address cannot be reused meanwhile.
         let is_written = |(of, at): &(Weak<Configuration>, u64)| {
             std::ptr::eq(of.as_ptr(), Arc::as_ptr(configuration)) && *at == changes
         };
@@ -374,17 +381,18 @@ impl LeaseThread {
         let (held, begin): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_held);
         drop(states);
         if !begin.is_empty() {
-            // Theirs do not wait for it.
+            // Leases in force do not wait for the cleanup below.
             let _ = leases.renew(&held, self.settings.lease);
-            // Where that cannot be had, a client with the port of an old connection waits for its own time-out.
+            // Without this list, a client that reuses the port of an old connection waits for its
+            // own timeout.
             let led_away = Rules::open().and_then(|mut rules| rules.led_away(begin)).unwrap_or_default();
             let _ = node::forget_ended(&led_away, DNS_PORT);
         }
         let ended = leases.end_others(&served);
         let renewed = match ended.and_then(|()| leases.renew(addresses, self.settings.lease)) {
             Ok(renewed) => renewed,
-            // What is no longer as we made it is given up, and the next round makes another; so is a table without an owner, which
-            // others may have changed.
+            // A table that another process changed is dropped, and opened again in the next round;
+            // so is one without an owner, which other processes can change.
             Err(error) => {
                 let is_ours = |leases: &Leases| {
                     leases.seen().by_owner && !matches!(error, node::NftError::Changed { .. })
@@ -393,7 +401,8 @@ impl LeaseThread {
                 return Err(error);
             }
         };
-        // The kernel counts from when it was asked, at the latest from now: an end is counted where it is certain.
+        // The kernel starts the timeout between the request and now: taking now counts an end only
+        // once it is certain.
         let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
         let looks = self.state.looks();
         let one_was_gone = std::mem::replace(&mut self.looked, looks) != looks;
@@ -403,7 +412,8 @@ impl LeaseThread {
             if one_was_gone || state.ends.is_none_or(|ends| ends <= renewed) {
                 self.back.insert(*address);
             }
-            // The lease timed out before it was renewed, as where the whole process hung: it is counted as lost now.
+            // The lease timed out before this renewal, for example because the whole process hung:
+            // count it as lost.
             if state.ends.is_some_and(|ends| ends <= renewed) {
                 tell_lost(running, *address, state, LATE);
             }
@@ -412,7 +422,7 @@ impl LeaseThread {
         Ok(())
     }
 
-    /// Tells of leases that ended, and of those that are held again.
+    /// Logs leases that ended, and those that are held again.
     fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, ProbeFailure)]) {
         let now = Instant::now();
         let mut states = self.state.addresses();
@@ -421,7 +431,7 @@ impl LeaseThread {
             let ip = listener.address;
             let state = states.entry(ip).or_default();
             match state.ends {
-                // One that nobody had been told of yet, too.
+                // Also before the loss was logged.
                 Some(ends) if ends <= now => {
                     let why = silent.iter().find(|(address, _)| *address == ip);
                     tell_lost(running, ip, state, why.map_or(LATE, |(_, silent)| &silent.why));
@@ -439,7 +449,8 @@ impl LeaseThread {
     }
 
     async fn stop(&mut self, ended: StopMode) {
-        // The rules go before the leases: without a lease they would lead away clients that are still answered here.
+        // Rules are removed before leases: without a lease they would redirect clients that are
+        // still answered here.
         if let (StopMode::Clean, Some(rules)) = (ended, &mut self.rules) {
             let _ = rules.remove();
         }
@@ -451,7 +462,7 @@ impl LeaseThread {
             running.logger.warning(None, &format!("node: iptables rules remain: {error}; {mend}"));
         }
         if let Some(leases) = self.leases.take() {
-            // Where the kernel refuses, the leases time out.
+            // If the kernel refuses, the leases time out.
             let _ = leases.give_up();
         }
         if ended == StopMode::Restart {
@@ -470,33 +481,33 @@ impl LeaseThread {
     }
 }
 
-/// Counts a lease that ended while we lived.
+/// Counts and logs a lease that ended while the server was running.
 fn tell_lost(running: &Running, ip: IpAddr, state: &mut AddressLease, why: &str) {
     state.lost += 1;
     (state.held, state.ends) = (false, None);
     running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));
 }
 
-/// How long the pause after a round is that took so long. Rounds begin a third of the lease apart, and the one after a failed one
-/// at once, so that one may fail.
+/// Pause after a round of this duration. Rounds begin a third of the lease apart, and the round
+/// after a failed one begins at once, so that one round may fail.
 fn rest(lease: Option<Duration>, took: Duration) -> Duration {
     lease.map_or(WITHOUT_LEASE, |lease| lease / 3).saturating_sub(took)
 }
 
-/// How long the probes of a round may take.
+/// Time limit of a round's probes.
 fn patience(lease: Option<Duration>) -> Duration {
     lease.map_or(PATIENCE, |lease| lease / 2)
 }
 
-/// Why a lease ended whose address answers.
+/// Reason for the end of a lease whose address answers.
 const LATE: &str = "a round took too long";
-/// A lease that ends with its table.
+/// A lease without timeout, which ends with its table.
 const OPEN_ENDED: Duration = Duration::from_secs(u32::MAX as u64);
-/// How far apart rounds begin where there are no leases.
+/// Interval of rounds without leases.
 const WITHOUT_LEASE: Duration = Duration::from_secs(1);
-/// How long a round may take there.
+/// Time limit of a round's probes without leases.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a round may take with its changes to the rules.
+/// Time limit of a round, changes of rules included.
 const ROUND: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
@@ -506,7 +517,8 @@ mod tests {
     #[test]
     fn one_round_may_fail() {
         let lease = Some(NodeSettings::LEASE);
-        // It was renewed at the end of one; the next fails as late as it can, and the third may take a twelfth of the lease.
+        // Renewed at the end of one round; the next fails as late as possible, and the third may
+        // take a twelfth of the lease.
         let failed = rest(lease, Duration::ZERO) + patience(lease);
         let third = rest(lease, patience(lease)) + NodeSettings::LEASE / 12;
         assert!(failed + third < NodeSettings::LEASE, "{failed:?} and {third:?}");

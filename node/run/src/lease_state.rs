@@ -1,4 +1,4 @@
-//! What is known of the leases: for /metrics, `node status`, and whoever would put addresses back.
+//! State of the leases, for /metrics, `node status` and the restoring of addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,35 +12,35 @@ use tokio::time::Instant;
 use super::RuleSet;
 use node_cache::{SetupErrorKind, TemplateRenderer};
 
-/// What is known of the leases.
+/// State of the leases.
 #[derive(Debug)]
 pub struct LeaseState {
     addresses: Mutex<BTreeMap<IpAddr, AddressLease>>,
     rules: RuleSet,
-    /// Times that the rules were gone, and put back.
+    /// How often missing rules were restored.
     pub(super) put_back: AtomicU64,
-    /// Who counts what goes wrong, for node-cache.
+    /// Counts errors for node-cache's metrics.
     filler: Option<Arc<TemplateRenderer>>,
-    /// Whether our lease table stays when we die, as on kernels that know no owner of one.
+    /// Whether the lease table outlives the process, as on kernels without table owners.
     pub(super) outlives_us: AtomicBool,
-    /// How often addresses of ours were looked for, since one may have been taken away.
+    /// Counter of address checks, after which an address may be on another link.
     looks: AtomicU64,
-    /// Whether `node down` has taken all away, and nothing is put back.
+    /// Whether `node down` has released everything, and nothing is restored.
     pub(super) let_go: AtomicBool,
-    /// Whether another process is about to take this one's place.
+    /// Whether a handover is in progress.
     hands_over: AtomicBool,
 }
 
-/// One address.
+/// The lease of one address.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AddressLease {
-    /// Whether queries come to us, as it was told.
+    /// Whether the lease is held, as last logged.
     pub(super) held: bool,
-    /// How often it ended while we lived.
+    /// How often it ended while the server was running.
     pub(super) lost: u64,
-    /// When it ends at the latest, if nobody renews it; nothing once that was counted.
+    /// The latest time at which it ends without renewal; `None` once a loss is counted.
     pub(super) ends: Option<Instant>,
-    /// When it was probed last, and why it did not answer then.
+    /// When it was last probed, and why it did not answer then.
     pub(super) probed: Option<Instant>,
     pub(super) silent: Option<String>,
 }
@@ -59,7 +59,7 @@ impl LeaseState {
         }
     }
 
-    /// Says whether another process is about to take this one's place.
+    /// Sets whether a handover is in progress.
     pub fn hands_over(&self, is: bool) {
         self.hands_over.store(is, Relaxed);
     }
@@ -72,22 +72,22 @@ impl LeaseState {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether links, addresses and rules are no longer ours to put back.
+    /// Whether links, addresses and rules must not be restored.
     pub fn is_let_go(&self) -> bool {
         self.let_go.load(Relaxed)
     }
 
-    /// Whether our death is seen by a socket that is gone: none may be open elsewhere then.
+    /// Whether a death is detected by the closed socket, which must then not be open elsewhere.
     pub fn is_seen_by_sockets(&self) -> bool {
         self.outlives_us.load(Relaxed)
     }
 
-    /// What is wrong with node-cache's ConfigMap, and with the Corefile that it writes.
+    /// Problems of node-cache's ConfigMap and of the Corefile that it writes.
     pub(super) fn template_wrong(&self) -> impl Iterator<Item = String> {
         self.filler.iter().flat_map(|filler| filler.wrong())
     }
 
-    /// One of our addresses may be on another link by now.
+    /// Counts a check of addresses: one may be on another link now.
     pub fn addresses_looked_at(&self) {
         self.looks.fetch_add(1, Relaxed);
     }
@@ -96,26 +96,26 @@ impl LeaseState {
         self.looks.load(Relaxed)
     }
 
-    /// Counts an address that was taken away and cannot be put back.
+    /// Counts an address that was removed and cannot be restored.
     pub fn count_interface(&self) {
         if let Some(filler) = &self.filler {
             filler.errors.count(SetupErrorKind::InterfaceAdd);
         }
     }
 
-    /// Counts what kept rules from their place.
+    /// Counts an error of writing rules.
     pub(super) fn count_rules(&self, error: &str) {
         if let Some(filler) = &self.filler {
             filler.errors.count_rules(error);
         }
     }
 
-    /// Whether production's exporter tells of this server: node-cache has another.
+    /// Whether AKS's exporter has metrics of this server: node-cache has another.
     pub fn is_exported(&self) -> bool {
         self.filler.is_none()
     }
 
-    /// For /status; `servers` are those that the node was given by its network.
+    /// For /status; `servers` are the name servers of the node's network.
     pub fn status(&self, servers: &[String]) -> Value {
         let now = Instant::now();
         let addresses: Vec<_> = self.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
@@ -129,9 +129,9 @@ impl LeaseState {
         })
     }
 
-    /// What /metrics tells of them.
+    /// The metrics.
     pub fn collect(&self, into: &mut Families) {
-        // Without leases by configuration there is no sample: a value of 0 would look like a lost lease.
+        // Without leases by configuration there is no sample: 0 would look like a lost lease.
         for (ip, lease) in self.addresses().iter().filter(|_| self.rules.has_leases()) {
             let ip = ip.to_string();
             let labels = [("address", ip.as_str())];

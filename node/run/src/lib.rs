@@ -1,11 +1,12 @@
-//! `localdns node`: the server with what keeps a node's DNS alive when it dies. Rules send the queries that nobody takes
-//! to an upstream; while we answer, a lease keeps them here.
+//! `localdns node`: a DNS server that fails over to an upstream when it dies. nftables rules
+//! redirect queries that no local socket takes to a fallback; while the server answers its own
+//! probes, a lease keeps queries local.
 //!
 //! ```text
-//! run     serve, and renew the lease of each address that answers our probes
-//! up      links and rules alone        down   take both away        status   what there is of it
+//! run     serve, and renew the lease of each address that answers probes
+//! up      add links and rules only     down   remove both     status   show both, and problems
 //! ```
-//! The rules are crate `node`'s; here is who writes them when, and with which addresses.
+//! Crate `node` has the rules; this crate decides when to write them, and for which addresses.
 
 mod aks_files;
 mod annotate;
@@ -48,57 +49,60 @@ use plugin::{SetupError, Spec};
 use plugins::bind::BindSpec;
 use self_probe::DNS_PORT;
 
-/// How a node's DNS is kept alive: the flags of `localdns node`.
+/// The flags of `localdns node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSettings {
     /// `-rules`.
     pub rules: RuleSet,
-    /// `-lease`: how long a hang may last before queries go elsewhere; `None` for as long as the process lives.
+    /// `-lease`: how long a hang may last before queries fail over; `None`: only the end of the
+    /// process fails over.
     pub lease: Option<Duration>,
-    /// `-probe-mark`: the SO_MARK of our own probes.
+    /// `-probe-mark`: the SO_MARK of the server's own probes.
     pub mark: u32,
-    /// `-masquerade`: whether pods' addresses are hidden from upstreams that nobody translates.
+    /// `-masquerade`: whether pods' addresses are masqueraded towards upstreams that are not
+    /// translated.
     pub masquerade: bool,
-    /// `-failover-clients`: the clients that the way out answers while no server does.
+    /// `-failover-clients`: the clients that fail over while no server runs.
     pub failover_clients: FailoverClients,
-    /// `-failover-acl closed`: whether an address with `acl` has no way out, and refuses every client while no server answers.
+    /// `-failover-acl closed`: whether an address with `acl` has no fallback, and refuses every
+    /// client while no server runs.
     pub acl_fails_closed: bool,
-    /// Whether rules of iptables that an ended server or the script left are ours to take away.
+    /// Whether iptables rules that an ended server or AKS's script left are removed.
     pub clears_rules: bool,
-    /// Who answers for every link-local address of its family while nobody does here, whatever its listener forwards to.
+    /// The fallback of every link-local address of its family, whatever its listener forwards to.
     pub fallback: Option<IpAddr>,
-    /// Whether addresses that are missing are added.
+    /// Whether missing addresses are added.
     pub adds_addresses: bool,
-    /// How often rules of iptables are looked at.
+    /// The interval at which iptables rules are checked.
     pub looks_every: Duration,
-    /// `-link`: where they are added.
+    /// `-link`: the interface that addresses are added to.
     pub link: LinkName,
     /// `-at-stop`.
     pub at_stop: AtStop,
     /// `-upstreams`: the resolv.conf of the servers that 168.63.129.16 stands for.
     pub upstreams: PathBuf,
-    /// `-host-resolver`: who is told that the machine itself asks us.
+    /// `-host-resolver`: what sends the host's own lookups to this server.
     pub host_resolver: HostResolver,
     /// `-environment`: AKS's file, which holds the Corefile.
     pub environment: Option<PathBuf>,
 }
 
-/// Who changes the firewall.
+/// The kind of firewall rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleSet {
-    /// We do, in tables of our own.
+    /// nftables, in tables of localdns.
     Nft,
-    /// We do, in the tables of iptables.
+    /// Rules in the tables of iptables.
     Iptables(Iptables),
-    /// Nobody.
+    /// No rules.
     None,
 }
 
 impl RuleSet {
-    /// What `-rules` may be.
+    /// The values of `-rules`.
     pub const NAMES: [&str; 4] = ["nft", "iptables", "node-cache", "none"];
 
-    /// As the command line names it.
+    /// The value of `-rules`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nft => "nft",
@@ -108,7 +112,7 @@ impl RuleSet {
         }
     }
 
-    /// The set of this name, with the port of `health`.
+    /// The rule set of this name; `health_port` is the port of `health`.
     pub fn named(name: &str, health_port: u16) -> Option<Self> {
         let sets = [
             Self::Nft,
@@ -119,7 +123,7 @@ impl RuleSet {
         sets.into_iter().find(|set| set.name() == name)
     }
 
-    /// The port of `health` that its rules are about, too.
+    /// The port of `health`, if the rules cover it.
     pub fn health_port(self) -> Option<u16> {
         match self {
             Self::Iptables(Iptables::NodeCache(port)) => Some(port),
@@ -127,7 +131,7 @@ impl RuleSet {
         }
     }
 
-    /// Whether queries go elsewhere when we die.
+    /// Whether queries fail over when the server dies.
     pub fn has_leases(self) -> bool {
         self == Self::Nft
     }
@@ -136,13 +140,14 @@ impl RuleSet {
 /// What a stop leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtStop {
-    /// Addresses and rules: whoever has our address in its resolv.conf is answered by the upstream.
+    /// Addresses and rules: clients with the address in their resolv.conf are answered by the
+    /// fallback.
     Failover,
     /// Nothing.
     Clean,
 }
 
-/// Our addresses, each with its way out; and what is wrong with those that have none.
+/// The listen addresses with their fallbacks, and the problems of those without one.
 fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Listener>, Vec<String>) {
     let (mut listeners, mut notes) = (Vec::new(), Vec::new());
     for (endpoint, plan) in &configuration.endpoints {
@@ -150,7 +155,7 @@ fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Lis
         if endpoint.transport != Transport::Dns || port != DNS_PORT {
             continue;
         }
-        // A link-local address comes of an interface that `bind` names, see [`check`].
+        // A link-local address comes from an interface that `bind` names, see [`check`].
         if is_of_one_link(ip) {
             continue;
         }
@@ -177,7 +182,8 @@ fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Lis
                 ),
             });
         }
-        // A ClusterIP is kube-proxy's: it sends queries that this server does not take to the cluster's DNS.
+        // kube-proxy owns a ClusterIP, and sends queries that this server does not take to the
+        // cluster's DNS.
         let fallback = fallback.filter(|_| is_link_local(ip) && !fails_closed);
         let masquerade = settings.masquerade;
         let fallback = fallback.map(|target| Fallback { target, masquerade });
@@ -186,15 +192,16 @@ fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Lis
     (listeners, notes)
 }
 
-/// How the note of an address begins, behind it, that no `forward .` gives a way out.
+/// The start, behind the address, of a note about a missing fallback.
 const NO_FALLBACK: &str = " has no fallback";
-/// What is wrong where there are no [`listeners`].
+/// The problem if there are no [`listeners`].
 const NO_ADDRESS: &str = "no server block listens on port 53 of an address that can have rules; have `bind` name the addresses that clients query";
 
-/// Refuses addresses that no pod can ask. Those that an interface has besides are served, without rules.
+/// Refuses addresses that no pod can reach. Addresses of fe80::/10 from an interface's name are
+/// served, without rules.
 ///
 /// # Errors
-/// At the first of `bind` that is of fe80::/10.
+/// At the first fe80::/10 address of a `bind`.
 pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
     let binds = spec.blocks.iter().filter_map(|block| block.get::<BindSpec>());
     let is_refused = |text: &str| node::address(text, 0).is_some_and(|address| is_of_one_link(address.ip()));
@@ -208,19 +215,20 @@ pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
     }
 }
 
-/// What a listener's `forward .` is, if it has one.
+/// The stanza of a listener's `forward .`, if it has one.
 fn forwards_root(plan: &EndpointPlan) -> Option<&Arc<forwarder::Stanza>> {
     let chain = &plan.served.route.zone(&Name::ROOT)?.block.pipeline.forwarding()?.chain;
     chain.stanzas().iter().find(|stanza| stanza.matches(&Name::ROOT))
 }
 
-/// Every `forward` of a listener, whatever its zone.
+/// Every `forward` of a listener, for any zone.
 fn stanzas(plan: &EndpointPlan) -> impl Iterator<Item = &Arc<forwarder::Stanza>> {
     let forwarding = plan.served.route.zones().filter_map(|zone| zone.block.pipeline.forwarding());
     forwarding.flat_map(|forwarding| forwarding.chain.stanzas())
 }
 
-/// The upstreams of an endpoint's `forward .` that can be its way out: those that are up first, each in their order.
+/// The upstreams of an endpoint's `forward .` that can be its fallback: those that are up first,
+/// each group in order.
 fn usable(configuration: &Configuration, plan: &EndpointPlan, ip: IpAddr) -> Vec<IpAddr> {
     forwards_root(plan).map(|stanza| usable_of(configuration, stanza, ip)).unwrap_or_default()
 }
@@ -245,8 +253,9 @@ fn usable_of(configuration: &Configuration, stanza: &forwarder::Stanza, ip: IpAd
     up.into_iter().chain(down).map(|upstream| upstream.address().ip()).collect()
 }
 
-/// Leaves each address the way out that rules lead to which stand already, where any `forward` of its listener names it: who put
-/// them there knew which upstreams were up or, as node-cache by -upstreamsvc, that the cluster's DNS answers for every zone.
+/// Keeps the fallback of existing rules for each address, if a `forward` of its listener names it:
+/// the writer of the rules knew which upstreams were up or, as node-cache by -upstreamsvc, that the
+/// cluster's DNS answers for every zone.
 fn as_led(
     (listeners, notes): (&mut [Listener], &mut Vec<String>),
     led: &[(IpAddr, Option<IpAddr>)],
@@ -272,13 +281,15 @@ fn as_led(
     }
 }
 
-/// Whether no rule can send a query there: a new destination has no link of its own.
+/// Whether no rule can redirect a query to this address, since a new destination has no link of its
+/// own.
 pub fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// Whether the cluster's DNS answers at this address of ours while we do not: kube-proxy sends a service's there, and node-cache's
-/// way out of link-local ones leads there. What a Corefile forwards to may deny what the cluster has.
+/// Whether the cluster's DNS answers at this address while no localdns does: kube-proxy redirects a
+/// service address to it, and node-cache's fallback of link-local addresses is the cluster's DNS.
+/// The upstreams of a Corefile may deny names of the cluster.
 fn is_clusters_without_us(ip: IpAddr, fallback: Option<IpAddr>) -> bool {
     !is_link_local(ip) || fallback.is_some_and(|target| target.is_ipv4() == ip.is_ipv4())
 }
@@ -286,19 +297,19 @@ fn is_clusters_without_us(ip: IpAddr, fallback: Option<IpAddr>) -> bool {
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
-        // A node's private address for this, as fd10::10; those of fe80::/10 cannot be reached from pods.
+        // Private addresses of a node, such as fd10::10; pods cannot reach those of fe80::/10.
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unique_local(),
     }
 }
 
 impl NodeSettings {
-    /// What `-upstreams` is unless said.
+    /// Default of `-upstreams`.
     pub const UPSTREAMS: &str = "/run/systemd/resolve/resolv.conf";
-    /// What `-health-port` is unless said.
+    /// Default of `-health-port`.
     pub const HEALTH_PORT: u16 = 8080;
-    /// How often rules of iptables are looked at unless said.
+    /// Default interval at which iptables rules are checked.
     pub const LOOKS_EVERY: Duration = Duration::from_secs(2);
-    /// What `-lease` is unless said.
+    /// Default of `-lease`.
     pub const LEASE: Duration = Duration::from_millis(600);
 }
 

@@ -1,4 +1,4 @@
-//! What the servers of this network say of themselves, for commands beside them.
+//! The status of the servers in this network namespace, for commands beside them.
 
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
@@ -8,28 +8,27 @@ use node::{Doubt, Peers, Rules, RunningServer, Unproven, escaped};
 use serde_json::Value;
 use wire::Name;
 
-/// What there is to be known of this network's servers.
+/// The servers' status.
 pub(super) struct PeerStatus {
-    /// What each says, or why it says nothing.
+    /// The status of each, or an error.
     pub(super) said: Vec<Result<Value, String>>,
-    /// Of processes that listen as servers do, and have not proven to be any.
+    /// Notes about processes that listen on a control socket, and have not proven to be servers.
     pub(super) notes: Vec<String>,
 }
 
-/// Asks all of them.
+/// Queries all servers.
 pub(super) fn all() -> PeerStatus {
     let Peers { servers, mut unproven, unasked } = Peers::find();
     let mut said = ask(&servers);
     let mut silent = Rules::open().and_then(|mut rules| rules.holders()).unwrap_or_default();
-    // Two containers' processes may have the same number.
+    // Processes of two containers may have the same id.
     for server in &servers {
         if let Some(at) = silent.iter().position(|pid| *pid == server.pid) {
             silent.swap_remove(at);
         }
     }
     for pid in silent {
-        let hangs =
-            unproven.iter().position(|one| one.running.pid == pid && one.doubt == Doubt::Silent);
+        let hangs = unproven.iter().position(|one| one.running.pid == pid && one.doubt == Doubt::Silent);
         let why = match hangs.map(|at| unproven.swap_remove(at)) {
             Some(_) => "does not report its status: it has not answered within 1 s; if it hangs, restart it",
             None => "has leases but accepts no commands; try again, and if it hangs, restart it",
@@ -38,7 +37,8 @@ pub(super) fn all() -> PeerStatus {
     }
     let notes = notes(&unproven, unasked);
     if said.is_empty() {
-        // A server without CAP_NET_ADMIN can prove nothing. What another process says in its place hides no server that can.
+        // A server without CAP_NET_ADMIN can prove nothing. An unproven reply never hides a server
+        // that can.
         let speak = unproven.into_iter().filter(|one| one.doubt != Doubt::Silent);
         let speak: Vec<_> = speak.map(|one| one.running).collect();
         said = ask(&speak).into_iter().filter(Result::is_ok).collect();
@@ -46,7 +46,7 @@ pub(super) fn all() -> PeerStatus {
     PeerStatus { said, notes }
 }
 
-/// What there is to say of those that have proven nothing, each once, and of few of them.
+/// Notes about unproven processes, deduplicated and limited.
 pub(super) fn notes(unproven: &[Unproven], unasked: usize) -> Vec<String> {
     let mut notes: Vec<_> = unproven.iter().map(note).collect();
     notes.sort_unstable();
@@ -75,7 +75,7 @@ fn note(unproven: &Unproven) -> String {
         Doubt::NotShown(Some(said)) => format!("{none} ({said})"),
         Doubt::NotSeen(error) => format!("whether it is a server cannot be checked: {error}"),
     };
-    // What stands behind a semicolon would mend it.
+    // Text after a semicolon would be taken for a remedy.
     format!(
         "process {} listens on a server's control socket, and {}",
         unproven.pid(),
@@ -83,7 +83,7 @@ fn note(unproven: &Unproven) -> String {
     )
 }
 
-/// What servers say of themselves, all asked at once; its objects are ours, and of their version.
+/// The status of servers, queried concurrently; keys are those of their own version.
 pub(super) fn ask(servers: &[RunningServer]) -> Vec<Result<Value, String>> {
     let answers = RunningServer::tell_all(servers, "status", PATIENCE);
     servers.iter().zip(answers).map(|(server, answer)| read(server, answer)).collect()
@@ -95,7 +95,7 @@ fn read(server: &RunningServer, answer: io::Result<String>) -> Result<Value, Str
     };
     let said = answer.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => unheard(&in_words(&error, PATIENCE)),
-        // It hangs up on users that it does not trust.
+        // A server closes the connection to users that it does not trust.
         _ if !rustix::process::geteuid().is_root() => {
             format!(
                 "process {} reports its status only to root and to its own user; run this as one of them",
@@ -107,7 +107,7 @@ fn read(server: &RunningServer, answer: io::Result<String>) -> Result<Value, Str
     serde_json::from_str(&said).map(fit).map_err(|error| unheard(&error))
 }
 
-/// The value with every text in it made fit for a terminal.
+/// The value with all its text escaped for a terminal.
 fn fit(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(escaped(&text)),
@@ -117,7 +117,7 @@ fn fit(value: Value) -> Value {
     }
 }
 
-/// Why a server said nothing; the system has no words for a patience that is over.
+/// The reason for an error; the system has no text for an expired time limit.
 pub(super) fn in_words(error: &io::Error, patience: Duration) -> String {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -127,14 +127,14 @@ pub(super) fn in_words(error: &io::Error, patience: Duration) -> String {
     }
 }
 
-/// The names by which servers ask themselves that say that they answer at this address: nobody else is to learn them.
+/// The probe names of servers that claim to answer at this address; they are secrets of the server.
 pub(super) fn probes(servers: &[Result<Value, String>], ip: IpAddr) -> Vec<Name> {
     let ip = ip.to_string();
     let is_answered = |said: &&Value| {
         let of_ip = said["addresses"].as_array().and_then(|all| all.iter().find(|one| one["address"] == ip));
         of_ip.is_some_and(|one| match said["has_leases"] == false {
             true => is_answer(one),
-            // While it is not held, queries may go elsewhere.
+            // While the lease is not held, queries may fail over.
             false => one["held"] == true,
         })
     };
@@ -142,8 +142,8 @@ pub(super) fn probes(servers: &[Result<Value, String>], ip: IpAddr) -> Vec<Name>
     names.filter_map(|said| Name::from_text(said[PROBE].as_str()?).ok()).collect()
 }
 
-/// Whether a server of ours has answered its own probe at each of these addresses; else why not. What anybody else answers
-/// there, as kube-proxy's endpoints do at a service's address, does not count.
+/// Checks that a localdns has answered its own probe at each of these addresses. Other servers'
+/// answers, such as those of kube-proxy's endpoints at a service address, do not count.
 pub(super) fn answer(addresses: &[IpAddr]) -> Result<(), String> {
     is_answered(&all().said, addresses)
 }
@@ -169,17 +169,17 @@ fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Resul
     Ok(())
 }
 
-/// Whether what is said of an address is that it has answered a probe.
+/// Whether the status of an address is that it has answered a probe.
 fn is_answer(said: &Value) -> bool {
     said["probe_error"].is_null() && said["probed_ms_ago"].is_u64()
 }
 
-/// Under which key a server says that another process takes its place.
+/// JSON key: a handover is in progress.
 pub(super) const HANDS_OVER_KEY: &str = "hands_over";
-/// Under which key a server says the name by which it asks itself; not for people.
+/// JSON key: the server's probe name, which is not shown.
 pub(super) const PROBE: &str = "probe";
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many processes that have proven nothing are named.
+/// Maximum of unproven processes that are named.
 const NOTES: usize = 8;
 
 #[cfg(test)]

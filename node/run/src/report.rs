@@ -1,4 +1,4 @@
-//! What there is of the rules, leases and addresses, in words and as JSON.
+//! State of rules, leases and addresses, as text and JSON.
 
 mod peers;
 mod rules;
@@ -18,24 +18,24 @@ use configuration::Configuration;
 use peers::{are_held, lookups_gone, server_lines};
 use rules::{none_left, rules_of};
 
-/// `localdns node status`.
+/// The result of `localdns node status`.
 #[derive(Debug)]
 pub struct NodeStatus {
     set: RuleSet,
-    /// Whether they are there.
+    /// Whether the rules exist.
     rules: Result<bool, String>,
     holders: Vec<u32>,
     addresses: Vec<Address>,
-    /// What is wrong with the Corefile, whose addresses are then those that the server says.
+    /// The Corefile's error; the addresses are then those of the server.
     corefile: Option<String>,
-    /// Which clients are failed over: what a server says of it, else what is asked for.
+    /// The clients that fail over: by the server's status, else by the flags.
     failover: Option<FailoverScope>,
-    /// What each server of this network says of itself, or why it says nothing.
+    /// The status of each server in this network namespace, or an error.
     servers: Vec<Result<Value, String>>,
-    /// Files by which this machine's own lookups are turned.
+    /// Files by which the host's lookups are sent to localdns.
     host_resolver: Vec<PathBuf>,
     obstacles: Result<Vec<FirewallConflict>, NftError>,
-    /// Of firewalls that no look from here tells.
+    /// Notes about firewalls that cannot be read.
     unseen_filters: Vec<String>,
     notes: Vec<String>,
 }
@@ -46,19 +46,19 @@ struct Address {
     link: Option<String>,
     fallback: Option<IpAddr>,
     fails_closed: bool,
-    /// Whether a DNS server answers there, as a client of this node sees it.
+    /// Whether a DNS server answers there, as a client on this node sees it.
     answers: bool,
 }
 
 impl NodeStatus {
-    /// Looks at the machine.
+    /// Reads the host's state.
     pub fn of(configuration: &Configuration, settings: &NodeSettings) -> Self {
         let servers = told_by::all();
         let said = &servers.said;
         let settings = &as_kept(settings, said);
         let is_served = said.iter().flatten().all(|said| said["reload_failed"].is_null());
         let (listeners, notes) = match served(said) {
-            // The configuration before this one serves.
+            // The previous configuration serves.
             served if !is_served && !served.is_empty() => (served, Vec::new()),
             _ => {
                 let (mut listeners, mut notes) = listeners(configuration, settings);
@@ -70,10 +70,10 @@ impl NodeStatus {
         Self::about(listeners, notes, servers, settings)
     }
 
-    /// As [`Self::of`], of a Corefile that cannot be used: the one before it may be served all the same.
+    /// As [`Self::of`], for a Corefile with an error: the previous one may still be served.
     ///
     /// # Errors
-    /// What is wrong with it, where no server says which addresses are its own.
+    /// The error, if no server reports its addresses.
     pub fn without(corefile: String, settings: &NodeSettings) -> Result<Self, String> {
         let servers = told_by::all();
         let listeners = served(&servers.said);
@@ -84,7 +84,7 @@ impl NodeStatus {
         Ok(Self { corefile: Some(corefile), ..report })
     }
 
-    /// As [`Self::of`], where no Corefile is named: of what servers say of themselves; nothing where there is none.
+    /// As [`Self::of`], without a Corefile, from the servers' status; `None` if there is no server.
     pub fn unnamed(settings: &NodeSettings) -> Option<Self> {
         let servers = told_by::all();
         let note = "there is no ./Corefile and no -conf: addresses are those of the running server";
@@ -104,7 +104,7 @@ impl NodeStatus {
         if kept != settings.rules {
             notes.push(format!("the running server has other rules: -rules {}", kept.name()));
         }
-        // Without the flag those are meant that are kept.
+        // Without the flag, the rules are those of the server.
         let set = if settings.rules == RuleSet::Nft { kept } else { settings.rules };
         let said = keepers(&servers).find_map(|said| FailoverScope::of_json(&said["failover"]));
         let failover = said.unwrap_or_else(|| FailoverScope::now(&settings.failover_clients));
@@ -162,7 +162,7 @@ impl NodeStatus {
         }
     }
 
-    /// Whether all is as it should be while a server runs.
+    /// Whether there is no problem while a server runs.
     pub fn is_well(&self) -> bool {
         self.rules == Ok(true)
             && (!self.holders.is_empty() || !self.set.has_leases())
@@ -172,7 +172,7 @@ impl NodeStatus {
             && self.addresses.iter().all(|address| address.link.is_some() && address.answers)
     }
 
-    /// One object.
+    /// The status as one JSON object.
     pub fn json(&self) -> Value {
         let addresses: Vec<_> = self
             .addresses
@@ -207,7 +207,7 @@ impl NodeStatus {
         })
     }
 
-    /// As a person reads it, with what mends what is wrong.
+    /// The status as text, with remedies.
     pub fn text(&self) -> String {
         self.lines().iter().map(ToString::to_string).collect()
     }
@@ -284,7 +284,7 @@ impl NodeStatus {
 
     fn of_address(&self, address: &Address) -> Finding {
         let link = address.link.as_ref().map_or_else(|| "on no link".to_owned(), |link| format!("on {link}"));
-        // No other rules lead anybody anywhere.
+        // Other rule sets have no fallback.
         let fallback = match address.fallback {
             _ if !self.set.has_leases() => String::new(),
             _ if address.fails_closed => ", fails closed".to_owned(),
@@ -298,7 +298,7 @@ impl NodeStatus {
             (Some(_), false) if self.servers.is_empty() => {
                 Finding::wrong("address", what, "start the server")
             }
-            // The line of the server says why.
+            // The server's line has the reason.
             (Some(_), false) => Finding::error("address", &what),
             (Some(_), true) => Finding::fact("address", what),
         }
@@ -314,7 +314,7 @@ fn of_obstacle(FirewallConflict { chain, way, ends_in_drop, mend }: &FirewallCon
     Finding::error("firewall", &format!("{what}; unless a rule accepts these queries, run: {mend}"))
 }
 
-/// A server and what is looked at beside it tell of the same, and so do two servers.
+/// Removes duplicate notes: a server and a check beside it, or two servers, may report the same.
 fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
     let mut told: Vec<Finding> = Vec::new();
     for line in lines {
@@ -325,13 +325,13 @@ fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
     told
 }
 
-/// The flags as the server that keeps the rules has them.
+/// The flags of the server that maintains the rules.
 fn as_kept(settings: &NodeSettings, servers: &[Result<Value, String>]) -> NodeSettings {
     let said = keepers(servers).find_map(|said| said["acl_fails_closed"].as_bool());
     NodeSettings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
 }
 
-/// Whose rules those are that servers keep, as they say themselves: flags may stand with them alone.
+/// The rule set that servers maintain, by their status: the flags may be set for them only.
 fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
     keepers(servers).find_map(|said| {
         let health_port = said["health_port"].as_u64().and_then(|port| u16::try_from(port).ok());
@@ -339,17 +339,17 @@ fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
     })
 }
 
-/// What those say that keep rules.
+/// The status of servers that maintain rules.
 fn keepers(servers: &[Result<Value, String>]) -> impl Iterator<Item = &Value> {
     servers.iter().flatten().filter(|said| said["let_go"] != true)
 }
 
-/// An error of a Corefile shows the line that it is about behind this.
+/// The first line of a Corefile's error; the source line follows it.
 fn first_line(error: &str) -> &str {
     error.lines().next().unwrap_or_default()
 }
 
-/// The addresses that servers say are their own.
+/// The addresses in the servers' status.
 fn served(servers: &[Result<Value, String>]) -> Vec<Listener> {
     let ip = |value: &Value| value.as_str()?.parse().ok();
     let listener = |said: &Value| {

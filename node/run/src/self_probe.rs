@@ -1,8 +1,10 @@
-//! Queries of this server to itself, over UDP until every worker has answered, and over TCP and TLS.
+//! Queries of this server to itself, over UDP until every worker has answered, and over TCP and
+//! TLS.
 //!
-//! A flood leaves our own queries no room in a socket, and must not get a server killed that serves: where one is lost,
-//! whoever took anything off that socket, or messages of clients off connections to that endpoint, since the round began has
-//! answered it. A worker that hangs takes nothing, and a connection that was only accepted proves nothing.
+//! Under a flood a probe may find no room in a socket's queue, which must not get a working server
+//! killed: a lost probe counts as answered if its worker has received any datagram from that
+//! socket, or any client message over a connection to that endpoint, since the round began. A
+//! worker that hangs receives nothing, and an accepted connection proves nothing.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -21,14 +23,14 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
-/// Where plain DNS is asked.
+/// The port of plain DNS.
 pub const DNS_PORT: u16 = 53;
 
-/// An endpoint at which we do not answer.
+/// An endpoint that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeFailure {
     pub why: String,
-    /// Whether another process has the address.
+    /// Whether another process answers at the address.
     pub is_taken: bool,
 }
 
@@ -41,14 +43,14 @@ impl ProbeFailure {
     }
 }
 
-/// How an endpoint is asked.
+/// How an endpoint is probed.
 #[derive(Debug, Clone, Copy)]
 pub struct ProbeOptions {
-    /// The mark of its packets.
+    /// SO_MARK of its packets.
     pub mark: Option<u32>,
-    /// How long one datagram may take before the next goes out from another port.
+    /// Time limit of one datagram, before the next is sent from another port.
     pub one_probe: Duration,
-    /// How long a connection may take before the next is tried.
+    /// Time limit of one connection, before the next is tried.
     pub one_stream: Duration,
 }
 
@@ -58,7 +60,8 @@ impl ProbeOptions {
     }
 }
 
-/// Asks from one fresh port after another: the kernel spreads ports over the first `workers`, who read this address.
+/// Probes from one new port after another: the kernel spreads source ports over the first
+/// `workers`, which read this address.
 pub async fn udp(
     running: &Running,
     endpoint: Endpoint,
@@ -85,7 +88,8 @@ pub async fn udp(
         let ended = loop {
             match timeout(LOOK, &mut probe).await {
                 Ok(ended) => break ended,
-                // Under a flood the probe waits behind other datagrams, or is dropped, and those are taken meanwhile.
+                // Under a flood the probe is queued behind other datagrams, or dropped, while those
+                // are received.
                 Err(_) if look(None) => return Ok(()),
                 Err(_) => {}
             }
@@ -94,7 +98,7 @@ pub async fn udp(
             Ok(Ok(worker)) if worker < workers => Some(worker),
             lost => {
                 is_taken |= matches!(&lost, Ok(Err(error)) if is_of_others(error));
-                // Most likely an ICMP error came at once: without a pause this would be a busy loop.
+                // Probably an immediate ICMP error: without a pause this would be a busy loop.
                 if lost.is_ok() {
                     sleep(REFUSED_PAUSE).await;
                 }
@@ -108,11 +112,11 @@ pub async fn udp(
     let silent: Vec<String> =
         (0..workers).filter(|worker| !answered[*worker]).map(|worker| worker.to_string()).collect();
     let why = format!("{target} does not answer over UDP (worker {})", silent.join(", "));
-    // Another process has the address only where no worker of this one answered.
+    // Another process has the address only if no worker of this one answered.
     Err(ProbeFailure::new(why, is_taken && silent.len() == workers))
 }
 
-/// Asks over TCP; beside a connection without a reply in time the next is tried, like a datagram, and either may answer.
+/// Probes over TCP; if a connection gets no reply in time another is opened, and either may answer.
 pub async fn stream(
     running: &Arc<Running>,
     endpoint: Endpoint,
@@ -138,7 +142,8 @@ pub async fn stream(
         }
         match timeout_at(until.min(next).min(Instant::now() + LOOK), asked.join_next()).await {
             Ok(Some(Ok(Ok(())))) => return Ok(()),
-            // The probe's connection may wait in a full accept queue; who has heard clients over others meanwhile works.
+            // The probe's connection may wait in a full accept queue; a server that received client
+            // messages meanwhile works.
             Err(_) if taken() != before => return Ok(()),
             Err(_) => {}
             Ok(ended) => {
@@ -158,11 +163,11 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &ProbeOptions) -> std::io
     manner.mark(&socket)?;
     socket.connect(target).await?;
     let reply = of_ours(resolver::over_udp(&socket, query).await?)?;
-    // The worker's number is the last two octets of its TXT record.
+    // The worker's number is the last two bytes of its TXT record.
     Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
-/// A connection for a probe, which does not count against the limit of connections.
+/// A connection for a probe, which does not count towards the connection limit.
 async fn connect<'r>(
     target: SocketAddr,
     running: &'r Running,
@@ -172,11 +177,13 @@ async fn connect<'r>(
     manner.mark(&socket)?;
     socket.bind((resolver::unspecified(target), 0).into())?;
     let expected = running.connections.expect_own(socket.local_addr()?.port());
-    // The source port is registered before `connect`, for the connection may be accepted much later.
+    // The source port is registered before `connect`, since the connection may be accepted much
+    // later.
     Ok((socket.connect(target).await?, expected))
 }
 
-/// Says hello and waits for the first record of the answer: nothing is proven, nothing is asked.
+/// Sends a ClientHello and waits for the first record of the answer; verifies nothing, and sends no
+/// query.
 async fn hello(target: SocketAddr, running: &Running, manner: &ProbeOptions) -> std::io::Result<()> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -204,8 +211,8 @@ async fn tcp(
     of_ours(resolver::over_stream(&mut stream, query).await?).map(drop)
 }
 
-/// A reply that ends in our TXT record, but for the worker's number: nobody else knows the name, whoever may be asked in our
-/// place and answers everything.
+/// Accepts only replies that end in our TXT record, apart from the worker's number, so that another
+/// server cannot satisfy the probe.
 fn of_ours(reply: Vec<u8>) -> std::io::Result<Vec<u8>> {
     let is_ours = reply.get(ANSWERS) == Some(&[0, 1])
         && reply.split_last_chunk::<2>().is_some_and(|(before, _)| before.ends_with(&WORKER_RECORD));
@@ -235,16 +242,17 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// How the reason ends where somebody else answers.
+/// Suffix of the reason if another process answers.
 pub const ANOTHER_ANSWERS: &str = ": another process answers";
-/// Where a header counts them.
+/// ANCOUNT in the header.
 const ANSWERS: std::ops::Range<usize> = 6..8;
-/// TXT, CH, TTL 0, three octets, of which two are a text.
+/// TXT, CH, TTL 0, RDLENGTH 3, a string of two bytes.
 const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
 /// The type of a TLS record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
-/// How soon without a reply, and how often, is looked whether others' queries are taken in: all of a round takes time of a lease.
+/// Interval at which a pending probe checks whether clients' queries were received; a round's time
+/// is part of the lease.
 const LOOK: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `localdns node up`: what a server that runs would put there, as far as it can be there without one.
+//! `localdns node up`: adds the links, addresses and rules of a server that does not run.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -14,19 +14,20 @@ use super::{
 use configuration::Configuration;
 use node::upstream_discovery;
 
-/// What came of it.
+/// The result of `node up`.
 pub struct UpReport {
-    /// In words.
+    /// As text.
     pub told: String,
-    /// Whether nothing is left to be done once the network has said who its servers are.
+    /// False if the fallback still depends on the network's name servers.
     pub is_whole: bool,
 }
 
-/// Puts links, addresses and the table that stays there; the machine's own lookups come here only where a server answers.
-/// `no_list` is why nobody knows the network's servers, where the Corefile needs them.
+/// Adds links, addresses and the failover table; sends host lookups to localdns only if a server
+/// answers.
+/// `no_list` is the reason if the Corefile needs the network's name servers, and none is known.
 ///
 /// # Errors
-/// What the kernel refuses; then no address is left that was not there before.
+/// An error of the kernel; new addresses are then removed again.
 pub fn up(
     configuration: &Configuration,
     settings: &NodeSettings,
@@ -39,11 +40,11 @@ pub fn up(
     }
     match settings.rules {
         _ if !listeners.is_empty() => {}
-        // Who wants no rules may want to serve elsewhere alone.
+        // With `-rules none` a server may serve other addresses only.
         RuleSet::None => notes.push(NO_ADDRESS.to_owned()),
         _ => return Err(NO_ADDRESS.to_owned()),
     }
-    // Checked before an address is added: without rules its clients would reach neither this server nor another.
+    // Checked before addresses are added: without rules their clients would reach no server.
     let there = || Rules::open()?.are_there();
     if let (RuleSet::Nft, Err(error @ NftError::NotSupported { .. })) = (settings.rules, there()) {
         return Err(text(error));
@@ -98,15 +99,15 @@ fn addresses(
     Ok(told)
 }
 
-/// What was not there before.
+/// Link and addresses that this command added.
 struct NewAddresses {
-    /// Whether the link is among it.
+    /// Whether the link is new.
     link: bool,
     addresses: Vec<IpAddr>,
 }
 
 impl NewAddresses {
-    /// Takes it away again; what has gone wrong, and what is left.
+    /// Removes them again; returns the error, and what remains.
     fn take_back(&self, error: String, settings: &NodeSettings, runtime: &Runtime) -> String {
         let link = Some(settings.link.as_str()).filter(|_| self.link);
         match runtime.block_on(node::remove_addresses(&self.addresses, link)) {
@@ -148,7 +149,7 @@ fn rules(listeners: &[Listener], settings: &NodeSettings, no_list: Option<&str>)
     Ok(UpReport { told, is_whole: no_list.is_none() })
 }
 
-/// Whether a list may give the address a way out, or another one.
+/// Whether the list of name servers may change the address's fallback.
 fn wants_list(listener: &Listener) -> bool {
     match &listener.fallback {
         Some(fallback) => fallback.target == WIRE_SERVER,
@@ -160,7 +161,7 @@ fn host_resolver(listeners: &[Listener], settings: &NodeSettings) -> String {
     let Some(server) = node::host_resolver_task::server(listeners) else { return String::new() };
     let not = "host lookups are not sent to this server";
     if let Err(why) = peers::answer(&[server]) {
-        // A drop-in that a killed server left brings them here all the same.
+        // A drop-in of a killed server still sends them.
         return match HostResolver::stands().first() {
             Some(left) => {
                 format!("host lookups are sent to this server, by {}, although {why}\n", left.display())

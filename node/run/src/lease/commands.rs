@@ -1,4 +1,4 @@
-//! What commands beside this server tell it, and ask of it.
+//! Serves commands from the control socket.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,16 +23,16 @@ use crate::lease_state::AddressLease;
 use crate::peers::{HANDS_OVER_KEY, PROBE};
 
 const ENOENT: i32 = 2;
-/// How many orders wait for an answer, and of one process; each has a descriptor.
+/// Maximum of queued commands, in total and for each process; each holds a descriptor.
 const WAITING: usize = 16;
 const OF_PROCESS: usize = 4;
 
-/// How it is said that a file is not there.
+/// The system's text for ENOENT.
 fn no_such_file() -> String {
     io::Error::from_raw_os_error(ENOENT).to_string()
 }
 
-/// Hears commands on a thread that ends with what is returned.
+/// Accepts commands on a thread that ends with the returned guard.
 pub(super) fn hear(tell: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<ListenGuard> {
     let (orders, hearing) = ControlSocket::listen()?;
     let places = CommandSlots::default();
@@ -45,18 +45,18 @@ pub(super) fn hear(tell: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<List
     Ok(hearing)
 }
 
-/// The processes whose orders wait for an answer.
+/// Processes whose commands are queued.
 #[derive(Clone, Default)]
 struct CommandSlots(Arc<Mutex<Vec<u32>>>);
 
-/// That of an order, until this is dropped.
+/// A queued command of a process; released on drop.
 pub(super) struct CommandSlot {
     process: u32,
     places: CommandSlots,
 }
 
 impl CommandSlots {
-    /// One for this process, 0 where it is not seen; `None` where too many are taken.
+    /// A slot for this process (0 if unknown); `None` if too many are taken.
     fn take(&self, process: u32) -> Option<CommandSlot> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_process = taken.iter().filter(|one| **one == process).count();
@@ -77,8 +77,8 @@ impl Drop for CommandSlot {
     }
 }
 
-/// Whether an order to let go is from a command that may change the rules. Without nftables nothing can show that, and the user,
-/// root or this server's own, is enough.
+/// Checks that a `down` command comes from a process that may change the rules. Without nftables
+/// nothing can prove that, and the user, root or this server's own, is sufficient.
 fn is_warranted() -> Result<(), String> {
     match Rules::open().and_then(|mut rules| rules.is_warrant_shown()) {
         Ok(true) | Err(NftError::NotSupported { .. }) => Ok(()),
@@ -88,14 +88,14 @@ fn is_warranted() -> Result<(), String> {
 }
 
 impl LeaseThread {
-    /// Acts on orders until then; false where the thread is to end.
+    /// Executes commands until then; returns false if the thread must end.
     pub(super) async fn rest_until(&mut self, until: Instant) -> bool {
         loop {
             match timeout_at(until, self.told.recv()).await {
                 Ok(Some(LeaseCommand::ControlCommand(order, _place))) => {
                     let hands_over = self.state.is_handing_over();
                     self.obey(order, hands_over).await;
-                    // However many arrive, they do not put the next round off.
+                    // A stream of commands does not delay the next round.
                     if Instant::now() >= until {
                         return true;
                     }
@@ -111,7 +111,8 @@ impl LeaseThread {
         }
     }
 
-    /// Carries out an order. What it gave up while it hands over the next process would put back.
+    /// Executes a command. During a handover `down` is refused, since the next process would
+    /// restore everything.
     pub(super) async fn obey(&mut self, order: ControlCommand, hands_over: bool) {
         match order.word.as_str() {
             "down" if hands_over => {
@@ -128,7 +129,7 @@ impl LeaseThread {
         }
     }
 
-    /// What this server knows of itself, for `node status`.
+    /// This server's state, for `node status`.
     fn status(&mut self, hands_over: bool) -> Value {
         let now = Instant::now();
         let in_place = self.rules.as_mut().map(|rules| are_in_place(rules).unwrap_or(false));
@@ -187,7 +188,7 @@ impl LeaseThread {
                 ListOrigin::Kept => Some(Path::new(upstream_discovery::KEPT)),
             },
             "upstreams_error": self.discovery.wrong().filter(|wrong| {
-                // A list that is missing is an error only where the configuration asks the node's servers.
+                // A missing list is an error only if the configuration uses it.
                 reloads.needs_list || !wrong.ends_with(&no_such_file())
             }),
             "reload_failed": reloads.failure,
@@ -197,7 +198,7 @@ impl LeaseThread {
         })
     }
 
-    /// Keeps nothing any more, until the next start.
+    /// Releases everything until the next start.
     async fn let_go(&mut self) -> String {
         self.state.let_go.store(true, Relaxed);
         let pid = std::process::id();
@@ -234,7 +235,7 @@ mod tests {
         let places = CommandSlots::default();
         let mut of_one: Vec<_> = std::iter::from_fn(|| places.take(7)).collect();
         assert_eq!(of_one.len(), OF_PROCESS);
-        // Processes that are not seen have one number.
+        // Processes without a known id share number 0.
         let mut unseen = Vec::new();
         unseen.extend(std::iter::from_fn(|| places.take(0)));
         assert_eq!(unseen.len(), WAITING - OF_PROCESS);

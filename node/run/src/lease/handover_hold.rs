@@ -1,4 +1,4 @@
-//! Leases while another process takes over: queries wait in the sockets' queues until it answers.
+//! Leases during a handover: queries wait in the sockets' queues until the next process answers.
 
 use std::net::IpAddr;
 use std::sync::mpsc::Sender;
@@ -9,23 +9,23 @@ use tokio::time::{Instant, timeout_at};
 use super::{LeaseCommand, LeaseThread, tell_lost};
 
 impl LeaseThread {
-    /// Keeps queries here, although nobody reads them, until this process has them again (true) or another one has them for
-    /// good; so long `at_most`, then they go the way out. Those that go it already are left there.
+    /// Keeps queries queued until this process resumes (true) or another has taken over; at most
+    /// `at_most`, then they fail over. Addresses that have failed over already stay so.
     pub(super) async fn hold(&mut self, held: Sender<()>, at_most: Option<Duration>) -> bool {
         let mut until = at_most.map(|at_most| Instant::now() + at_most);
         self.stretch(until);
-        // Sending fails only where the caller no longer waits.
+        // Sending fails only if the caller no longer waits.
         let _ = held.send(());
         let mut again = Instant::now() + HELD / 4;
         loop {
-            // Whatever is asked meanwhile.
+            // Other commands meanwhile.
             match timeout_at(again, self.told.recv()).await {
                 Err(_) => {
                     self.stretch(until);
                     again = Instant::now() + HELD / 4;
                 }
                 Ok(Some(LeaseCommand::Resume)) => return true,
-                // The other process has leases of its own by now.
+                // The other process has its own leases by now.
                 Ok(Some(LeaseCommand::Leave) | None) => {
                     let _ = self.leases.take().map(node::Leases::leave);
                     return false;
@@ -44,18 +44,21 @@ impl LeaseThread {
         }
     }
 
-    /// In the table that stays, too: that of the leases goes with this process. `until` then at most.
+    /// Extends the leases, until `until` at most, also in the failover table, since the lease table
+    /// ends with this process.
     fn stretch(&mut self, until: Option<Instant>) {
         let now = Instant::now();
         let lasts = match until.map(|until| until.saturating_duration_since(now)) {
             None => HELD,
             Some(Duration::ZERO) => return self.tell_ended(now),
-            // What was given before lasts as long. In a table that both processes share it would cut the other one's short.
+            // The previous extension is long enough. In a table that both processes share, a
+            // shorter one would cut the other's.
             Some(left) if left < HELD / 4 => return,
             Some(left) => left.min(HELD),
         };
         let addresses = self.held_at(now);
-        // The other process may be changing the table at the same time; it is enough if one of the two succeeds.
+        // The other process may change the table at the same time; one of the two writes is
+        // sufficient.
         if let Some(rules) = &mut self.rules {
             let _ = rules.plan_restart(&addresses, lasts);
         }
@@ -69,7 +72,7 @@ impl LeaseThread {
             .for_each(|(_, lease)| lease.ends = Some(now + lasts));
     }
 
-    /// Whose queries come here, of those that the rules are about.
+    /// Addresses in the rules that have a lease.
     fn held_at(&self, now: Instant) -> Vec<IpAddr> {
         let states = self.state.addresses();
         let is_held =
@@ -77,7 +80,7 @@ impl LeaseThread {
         self.put.iter().flatten().map(|listener| listener.address).filter(is_held).collect()
     }
 
-    /// Queries go the way out from now on: whoever is to answer them does not.
+    /// Logs the leases as lost: the next process did not answer in time.
     fn tell_ended(&self, now: Instant) {
         let Some(running) = self.running.upgrade() else { return };
         for (address, lease) in self.state.addresses().iter_mut() {
@@ -88,5 +91,5 @@ impl LeaseThread {
     }
 }
 
-/// How long nobody need answer while one process takes over from another.
+/// How long no process needs to answer while one takes over from another.
 const HELD: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! A round of probes, and what comes of it.
+//! One round of probes, and its result.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use listen::Running;
 use plugin::endpoint::Endpoint;
 
 impl LeaseThread {
-    /// Who did not answer, and why.
+    /// The addresses that did not answer, with the reason.
     pub(super) async fn probe(
         &self,
         running: &Arc<Running>,
@@ -37,7 +37,7 @@ impl LeaseThread {
             let (running, query) = (running.clone(), query.clone());
             asked.spawn(async move {
                 let endpoint = Endpoint::dns((address, DNS_PORT).into());
-                // Together: what took all the time over UDP leaves the other way its own.
+                // Concurrently: a slow UDP probe must not use up the time of the TCP probe.
                 let (udp, stream) = tokio::join!(
                     self_probe::udp(&running, endpoint, readers, &query, &manner, until),
                     self_probe::stream(&running, endpoint, &query, &manner, until),
@@ -48,8 +48,9 @@ impl LeaseThread {
         heard(asked, listeners).await
     }
 
-    /// Addresses whose queries the cluster's own DNS gets while we do not know the cluster yet, and why: it knows what we would
-    /// have to answer with SERVFAIL. Who has been known once stays so.
+    /// Addresses whose queries the cluster's own DNS gets until the plugins are ready, with the
+    /// reason: it has the answers for which this server would return SERVFAIL. Once ready, a plugin
+    /// counts as ready.
     pub(super) fn left_to_cluster(
         &mut self,
         running: &Running,
@@ -63,7 +64,7 @@ impl LeaseThread {
             self.is_known = true;
             return Vec::new();
         };
-        // The plugin's name alone: why it knows nothing may be another cause each time.
+        // The plugin's name only: the rest of the reason may differ each time.
         let plugin = missing.split(':').next().unwrap_or_default();
         let why = format!("{plugin} has not listed its objects yet: the cluster's DNS answers meanwhile");
         let silent = ProbeFailure { why, is_taken: false };
@@ -71,9 +72,11 @@ impl LeaseThread {
         listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, silent.clone())).collect()
     }
 
-    /// Services' addresses whose queries others translate before they come here, while another address proves that we serve:
-    /// those that are silent where nothing brings a probe past that; and those at which somebody else answers our probes
-    /// whatever we do, as IPVS has it, unless our rules `came` after these. None where that is not all that is wrong.
+    /// Service addresses whose queries other programs' rules redirect, provided that another
+    /// address proves that the server works: addresses that do not answer while no rule of localdns
+    /// guides probes to them, and addresses where another process answers probes regardless of the
+    /// rules, as with IPVS, unless the rules were written in this round (`came`). Empty if there is
+    /// any other problem.
     pub(super) fn led_away(
         &self,
         listeners: &[Listener],
@@ -90,14 +93,14 @@ impl LeaseThread {
         }
     }
 
-    /// Whether a probe comes here whatever is translated.
+    /// Whether probes arrive here despite address translation.
     fn reaches_services(&self) -> bool {
         let by_rules = || self.put.is_some() || self.iptables.as_ref().is_some_and(KeptRules::brings_probes);
         self.leases.is_some() || (matches!(self.settings.rules, RuleSet::Iptables(_)) && by_rules())
     }
 }
 
-/// What is told of an address whose queries are led away.
+/// The note for an address whose queries are redirected by other programs.
 pub(super) fn told_of(ip: IpAddr, rules: RuleSet) -> String {
     let mend = match rules {
         RuleSet::Nft => "; fix what prevents the rules, or set -rules iptables",
@@ -109,7 +112,7 @@ pub(super) fn told_of(ip: IpAddr, rules: RuleSet) -> String {
     )
 }
 
-/// Who is silent, and why: one whose probe did not end is silent, too.
+/// The addresses that did not answer; a probe that panicked counts as such.
 async fn heard(
     mut asked: JoinSet<(IpAddr, Result<(), ProbeFailure>)>,
     listeners: &[Listener],

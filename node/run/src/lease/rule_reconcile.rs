@@ -1,4 +1,5 @@
-//! Rules and leases as they are to be, and what is told of addresses that are not ours to keep.
+//! Brings rules and leases to the desired state, and reports addresses that localdns does not
+//! manage.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,9 +16,9 @@ use crate::self_probe::DNS_PORT;
 use crate::{NodeSettings, RuleSet, foreign_addresses};
 
 impl LeaseThread {
-    /// What is to be told of addresses on others' links, and of those that we left where nobody serves them; looked up when the
-    /// addresses change, or one may have been moved, for others' links may have all services'. Another server may come to those that
-    /// we left, and go.
+    /// Problems of addresses on other programs' links, and of leftover addresses that no server
+    /// listens on. Looked up only when addresses change, since a link may have the addresses of all
+    /// services; another server may start or stop listening on leftover addresses at any time.
     pub(super) async fn misplaced(
         &mut self,
         configuration: &Configuration,
@@ -42,10 +43,10 @@ impl LeaseThread {
         told.iter().chain(unserved).cloned().collect()
     }
 
-    /// Sees to it that the rules are those of now.
+    /// Brings the rules to the desired state.
     pub(super) async fn keep(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), String> {
         match self.settings.rules {
-            // Without leases these rules would lead all clients away.
+            // Without leases these rules would redirect all clients.
             RuleSet::Nft if self.leases.is_none() => return Ok(()),
             RuleSet::Nft => {
                 return self
@@ -85,7 +86,8 @@ impl LeaseThread {
         Ok(())
     }
 
-    /// Sees to it that no table of a server with leases leads away whom these rules are to bring here; what keeps it there.
+    /// Removes tables of an earlier server with leases, which would redirect queries; returns the
+    /// error.
     pub(super) fn clear_tables(&mut self) -> Option<String> {
         if !self.clears_tables {
             return None;
@@ -102,7 +104,7 @@ impl LeaseThread {
         }
     }
 
-    /// Sees to it that there is a table of leases, and that our probes reach these listeners whatever others translate.
+    /// Opens the lease table, and lets probes reach these listeners despite address translation.
     pub(super) fn open_leases(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
         if self.settings.rules.has_leases() && self.leases.is_none() {
             self.leases = Some(self.new_leases()?);
@@ -117,7 +119,8 @@ impl LeaseThread {
     fn new_leases(&mut self) -> Result<Leases, node::NftError> {
         let leases = Leases::open(self.settings.mark)?;
         if !leases.seen().by_owner {
-            // The kernel knows no owners of tables: leases would outlive this process, so they get a timeout.
+            // The kernel has no table owners: leases would outlive this process, so they get a
+            // timeout.
             self.state.outlives_us.store(true, Relaxed);
             self.settings.lease.get_or_insert(NodeSettings::LEASE);
         }
@@ -125,10 +128,12 @@ impl LeaseThread {
     }
 }
 
-/// How often it is looked at whether another server has an address that we left: the kernel lists all sockets for that.
+/// Interval of checks whether another server listens on a leftover address; the kernel lists all
+/// sockets for each.
 const UNSERVED: Duration = Duration::from_secs(2);
 
-/// Whether nobody has changed the table that stays; another server of this network may, and two would change it for ever.
+/// Whether the failover table is unchanged. With several servers in this network namespace a change
+/// is accepted, since they would otherwise overwrite each other forever.
 pub(super) fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {
     Ok(match rules.standing()? {
         TableState::AsPut => true,
@@ -137,7 +142,7 @@ pub(super) fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {
     })
 }
 
-/// What the kernel lacks of what a death is seen by, and how it is seen all the same.
+/// Which means of detecting a death the kernel lacks, and what replaces it.
 pub(super) fn lacking(seen: DeathDetection) -> Option<&'static str> {
     match (seen.by_owner, seen.by_socket) {
         (true, true) => None,

@@ -1,4 +1,4 @@
-//! What a server says of itself, as lines.
+//! A server's status as lines.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use super::{Finding, first_line, keepers};
 use crate::is_link_local;
 use crate::self_probe;
 
-/// Whether each address that servers say is their own is held by one of them or, without leases, answered its last probe; but for
-/// services' that somebody else takes: those keep nobody from being ready, either.
+/// Whether each address of the servers is held by one of them or, without leases, answered its last
+/// probe. Service addresses at which another process answers are exempt, as for READY.
 pub(super) fn are_held(servers: &[Result<Value, String>]) -> bool {
     let addresses = || keepers(servers).flat_map(|said| of_server(said).map(move |one| (said, one)));
     let is_held = |ip: &Value| {
@@ -30,12 +30,12 @@ pub(super) fn are_held(servers: &[Result<Value, String>]) -> bool {
     addresses().all(|(_, one)| is_held(&one["address"]) || is_taken(one))
 }
 
-/// What a server says of each of its addresses.
+/// The status of each address of a server.
 pub(super) fn of_server(said: &Value) -> impl Iterator<Item = &Value> {
     said["addresses"].as_array().into_iter().flatten()
 }
 
-/// Files by which servers have turned this machine's own lookups, and that somebody else has taken away.
+/// Files by which servers had sent host lookups to localdns, and that another program has removed.
 pub(super) fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Finding> {
     let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
     let put = keeping.filter_map(|said| said["host_resolver"].as_str());
@@ -143,7 +143,7 @@ mod tests {
             (vec![], true),
             (vec![of(true, true)], true),
             (vec![of(true, false)], false),
-            // One that begins, beside one that serves.
+            // A starting server beside one that serves.
             (vec![of(true, false), of(true, true)], true),
             (vec![of(false, false)], true),
             (vec![taken("10.96.0.20")], true),

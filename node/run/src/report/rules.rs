@@ -1,4 +1,5 @@
-//! Whether the table that stays is there as it is to be, by what servers say of it or, without one, by the Corefile.
+//! Checks the failover table against the servers' status or, without a server, against the
+//! Corefile.
 
 use std::net::IpAddr;
 
@@ -9,7 +10,7 @@ use super::keepers;
 use super::peers::of_server;
 use crate::peers as told_by;
 
-/// Whether the table that stays is there, and all that belongs in it.
+/// Whether the failover table exists and is complete.
 pub(super) fn rules_of(
     tables: &mut Rules,
     servers: &[Result<Value, String>],
@@ -26,9 +27,9 @@ pub(super) fn rules_of(
             false => Err(differences(&tables.led().map_err(text)?, listeners)),
         };
     }
-    // The servers that run know which rules they put; the Corefile may have changed since.
+    // Running servers know which rules they wrote; the Corefile may have changed since.
     for said in keepers {
-        // A server that is still starting has put no rules yet: the ones there are its predecessor's.
+        // A starting server has written no rules yet: the existing ones are its predecessor's.
         if said["rules_put"] == false {
             return Err(NOT_OURS.to_owned());
         }
@@ -36,12 +37,12 @@ pub(super) fn rules_of(
             return Err(TAKEN.to_owned());
         }
     }
-    // Of two servers with different addresses the table has those of the one that wrote it last.
+    // With two servers of different addresses, the table has those of the last writer.
     let led = tables.led().map_err(text)?;
     let is_led = |ip: &IpAddr| led.iter().any(|(led, _)| led == ip);
     let mut unled: Vec<IpAddr> = leased(servers).filter(|ip| !is_led(ip)).collect();
     if !unled.is_empty() {
-        // With a reload since they were asked one may have gone.
+        // An address may have gone with a reload since the query.
         let again = told_by::all().said;
         unled.retain(|ip| leased(&again).any(|leased| leased == *ip));
     }
@@ -53,13 +54,13 @@ pub(super) fn rules_of(
     }
 }
 
-/// The addresses of servers whose rules are those of the table.
+/// The addresses of servers with leases.
 fn leased(servers: &[Result<Value, String>]) -> impl Iterator<Item = IpAddr> {
     let with_leases = keepers(servers).filter(|said| said["has_leases"] == true);
     with_leases.flat_map(of_server).filter_map(|one| one["address"].as_str()?.parse().ok())
 }
 
-/// Whether no rule of iptables is left where there are to be none, and others' are not meant.
+/// Whether no iptables rule is left if there must be none, other programs' rules not counted.
 pub(super) fn none_left(servers: &[Result<Value, String>], notes: &mut Vec<String>) -> Result<bool, String> {
     if keepers(servers).any(|said| said["others_rules"] == true || said["rules"] != "none") {
         return Ok(true);
@@ -76,7 +77,7 @@ pub(super) fn none_left(servers: &[Result<Value, String>], notes: &mut Vec<Strin
     }
 }
 
-/// In what the rules that stand are not those of this Corefile, and what mends it.
+/// The differences between the existing rules and this Corefile, and the remedy.
 fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
     let of_corefile = listeners.iter().filter_map(|listener| {
         let ip = listener.address;
