@@ -1,4 +1,4 @@
-//! Link-local addresses that the server listens on and that nobody else puts on the machine.
+//! Adds addresses that the server listens on to the host.
 
 mod owned_addresses;
 mod removal;
@@ -27,16 +27,17 @@ pub enum EnsuredAddress {
         /// The interface.
         link: String,
     },
-    /// We put it there, and it stays when the process ends.
+    /// It was added, and stays when the process ends.
     AddedTo {
-        /// The interface: that of [`AddressPolicy::link`], or `lo` on a kernel that can make no such link.
+        /// The interface: that of [`AddressPolicy::link`], or `lo` on a kernel that has no such
+        /// link.
         link: String,
-        /// What it is where the kernel makes no dummy.
+        /// Its kind, if the kernel has no dummy links.
         instead: Option<LinkFallback>,
     },
 }
 
-/// What has our addresses where the kernel makes no dummy.
+/// The link with our addresses on a kernel without dummy links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkFallback {
     /// A bridge without ports.
@@ -55,7 +56,7 @@ impl EnsuredAddress {
         }
     }
 
-    /// What has it in a dummy's place.
+    /// The link's kind, if it is not a dummy.
     pub fn instead(&self) -> Option<LinkFallback> {
         match self {
             Self::AlreadyThere { .. } => None,
@@ -64,20 +65,20 @@ impl EnsuredAddress {
     }
 }
 
-/// Which addresses are ours to add.
+/// The addresses that we add.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressPolicy {
     /// Link-local ones: 169.254.0.0/16, fe80::/10.
     #[default]
     LinkLocal,
-    /// Whatever the configuration names: a service's address, too. Not those of fe80::/10, which pods cannot reach. They come
-    /// to this link.
+    /// All addresses of the configuration, service addresses included, except fe80::/10, which pods
+    /// cannot reach; on this link.
     Named(LinkName),
-    /// None: whoever could add them has been told to keep nothing. Those that are there are served.
+    /// None, after `node down`. Existing ones are served.
     Nothing,
 }
 
-/// A name that a network interface can have.
+/// A valid name of a network interface.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LinkName {
     octets: [u8; LONGEST_NAME],
@@ -85,7 +86,8 @@ pub struct LinkName {
 }
 
 impl LinkName {
-    /// One to 15 octets without blanks, slashes and colons; `None` for any other text, and for `.` and `..`.
+    /// One to 15 bytes without whitespace, slashes and colons; `None` for any other text, and for
+    /// `.` and `..`.
     pub fn new(text: &str) -> Option<Self> {
         let is_none = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':' || c == '%';
         if text.is_empty() || text.contains(is_none) || text == "." || text == ".." {
@@ -119,7 +121,7 @@ impl std::fmt::Debug for LinkName {
 }
 
 impl AddressPolicy {
-    /// Whether this address is.
+    /// Whether this address is one that we add.
     pub fn includes(self, ip: IpAddr) -> bool {
         let is_other = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
         match (self, ip) {
@@ -131,7 +133,8 @@ impl AddressPolicy {
         }
     }
 
-    /// The link that gets the addresses: made if it is not there. One that another program made keeps its own addresses, too.
+    /// The link that addresses are added to; created if it does not exist. A link of another
+    /// program keeps its own addresses.
     pub fn link(&self) -> &str {
         match self {
             Self::LinkLocal | Self::Nothing => LINK,
@@ -140,21 +143,23 @@ impl AddressPolicy {
     }
 }
 
-/// Sees to it that `ip` is an address of this machine: one that is `ours` to add is added when it is absent, on the link of
-/// [`AddressPolicy::link`], with scope host and as its only network. Any other must be there already.
+/// Ensures that `ip` is an address of this host: one within `ours` is added if absent, to the link
+/// of [`AddressPolicy::link`], with scope host and a host prefix. Any other must exist already.
 ///
-/// Asking again, or from two processes at once, changes nothing. The address is left in place at exit: as long as
-/// it is there a restart costs its clients nothing, and the kernel refuses at once what would else wait.
+/// Idempotent, also for two processes at once. The address stays at exit: a restart then costs
+/// clients nothing, and without a server the kernel refuses queries at once instead of letting them
+/// time out.
 ///
 /// # Errors
-/// [`NodeError::AddressAbsent`] for an absent address that is not ours to add; [`NodeError::NotPermitted`], with
-/// the commands that do it by hand, without CAP_NET_ADMIN; [`NodeError::Add`] for what else the kernel says.
+/// [`NodeError::AddressAbsent`] for an absent address that we do not add;
+/// [`NodeError::NotPermitted`], with the commands to add it by hand, without CAP_NET_ADMIN;
+/// [`NodeError::Add`] for other errors of the kernel.
 pub async fn ensure_address(ip: IpAddr, ours: AddressPolicy) -> Result<EnsuredAddress, NodeError> {
     let link = ours.link();
     add_unless_there(ip, ours, &[LinkDummy::new(link).build(), LinkBridge::new(link).build()]).await
 }
 
-/// The links that we made, by what stands on them or, of earlier versions, by their name.
+/// The links that we created, by their alias or, for earlier versions, by their name.
 async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
     let mut found = Vec::new();
     let mut listed = handle.link().get().execute();
@@ -174,26 +179,26 @@ async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
     Ok(found)
 }
 
-/// Says that we added an address to a link that is not ours: by its protocol (Linux 5.18; older ones pass it over) and, of
-/// IPv4 where the link's name leaves room, by its label.
+/// Attributes that mark an address as added by us on a link that is not ours: its protocol (Linux
+/// 5.18; older kernels ignore it) and, for IPv4 and a link name that leaves room, its label.
 fn marks(ip: IpAddr, link: &str) -> Vec<AddressAttribute> {
     let label = format!("{link}{LABEL}");
     let label = (ip.is_ipv4() && label.len() <= LONGEST_NAME).then_some(AddressAttribute::Label(label));
     label.into_iter().chain([AddressAttribute::Protocol(PROTOCOL)]).collect()
 }
 
-/// The name of the link that carries our addresses, unless another is asked for: a dummy or, where the kernel has none, a
-/// bridge without ports.
+/// Default name of the link with our addresses: a dummy or, if the kernel has none, a bridge
+/// without ports.
 pub const LINK: &str = "localdns";
-/// What the name of a link may have.
+/// Maximum length of a link's name.
 const LONGEST_NAME: usize = 15;
-/// What stands on a link that we made.
+/// Alias of a link that we created.
 const ALIAS: &str = "localdns";
-/// How the label of an address of ours ends on a link that we did not make.
+/// Suffix of the label of our addresses on a link that we did not create.
 const LABEL: &str = ":localdns";
 const PROTOCOL: AddressProtocol = AddressProtocol::Other(0x6c);
 
-/// What an administrator types to do the same.
+/// Shell commands that do the same.
 pub(crate) fn commands(ip: &IpAddr, link: &str) -> String {
     let (prefix_bits, more) = match ip {
         IpAddr::V4(_) => (32, "scope host"),
@@ -232,7 +237,8 @@ async fn add_unless_there(
         let links = || async { our_links(&handle).await.map_err(failed("list links")) };
         let is_ours = made || links().await?.iter().any(|(ours, _)| *ours == index);
         if is_ours {
-            // Up first: on a link that is down an IPv6 address stays tentative, and cannot be bound.
+            // Up first: on a link that is down an IPv6 address stays tentative, and cannot be
+            // bound.
             let mut up = LinkUnspec::new_with_index(index).up().build();
             up.attributes.push(LinkAttribute::IfAlias(ALIAS.to_owned()));
             let up = handle.link().set(up).execute().await;
@@ -247,8 +253,8 @@ async fn add_unless_there(
     added
 }
 
-/// The name of the link to use, whether we have made it, and what it is in a dummy's place: that one, of the first kind that the kernel knows, unless it is
-/// there; else the loopback interface.
+/// The name of the link to use, whether we created it, and its kind if not a dummy: the existing
+/// link, else one of the first kind that the kernel has, else the loopback interface.
 async fn our_link<'n>(
     handle: &Handle,
     name: &'n str,
@@ -261,7 +267,7 @@ async fn our_link<'n>(
         let instead = (nth > 0).then_some(LinkFallback::Bridge);
         match handle.link().add(kind.clone()).execute().await.map_err(reason) {
             Ok(()) => return Ok((name, true, instead)),
-            // Another process that was started at the same time has made the link.
+            // A process that started at the same time has created the link.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok((name, true, None)),
             Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {}
             Err(error) => return Err(error),
@@ -281,7 +287,8 @@ async fn add_to(
     let message = request.message_mut();
     message.header.scope = AddressScope::Host;
     if ip.is_ipv6() {
-        // No other host is on this link: without duplicate address detection (RFC 4862) the address can be bound at once.
+        // No other host is on this link: without duplicate address detection (RFC 4862) the address
+        // can be bound at once.
         message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
     }
     message.attributes.extend(marks);
@@ -291,7 +298,7 @@ async fn add_to(
     }
 }
 
-/// What the kernel said, without the netlink around it.
+/// The kernel's error without rtnetlink's wrapper.
 fn reason(error: rtnetlink::Error) -> io::Error {
     match error {
         rtnetlink::Error::NetlinkError(message) => message.to_io(),

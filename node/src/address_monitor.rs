@@ -1,4 +1,4 @@
-//! Watches the machine's addresses.
+//! Watches the host's addresses.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use tokio::time::sleep;
 
 use crate::AddressPolicy;
 
-/// Calls `gone` when an address that may be ours was taken away, and where one may have been: at first, when the kernel had no room
-/// for its messages, and every second while it sends none. The address of a link that goes is taken away, too.
+/// Calls `gone` after an address within `ours` was removed, and when one may have been: at first,
+/// after the kernel lost messages, and every second while the subscription fails. Removing a link
+/// removes its addresses, too.
 ///
-/// Never ends; it is dropped.
+/// Never returns; drop the future to end it.
 pub async fn watch_removals(ours: AddressPolicy, gone: impl Fn()) {
     let is_removal = |message: &RouteNetlinkMessage| match message {
         RouteNetlinkMessage::DelAddress(message) => {
@@ -24,9 +25,10 @@ pub async fn watch_removals(ours: AddressPolicy, gone: impl Fn()) {
     watch(is_removal, gone).await;
 }
 
-/// Calls `changed` when the machine gets or loses an address, and where it may have, as [`watch_removals`].
+/// Calls `changed` after an address was added or removed, and when one may have been, as
+/// [`watch_removals`].
 ///
-/// Never ends; it is dropped.
+/// Never returns; drop the future to end it.
 pub async fn watch_addresses(changed: impl Fn()) {
     let is_change = |message: &RouteNetlinkMessage| {
         matches!(message, RouteNetlinkMessage::NewAddress(_) | RouteNetlinkMessage::DelAddress(_))
@@ -54,7 +56,7 @@ async fn watch(is_meant: impl Fn(&RouteNetlinkMessage) -> bool, call: impl Fn())
     }
 }
 
-/// The netlink task, which is aborted when the watch is dropped.
+/// The netlink task; aborted on drop.
 struct Connection(tokio::task::JoinHandle<()>);
 
 impl Drop for Connection {
@@ -63,7 +65,7 @@ impl Drop for Connection {
     }
 }
 
-/// IPv4 has its own address in IFA_LOCAL, IPv6 in IFA_ADDRESS.
+/// The address is IFA_LOCAL for IPv4, IFA_ADDRESS for IPv6.
 fn is_ours(ours: AddressPolicy, attribute: &AddressAttribute) -> bool {
     match attribute {
         AddressAttribute::Address(ip) | AddressAttribute::Local(ip) => ours.includes(*ip),
@@ -71,5 +73,5 @@ fn is_ours(ours: AddressPolicy, attribute: &AddressAttribute) -> bool {
     }
 }
 
-/// How soon the kernel is asked for messages again.
+/// Pause before subscribing again.
 const AGAIN: Duration = Duration::from_secs(1);

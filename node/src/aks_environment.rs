@@ -1,9 +1,9 @@
-//! The environment file of AKS LocalDNS, and which of its Corefiles is meant. Reads text, not files.
+//! The environment file of AKS LocalDNS, and the selection of its Corefile. Reads text, not files.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// Why there is no Corefile in an environment file.
+/// Why an environment file has no Corefile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VariantError {
     /// None of the keys has a value.
@@ -11,15 +11,16 @@ pub enum VariantError {
         "no Corefile: none of LOCALDNS_COREFILE_WITH_HOSTS (with SHOULD_ENABLE_HOSTS_PLUGIN=true and a hosts file), LOCALDNS_COREFILE_BASE and LOCALDNS_BASE64_ENCODED_COREFILE is set; set one, or name a Corefile with -conf"
     )]
     None,
-    /// The value is no base64.
+    /// The value is not base64.
     #[error("{key} is not base64: {error}; set it to the output of `base64 -w0 Corefile`")]
     Encoding {
         /// The key.
         key: &'static str,
-        /// What is wrong with it.
+        /// The decoding error.
         error: base64::DecodeError,
     },
-    /// The value is a Corefile without a server block, as where only its first line was read.
+    /// The value is a Corefile without a server block, for example because only its first line was
+    /// read.
     #[error("{key} is a Corefile without a server block; set it to the output of `base64 -w0 Corefile`")]
     Empty {
         /// The key.
@@ -27,8 +28,8 @@ pub enum VariantError {
     },
 }
 
-/// The Corefile that the text of an environment file means, and its key: with the hosts plugin where that is wanted and its
-/// file is there, else the base, else that of older images.
+/// The Corefile that an environment file selects, and its key: with the hosts plugin if that is
+/// enabled and its file exists, else the base, else that of older images.
 ///
 /// # Errors
 /// [`VariantError`].
@@ -50,8 +51,8 @@ pub fn corefile_of(text: &str, hosts_file_is_there: bool) -> Result<(&'static st
     }
 }
 
-/// The value of the last assignment of `key`, as systemd reads such a file: a line each, comments begin with `#` or `;`, a
-/// value may stand in quotes.
+/// The value of the last assignment of `key`, as systemd reads such a file: one line each, comments
+/// begin with `#` or `;`, values may be quoted.
 fn value(text: &str, key: &str) -> Option<String> {
     let assigned = |line: &str| {
         let (name, value) = line.trim().split_once('=')?;

@@ -1,8 +1,10 @@
-//! Orders of commands to a server beside them: an abstract unix socket, which belongs to the network as links and rules do,
-//! whatever file systems its programs see.
+//! Commands to a running server, over an abstract unix socket, which belongs to the network
+//! namespace as links and rules do, independent of file systems.
 //!
-//! A server hears root and its own user. To let go takes a [`NetAdminProof`](crate::Warrant) besides, and a command believes a server
-//! that has proven CAP_NET_ADMIN (`proof`): this network may be that of containers whose root may do nothing to it.
+//! A server accepts root and its own user. `down` also requires a
+//! [`NetAdminProof`](crate::NetAdminProof), and a command trusts a server that has proven
+//! CAP_NET_ADMIN (`proof`): containers in this network namespace may have a root without that
+//! right.
 
 mod crowd;
 mod peers;
@@ -24,7 +26,7 @@ pub use peers::{Doubt, Peers, RunningServer, Unproven};
 pub use proof::remove_left_proofs;
 use proof::{Prover, is_nonce};
 
-/// Where a server hears.
+/// A server's listening socket.
 pub struct ControlSocket {
     listener: UnixListener,
     /// Its name without [`PREFIX`].
@@ -32,14 +34,14 @@ pub struct ControlSocket {
     over: oneshot::Receiver<()>,
 }
 
-/// What ends the hearing when it is dropped.
+/// Ends the listener on drop.
 pub struct ListenGuard(#[expect(dead_code, reason = "its end is what counts")] oneshot::Sender<()>);
 
-/// An order, and the connection of the command that waits for its result.
+/// A command, and the connection of the client that waits for its result.
 pub struct ControlCommand {
-    /// What is asked for.
+    /// The command.
     pub word: String,
-    /// The command's process; 0 where this one cannot see it.
+    /// The client's process; 0 if it is not visible from here.
     pub process: u32,
     stream: UnixStream,
 }
@@ -48,11 +50,12 @@ impl ControlSocket {
     /// Begins to listen.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn listen() -> io::Result<(Self, ListenGuard)> {
         let pid = std::process::id();
         let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
-        // The first process of each of several containers has the same number; and anybody may have taken the next names.
+        // The first processes of several containers have the same id, and another process may have
+        // taken the next names.
         for n in (0..SAME_PID).chain([rand::random()]) {
             let name = format!("{pid}-{n}");
             match UnixListener::bind_addr(&SocketAddr::from_abstract_name(format!("{PREFIX}{name}"))?) {
@@ -66,11 +69,11 @@ impl ControlSocket {
         Err(refused)
     }
 
-    /// Hears orders and hands them on, until [`ListenGuard`] is dropped. Connections are heard all at once; one that is not trusted,
-    /// or sends no order in time, is closed.
+    /// Accepts commands and passes them to `take`, until [`ListenGuard`] is dropped. Connections
+    /// are read concurrently; one that is not trusted, or sends no command in time, is closed.
     ///
     /// # Errors
-    /// What the kernel says to a runtime.
+    /// Errors of the kernel when creating a runtime.
     pub fn hear(self, take: impl Fn(ControlCommand) + Send + Sync + 'static) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(self.accept(Arc::new(take)))
@@ -91,10 +94,10 @@ impl ControlSocket {
                     let Some(peer) = trusted(&stream) else { continue };
                     let heard = hear(stream, peer, take.clone(), prover.clone());
                     crowd.enter(peer, tokio::spawn(heard).abort_handle());
-                    // However many arrive, each is looked at once before another one may take its place.
+                    // Each connection is polled once before another may take its place.
                     yield_now().await;
                 }
-                // Most likely there are no file descriptors left: tried again after a pause.
+                // Probably out of file descriptors: retry after a pause.
                 Err(_) => sleep(AGAIN).await,
             }
         }
@@ -118,7 +121,8 @@ async fn hear(
     Ok(())
 }
 
-/// Shows the nonce's table until the command has closed its side of the connection; this side is closed when the table is gone.
+/// Shows the nonce's table until the client has closed its side of the connection; closes this side
+/// once the table is deleted.
 async fn prove(mut stream: tokio::net::UnixStream, nonce: &str, prover: &Prover) -> io::Result<()> {
     match prover.show(nonce).await {
         Ok(shown) => {
@@ -131,14 +135,14 @@ async fn prove(mut stream: tokio::net::UnixStream, nonce: &str, prover: &Prover)
     }
 }
 
-/// A line, or what stands before the end of the connection.
+/// A line, or the text before the end of the connection.
 async fn read_word(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> io::Result<String> {
     let mut word = Vec::new();
     while word.len() < LONGEST_WORD && word.last() != Some(&b'\n') {
         let mut some = [0; LONGEST_WORD];
         let room = LONGEST_WORD - word.len();
         match stream.read(&mut some[..room]).await? {
-            // A command that closes without a word only looked which process listens.
+            // A client that closes without a word only checked which process listens.
             0 if word.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
             0 => break,
             n => word.extend(&some[..n]),
@@ -148,7 +152,7 @@ async fn read_word(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> io::Resu
     Ok(String::from_utf8_lossy(line).trim_end().to_owned())
 }
 
-/// The other end where it is root's, or of the user of this process: any process may connect.
+/// The peer if it is root or this process's user: any process may connect.
 fn trusted(stream: &tokio::net::UnixStream) -> Option<Peer> {
     let peer = stream.peer_cred().ok()?;
     let process = peer.pid().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default();
@@ -162,12 +166,12 @@ fn is_trusted(uid: u32) -> bool {
 impl ControlCommand {
     /// Sends the result.
     pub fn answer(&self, text: &str) {
-        // A command that has gone needs no answer.
+        // A client that has gone needs no answer.
         let _ = io::Write::write_all(&mut &self.stream, text.as_bytes());
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Says that too many wait before it.
+    /// Answers that too many commands are queued.
     pub fn put_off(&self) {
         self.answer(BUSY);
     }
@@ -175,15 +179,15 @@ impl ControlCommand {
 
 const PREFIX: &str = "localdns-node-";
 const SAME_PID: u32 = 16;
-/// How an order begins that asks for a proof; the nonce follows.
+/// Prefix of a request for a proof; the nonce follows.
 const PROVE: &str = "prove ";
-/// The answer where the table is there.
+/// The answer once the table exists.
 const SHOWN: &str = "shown\n";
-/// The answer of a server where too many orders wait.
+/// The answer of a server with too many queued commands.
 const BUSY: &str = "busy\n";
-/// How long a connection may take to say what it wants, and to look at a proof.
+/// Time limit for a connection's word, and for checking a proof.
 const WORD: Duration = Duration::from_secs(1);
-/// The pause before `accept` is tried again.
+/// Pause before `accept` is retried.
 const AGAIN: Duration = Duration::from_millis(100);
 const LONGEST_WORD: usize = 64;
 
@@ -195,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that hands its orders to the test.
+    /// A server that passes its commands to the test.
     fn serve() -> (String, mpsc::Receiver<ControlCommand>, ListenGuard) {
         let (server, hearing) = ControlSocket::listen().expect("bound");
         let name = server.name.clone();
@@ -217,7 +221,7 @@ mod tests {
         slow.write_all(b"sta").expect("sent");
         let mut asks = connect(&name);
         asks.write_all(b"status\n").expect("sent");
-        // Those of before have a second each.
+        // Earlier connections have a second each.
         let order = orders.recv_timeout(Duration::from_secs(20)).expect("a word");
         assert_eq!((order.word.as_str(), order.process), ("status", std::process::id()));
         order.answer("well");

@@ -1,18 +1,18 @@
-//! The servers that DHCP gave to the links whose drop-in is ours: that has `UseDNS=false`, which keeps them from the machine's
-//! resolv.conf, and networkd's leases go on telling them.
+//! The DNS servers from DHCP of links with our drop-in: its `UseDNS=false` keeps them out of the
+//! host's resolv.conf, but networkd's leases still have them.
 
 use std::path::Path;
 
 use crate::host_resolver;
 use crate::networkd::{NETWORKD_STATE, text_of, value};
 
-/// These servers with blanks between them, as the leases have them: in the links' order, nothing of it judged. Empty where no
-/// drop-in of ours stands.
+/// These servers, separated by spaces, as in the leases: in the links' order, unfiltered. Empty
+/// without our drop-in.
 pub fn dhcp_servers() -> String {
     servers_of(Path::new(NETWORKD_STATE), &host_resolver::turned_networks())
 }
 
-/// The directory of the leases that networkd has of DHCP servers.
+/// The directory of networkd's DHCP leases.
 pub const DHCP_LEASES: &str = "/run/systemd/netif/leases";
 
 fn servers_of(state: &Path, networks: &[String]) -> String {
@@ -35,7 +35,7 @@ fn servers_of(state: &Path, networks: &[String]) -> String {
     servers.collect::<Vec<_>>().join(" ")
 }
 
-/// A list of servers has fewer places.
+/// A list of servers has fewer entries.
 const MOST_LINKS: usize = 64;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! What other programs say, made fit for a terminal and for one line.
+//! Escapes text of other programs for a terminal and for one line.
 
-/// The text with every character escaped that a terminal might obey or that would not be seen as it is: control characters, line
-/// ends among them, and those that change the direction of what follows.
+/// The text with all characters escaped that could control a terminal or are not visible: control
+/// characters, line feeds included, and those that change the text's direction.
 pub fn escaped(text: &str) -> String {
     let mut fit = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,13 +1,15 @@
-//! The rules that keep a node's DNS alive: two nftables tables.
+//! The failover rules: two nftables tables.
 //!
-//! One stays when the server dies: queries to our addresses that nobody takes are given a new destination, the listener's
-//! way out, before conntrack, so that a ClusterIP still gets kube-proxy's own DNAT behind it; answers get their source back. Each
-//! listener's flows have conntrack zones of their own, and after each return another of these: [`Rules::take_turns`].
+//! The failover table stays when the server dies: queries to our addresses that no socket takes get
+//! a new destination, the listener's fallback, before conntrack, so that kube-proxy's DNAT still
+//! applies to a ClusterIP; replies get their source back. Each listener's flows have conntrack
+//! zones of their own, and other ones after each return: [`Rules::take_turns`].
 //!
-//! The other is owned by the server's netlink socket: the kernel drops it when the process ends, however it ends. In it are
-//! the leases: while an address has one, and a socket of this machine takes queries to it, they are taken here, without
-//! conntrack. Only a server that has answered its own probes renews them, so that a hang is seen when the lease ends.
-//! Where the kernel knows no owners this one stays, too, and all processes share it: its leases end by themselves.
+//! The lease table is owned by the server's netlink socket: the kernel deletes it when the process
+//! ends, for any reason. While an address has a lease in it, and a socket of this host takes
+//! queries to it, they are accepted here, without conntrack. Only a server that has answered its
+//! own probes renews leases, so a hang is detected when the lease ends. On kernels without table
+//! owners this table stays, too, and all processes share it: its leases time out.
 
 mod leases;
 mod stays;
@@ -24,70 +26,73 @@ pub use leases::{DeathDetection, Leases};
 use leases::{HOLDERS, pid_of, renew};
 use stays::{CHAINS, FAILOVER, SETS, TURNS, Turns, stays, turns_of};
 
-/// An address that clients ask.
+/// An address that clients query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
     /// The address; the port is 53.
     pub address: IpAddr,
-    /// The server that queries are led to while this one does not answer. A ClusterIP has none: kube-proxy sends it to the
-    /// cluster's DNS.
+    /// The server that queries are redirected to while this one does not answer. A ClusterIP has
+    /// none: kube-proxy sends it to the cluster's DNS.
     pub fallback: Option<Fallback>,
-    /// Whether every client is refused while this server does not answer, instead.
+    /// Whether every client is refused instead while this server does not answer.
     pub fails_closed: bool,
 }
 
-/// The clients whose queries are redirected to the way out while no server takes them. Queries of this machine's own programs always are;
-/// a query of any other client arrives at a closed port.
+/// The clients whose queries are redirected to the fallback while no server takes them. Queries of
+/// this host's own programs always are; a query of any other client arrives at a closed port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Clients {
     /// Every client.
     All,
-    /// Those with a source address in one of these networks that is routed back by the link of arrival.
+    /// Those with a source address in one of these networks that is routed back over the link of
+    /// arrival.
     In(Vec<IpNet>),
-    /// Those on every link but these, with a source address that is routed back by the link of arrival.
+    /// Those on every link but these, with a source address that is routed back over the link of
+    /// arrival.
     NotFrom(Vec<String>),
 }
 
-/// The server that queries are led to while this one does not answer.
+/// The server that queries are redirected to while this one does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fallback {
     /// An address of the listener's family; the port is 53.
     pub target: IpAddr,
-    /// Whether pods' addresses are hidden from it, where nobody (kube-proxy, for a ClusterIP) gave it yet another address:
-    /// who did sees to that as well.
+    /// Whether pods' addresses are masqueraded towards it, unless another program, such as
+    /// kube-proxy for a ClusterIP, has translated the destination again: that program masquerades
+    /// as well.
     pub masquerade: bool,
 }
 
-/// The table that stays.
+/// The failover table.
 pub struct Rules {
     socket: Socket,
-    /// What was put there last, as the kernel lists it.
+    /// The table as last written, in the kernel's listing.
     put: Option<Contents>,
-    /// Which of its conntrack zones each listener has; none where that is for the table to say that is there.
+    /// The current conntrack zone of each listener; empty until read from the existing table.
     turns: Turns,
-    /// The generation at which it was so.
+    /// The ruleset generation at which the table was unchanged.
     seen: Option<u32>,
     lists: u64,
-    /// Whether the kernel can look for a socket, as far as is known.
+    /// Whether the kernel can match sockets, as far as known.
     by_socket: bool,
 }
 
-/// What has become of the table that stays.
+/// The state of the failover table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableState {
-    /// It is as it was put there.
+    /// As last written.
     AsPut,
-    /// It is not, or it is not known what was put there.
+    /// Changed, or it is not known what was written.
     Changed,
-    /// There is no rule in it, or no such table.
+    /// It has no rules, or does not exist.
     Missing,
 }
 
 impl Rules {
-    /// Opens a way to the kernel; changes nothing.
+    /// Opens a netlink socket; changes nothing.
     ///
     /// # Errors
-    /// Where the kernel has no netlink for nftables.
+    /// If the kernel has no netlink for nftables.
     pub fn open() -> Result<Self, NftError> {
         Ok(Self {
             socket: Socket::open()?,
@@ -99,11 +104,11 @@ impl Rules {
         })
     }
 
-    /// Puts the table there, in one transaction: in place of one of its name, whoever made it. Where the kernel cannot look for a
-    /// socket, queries wait for the next process whether there is one or not.
+    /// Writes the table in one transaction, in place of any of its name. If the kernel cannot match
+    /// sockets, queries wait for the next process whether there is one or not.
     ///
     /// # Errors
-    /// Where the kernel refuses; then all is as it was.
+    /// Errors of the kernel; nothing is changed then.
     pub fn put(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), NftError> {
         (self.put, self.seen) = (None, None);
         self.know_turns()?;
@@ -119,17 +124,19 @@ impl Rules {
             put => put?,
         }
         let put = self.contents()?;
-        // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
+        // If the table differs, another process changed it in between: the next check finds it
+        // unknown and writes it again.
         self.put = put.is_like(&table(self.by_socket, &self.turns)).then_some(put);
         Ok(())
     }
 
-    /// Has queries to these addresses led away in conntrack zones that no flow is in, once the table is put there anew. To be said
-    /// when they come here again: a connection to us, when it is led away itself, meets no entry of one that was led away from the
-    /// same port. A flow that is led away at that moment is broken.
+    /// Moves failovers of these addresses to conntrack zones without flows, from the next write of
+    /// the table. Call this when their queries arrive here again: a connection that fails over
+    /// later then meets no entry of an earlier failover from the same port. Flows being redirected
+    /// at that moment break.
     ///
     /// # Errors
-    /// Where the kernel does not say which they have now.
+    /// If the kernel does not return their current zones.
     pub fn take_turns(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<(), NftError> {
         self.know_turns()?;
         for address in addresses {
@@ -140,7 +147,7 @@ impl Rules {
         Ok(())
     }
 
-    /// Goes on from those of the table that is there, whoever put it there.
+    /// Continues from the zones of the existing table.
     fn know_turns(&mut self) -> Result<(), NftError> {
         if self.turns.is_empty() {
             self.turns = turns_of(&self.contents()?);
@@ -148,14 +155,14 @@ impl Rules {
         Ok(())
     }
 
-    /// What has become of the table since it was put there by this value: of its flags, its chains, its rules and its sets, but
-    /// for [`plan_restart`](Self::plan_restart)'s. It is listed only where some table has changed by another process's
-    /// doing: to list it costs more than all else that a server without clients does.
+    /// Compares the table with what this value last wrote: flags, chains, rules and sets, except
+    /// those of [`plan_restart`](Self::plan_restart). Lists it only if another process has changed
+    /// any table: the listing costs more than everything else that a server without clients does.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not return it.
     pub fn standing(&mut self) -> Result<TableState, NftError> {
-        // Where the kernel has none, the list says.
+        // Without a generation, the listing decides.
         let now = self.socket.generation().ok().flatten();
         if now.is_some() && self.seen == now {
             return Ok(TableState::AsPut);
@@ -171,16 +178,16 @@ impl Rules {
         Ok(standing)
     }
 
-    /// How often [`standing`](Self::standing) had to list the table.
+    /// How often [`standing`](Self::standing) listed the table.
     pub fn lists(&self) -> u64 {
         self.lists
     }
 
-    /// Whether the rules that are there are those of these listeners and clients, whoever put them there: each is looked at by what it is
-    /// made of, and by its addresses.
+    /// Whether the existing rules are those for these listeners and clients, whoever wrote them:
+    /// compared by their expressions and addresses.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not return them.
     pub fn are_those_of(&mut self, listeners: &[Listener], clients: &Clients) -> Result<bool, NftError> {
         let there = self.contents()?;
         let turns = turns_of(&there);
@@ -188,10 +195,10 @@ impl Rules {
         Ok([true, false].into_iter().any(|by_socket| there.is_of(&table(by_socket), &SETS)))
     }
 
-    /// The addresses that the table which is there is about, whoever put it there, and where it leads their queries.
+    /// The addresses in the existing table, whoever wrote it, with their fallbacks.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not return it.
     pub fn led(&mut self) -> Result<Vec<(IpAddr, Option<IpAddr>)>, NftError> {
         Ok(self.contents()?.replaced(FAILOVER))
     }
@@ -201,21 +208,22 @@ impl Rules {
         self.socket.contents(TABLE, &chains, &SETS)
     }
 
-    /// Whether the table is there.
+    /// Whether the table exists.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not return it.
     pub fn are_there(&mut self) -> Result<bool, NftError> {
         Ok(self.socket.tables()?.iter().any(|table| table.name == TABLE))
     }
 
-    /// The processes that have a table of leases, or leases in the one that has no owner.
+    /// The processes that have a lease table, or leases in the unowned one.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not return them.
     pub fn holders(&mut self) -> Result<Vec<u32>, NftError> {
         let tables = self.socket.tables()?;
-        // One without an owner is no server's: it was loaded from a saved ruleset, or somebody made it.
+        // A table without owner is no server's: it was loaded from a saved ruleset, or created by
+        // hand.
         let owned = tables.iter().filter(|table| table.is_owned);
         let mut holders: Vec<_> = owned.filter_map(|table| server_of(&table.name)).collect();
         if tables.iter().any(|table| table.name == UNOWNED_LEASES) {
@@ -225,15 +233,15 @@ impl Rules {
         Ok(holders)
     }
 
-    /// Those of these addresses whose queries are led away, as far as the kernel says: the table is there, only this process has leases,
-    /// if any, and none is about to take them over.
+    /// Those of these addresses whose queries fail over, as far as the kernel says: the table
+    /// exists, no other process has leases, and none is taking over.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not return them.
     pub fn led_away(&mut self, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, NftError> {
         let led = self.led()?;
         addresses.retain(|ip| led.iter().any(|(address, _)| address == ip));
-        // The first processes of two containers have the same number: they are counted.
+        // The first processes of two containers have the same id: count them.
         let mut is_held = self.holders()?.len() > 1;
         for family in Family::BOTH {
             is_held |= !self.socket.members(TABLE, SetOf::Handover.name(family))?.is_empty();
@@ -241,35 +249,35 @@ impl Rules {
         Ok(if is_held { Vec::new() } else { addresses })
     }
 
-    /// Keeps queries to these addresses in their sockets' queues for so long, although nobody has a lease: the next
-    /// process is about to take them over.
+    /// Keeps queries to these addresses in their sockets' queues for this time without a lease, for
+    /// the next process.
     ///
     /// # Errors
-    /// Where the table is not there, or the kernel refuses.
+    /// If the table does not exist, or the kernel refuses.
     pub fn plan_restart(&mut self, addresses: &[IpAddr], lasts: Duration) -> Result<(), NftError> {
         let mut batch = Batch::default();
         renew(&mut batch, TABLE, SetOf::Handover, addresses, Some(lasts));
         self.socket.commit_unseen(batch)
     }
 
-    /// Whether a [`NetAdminProof`] is shown.
+    /// Whether a [`NetAdminProof`] exists.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not return it.
     pub fn is_warrant_shown(&mut self) -> Result<bool, NftError> {
         Ok(self.socket.tables()?.iter().any(|table| table.name.starts_with(WARRANT)))
     }
 
-    /// Takes the table away, if it is there, and those of leases that have no owner.
+    /// Removes the table, if it exists, and lease tables without owner.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// Errors of the kernel.
     pub fn remove(&mut self) -> Result<(), NftError> {
         let mut batch = Batch::default();
         for table in [TABLE, UNOWNED_LEASES] {
             batch.remove_table(table);
         }
-        // Where they cannot be listed the rest goes all the same.
+        // If they cannot be listed, the rest is removed all the same.
         for table in self.socket.tables().unwrap_or_default() {
             if !table.is_owned && server_of(&table.name).is_some() {
                 batch.remove_table(&table.name);
@@ -285,21 +293,22 @@ fn server_of(table: &str) -> Option<u32> {
     owner.split_once('-')?.0.parse().ok()
 }
 
-/// Proves to servers of this network namespace that an order comes from a process that may change the rules: an empty table,
-/// which only CAP_NET_ADMIN can make. It goes with its value or, where the kernel knows owners, with the process.
+/// Proves to servers of this network namespace that a command comes from a process that may change
+/// rules: an empty table, which only CAP_NET_ADMIN can create. Removed on drop or, on kernels with
+/// table owners, with the process.
 pub struct NetAdminProof {
     socket: Socket,
     table: String,
 }
 
 impl NetAdminProof {
-    /// Shows it.
+    /// Creates it.
     ///
     /// # Errors
-    /// Without CAP_NET_ADMIN, and where the kernel has no nftables.
+    /// Without CAP_NET_ADMIN, or if the kernel has no nftables.
     pub fn show() -> Result<Self, NftError> {
         let mut socket = Socket::open()?;
-        // Kernels without table owners keep the warrant of a process that was killed.
+        // Kernels without table owners keep the proof of a killed process.
         for left in socket.tables()?.into_iter().filter(|table| table.name.starts_with(WARRANT)) {
             let mut batch = Batch::default();
             batch.delete_table(&left.name);
@@ -320,7 +329,7 @@ impl Drop for NetAdminProof {
     fn drop(&mut self) {
         let mut batch = Batch::default();
         batch.delete_table(&self.table);
-        // Where this fails the kernel deletes the table with its owner, or the next `show` does.
+        // If this fails, the kernel deletes the table with its owner, or the next `show` does.
         let _ = self.socket.commit(batch);
     }
 }
@@ -330,16 +339,16 @@ fn transports(batch: &mut Batch, table: &str) {
     batch.add_set(table, &Set { name: TRANSPORTS, key: TRANSPORT_KEY, flags: SetFlags::empty(), elements });
 }
 
-/// What the addresses of a set have in common; there is one for each family.
+/// The kind of a set of addresses; each exists once for each family.
 #[derive(Debug, Clone, Copy)]
 enum SetOf {
-    /// Clients ask them.
+    /// Addresses that clients query.
     Listeners,
-    /// The next process is about to take them over.
+    /// Addresses that the next process is taking over.
     Handover,
-    /// They have a lease.
+    /// Addresses with a lease.
     Leased,
-    /// Our own probes ask them.
+    /// Addresses that our own probes query.
     Probed,
 }
 
@@ -360,11 +369,11 @@ impl SetOf {
 
 /// The table's name.
 pub const TABLE: &str = "localdns";
-/// The name of the table of leases where the kernel knows no owners.
+/// The name of the lease table on kernels without table owners.
 const UNOWNED_LEASES: &str = "localdns-lease";
-/// How the names of [`NetAdminProof`]s begin.
+/// Prefix of the names of [`NetAdminProof`]s.
 const WARRANT: &str = "localdns-down-";
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Before conntrack.
+/// Priority before conntrack.
 const RAW: i32 = -300;

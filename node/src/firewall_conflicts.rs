@@ -1,5 +1,5 @@
-//! Others' rules that may stand in the way: base chains that drop what none of their rules accepts, and the narrowest rules that
-//! have them accept clients' queries.
+//! Other programs' rules that may drop our traffic: base chains that drop what none of their rules
+//! accepts, and the narrowest rules that accept clients' queries.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -13,21 +13,23 @@ use crate::nft::{BaseChain, Family, LastRule, NftError, Socket};
 /// A chain that drops, by its policy or its last rule, what its other rules do not accept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirewallConflict {
-    /// As `nft list chain` takes it.
+    /// In the form of `nft list chain`.
     pub chain: String,
-    /// Whose way it is on: clients' to us, or to the way out.
+    /// The affected path: clients to this server, or to the fallback.
     pub way: &'static str,
-    /// Whether its last rule drops or rejects everything: a rule that is appended has no effect.
+    /// Whether its last rule drops or rejects everything: an appended rule has no effect.
     pub ends_in_drop: bool,
-    /// Commands that make it accept these queries and nothing else. They add rules behind the chain's own, which still decide first.
+    /// Commands that make it accept these queries and nothing else. They add rules after the
+    /// chain's own, which still decide first.
     pub mend: String,
 }
 
 impl FirewallConflict {
-    /// Those on the ways of these clients to these listeners, and out. Tables of iptables-legacy are not seen: [`unseen_filters`].
+    /// Conflicts on the paths of these clients to these listeners and to the fallbacks. Tables of
+    /// iptables-legacy are not visible: [`unseen_filters`].
     ///
     /// # Errors
-    /// Where the kernel does not list its chains.
+    /// If the kernel does not list its chains.
     pub fn all(listeners: &[Listener], clients: &Clients) -> Result<Vec<Self>, NftError> {
         let mut socket = Socket::open()?;
         let mut all = Vec::new();
@@ -40,8 +42,8 @@ impl FirewallConflict {
     }
 }
 
-/// What is to be known of tables of iptables-legacy, which no netlink socket lists: that there is one that may drop what goes to
-/// these listeners or out, and behind a semicolon the command that looks.
+/// Notes about tables of iptables-legacy, which no netlink socket lists: that one exists which may
+/// drop this traffic, and after a semicolon the command to list it.
 pub fn unseen_filters(listeners: &[Listener]) -> Vec<String> {
     let families = [
         ("/proc/net/ip_tables_names", "iptables-legacy", true),
@@ -50,7 +52,7 @@ pub fn unseen_filters(listeners: &[Listener]) -> Vec<String> {
     let concerned = families
         .into_iter()
         .filter(|(_, _, is_ipv4)| listeners.iter().any(|listener| listener.address.is_ipv4() == *is_ipv4));
-    // Where nobody may read it, or nothing of the kind was ever loaded, there is nothing to tell.
+    // If the file is not readable, or the module was never loaded, there is nothing to report.
     let tables = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     concerned.filter_map(|(file, program, _)| unseen_filter(&tables(file), program)).collect()
 }
@@ -63,13 +65,13 @@ fn unseen_filter(tables: &str, program: &str) -> Option<String> {
     })
 }
 
-/// Which queries are on the way that a chain is on.
+/// The queries that pass a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Clients' to us.
+    /// Those of clients to this server.
     ToUs,
-    /// Those that are redirected to a way out. Conntrack's original destination names them: kube-proxy has replaced a ClusterIP by a pod's
-    /// address here.
+    /// Those that are redirected to a fallback, matched by conntrack's original destination, since
+    /// kube-proxy has replaced a ClusterIP by a pod's address here.
     Out,
 }
 
@@ -99,7 +101,7 @@ fn of(
         let destinations = destinations(listeners, *one, way);
         let Some(sources) = sources(clients, *one).filter(|_| !destinations.is_empty()) else { continue };
         commands.extend(match (*family, table.as_str(), name.as_str()) {
-            // What `nft` writes there iptables cannot read.
+            // iptables cannot read rules that `nft` adds there.
             ("ip" | "ip6", "filter", "INPUT" | "FORWARD") => {
                 iptables(*one, name, last, way, &destinations, &sources)
             }
@@ -114,7 +116,8 @@ fn of(
     })
 }
 
-/// Where queries on this way go: to our addresses, or to the ways out and, since kube-proxy translates those, to services' addresses.
+/// Destinations of queries on this path: our addresses, or the fallbacks and, since kube-proxy
+/// translates those, service addresses.
 fn destinations(listeners: &[Listener], family: Family, way: Way) -> Vec<IpAddr> {
     let of_family = listeners.iter().filter(|listener| Family::of(listener.address) == family);
     let destination = |listener: &Listener| match (way, &listener.fallback) {
@@ -130,15 +133,15 @@ fn destinations(listeners: &[Listener], family: Family, way: Way) -> Vec<IpAddr>
     all
 }
 
-/// What clients are known by.
+/// How clients are matched.
 enum Sources<'c> {
     Any,
     Networks(Vec<IpNet>),
-    /// They arrive by other links.
+    /// By their link of arrival, all but these.
     NotFrom(&'c [String]),
 }
 
-/// `None` where there are no clients of this family.
+/// `None` if there are no clients of this family.
 fn sources(clients: &Clients, family: Family) -> Option<Sources<'_>> {
     match clients {
         Clients::All => Some(Sources::Any),
@@ -146,7 +149,7 @@ fn sources(clients: &Clients, family: Family) -> Option<Sources<'_>> {
         Clients::NotFrom(links) => Some(Sources::NotFrom(links)),
         Clients::In(networks) => {
             let of_family = networks.iter().filter(|network| Family::of(network.addr()) == family);
-            // nft refuses networks that overlap.
+            // nft refuses overlapping networks.
             let networks = IpNet::aggregate(&of_family.map(IpNet::trunc).collect());
             (!networks.is_empty()).then_some(Sources::Networks(networks))
         }
@@ -169,7 +172,7 @@ fn iptables(
             destinations.iter().map(one).collect()
         }
     };
-    // A rule can exclude one link; further ones take a rule each before it.
+    // A rule can exclude one link; each further one needs a rule before it.
     let (left_out, clients) = match sources {
         Sources::Any => (&[][..], String::new()),
         Sources::Networks(networks) => (&[][..], format!("-s {} ", listed(networks, ","))),
@@ -216,7 +219,7 @@ fn nft(
     let to = listed(destinations, ", ");
     let packets = match way {
         Way::ToUs => vec![format!("{ip} daddr {{ {to} }} meta l4proto {{ tcp, udp }} th dport 53")],
-        // With one protocol in each, nft can load again what it lists.
+        // One protocol in each rule, so that nft can load its own listing.
         Way::Out => Vec::from(["udp", "tcp"].map(|proto| {
             format!("meta l4proto {proto} ct original {ip} daddr {{ {to} }} ct original proto-dst 53")
         })),
@@ -235,7 +238,7 @@ fn listed<T: Display>(all: &[T], between: &str) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
 }
 
-/// One word for a shell.
+/// Quotes one word for a shell.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {
@@ -323,7 +326,7 @@ mod tests {
             assert!(obstacle.mend.starts_with(&commands.join(" && ")), "{}", obstacle.mend);
             assert_eq!(obstacle.ends_in_drop, last.is_some_and(|last| last.drops_all));
         }
-        // Of IPv6 there are no such clients.
+        // There are no such IPv6 clients.
         let chain = chain("ip6", "filter", "INPUT", input);
         assert_eq!(of(&chain, None, &listeners, &Clients::In(networks(&["10.1.0.0/16"]))), None);
     }

@@ -1,5 +1,6 @@
-//! Points the machine's own lookups at the server, and gives them back: a drop-in for systemd-networkd, as AKS's script writes
-//! it, or for systemd-resolved; or /etc/resolv.conf. It waits for programs: it belongs on a thread that serves nobody.
+//! Sends the host's own lookups to the server, and restores the host's resolver: by a drop-in for
+//! systemd-networkd, as AKS's script writes it, or for systemd-resolved, or by /etc/resolv.conf.
+//! Runs programs and blocks: not for a serving thread.
 
 mod resolv_conf_file;
 
@@ -17,20 +18,20 @@ use crate::subprocess::run;
 use crate::{Usable, WIRE_SERVER, escaped, link_of};
 use resolv_conf_file::OwnFile;
 
-/// Who is told whom the machine asks.
+/// The mechanism that sends the host's lookups to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostResolver {
-    /// systemd-networkd, for the link that leads to the network's servers.
+    /// systemd-networkd, for the link that leads to the network's name servers.
     Networkd,
     /// systemd-resolved.
     Resolved,
-    /// /etc/resolv.conf, where it is a file of its own.
+    /// /etc/resolv.conf, if it is a regular file.
     ResolvConf,
-    /// Nobody.
+    /// None.
     None,
 }
 
-/// Why the machine's lookups were not turned.
+/// Why the host's lookups are not sent to the server.
 #[derive(Debug, thiserror::Error)]
 pub enum HostResolverError {
     /// networkd does not run.
@@ -38,12 +39,12 @@ pub enum HostResolverError {
         "systemd-networkd does not run, and -host-resolver networkd needs it; set -host-resolver to another value, or to none"
     )]
     NoNetworkd,
-    /// There is no route to the network's servers.
+    /// There is no route to the network's name servers.
     #[error(
         "there is no route to {WIRE_SERVER} or to the network's first name server, so the link to configure is not known; add a route, or set -host-resolver to another value, or to none"
     )]
     NoUplink,
-    /// networkd does not say which file the link is configured by.
+    /// networkd does not report the link's configuration file.
     #[error(
         "networkd has no .network file for {link}; add one, or set -host-resolver to another value, or to none"
     )]
@@ -51,36 +52,36 @@ pub enum HostResolverError {
         /// The link.
         link: String,
     },
-    /// /etc/resolv.conf is a link to a file that another program writes.
+    /// /etc/resolv.conf is a symbolic link to a file that another program writes.
     #[error("{RESOLV_CONF} is a symbolic link to {}, which another program writes; set -host-resolver to networkd or resolved", .0.display())]
     SomebodyElses(PathBuf),
-    /// /etc/resolv.conf leads to us alone, and nobody knows where it led before.
+    /// /etc/resolv.conf names only this server, and its original text is unknown.
     #[error(
         "{RESOLV_CONF} names only {server}, this server's address, and its original text is lost; write the network's name servers into it"
     )]
     Unkept {
-        /// Whom it names.
+        /// The server that it names.
         server: IpAddr,
     },
-    /// /etc/resolv.conf leads to us alone, and is not what we made of it.
+    /// /etc/resolv.conf names only this server, and another program has changed our text.
     #[error(
         "{RESOLV_CONF} names only {server}, this server's address, and another program has changed it; restore its original text from {}", .kept.display()
     )]
     Changed {
-        /// Whom it names.
+        /// The server that it names.
         server: IpAddr,
-        /// Where the earlier text is.
+        /// The copy of its original text.
         kept: PathBuf,
     },
-    /// A file.
+    /// A file error.
     #[error("{}: {source}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A program.
+    /// An error of a program.
     #[error("{0}")]
     Program(#[source] io::Error),
     /// The change did not take effect in time.
@@ -88,22 +89,23 @@ pub enum HostResolverError {
     Unsettled {
         /// The drop-in.
         path: PathBuf,
-        /// What is still to come.
+        /// What is still missing.
         what: &'static str,
     },
 }
 
-/// What reads the resolv.conf that the network's servers stand in; it waits no longer than a file may take.
+/// Reads the resolv.conf with the network's name servers, within a file's time limit.
 pub type ReadServers<'r> = &'r dyn Fn() -> io::Result<String>;
 
 type Result<T> = std::result::Result<T, HostResolverError>;
 
 impl HostResolver {
-    /// Points the machine at `server`, and waits until that counts; does nothing where it is so already. `upstreams` has
-    /// the network's servers; `go_on` ends the waiting, and keeps it from beginning.
+    /// Sends the host's lookups to `server`, and waits until this takes effect; does nothing if it
+    /// already does. `upstreams` has the network's name servers; clearing `go_on` ends the wait, or
+    /// prevents its start.
     ///
     /// # Errors
-    /// [`HostResolverError`]; nothing is changed then, save where it is [`HostResolverError::Unsettled`].
+    /// [`HostResolverError`]; nothing is changed then, except for [`HostResolverError::Unsettled`].
     pub fn put(
         self,
         server: IpAddr,
@@ -118,13 +120,13 @@ impl HostResolver {
         }
     }
 
-    /// Gives the machine's lookups back, whichever of these had them, a killed predecessor's and AKS's script's too. The
-    /// files that are gone, or back; and what went wrong.
+    /// Restores the host's resolver, for any of these mechanisms, also after a killed predecessor
+    /// or AKS's script. Returns the removed or restored files, and the errors.
     pub fn take_back() -> (Vec<PathBuf>, Vec<HostResolverError>) {
         Self::None.take_back_others()
     }
 
-    /// The same for what is not of this kind.
+    /// As [`take_back`](Self::take_back), for all other mechanisms.
     pub fn take_back_others(self) -> (Vec<PathBuf>, Vec<HostResolverError>) {
         let (mut gone, mut failed) = (Vec::new(), Vec::new());
         let owners = [
@@ -132,7 +134,8 @@ impl HostResolver {
             (Self::Resolved, resolved_drop_ins(), RESOLVED),
         ];
         for (_, files, owner) in owners.into_iter().filter(|(kind, ..)| *kind != self) {
-            // Whoever removes the files may end, or be ended, before their owner has heard of it: the next one tells it then.
+            // This process may end before the owner has reloaded: the mark lets the next one reload
+            // it.
             let before = owner.untold();
             owner.note_untold(&files);
             let mut removed = !before.is_empty();
@@ -140,7 +143,7 @@ impl HostResolver {
                 match fs::remove_file(&path) {
                     Ok(()) => {
                         removed = true;
-                        // The directory stays where it has drop-ins of others.
+                        // The directory stays if it has other drop-ins.
                         let _ = path.parent().map(fs::remove_dir);
                         gone.push(path);
                     }
@@ -167,13 +170,13 @@ impl HostResolver {
         (gone, failed)
     }
 
-    /// The files by which the machine's lookups are turned now.
+    /// The files that currently send the host's lookups to localdns.
     pub fn stands() -> Vec<PathBuf> {
         let own = OwnFile::of_machine().stands().then(|| RESOLV_CONF.into());
         networkd_drop_ins().into_iter().chain(resolved_drop_ins()).chain(own).collect()
     }
 
-    /// Whether what was put there for `server`, this file, still leads here.
+    /// Whether this file still sends lookups to `server`.
     pub fn is_put(self, path: &Path, server: IpAddr) -> bool {
         match self {
             Self::ResolvConf => OwnFile::of_machine().names(server),
@@ -182,28 +185,28 @@ impl HostResolver {
         }
     }
 
-    /// Why this machine asks nobody once its lookups are given back.
+    /// Why the host would have no name server after a restore.
     pub fn unkept() -> Option<HostResolverError> {
         OwnFile::of_machine().unkept()
     }
 
-    /// Files that are gone, and whose reader may not have heard of it.
+    /// Removed files whose owner may not have reloaded.
     pub fn untold() -> Vec<PathBuf> {
         let gone = |path: &PathBuf| !path.exists();
         [NETWORKD, RESOLVED].iter().flat_map(Owner::untold).filter(gone).collect()
     }
 }
 
-/// Who reads drop-ins once it is told to.
+/// A daemon that reads drop-ins when it is reloaded.
 struct Owner {
-    /// What tells it.
+    /// Its reload command.
     command: &'static [&'static str],
-    /// Where it stands which files are gone that it has not been told of.
+    /// File with the removed files that it has not been reloaded for.
     mark: &'static str,
 }
 
 impl Owner {
-    /// Has it read its files.
+    /// Reloads it.
     fn tell(&self) -> Result<()> {
         run(self.command[0], &self.command[1..], "").map_err(HostResolverError::Program)?;
         let _ = fs::remove_file(self.mark);
@@ -220,12 +223,12 @@ impl Owner {
         all.dedup();
         let lines: String = all.iter().map(|path| format!("{}\n", path.display())).collect();
         if !lines.is_empty() {
-            // Without the mark it is told all the same by whoever removes the files, once.
+            // Without the mark it is still reloaded once by the process that removes the files.
             let _ = write(Path::new(self.mark), &lines);
         }
     }
 
-    /// Gives up a drop-in that it could not be told of; it may have heard of it, where that took too long.
+    /// Removes a drop-in after a failed reload; the reload may have succeeded if it only timed out.
     fn take_away(&self, path: &Path, error: HostResolverError) -> HostResolverError {
         if matches!(&error, HostResolverError::Program(source) if source.kind() == io::ErrorKind::TimedOut) {
             self.note_untold(&[path.to_owned()]);
@@ -245,7 +248,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     );
     let is_there = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|there| there == text);
     let Some(link) = uplink(upstreams, server) else {
-        // Of a link that a predecessor has turned, the list may name us alone.
+        // For a link with a predecessor's drop-in, the list may name only this server.
         let is_turned = upstreams().is_ok_and(|text| names(&text, server));
         let left = networkd_drop_ins().into_iter().find(|path| is_turned && is_there(path));
         return left.ok_or(HostResolverError::NoUplink);
@@ -254,7 +257,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     let name = file.as_deref().and_then(network_name);
     let name = name.ok_or_else(|| HostResolverError::NoNetworkFile { link: link.clone() })?;
     let path = Path::new(NETWORKD_DIRECTORY).join(format!("{name}.d")).join(DROP_IN);
-    // A predecessor may have been killed after it wrote the file and before networkd was told to reload.
+    // A predecessor may have been killed after writing the file and before the reload.
     let counts = || upstreams().map_or(true, |text| names(&text, server));
     if !go_on.load(Relaxed) || (is_there(&path) && counts()) {
         return Ok(path);
@@ -264,16 +267,16 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     settle(&path, &link, server, upstreams, go_on)
 }
 
-/// The name of a .network file, which becomes part of the drop-in's path: that of a file that is there, and nothing that a reader
-/// of the path would take for more than a name.
+/// The name of a .network file, which becomes part of the drop-in's path: of an existing file, and
+/// without path separators or other special text.
 fn network_name(file: &str) -> Option<&str> {
     let path = Path::new(file);
     let is_one = path.is_file() && path.extension().is_some_and(|end| end == "network");
     path.file_name()?.to_str().filter(|name| is_one && *name == escaped(name))
 }
 
-/// Waits until networkd is through, and the resolv.conf that comes of it names the server: before, a lookup may meet the
-/// moment in which there is none.
+/// Waits until networkd has configured the link and the resulting resolv.conf names the server:
+/// before, a lookup may find none.
 fn settle(
     path: &Path,
     link: &str,
@@ -304,13 +307,13 @@ fn names(resolv_conf: &str, server: IpAddr) -> bool {
     Usable::of_resolv_conf(resolv_conf, &is_ours).left_out.contains(&server)
 }
 
-/// The link over which the network's servers are reached.
+/// The link to the network's name servers.
 fn uplink(upstreams: ReadServers<'_>, ours: IpAddr) -> Option<String> {
     let text = upstreams().unwrap_or_default();
     let servers = Usable::of_resolv_conf(&text, &|ip| ip == ours).servers;
-    // Others of ours lead to no link of the network's: the next one counts.
+    // Our own addresses are on no link of the network: use the next one.
     [SocketAddr::new(WIRE_SERVER, 53)].into_iter().chain(servers).find_map(|server| {
-        // Connecting a datagram socket sends nothing: the kernel looks the route up.
+        // Connecting a datagram socket sends nothing, but looks up the route.
         let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let socket = UdpSocket::bind((any, 0)).ok()?;
         socket.connect(server).ok()?;
@@ -324,7 +327,7 @@ fn networkd_of(link: &str) -> Result<NetworkdLink> {
 
 fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     let path = Path::new(RESOLVED_DIRECTORY).join(DROP_IN);
-    // The empty one ends the list of resolved.conf, whose servers would be asked first.
+    // The empty entry clears the list of resolved.conf, whose servers would be queried first.
     let text =
         format!("# Lookups of this host are sent to localdns.\n[Resolve]\nDNS=\nDNS={server}\nDomains=~.\n");
     if fs::read_to_string(&path).is_ok_and(|there| there == text) {
@@ -335,13 +338,13 @@ fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A drop-in, with the directory that was made for it; others' may be beside it.
+/// Removes a drop-in and its directory, unless that has others.
 fn remove(path: &Path) {
     let _ = fs::remove_file(path);
     let _ = path.parent().map(fs::remove_dir);
 }
 
-/// The names of the .network files that have our drop-in.
+/// The names of the .network files with our drop-in.
 pub(crate) fn turned_networks() -> Vec<String> {
     let of = |drop_in: PathBuf| Some(drop_in.parent()?.file_stem()?.to_str()?.to_owned());
     networkd_drop_ins().into_iter().filter_map(of).collect()
@@ -364,7 +367,7 @@ fn resolved_drop_ins() -> Vec<PathBuf> {
     if path.is_file() { vec![path] } else { Vec::new() }
 }
 
-/// A whole file, or none; others may read it, unless they may not enter its directory.
+/// Writes a file atomically; readable by all, unless its directory is not.
 fn write(path: &Path, text: &str) -> Result<()> {
     let directory = path.parent().unwrap_or_else(|| Path::new("/"));
     let is_there = directory.is_dir();
@@ -376,7 +379,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     })
 }
 
-/// Creates what is missing of a directory, for all to read, whatever the umask; what is there keeps its mode.
+/// Creates missing directories, readable by all regardless of the umask; existing ones keep their
+/// mode.
 fn create_directory(path: &Path) -> io::Result<()> {
     match (fs::create_dir(path), path.parent()) {
         (Ok(()), _) => fs::set_permissions(path, fs::Permissions::from_mode(0o755)),
@@ -389,13 +393,13 @@ fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The same in a directory that is there.
+/// As [`write`], in an existing directory.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let aside = path.with_extension("new");
     let written = || {
         let mut file = fs::File::create(&aside)?;
         file.write_all(text.as_bytes())?;
-        // Where power is lost next, it is not empty.
+        // It must not be empty after a power loss.
         file.sync_all()?;
         fs::set_permissions(&aside, fs::Permissions::from_mode(0o644))?;
         fs::rename(&aside, path)
@@ -403,7 +407,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     written().inspect_err(|_| drop(fs::remove_file(&aside)))
 }
 
-/// What AKS's script calls it, too.
+/// Also the name that AKS's script uses.
 const DROP_IN: &str = "70-localdns.conf";
 const NETWORKD_DIRECTORY: &str = "/run/systemd/network";
 const RESOLVED_DIRECTORY: &str = "/run/systemd/resolved.conf.d";
@@ -413,7 +417,7 @@ const RESOLVED: Owner = Owner {
     mark: "/run/localdns/resolved-untold",
 };
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// 10 s in all.
+/// 10 s in total.
 const SETTLED_TRIES: u32 = 100;
 const SETTLED_AGAIN: Duration = Duration::from_millis(100);
 
@@ -459,7 +463,7 @@ mod tests {
         for (path, is) in [("", 0o2700), ("a", 0o755), ("a/b", 0o755), ("a/b/file", 0o644)] {
             assert_eq!(mode(&closed.join(path)) & !0o2000, is & !0o2000, "{path}");
         }
-        // A file stands where a directory is to be.
+        // A file is in the place of a directory.
         write(&closed.join("file/file"), "text").expect_err("no directory");
         assert_eq!(fs::read_to_string(closed.join("file")).expect("there"), "text");
     }

@@ -1,4 +1,4 @@
-//! Points the machine's own lookups at us once we answer, on a thread that may wait for programs.
+//! Sends the host's own lookups to the server once it answers, on a thread that may block.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,42 +11,42 @@ use tokio::time::Instant;
 
 use crate::{HostResolver, HostResolverError, Listener, upstream_discovery};
 
-/// What is done about the machine's own lookups.
+/// The state of the host-resolver setting.
 #[derive(Debug)]
 pub struct HostResolverTask {
     resolver: HostResolver,
     /// The resolv.conf of the node's network.
     upstreams: PathBuf,
-    /// Whether they are to be ours; false ends what goes on.
+    /// Whether lookups are to be sent to the server; clearing it ends a pending wait.
     wanted: Arc<AtomicBool>,
     putting: Option<JoinHandle<Put>>,
-    /// Whom they were led to last, or are being led to.
+    /// The server that lookups are, or are being, sent to.
     server: Option<IpAddr>,
     state: HostResolverState,
-    /// When what failed is tried again, or what was put looked for.
+    /// When a failed try is repeated, or the setting is checked.
     again: Option<Instant>,
-    /// Why a stop would leave the machine without anybody to ask.
+    /// Why a stop would leave the host without a name server.
     unkept: Option<String>,
-    /// What a server of another `-host-resolver` left, and could not be taken back; nothing before that was tried.
+    /// Errors of removing settings of another `-host-resolver`; `None` before the first try.
     left: Option<Vec<String>>,
 }
 
-/// What came of it, and what else is left.
+/// The result of a try, and errors of removing other settings.
 type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<String>>);
 
-/// How far that has come.
+/// Progress of the setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostResolverState {
-    /// Not yet.
+    /// Not tried yet.
     NotYet,
-    /// By this file; by none where nobody is to be told.
+    /// Set by this file; `None` for `-host-resolver none`.
     Put(Option<PathBuf>),
-    /// Why not.
+    /// The error.
     Failed(String),
 }
 
 impl HostResolverTask {
-    /// Nothing is done yet.
+    /// Changes nothing yet.
     pub fn new(resolver: HostResolver, upstreams: PathBuf) -> Self {
         let state = if resolver == HostResolver::None {
             HostResolverState::Put(None)
@@ -67,18 +67,18 @@ impl HostResolverTask {
         }
     }
 
-    /// How far it has got.
+    /// The current state.
     pub fn state(&self) -> &HostResolverState {
         &self.state
     }
 
-    /// What is wrong though they come here.
+    /// Problems of a setting that works.
     pub fn wrong(&self) -> impl Iterator<Item = &String> {
         self.left.iter().flatten().chain(&self.unkept)
     }
 
-    /// Goes on with it: begins where we answer, and again where the address is no longer ours; and hears of the end. True where it
-    /// has ended, well or not.
+    /// Starts the setting once the address answers, restores it when the address is no longer ours,
+    /// and collects results. Returns true if nothing is pending.
     pub async fn goes_on(&mut self, listeners: &[Listener]) -> bool {
         if self.putting.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(putting) = self.putting.take()
@@ -106,7 +106,7 @@ impl HostResolverTask {
                 self.state = HostResolverState::Failed(why);
             }
         }
-        // With a reload its address may go.
+        // A reload may remove its address.
         let is_gone = self.server.is_some_and(|put| listeners.iter().all(|one| one.address != put));
         let begin = match &self.state {
             HostResolverState::NotYet => true,
@@ -129,7 +129,7 @@ impl HostResolverTask {
         self.state != HostResolverState::NotYet
     }
 
-    /// Gives them back; what could not be.
+    /// Restores the host's resolver; returns the errors.
     pub async fn take_back(&mut self) -> Vec<HostResolverError> {
         self.wanted.store(false, Relaxed);
         if let Some(putting) = self.putting.take() {
@@ -142,10 +142,10 @@ impl HostResolverTask {
     }
 }
 
-/// Takes back what a server of another `-host-resolver` left; what of it is left.
+/// Removes the settings of another `-host-resolver`; returns the errors.
 fn clear(resolver: HostResolver) -> Vec<String> {
     let (_, failed) = resolver.take_back_others();
-    // That is told by `unkept`.
+    // `unkept` reports this one.
     let is_unkept = |error: &HostResolverError| {
         matches!(error, HostResolverError::Unkept { .. } | HostResolverError::Changed { .. })
     };
@@ -153,13 +153,14 @@ fn clear(resolver: HostResolver) -> Vec<String> {
     failed.map(|error| format!("the settings of another -host-resolver remain: {error}")).collect()
 }
 
-/// The address that the machine asks: the node's where it has production's, else the first.
+/// The address for the host's lookups: AKS's node address if it is a listener, else the first
+/// listener.
 pub fn server(listeners: &[Listener]) -> Option<IpAddr> {
     let mut addresses = listeners.iter().map(|listener| listener.address);
     let first = addresses.next()?;
     Some(addresses.find(|address| *address == NODE_ADDRESS).unwrap_or(first))
 }
 
-/// The address that AKS LocalDNS answers the node at.
+/// The address at which AKS LocalDNS answers the node.
 const NODE_ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 10, 10));
 const AGAIN: Duration = Duration::from_secs(30);

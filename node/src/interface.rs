@@ -1,4 +1,4 @@
-//! The machine's interfaces and their addresses, as they are at this moment.
+//! The host's interfaces and their current addresses.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -28,7 +28,7 @@ pub struct Address {
     pub ip: IpAddr,
     /// Length of its network's prefix, 0 to 32 or 128 bits.
     pub prefix_bits: u8,
-    /// Index of the interface where the address means nothing without it (link-local IPv6), else 0.
+    /// Index of the interface for a link-local IPv6 address, else 0.
     pub scope_id: u32,
 }
 
@@ -47,14 +47,14 @@ impl Address {
     }
 }
 
-/// All interfaces, in the kernel's order, those without an address too.
+/// All interfaces, in the kernel's order, including those without an address.
 ///
 /// # Errors
-/// [`NodeError::Interfaces`] when the kernel does not list them.
+/// [`NodeError::Interfaces`] if the kernel does not list them.
 pub fn interfaces() -> Result<Vec<Interface>, NodeError> {
     let mut interfaces: Vec<Interface> = Vec::new();
     for entry in getifaddrs().map_err(|errno| NodeError::Interfaces(errno.into()))? {
-        // An address with a label of its own comes as `eth0:label`; no interface has a colon in its name.
+        // The label of an address appears as `eth0:label`; no interface has a colon in its name.
         let name = entry.interface_name.split(':').next().unwrap_or_default();
         let position = interfaces.iter().position(|known| known.name == name).unwrap_or_else(|| {
             interfaces.push(Interface {
@@ -70,10 +70,10 @@ pub fn interfaces() -> Result<Vec<Interface>, NodeError> {
     Ok(interfaces)
 }
 
-/// The addresses of one interface, for a Corefile that binds by its name. May be empty.
+/// The addresses of one interface, for a `bind` by name. May be empty.
 ///
 /// # Errors
-/// [`NodeError::InterfaceAbsent`] when there is no such interface.
+/// [`NodeError::InterfaceAbsent`] if there is no such interface.
 pub fn addresses_of(interface: &str) -> Result<Vec<Address>, NodeError> {
     let found = interfaces()?.into_iter().find(|known| known.name == interface);
     found
@@ -81,8 +81,8 @@ pub fn addresses_of(interface: &str) -> Result<Vec<Address>, NodeError> {
         .ok_or_else(|| NodeError::InterfaceAbsent { name: interface.to_owned() })
 }
 
-/// A link-local IPv6 address as it can be bound and asked: where no interface is named, with the first that has it. Any
-/// other address stays as it is, and so does one that no interface has.
+/// Completes a link-local IPv6 address for bind and connect: without a scope, with the first
+/// interface that has it. Other addresses are returned unchanged, as is one that no interface has.
 pub fn with_link(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() == 0 && v6.ip().is_unicast_link_local() => {
@@ -95,12 +95,12 @@ pub fn with_link(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The index of the interface with this name.
+/// The index of the interface of this name.
 pub fn link_index(name: &str) -> Option<u32> {
     if_nametoindex(name).ok()
 }
 
-/// The name of the interface with this index, as long as there is one.
+/// The name of the interface of this index, if it exists.
 pub fn link_name(index: u32) -> Option<String> {
     // Where there is none it may also come back empty.
     if_indextoname(index).ok()?.into_string().ok().filter(|name| !name.is_empty())

@@ -1,8 +1,8 @@
-//! Between the server and the machine it runs on: links and addresses, who holds a port, and the
-//! service manager. Linux only.
+//! The host around the server: links and addresses, owners of ports, firewall rules, resolv.conf
+//! and systemd. Linux only.
 //!
-//! It knows the machine as a whole. It must not know DNS messages, the Corefile or the query path, opens no
-//! socket that clients use, and imports no crate of ours but `sockets`.
+//! Must not know DNS messages, the Corefile or the query path, opens no socket that clients use,
+//! and imports no crate of ours but `readfile` and `sockets`.
 
 mod address;
 mod address_monitor;
@@ -65,51 +65,51 @@ pub use systemd_jobs::Job;
 pub use time_wait::forget_ended;
 pub use uplinks::Uplinks;
 
-/// What went wrong between us and the machine.
+/// An error of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// An address is on no interface, and is not one that we add ourselves.
+    /// An address is on no interface, and not one that we add.
     #[error("address {address} is on no interface of this machine")]
     AddressAbsent {
-        /// The address asked for.
+        /// The address.
         address: IpAddr,
     },
-    /// We may not add a link-local address; the message says how to do it by hand.
+    /// No permission to add an address; the message has the commands to do it by hand.
     #[error("not permitted to add {address} (CAP_NET_ADMIN); run: {}", address::commands(.address, .link))]
     NotPermitted {
-        /// The address asked for.
+        /// The address.
         address: IpAddr,
-        /// The interface that it would come to.
+        /// The interface that it would be added to.
         link: String,
     },
-    /// An address is not on the interface that was named with it, or the kernel still looks for duplicates of it.
+    /// An address is not on the interface named with it, or still in duplicate address detection.
     #[error("address {address} is not on the interface {link:?}, or cannot be used yet")]
     AddressElsewhere {
-        /// The address asked for.
+        /// The address.
         address: IpAddr,
         /// The interface.
         link: String,
     },
-    /// The kernel refused to add a link-local address, for another reason than permission.
+    /// The kernel refused to add an address, for another reason than permission.
     #[error("cannot add {address}: {action}: {source}")]
     Add {
-        /// The address asked for.
+        /// The address.
         address: IpAddr,
-        /// What we were doing, such as `set link up`.
+        /// The step that failed, such as `set link up`.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel refused to take our link away.
+    /// The kernel refused to remove our link.
     #[error("cannot remove the link of the listen addresses: {source}")]
     RemoveLink {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// No interface has this name.
     #[error("no interface {name:?} on this machine; name one that `ip link` lists, or an IP address")]
     InterfaceAbsent {
-        /// The name asked for.
+        /// The name.
         name: String,
     },
     /// The kernel did not list its interfaces.
@@ -118,7 +118,7 @@ pub enum NodeError {
     /// The kernel did not list its links or its routes.
     #[error("cannot list the links and routes of this machine: {0}")]
     Routes(#[source] io::Error),
-    /// The service manager's socket did not take a message.
+    /// The service manager's socket did not accept a message.
     #[error("cannot notify the service manager: {0}")]
     Notify(#[source] io::Error),
 }

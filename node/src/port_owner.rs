@@ -1,4 +1,4 @@
-//! Who holds a port, for the error that says "address in use".
+//! Finds the owner of a port, for the error "address in use".
 
 use std::ffi::OsString;
 use std::fmt;
@@ -7,21 +7,21 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// What a port belongs to.
+/// The transport of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SocketKind {
-    /// Datagrams.
+    /// UDP.
     Udp,
-    /// Connections.
+    /// TCP.
     Tcp,
 }
 
-/// A process that holds a port.
+/// A process that owns a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortOwner {
     /// Its process id.
     pub pid: u32,
-    /// Its short name, as it chose it itself; printed with everything unprintable escaped.
+    /// Its command name; unprintable characters are escaped when printed.
     pub comm: String,
 }
 
@@ -31,11 +31,12 @@ impl fmt::Display for PortOwner {
     }
 }
 
-/// The process whose socket keeps us from binding `addr`: one bound to the same address and port or, for want of
-/// one, to the port on a wildcard address or, where `addr` is a wildcard, on any. For TCP only listeners count.
+/// The process whose socket prevents binding `addr`: one bound to the same address and port, else
+/// one to the port on a wildcard address or, if `addr` is a wildcard, on any address. For TCP only
+/// listeners count.
 ///
-/// `None` when there is none, or when we may not see it: another user's, or outside our process namespace.
-/// Reads all of `/proc`, which takes milliseconds: for error messages only.
+/// `None` if there is none, or if it is not visible: another user's, or outside of our pid
+/// namespace. Reads all of `/proc`, which takes milliseconds: for error messages only.
 pub fn holder_of(addr: SocketAddr, proto: SocketKind) -> Option<PortOwner> {
     let tables = match proto {
         SocketKind::Udp => ["/proc/net/udp", "/proc/net/udp6"],
@@ -52,7 +53,8 @@ pub fn holder_of(addr: SocketAddr, proto: SocketKind) -> Option<PortOwner> {
     process_with_socket(inode)
 }
 
-/// Whether somebody's socket of UDP takes what comes to this address and port; a wildcard address takes it, too.
+/// Whether any UDP socket receives datagrams to this address and port, including one on a wildcard
+/// address.
 pub fn is_taken_over_udp(addr: SocketAddr) -> bool {
     let takes = |table: &str| {
         let Ok(file) = File::open(table) else { return false };
@@ -70,7 +72,7 @@ struct BoundSocket {
     inode: u64,
 }
 
-/// How surely a socket at `held` stands in the way of one at `wanted`, 0 the surest; `None`: it does not.
+/// How likely a socket at `held` prevents binding `wanted`, 0 the most; `None`: it does not.
 fn rank(held: SocketAddr, wanted: SocketAddr) -> Option<u8> {
     let same_family = held.is_ipv4() == wanted.is_ipv4();
     let wildcard = held.ip().is_unspecified() || wanted.ip().is_unspecified();
@@ -83,7 +85,8 @@ fn rank(held: SocketAddr, wanted: SocketAddr) -> Option<u8> {
     }
 }
 
-/// One line of a table: number, local and remote address in hex, state, queues, timers, user, time-out, inode.
+/// One line of a table: number, local and remote address in hex, state, queues, timers, user,
+/// timeout, inode.
 fn parse_line(line: &str, proto: SocketKind) -> Option<BoundSocket> {
     let mut words = line.split_ascii_whitespace();
     let (ip, port) = words.nth(1)?.split_once(':')?;
@@ -96,7 +99,7 @@ fn parse_line(line: &str, proto: SocketKind) -> Option<BoundSocket> {
     Some(BoundSocket { addr, inode })
 }
 
-/// The kernel prints an address word by word, each in the machine's own byte order.
+/// The kernel prints an address by words, each in host byte order.
 fn parse_ip(hex: &str) -> Option<IpAddr> {
     let word = |at: usize| {
         let digits = hex.get(at..at + 8)?;

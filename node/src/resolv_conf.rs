@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use super::link_index;
 use super::socket_addr::address_by;
 
-/// The name servers of `text`, port 53, in order, without repetitions, at most [`MAX_NAME_SERVERS`].
+/// The name servers of `text`, port 53, in order, without duplicates, at most [`MAX_NAME_SERVERS`].
 ///
-/// Every other line, and an address that is none, is passed over, as resolvers do. An IPv6 scope that is a name is looked
-/// up; where there is no such interface the line is passed over.
+/// Other lines and invalid addresses are skipped, as resolvers do. An IPv6 scope name is resolved
+/// to its interface; the line is skipped if there is none.
 pub fn name_servers(text: &str) -> Vec<SocketAddr> {
     parse(text, link_index)
 }
@@ -31,7 +31,7 @@ fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
     servers
 }
 
-/// The domains of the last `search` or `domain` line of `text` (resolv.conf(5)), as they are written.
+/// The domains of the last `search` or `domain` line of `text` (resolv.conf(5)), as written.
 pub fn search_list(text: &str) -> Vec<&str> {
     let mut domains = Vec::new();
     for line in text.lines() {
@@ -45,7 +45,7 @@ pub fn search_list(text: &str) -> Vec<&str> {
     domains
 }
 
-/// As many as a `forward` may have.
+/// The maximum of a `forward`.
 pub const MAX_NAME_SERVERS: usize = 15;
 
 #[cfg(test)]

@@ -1,27 +1,28 @@
-//! Socket addresses as configurations write them: `IP[:PORT]`. Asks the machine for the index of a link, and for nothing else.
+//! Socket addresses in configurations: `IP[:PORT]`. Uses the host only to look up a link's index.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use super::link_index;
 
-/// `IP`, `IP:PORT`, `[IP]` or `[IP]:PORT`; an IPv6 address without a port may name its link as [`address`] has it.
+/// Parses `IP`, `IP:PORT`, `[IP]` or `[IP]:PORT`; an IPv6 address without a port may have a scope,
+/// as in [`address`].
 ///
-/// `port` is the one of a text without one. `None` for what is no such text, for port 0 and for a link that is not there.
+/// `port` is the default. `None` for other text, for port 0 and for a link that does not exist.
 pub fn socket_address(text: &str, port: u16) -> Option<SocketAddr> {
     let (ip, port) = host_and_port(text, port)?;
     address(ip, port)
 }
 
-/// `HOST` or `HOST:PORT`, whatever the host is; `port` is the one of a text without one.
+/// Parses `HOST` or `HOST:PORT`, for any host; `port` is the default.
 ///
-/// `None` where brackets have no end, and for a port that is not 1 to 65535.
+/// `None` for brackets without end, and for a port that is not 1 to 65535.
 pub fn host_and_port(text: &str, port: u16) -> Option<(&str, u16)> {
     let (host, own) = split_port(text)?;
     Some((host, own.map_or(Some(port), port_number)?))
 }
 
-/// The host, without its brackets, and what stands where a port does. More than one colon belong to an IPv6 address, which has
-/// a port only behind brackets.
+/// Splits off the port: the host without brackets, and the text in the port's place. Several colons
+/// belong to an IPv6 address, which has a port only after brackets.
 pub fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']')?;
@@ -48,7 +49,7 @@ pub fn address(text: &str, port: u16) -> Option<SocketAddr> {
     address_by(text, port, link_index)
 }
 
-/// The same; `index` knows links by name.
+/// As [`address`]; `index` resolves link names.
 pub(crate) fn address_by(text: &str, port: u16, index: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
     let Some((ip, link)) = text.split_once('%') else {
         return text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port));

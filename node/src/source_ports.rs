@@ -1,27 +1,27 @@
-//! The source ports of queries to upstreams: the machine's ephemeral ports (ip_local_port_range), and no others.
+//! The source ports of queries to upstreams: only the host's ephemeral ports (ip_local_port_range).
 //!
-//! A port outside of them may belong to something that binds it later or never binds it at all: a node's VXLAN or
-//! WireGuard, a NodePort.
+//! A port outside of them may belong to a service that binds it later or never binds it: a node's
+//! VXLAN or WireGuard, a NodePort.
 
 use rand::Rng;
 
 /// Ports of `net.ipv4.ip_local_port_range` (IPv6 has the same) without those of `net.ipv4.ip_local_reserved_ports`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourcePorts {
-    /// First and last of each run, in order; never empty.
+    /// First and last port of each range, in order; never empty.
     runs: Vec<(u16, u16)>,
     count: u32,
 }
 
 impl SourcePorts {
-    /// As this network namespace says at the moment.
+    /// The current ones of this network namespace.
     pub fn read() -> Self {
         let read = |name| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
         Self::new(&read("ip_local_port_range"), &read("ip_local_reserved_ports"))
     }
 
-    /// As the two texts of the kernel say. What is no range, or leaves no port of 1024 and above, is taken for the
-    /// kernel's default; what is no list of reserved ports reserves none.
+    /// Parses the kernel's two texts. An invalid range, or one without ports of 1024 and above, is
+    /// replaced by the kernel's default; an invalid list of reserved ports reserves none.
     fn new(range: &str, reserved: &str) -> Self {
         let mut runs = without(range_of(range).unwrap_or(DEFAULT), reserved);
         if runs.is_empty() {
@@ -31,7 +31,7 @@ impl SourcePorts {
         Self { runs, count }
     }
 
-    /// One of them; each is as likely as any other.
+    /// Draws one of them, uniformly.
     pub fn draw(&self, random: &mut impl Rng) -> u16 {
         let mut left = random.random_range(0..self.count);
         for &(first, last) in &self.runs {
@@ -53,7 +53,7 @@ fn range_of(text: &str) -> Option<(u16, u16)> {
     }
 }
 
-/// What is left of a range without the ports of a list such as `4789,30000-32767`.
+/// A range without the ports of a list such as `4789,30000-32767`.
 fn without((first, last): (u16, u16), reserved: &str) -> Vec<(u16, u16)> {
     let run = |word: &str| -> Option<(u32, u32)> {
         let (first, last) = word.split_once('-').unwrap_or((word, word));
@@ -72,9 +72,9 @@ fn without((first, last): (u16, u16), reserved: &str) -> Vec<(u16, u16)> {
     left
 }
 
-/// What Linux lends unless told otherwise.
+/// Linux's default.
 const DEFAULT: (u16, u16) = (32_768, 60_999);
-/// Below are ports that need a privilege.
+/// Ports below are privileged.
 const LOWEST: u16 = 1024;
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
             ("30000 40000", "35000-50000,30010,30005-30020", &[(30_000, 30_004), (30_021, 34_999)]),
             ("1 2000", "65535", &[(1024, 2000)]),
             ("40000 40000", "", &[(40_000, 40_000)]),
-            // Nothing is left, or nothing can be read.
+            // Nothing remains, or nothing is readable.
             ("40000 40009", "40000-40009", &[DEFAULT]),
             ("1 1000", "", &[DEFAULT]),
             ("60999 32768", "", &[DEFAULT]),

@@ -1,4 +1,4 @@
-//! Programs of the machine that are run for what no call of the kernel does: networkctl, iptables.
+//! Runs programs of the host where no system call suffices: networkctl, iptables.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write as _};
@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use crate::escaped;
 
-/// Runs a program to its end, for at most [`PATIENCE`], and returns what it printed, at most [`MOST`] octets of it.
+/// Runs a program to its end, for at most [`PATIENCE`], and returns at most [`MOST`] bytes of its
+/// output.
 ///
 /// # Errors
-/// It is not there, fails, or takes longer: then it is ended.
+/// If it does not exist, fails, or takes longer: then it is killed.
 pub(crate) fn run(program: &str, args: &[&str], input: &str) -> io::Result<String> {
     run_within(OsStr::new(program), args, input, PATIENCE)
 }
 
-/// As [`run`], for at most so long, and no longer than that again for what it has printed.
+/// As [`run`], with this time limit, and the same again for its output.
 ///
 /// # Errors
 /// As for [`run`].
@@ -30,7 +31,8 @@ pub(crate) fn run_within(
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
     let mut command = Command::new(program);
     command.args(args).env("PATH", path()).env("LC_ALL", "C");
-    // What it says to a service manager would be taken for ours: networkctl tells its failures. Our settings are not its own.
+    // Its messages to a service manager would be taken for ours: networkctl reports its failures
+    // there. Our settings are not its own.
     command.env_remove("NOTIFY_SOCKET");
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"LOCALDNS_") {
@@ -41,13 +43,14 @@ pub(crate) fn run_within(
     let mut child = command.spawn().map_err(named)?;
     if let Some(mut stdin) = child.stdin.take() {
         let input = input.as_bytes().to_vec();
-        // A program that does not read its input fails by itself, or is killed at the end of its time.
+        // A program that does not read its input fails, or is killed at the end of its time.
         thread::spawn(move || stdin.write_all(&input));
     }
     let out = child.stdout.take().map(aside);
     let err = child.stderr.take().map(aside);
     let status = ended(&mut child, patience).map_err(named)?;
-    // Children of the program may have inherited its pipes and keep them open, so reading has a limit, too.
+    // Children of the program may have inherited its pipes and keep them open, so reading has a
+    // limit, too.
     let text = |reader: Option<mpsc::Receiver<String>>| reader?.recv_timeout(LAST_WORDS.min(patience)).ok();
     let (out, err) = (text(out), text(err).unwrap_or_default());
     match out {
@@ -62,7 +65,7 @@ pub(crate) fn run_within(
     }
 }
 
-/// That of this process, without what depends on where it stands; without any, where the machine's programs are.
+/// This process's PATH without relative entries; if there is none, the usual directories.
 fn path() -> OsString {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let directories: Vec<_> = std::env::split_paths(&own).filter(|path| path.is_absolute()).collect();
@@ -88,16 +91,17 @@ fn aside(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (sender, read) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // At most `MOST` octets are read; what writes more gets SIGPIPE once the pipe is closed.
+        // At most `MOST` bytes are read; a program that writes more gets SIGPIPE once the pipe is
+        // closed.
         let _ = pipe.take(MOST).read_to_end(&mut bytes);
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
     read
 }
 
-/// How long a program may take.
+/// Default time limit of a program.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// And what it has printed, from its end on.
+/// Time limit of reading its output after its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 const MOST: u64 = 1 << 20;
@@ -116,7 +120,7 @@ mod tests {
             "sh: exit status: 3: one; two\\u{1b}[2J"
         );
         assert_eq!(run("exec sleep 60").unwrap_err().to_string(), "sh: no end within 300ms");
-        // What it left behind has its standard output.
+        // A process that it left has its standard output.
         let left = run("echo said; sleep 5 & exit 0").unwrap_err().to_string();
         assert_eq!(left, "sh: it has ended, but its output is still open");
         let much = run_within(sh, &["-c", "exec sleep 60"], &"x".repeat(1 << 20), Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! What the service manager (systemd) is told, and whether it is ours to tell.
+//! Messages to the service manager (systemd), and whether this process may send them.
 
 use std::os::unix::process::parent_id;
 use std::process;
@@ -8,13 +8,13 @@ use sd_notify::NotifyState;
 
 use crate::NodeError;
 
-/// The line to the service manager. Every message is silently nobody's without one (no `NOTIFY_SOCKET`), and where the
-/// manager started another process, a script of which this is a child: whether that is ready, stops or lives is for
-/// that one to say, whatever `NotifyAccess` lets others tell.
+/// The connection to the service manager. Messages are discarded without one (no `NOTIFY_SOCKET`),
+/// and if the manager started another process, such as a script with this child: its state is for
+/// that process to report, whatever `NotifyAccess` permits.
 ///
 /// # Errors
-/// Every message fails with [`NodeError::Notify`] when the socket named does not take it. That is worth a line in
-/// the log, and never a reason to stop serving.
+/// Every message fails with [`NodeError::Notify`] if the socket does not accept it. Log that; it is
+/// never a reason to stop serving.
 #[derive(Debug)]
 pub struct Notifier {
     ours: bool,
@@ -22,7 +22,7 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Reads from the environment what the service manager expects of this process.
+    /// Reads the service manager's settings from the environment.
     pub fn from_environment() -> Self {
         let variable = |name: &str| std::env::var(name).ok();
         let ours = is_ours(&variable, process::id(), parent_id());
@@ -31,23 +31,23 @@ impl Notifier {
         Self { ours, watchdog_interval }
     }
 
-    /// Whether this process speaks for the service, if there is a manager.
+    /// Whether this process is the service's main process, if there is a manager.
     pub fn is_ours(&self) -> bool {
         self.ours
     }
 
-    /// Whether there is a manager that is told nothing, since it started another process than this one.
+    /// Whether there is a manager that gets no messages, since it started another process.
     pub fn leaves_it_to_another(&self) -> bool {
         !self.ours && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
-    /// Whether there is a manager that this process speaks to.
+    /// Whether there is a manager that gets messages.
     pub fn has_manager(&self) -> bool {
         self.ours && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
-    /// The time within which each [`Notifier::ping`] must follow the one before, else we are killed (`WatchdogSec`
-    /// of the unit); ping at half of it. `None`: no watchdog.
+    /// The time within which each [`Notifier::ping`] must follow the previous one, else the process
+    /// is killed (`WatchdogSec` of the unit); ping at half of it. `None`: no watchdog.
     pub fn watchdog_interval(&self) -> Option<Duration> {
         self.watchdog_interval
     }
@@ -68,7 +68,7 @@ impl Notifier {
         self.tell(NotifyState::Stopping)
     }
 
-    /// The server is alive. To be sent only when it has just proved it.
+    /// The server is alive. Send it only right after a successful check.
     ///
     /// # Errors
     /// As for all messages.
@@ -84,13 +84,15 @@ impl Notifier {
     }
 }
 
-/// Whether the service manager started this very process, or the process that it started has named this one its
-/// successor by [`PREDECESSOR`].
+/// Whether the service manager started this process, or the process that it started has named this
+/// one its successor by [`PREDECESSOR`].
 ///
-/// systemd says whom it started since version 248; before, where there is a watchdog. Without either it is our parent.
+/// systemd names the process since version 248; before, only with a watchdog. Without either it is
+/// the parent process.
 fn is_ours(variable: &dyn Fn(&str) -> Option<String>, pid: u32, parent: u32) -> bool {
     let is = |name: &str, id: u32| variable(name).map(|value| value.parse() == Ok(id));
-    // The first process of a container was started by no systemd: ids in inherited variables are of another PID namespace.
+    // The first process of a container was not started by systemd: ids in inherited variables are
+    // of another pid namespace.
     pid == 1
         || is(PREDECESSOR, parent) == Some(true)
         || is("SYSTEMD_EXEC_PID", pid)
@@ -98,8 +100,8 @@ fn is_ours(variable: &dyn Fn(&str) -> Option<String>, pid: u32, parent: u32) -> 
             .unwrap_or_else(|| parent == 1 || is("MANAGERPID", parent) == Some(true))
 }
 
-/// The process id of a server that was told to be the manager's and starts this one to take its place: it sets this for
-/// its child, and tells the manager the child's id (`MAINPID=`).
+/// The process id of a server that is the manager's main process and starts this one as its
+/// successor: it sets this for its child, and reports the child's id to the manager (`MAINPID=`).
 const PREDECESSOR: &str = "LOCALDNS_PREDECESSOR";
 
 #[cfg(test)]
@@ -109,7 +111,8 @@ mod tests {
 
     use super::*;
 
-    /// Run by the tests below in processes of their own, for the environment belongs to the whole process.
+    /// Run by the tests below in processes of their own, since the environment belongs to the whole
+    /// process.
     #[test]
     fn tell_everything() {
         let notifier = Notifier::from_environment();
@@ -162,7 +165,7 @@ mod tests {
         const PARENT: u32 = 600;
         type Variables<'r> = &'r [(&'r str, &'r str)];
         let rows: [(Variables<'_>, u32, u32, bool); 17] = [
-            // systemd since 248: it says whom it started.
+            // systemd since 248 names the process.
             (&[("SYSTEMD_EXEC_PID", "700")], PID, PARENT, true),
             (&[("SYSTEMD_EXEC_PID", "600")], PID, PARENT, false),
             (&[("SYSTEMD_EXEC_PID", "600")], PID, 1, false),
@@ -180,7 +183,7 @@ mod tests {
             // A container's first process.
             (&[], 1, 0, true),
             (&[("SYSTEMD_EXEC_PID", "600")], 1, 0, true),
-            // One that takes its parent's place; and a child of it.
+            // A successor of its parent; and its child.
             (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "600")], PID, PARENT, true),
             (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "600")], 800, PID, false),
             (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "so")], PID, PARENT, false),
@@ -193,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Runs [`tell_everything`] as what a manager started, unless `variables` say otherwise.
+    /// Runs [`tell_everything`] as a process started by a manager, unless `variables` differ.
     fn in_environment(variables: &[(&str, &str)]) -> String {
         // The shell becomes the test, whose process id it has.
         let mut command = Command::new("sh");

@@ -1,5 +1,5 @@
-//! What systemd is about to do with our unit: a restart sends SIGTERM as a stop does, and only its list of jobs tells them
-//! apart.
+//! The pending systemd job of our unit: a restart sends SIGTERM as a stop does, and only the list
+//! of jobs distinguishes them.
 
 use std::ffi::OsStr;
 use std::thread;
@@ -10,23 +10,25 @@ use tokio::time::Instant;
 
 use crate::subprocess::run_within;
 
-/// What happens to the unit that this process belongs to.
+/// The job of this process's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Job {
-    /// It is stopped: by `systemctl stop`, `disable --now`, or the machine's own end.
+    /// A stop: by `systemctl stop`, `disable --now`, or a shutdown.
     Stop,
-    /// It is stopped to be started again.
+    /// A restart.
     Restart,
-    /// Nothing is asked for, or there is no systemd, or it does not say.
+    /// No job, or systemd does not run or does not answer.
     None,
 }
 
 impl Job {
-    /// How long [`Job::now`] may take, but for what a program leaves behind: a systemd that reads its units anew hears nobody.
+    /// Time limit of [`Job::now`], plus that for the program's output: systemd does not answer
+    /// during a daemon-reload.
     pub const PATIENCE: Duration = Duration::from_secs(3);
 
-    /// Asks systemd, by `systemctl list-jobs`: that knows how to reach it where no bus runs, and is an interface, which
-    /// the socket behind it is not. It takes some 10 ms, at an end alone; a systemd that does not answer says [`Job::None`].
+    /// Runs `systemctl list-jobs`, which reaches systemd without a bus and is a stable interface,
+    /// unlike the socket behind it. Takes some 10 ms, only at the end of the process; returns
+    /// [`Job::None`] if systemd does not answer.
     pub fn now() -> Self {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let Some(unit) = unit_of(&group) else { return Self::None };
@@ -37,7 +39,7 @@ impl Job {
         jobs.map_or(Self::None, |jobs| Self::of(&unit, &jobs))
     }
 
-    /// Lines of number, unit, type and state.
+    /// Parses lines of number, unit, type and state.
     fn of(unit: &str, jobs: &str) -> Self {
         let job = jobs.lines().find_map(|line| {
             let mut words = line.split_ascii_whitespace().skip_while(|word| word.parse::<u64>().is_err());
@@ -52,8 +54,8 @@ impl Job {
     }
 }
 
-/// Asks until there is an answer, or no time left: who asks as the unit ends is in its control group, and may get the SIGTERM
-/// that is for all.
+/// Repeats until there is an answer or no time left: the program runs in the unit's control group,
+/// and may get the SIGTERM that is sent to all.
 fn again<T>(left: impl Fn() -> Duration, mut ask: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
     let mut answered = ask(ONE.min(left()));
     for _ in 1..TRIES {
@@ -67,12 +69,12 @@ fn again<T>(left: impl Fn() -> Duration, mut ask: impl FnMut(Duration) -> io::Re
 }
 
 const TRIES: u32 = 5;
-/// How long one answer may take.
+/// Time limit of one answer.
 const ONE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The service whose group this is; a group below it may be its own. Where systemd keeps to cgroup v1, its own hierarchy says so:
-/// what stands at `0::` there, if anything, is no unit's.
+/// The service of this control group, or of its subgroup. With cgroup v1 systemd's own hierarchy
+/// has it: an entry `0::`, if any, is no unit's.
 fn unit_of(group: &str) -> Option<String> {
     let service = |path: &str| path.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned);
     ["", "name=systemd"].iter().find_map(|hierarchy| {
@@ -144,7 +146,7 @@ mod tests {
         for (group, unit) in [
             ("0::/system.slice/localdns-node.service\n", Some("localdns-node.service")),
             ("1:name=x:/\n0::/localdns.slice/localdns.service/main\n", Some("localdns.service")),
-            // cgroup v1, and v1 where somebody has mounted v2 beside it.
+            // cgroup v1, and v1 with a v2 hierarchy mounted beside it.
             (
                 "2:cpu,cpuacct:/system.slice\n1:name=systemd:/system.slice/localdns-node.service\n",
                 Some("localdns-node.service"),

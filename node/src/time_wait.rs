@@ -1,4 +1,4 @@
-//! TCP connections that are closed, and in the kernel's memory for a minute or longer.
+//! Destroys closed TCP connections that the kernel remembers for a minute or longer.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,21 +10,23 @@ use nix::sys::time::TimeVal;
 use rtnetlink::sys::Socket;
 use rtnetlink::sys::constants::NETLINK_SOCK_DIAG;
 
-/// Has the kernel forget the connections to this port of these addresses that nobody has open any more: those in TIME-WAIT
-/// (RFC 9293, 3.3.2), and those whose last octets are sent again and again, because what their clients say of them goes elsewhere. A
-/// client that has the port of one again, and has been led away to another server meanwhile, is then reset when its packets come
-/// here; else they are taken for the old connection's, and it hears nothing until its own time-out. To be said only while all
-/// are led away: else a slow client may be on its way through an answer.
+/// Destroys connections to this port of these addresses that no process has open: those in
+/// TIME-WAIT (RFC 9293, 3.3.2), and those whose last segments are retransmitted because the
+/// client's ACKs go elsewhere. A client that reuses such a port after its connection failed over to
+/// another server is then reset when its packets arrive here again; otherwise they would be taken
+/// for the old connection's, and it would wait for its own timeout. Call it only while all these
+/// addresses fail over: otherwise it could cut off the reply to a slow client.
 ///
-/// It takes CAP_NET_ADMIN, and Linux 6.0 built with CONFIG_INET_DIAG_DESTROY; before 6.11 those in TIME-WAIT and FIN-WAIT-2 go alone, for
-/// others would be left without a timer, and for ever. Of more than 2,000 of a family the rest stays, too.
+/// Requires CAP_NET_ADMIN, and Linux 6.0 with CONFIG_INET_DIAG_DESTROY; before 6.11 only TIME-WAIT
+/// and FIN-WAIT-2 are destroyed, since others would be left without a timer forever. At most 2,000
+/// of a family.
 ///
 /// # Errors
-/// What the kernel says where it does not list them, or may or can not forget one.
+/// Errors of the kernel when listing or destroying.
 pub fn forget_ended(addresses: &[IpAddr], port: u16) -> io::Result<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let with_octets_left = version_of(&release) >= Some((6, 11));
-    // A machine may be without one of them.
+    // A host may lack one of the families.
     let [v4, v6] = [AF_INET, AF_INET6].map(|family| forget(family, addresses, port, with_octets_left));
     v4.and(v6)
 }
@@ -45,7 +47,7 @@ fn forget(family: u8, addresses: &[IpAddr], port: u16, with_octets_left: bool) -
         let acknowledged = socket.recv_from_full()?.0;
         match number(&acknowledged, HEADER).unwrap_or_default() as i32 {
             0 => {}
-            // It has ended by itself.
+            // It has already ended.
             code if code == -(Errno::ENOENT as i32) => {}
             code => return Err(io::Error::from_raw_os_error(code.wrapping_neg())),
         }
@@ -53,13 +55,13 @@ fn forget(family: u8, addresses: &[IpAddr], port: u16, with_octets_left: bool) -
     Ok(())
 }
 
-/// The first two numbers of a kernel's release, such as `6.8.0-1015-azure`.
+/// The first two numbers of a kernel release, such as `6.8.0-1015-azure`.
 fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// What names a connection: ports, addresses, interface and cookie (inet_diag_sockid).
+/// Identifies a connection: ports, addresses, interface and cookie (inet_diag_sockid).
 type Id = [u8; ID];
 
 #[derive(Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ enum Listed {
     All,
 }
 
-/// Adds those of a datagram that are of these addresses.
+/// Adds the connections in a datagram that are of these addresses.
 fn listed(
     datagram: &[u8],
     addresses: &[IpAddr],
@@ -103,7 +105,7 @@ fn listed(
     Ok(Listed::More)
 }
 
-/// Whether the near end has this address.
+/// Whether the local end has this address.
 fn is_of(family: u8, id: &Id, ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => family == AF_INET && id[4..8] == ip.octets(),
@@ -148,9 +150,9 @@ const AF_INET6: u8 = 10;
 const IPPROTO_TCP: u8 = 6;
 /// FIN-WAIT-1, FIN-WAIT-2, TIME-WAIT, LAST-ACK and CLOSING.
 const STATES: [u8; 5] = [4, 5, 6, 9, 11];
-/// Where inet_diag_msg has the inode: none where nobody has the socket open.
+/// Offset of the inode in inet_diag_msg: 0 if no process has the socket open.
 const INODE: usize = 68;
-/// That of what is left of a connection in TIME-WAIT or FIN-WAIT-2.
+/// idiag_timer of TIME-WAIT and FIN-WAIT-2 minisockets.
 const TIMER_OF_TIME_WAIT: u8 = 3;
 /// Some milliseconds of work.
 const MOST: usize = 2_000;
@@ -202,7 +204,7 @@ mod tests {
         let refused = message(NLMSG_ERROR, &(-1i32).to_ne_bytes());
         let error = listed(&refused, &ours, true, &mut Vec::new()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(1));
-        // Cut short anywhere it is no panic.
+        // Truncated at any position it must not panic.
         for end in 0..done.len() {
             let mut ids = Vec::new();
             listed(&done[..end], &ours, true, &mut ids).unwrap();
@@ -231,7 +233,7 @@ mod tests {
         assert!(waits(ours) && waits(others));
         let forgot = forget_ended(&[ours.ip()], ours.port());
         let _ = forget_ended(&[ours.ip()], others.port());
-        // Who may not, or has a kernel that cannot, is told and keeps them.
+        // Without the right or the kernel's support it reports an error, and they stay.
         assert_eq!(forgot.is_ok(), !waits(ours), "{forgot:?}");
         let root = std::fs::read_to_string("/proc/self/status").unwrap();
         let may = root.lines().any(|line| line.starts_with("CapEff:") && line.ends_with("fffffffff"));

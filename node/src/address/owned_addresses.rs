@@ -1,4 +1,4 @@
-//! Which addresses of the machine we put there.
+//! The addresses that we added to the host.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use rtnetlink::{Handle, new_connection};
 use super::{LABEL, PROTOCOL, our_links, reason};
 use crate::NodeError;
 
-/// The addresses that are on links that we made, and those that we added to others' links, each with the name of its link; none
-/// of fe80::/10, which the kernel gives each link.
+/// The addresses on links that we created, and those that we added to other links, each with its
+/// link's name; without fe80::/10, which the kernel gives each link.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub async fn added_addresses() -> Result<Vec<(IpAddr, String)>, NodeError> {
     let failed = |source| NodeError::Interfaces(source);
     let (connection, handle, _) = new_connection().map_err(failed)?;
@@ -37,7 +37,7 @@ pub async fn added_addresses() -> Result<Vec<(IpAddr, String)>, NodeError> {
     added.map_err(failed)
 }
 
-/// Every address of the machine.
+/// All addresses of the host.
 pub(super) async fn listed(handle: &Handle) -> Result<Vec<AddressMessage>, io::Error> {
     handle.address().get().execute().try_collect().await.map_err(reason)
 }
@@ -49,7 +49,7 @@ pub(super) fn address_of(message: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
-/// Whether it says that we added it to a link of somebody else.
+/// Whether it is marked as added by us to another program's link.
 pub(super) fn is_marked(message: &AddressMessage) -> bool {
     message.attributes.iter().any(|attribute| match attribute {
         AddressAttribute::Label(label) => label.ends_with(LABEL),

@@ -1,4 +1,4 @@
-//! Takes away what we put on the machine.
+//! Removes the links and addresses that we added.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,11 +10,11 @@ use super::owned_addresses::{address_of, is_marked, listed};
 use super::{our_links, reason};
 use crate::NodeError;
 
-/// Takes the links away that we made, whatever their names, with all their addresses; and addresses of ours from others'
-/// links. What is gone, in words: nothing where there was nothing.
+/// Removes the links that we created, with all their addresses, and our addresses from other links.
+/// Returns descriptions of what was removed.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub async fn remove_link() -> Result<Vec<String>, NodeError> {
     let failed = |source| NodeError::RemoveLink { source };
     let (connection, handle, _) = new_connection().map_err(failed)?;
@@ -40,10 +40,10 @@ pub async fn remove_link() -> Result<Vec<String>, NodeError> {
     removed.map_err(failed)
 }
 
-/// Takes these addresses away, on whatever link they are, and this link.
+/// Removes these addresses, on any link, and this link.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub async fn remove_addresses(ips: &[IpAddr], link: Option<&str>) -> Result<(), NodeError> {
     let failed = |source| NodeError::RemoveLink { source };
     let (connection, handle, _) = new_connection().map_err(failed)?;
@@ -64,7 +64,7 @@ pub async fn remove_addresses(ips: &[IpAddr], link: Option<&str>) -> Result<(), 
     removed.map_err(failed)
 }
 
-/// Whether it was there to be taken away: another command may have been sooner.
+/// Whether it existed: another command may have removed it first.
 fn was_there(removed: Result<(), rtnetlink::Error>) -> io::Result<bool> {
     match removed.map_err(reason) {
         Ok(()) => Ok(true),

@@ -31,14 +31,14 @@ async fn link_local_addresses_are_added_once_and_can_be_bound_at_once() -> Resul
     if !inside_namespace("link_local_addresses_are_added_once_and_can_be_bound_at_once", &[]) {
         return Ok(());
     }
-    // What a machine sends to itself travels over lo, which a fresh namespace has set down.
+    // Local traffic passes lo, which is down in a new namespace.
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("ip runs");
     assert!(up.success());
     for ip in ["169.254.10.10", "169.254.10.11", "fe80::a:a"] {
         let ip: IpAddr = ip.parse().expect("an address");
         assert!(!has_address(ip));
         let added = ensure_address(ip, AddressPolicy::LinkLocal).await?;
-        // A kernel without dummy links has another kind in its place.
+        // A kernel without dummy links has another kind instead.
         assert!(matches!(&added, EnsuredAddress::AddedTo { link, .. } if link == LINK), "{added:?}");
         assert_eq!(
             ensure_address(ip, AddressPolicy::LinkLocal).await?,
@@ -52,7 +52,7 @@ async fn link_local_addresses_are_added_once_and_can_be_bound_at_once() -> Resul
         let server = UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
         let client = UdpSocket::bind(address.socket_addr(0)).expect("can be bound");
         server.set_read_timeout(Some(std::time::Duration::from_millis(50))).expect("set");
-        // The kernel puts an IPv6 address into its local routes a moment after it lets it be bound.
+        // The kernel adds an IPv6 address to its local routes shortly after it can be bound.
         let arrived = (0..200).any(|_| {
             client.send_to(b"heard", address.socket_addr(53)).expect("can be sent");
             server.recv(&mut [0; 16]).is_ok_and(|bytes| bytes == 5)
@@ -86,7 +86,7 @@ async fn a_kernel_without_dummies_gets_a_bridge_without_ports() -> Result<(), No
     if !inside_namespace("a_kernel_without_dummies_gets_a_bridge_without_ports", &[]) {
         return Ok(());
     }
-    // It is told once, when it is made.
+    // Reported once, when it is created.
     for (ip, instead) in [("169.254.10.10", Some(LinkFallback::Bridge)), ("fe80::a:a", None)] {
         let ip: IpAddr = ip.parse().expect("an address");
         let kinds = [unknown(), LinkBridge::new(LINK).build()];
@@ -184,7 +184,7 @@ fn only_what_an_interface_can_be_called_is_a_name() {
 
 #[tokio::test]
 async fn without_permission_the_error_says_what_to_type() {
-    // A further user namespace has no say over the network namespace around it.
+    // A further user namespace has no rights over the network namespace around it.
     let name = "without_permission_the_error_says_what_to_type";
     if !inside_namespace(name, &["unshare", "--user", "--map-root-user"]) {
         return;
@@ -207,7 +207,7 @@ async fn without_permission_the_error_says_what_to_type() {
     }
 }
 
-/// A kind of link that no kernel knows.
+/// A kind of link that no kernel has.
 fn unknown() -> LinkMessage {
     let mut unknown = LinkUnspec::new_with_name(LINK).build();
     let kind = LinkInfo::Kind(InfoKind::Other("nosuchkind".to_owned()));
@@ -215,8 +215,9 @@ fn unknown() -> LinkMessage {
     unknown
 }
 
-/// True inside a network namespace of the test's own. Outside it runs this one test there, through `wrapper`,
-/// and returns false; where the machine allows no namespaces it says so, and the test is skipped.
+/// True inside a network namespace of the test's own. Outside it runs this one test there, through
+/// `wrapper`, and returns false; on a host that allows no namespaces it prints that, and the test
+/// is skipped.
 fn inside_namespace(test: &str, wrapper: &[&str]) -> bool {
     const MARK: &str = "NODE_TEST_NAMESPACE";
     if std::env::var_os(MARK).is_some() {

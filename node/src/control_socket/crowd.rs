@@ -1,24 +1,24 @@
-//! Connections that have not said yet what they want, and how many of them there may be.
+//! Connections that have not sent a word yet, and their limit.
 
 use std::collections::VecDeque;
 
 use tokio::task::AbortHandle;
 
-/// The other end of a connection, as the kernel says it.
+/// The peer of a connection, from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) uid: u32,
-    /// 0 where its process is not in a namespace that this one sees.
+    /// 0 if its process is not visible in this namespace.
     pub(super) process: u32,
 }
 
-/// Connections, the oldest first. A user and a process have so many at most; beyond that the oldest one of the process with the
-/// most is closed, so that a process that holds many does not keep others from being heard.
+/// Connections, oldest first. Each user and process has a limit; above it the oldest connection of
+/// the process with the most is closed, so that one process cannot block others.
 #[derive(Default)]
 pub(super) struct Crowd(VecDeque<(Peer, AbortHandle)>);
 
 impl Crowd {
-    /// Adds a connection, and closes another one where there are too many.
+    /// Adds a connection, and closes another if there are too many.
     pub(super) fn enter(&mut self, peer: Peer, task: AbortHandle) {
         self.0.retain(|(_, task)| !task.is_finished());
         self.0.push_back((peer, task));
@@ -40,7 +40,7 @@ impl Crowd {
     }
 }
 
-/// How many a user may have, and a process.
+/// Limits for each user and each process.
 const OF_USER: usize = 32;
 const OF_PROCESS: usize = 8;
 
@@ -48,7 +48,7 @@ const OF_PROCESS: usize = 8;
 mod tests {
     use super::*;
 
-    /// Until every task that was ended has been looked at.
+    /// Waits until every aborted task has been polled.
     async fn until_ended() {
         for _ in 0..1000 {
             tokio::task::yield_now().await;
@@ -65,7 +65,7 @@ mod tests {
         };
         let (root, user) = (enter(0, 1), enter(7, 1));
         let many: Vec<_> = (0..400).map(|n| enter(0, 2 + n % 8)).collect();
-        // Processes that are not seen count as one.
+        // Processes that are not visible count as one.
         let unseen: Vec<_> = (0..400).map(|_| enter(7, 0)).collect();
         until_ended().await;
         for (first, others) in [(root, many), (user, unseen)] {

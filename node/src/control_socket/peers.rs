@@ -1,4 +1,4 @@
-//! The side of commands: which servers there are in this network, and what they answer.
+//! The client side: finds the servers in this network namespace, and sends commands.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,35 +20,35 @@ use super::{BUSY, PREFIX, PROVE, SHOWN, is_trusted};
 use crate::escaped;
 use crate::nft::{NftError, Socket};
 
-/// Processes that listen under the name of a server, by what they have proven.
+/// Processes that listen under a server's name, by their proof.
 #[derive(Debug, Default)]
 pub struct Peers {
-    /// Those that have proven CAP_NET_ADMIN, or are root's where that cannot be looked at: this kernel has no nftables, or this
-    /// process may not see its tables.
+    /// Those that have proven CAP_NET_ADMIN, or belong to root if that cannot be checked: the
+    /// kernel has no nftables, or this process may not list its tables.
     pub servers: Vec<RunningServer>,
-    /// Those that have not: a server without that right, one that hangs, or none of ours.
+    /// Those that have not: a server without that right, one that hangs, or another program.
     pub unproven: Vec<Unproven>,
-    /// How many more there were of a process or a user than are asked.
+    /// How many more there were of a process or user than are queried.
     pub unasked: usize,
 }
 
-/// A server of this network.
+/// A server in this network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningServer {
-    /// Its process, in its own namespace of processes.
+    /// Its process id, in its own pid namespace.
     pub pid: u32,
-    /// That of its socket, without [`PREFIX`].
+    /// Its socket's name without [`PREFIX`].
     name: String,
 }
 
-/// A process that listens as a server does and has not proven to be one.
+/// A process that listens under a server's name and has not proven to be one.
 #[derive(Debug, Clone)]
 pub struct Unproven {
-    /// How it is asked.
+    /// Its address.
     pub running: RunningServer,
-    /// Its process as this one sees it; 0 where it does not.
+    /// Its process as visible here; 0 if it is not.
     process: u32,
-    /// Why.
+    /// The reason.
     pub doubt: Doubt,
 }
 
@@ -57,19 +57,19 @@ pub struct Unproven {
 pub enum Doubt {
     /// It has not answered in time.
     Silent,
-    /// It has not shown the table that it was asked for; its answer, where it says why.
+    /// It has not created the requested table; with its own reason, if any.
     NotShown(Option<String>),
-    /// This command could not look for the table.
+    /// This command could not list the tables.
     NotSeen(String),
 }
 
 impl Unproven {
-    /// Which process it is: as this command sees it or else as it says itself.
+    /// Its process id, as visible here or else as in its name.
     pub fn pid(&self) -> u32 {
         if self.process == 0 { self.running.pid } else { self.process }
     }
 
-    /// Whether it may be a server that hangs: as far as can be seen its process has CAP_NET_ADMIN.
+    /// Whether it may be a server that hangs: as far as visible, its process has CAP_NET_ADMIN.
     pub fn may_hang(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap_or_default();
         let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -79,18 +79,19 @@ impl Unproven {
 }
 
 impl Peers {
-    /// Finds and challenges all of them at once, for a second in all. A socket of another user is none; nor is one that takes no
-    /// connection: a server takes each, and one that hangs is known by its leases. Nor is a name that leads
-    /// nowhere, as one with a line's end in it makes the table show.
+    /// Finds and challenges all of them concurrently, for one second in total. Sockets of other
+    /// users are skipped, and those that accept no connection: a server accepts each, and one that
+    /// hangs is known by its leases. A forged name, such as one with a line feed, which adds a line
+    /// to the list, leads to no socket.
     pub fn find() -> Self {
-        // Another user may have given one a name that is no text.
+        // Another user's socket may have a name that is not UTF-8.
         let table = std::fs::read("/proc/net/unix").unwrap_or_default();
         let running = parse(&String::from_utf8_lossy(&table));
         let is_seen = tables().map(drop);
         on_runtime(async || {
             let (until, few) = (Instant::now() + ALL, RefCell::default());
             let judged = running.iter().map(async |one| {
-                // One that takes no connection for long must not keep the others waiting.
+                // One that accepts slowly must not delay the others.
                 let (peer, stream) = one.connect(until, Some(&few)).await.ok()?;
                 Some((one.clone(), peer, judge(one, stream, &is_seen, until).await))
             });
@@ -107,7 +108,7 @@ impl Peers {
     }
 }
 
-/// What keeps it from being believed.
+/// The reason for not trusting it.
 async fn judge(
     running: &RunningServer,
     mut stream: UnixStream,
@@ -121,14 +122,14 @@ async fn judge(
     }
     let doubt = timeout_at(until, doubt_of(running, &mut stream)).await.unwrap_or(Some(Doubt::Silent));
     if doubt.is_none() {
-        // When this returns its table is gone.
+        // Its table is deleted before this returns.
         let _ = stream.shutdown().await;
         let _ = timeout(GONE, stream.read(&mut [0])).await;
     }
     doubt
 }
 
-/// Challenges it; `None` where it has proven to be a server.
+/// Challenges it; `None` if it has proven to be a server.
 async fn doubt_of(running: &RunningServer, stream: &mut UnixStream) -> Option<Doubt> {
     let nonce = nonce();
     let challenged = async {
@@ -155,7 +156,7 @@ fn tables() -> Result<Vec<String>, NftError> {
     Ok(Socket::open()?.tables()?.into_iter().map(|table| table.name).collect())
 }
 
-/// How many of each process and user have been let in.
+/// The number of accepted connections for each process and user.
 #[derive(Default)]
 struct Few {
     of: HashMap<(u32, Option<u32>), usize>,
@@ -169,19 +170,19 @@ impl Few {
             *count += 1;
             *count
         };
-        // Processes that are not seen have one number.
+        // Processes that are not visible share number 0.
         let admits = (peer.process == 0 || count(Some(peer.process)) <= OF_PROCESS) && count(None) <= OF_USER;
         self.unasked += usize::from(!admits);
         admits
     }
 }
 
-/// A connection, and the process at its other end.
+/// A connection, and its peer.
 type Connected = (Peer, UnixStream);
 
 impl RunningServer {
-    /// Connects, unless it is another user's, or one of too many. Any process may fill a server's queue; the server closes what it
-    /// does not trust, and there is room again soon.
+    /// Connects, unless the peer is another user's, or above the limit. Any process may fill a
+    /// server's queue; the server closes connections that it does not trust, which makes room soon.
     async fn connect(&self, until: Instant, few: Option<&RefCell<Few>>) -> io::Result<Connected> {
         loop {
             match self.connect_now() {
@@ -210,7 +211,7 @@ impl RunningServer {
         Ok((Peer { uid: peer.uid(), process }, stream))
     }
 
-    /// Says a word, and returns what is answered.
+    /// Sends a word, and returns the answer.
     ///
     /// # Errors
     /// As [`tell_all`](Self::tell_all).
@@ -219,10 +220,11 @@ impl RunningServer {
         answers.pop().unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
     }
 
-    /// Says a word to all of them at once, and returns what each answers, in their order.
+    /// Sends a word to all of them concurrently, and returns their answers, in order.
     ///
     /// # Errors
-    /// For each: it is gone, does not accept, has too many others to answer, or has not answered to the end within `patience`.
+    /// For each: it has gone, does not accept, has too many queued commands, or has not answered
+    /// completely within `patience`.
     pub fn tell_all(all: &[Self], word: &str, patience: Duration) -> Vec<io::Result<String>> {
         let until = Instant::now() + patience;
         let told = on_runtime(async || join_all(all.iter().map(|one| one.tell_until(word, until))).await);
@@ -256,7 +258,7 @@ impl RunningServer {
     }
 }
 
-/// Does this on a thread of its own: the caller's may be a runtime's already.
+/// Runs this on a thread of its own: the caller's may be a runtime's already.
 fn on_runtime<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> io::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     thread::scope(|scope| {
@@ -265,7 +267,8 @@ fn on_runtime<T: Send>(work: impl AsyncFnOnce() -> T + Send) -> io::Result<T> {
     })
 }
 
-/// The lines of /proc/net/unix that are listeners (flag 0x10000) of our name: the last column, behind an `@`.
+/// The lines of /proc/net/unix that are listeners (flag 0x10000) with our prefix: the last column,
+/// after an `@`.
 fn parse(table: &str) -> Vec<RunningServer> {
     let running = |line: &str| {
         let words: Vec<_> = line.split_ascii_whitespace().collect();
@@ -278,19 +281,19 @@ fn parse(table: &str) -> Vec<RunningServer> {
 }
 
 const LISTENS: u32 = 0x1_0000;
-/// How long all may take together to take a connection and to prove that they are servers.
+/// Total time limit for connections and proofs of all servers.
 const ALL: Duration = Duration::from_secs(1);
-/// How long a server may take to delete the table of its proof.
+/// Time limit of a server for deleting the table of its proof.
 const GONE: Duration = Duration::from_millis(500);
-/// How many are asked of a process, and of a user; a server has one socket.
+/// Limits for each process and user; a server has one socket.
 const OF_PROCESS: usize = 16;
 const OF_USER: usize = 256;
-/// The pause before a full queue, or a busy server, is tried again.
+/// Pause before retrying a full queue or a busy server.
 const ROOM: Duration = Duration::from_millis(5);
-/// Of the answer of a process that does not prove it.
+/// Maximum length of the shown answer of a process without proof.
 const LONGEST_REASON: usize = 256;
 const LONGEST_ANSWER: u64 = 1 << 20;
-/// In the sets of capabilities of /proc/PID/status.
+/// The bit in the capability sets of /proc/PID/status.
 const CAP_NET_ADMIN: u64 = 1 << 12;
 
 #[cfg(test)]
@@ -302,7 +305,7 @@ mod tests {
     use super::super::{ControlCommand, ControlSocket, ListenGuard};
     use super::*;
 
-    /// A server that hands its orders to the test.
+    /// A server that passes its commands to the test.
     fn serve() -> (RunningServer, mpsc::Receiver<ControlCommand>, ListenGuard) {
         let (server, hearing) = ControlSocket::listen().expect("bound");
         let running = RunningServer { pid: std::process::id(), name: server.name.clone() };
@@ -316,7 +319,7 @@ mod tests {
         UnixListener::bind_addr(&name).expect("bound")
     }
 
-    /// Whether it is found, whatever it has proven.
+    /// Whether it is found, with or without proof.
     fn is_found(running: &RunningServer) -> bool {
         let peers = Peers::find();
         let unproven = peers.unproven.iter().map(|one| &one.running);
@@ -330,7 +333,7 @@ mod tests {
         assert!(is_found(&first) && is_found(&second));
         let asked = [first.clone(), second];
         let asks = thread::spawn(move || RunningServer::tell_all(&asked, "status", PATIENCE));
-        // The one that was asked first answers last.
+        // The first server queried answers last.
         let (first_order, second_order) = (first_orders.recv(), second_orders.recv());
         second_order.expect("a word").answer("second");
         first_order.expect("a word").answer("first");
@@ -347,7 +350,7 @@ mod tests {
         let running = RunningServer { pid: std::process::id(), name: server.name.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("built");
         let entered = runtime.enter();
-        // Each is closed by the time that it is accepted.
+        // Each is closed once it is accepted.
         let refused = std::iter::repeat_with(|| running.connect_now()).find_map(Result::err);
         assert_eq!(refused.expect("it has an end").kind(), io::ErrorKind::WouldBlock);
         drop(entered);
@@ -395,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_name_that_makes_the_table_show_another_socket_is_no_server() {
-        // The kernel writes it as it is.
+        // The kernel prints the name without escapes.
         let forged = format!("x\n0: 00000002 00000000 00010000 0001 01 1 @{PREFIX}4000001-0");
         let forged = SocketAddr::from_abstract_name(forged).expect("short enough");
         let _forged = UnixListener::bind_addr(&forged).expect("bound");

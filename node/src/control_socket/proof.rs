@@ -1,5 +1,6 @@
-//! Proofs of CAP_NET_ADMIN, which tell a server from another process of uid 0: a command chooses a nonce, and only a process that
-//! may change this network's rules can make an nftables table of that name.
+//! Proofs of CAP_NET_ADMIN, which distinguish a server from another process of uid 0: a command
+//! chooses a nonce, and only a process that may change this namespace's rules can create an
+//! nftables table of that name.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,25 +11,26 @@ use tokio::time::sleep;
 
 use crate::nft::{Batch, NftError, Socket};
 
-/// The table that proves it: it has the server's own name, so that a process cannot pass a challenge on to another server.
+/// The table's name, which contains the server's, so that a process cannot relay a challenge to
+/// another server.
 pub(super) fn table_of(server: &str, nonce: &str) -> String {
     format!("{TABLE}{server}-{nonce}")
 }
 
-/// A nonce that no table has been named by.
+/// A new nonce.
 pub(super) fn nonce() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// Whether this is one of [`nonce`]'s: anything else would become part of a table's name.
+/// Whether this is a [`nonce`]: other text must not become part of a table's name.
 pub(super) fn is_nonce(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Deletes proofs that a killed server left, where the kernel knows no owners of tables.
+/// Deletes proofs that a killed server left, on kernels without table owners.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// Errors of the kernel.
 pub fn remove_left_proofs() -> Result<(), NftError> {
     remove_unowned(&mut Socket::open()?, TABLE)
 }
@@ -41,24 +43,24 @@ fn remove_unowned(socket: &mut Socket, prefix: &str) -> Result<(), NftError> {
     socket.commit(batch)
 }
 
-/// What is to become of a nonce's table.
+/// A change to a nonce's table.
 enum Change {
     Show(String, oneshot::Sender<Result<(), String>>),
     Hide(String, Option<oneshot::Sender<()>>),
 }
 
-/// Where connections hand in their nonces.
+/// Sends the nonces of connections to the task.
 #[derive(Clone)]
 pub(super) struct Prover(mpsc::UnboundedSender<Change>);
 
-/// A table that is there until this is dropped.
+/// A table that exists until this is dropped.
 pub(super) struct Shown {
     nonce: String,
     prover: Prover,
 }
 
 impl Shown {
-    /// Deletes the table, and waits for that.
+    /// Deletes the table, and waits for it.
     pub(super) async fn hide(mut self) {
         let (deleted, is_deleted) = oneshot::channel();
         let _ = self.prover.0.send(Change::Hide(std::mem::take(&mut self.nonce), Some(deleted)));
@@ -75,17 +77,17 @@ impl Drop for Shown {
 }
 
 impl Prover {
-    /// Starts the task that makes the tables of the server of this name; within a runtime.
+    /// Starts the task that creates tables for the server of this name; must run within a runtime.
     pub(super) fn start(server: String) -> Self {
         let (sender, changes) = mpsc::unbounded_channel();
         tokio::spawn(make_tables(server, changes));
         Self(sender)
     }
 
-    /// Makes the nonce's table.
+    /// Creates the nonce's table.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason if there is none.
     pub(super) async fn show(&self, nonce: &str) -> Result<Shown, String> {
         let (made, is_made) = oneshot::channel();
         let shown = Shown { nonce: nonce.to_owned(), prover: self.clone() };
@@ -95,8 +97,8 @@ impl Prover {
     }
 }
 
-/// Makes and deletes tables, all that are due in one transaction: however many challenges arrive, other programs that change or
-/// list rules see no more than twenty transactions a second.
+/// Creates and deletes tables, all pending ones in one transaction: under any number of challenges,
+/// other programs that use nftables see at most twenty transactions a second.
 async fn make_tables(server: String, mut changes: mpsc::UnboundedReceiver<Change>) {
     let mut tables = None;
     while let Some(first) = changes.recv().await {
@@ -119,7 +121,7 @@ async fn make_tables(server: String, mut changes: mpsc::UnboundedReceiver<Change
         for made in show.into_values() {
             let _ = made.send(changed.clone());
         }
-        // The end of its channel says that a table is gone.
+        // Closing the channel reports that a table is deleted.
         drop(hide);
         sleep(PAUSE).await;
     }
@@ -156,7 +158,7 @@ fn change(
     }
 }
 
-/// How the names of the tables begin.
+/// Prefix of the tables' names.
 const TABLE: &str = "localdns-proof-";
-/// Between two transactions.
+/// Interval of transactions.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! The table of the leases.
+//! The lease table.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,34 +13,35 @@ use crate::nft::{
     destination_is_ours, dns, has_socket, mark_is, notrack, octets,
 };
 
-/// The table of the leases, which goes when this value does, or the process.
+/// The lease table; removed on drop, or with the process.
 pub struct Leases {
     socket: OwnerSocket,
     table: String,
     seen: DeathDetection,
-    /// What was put there, where others can change it.
+    /// The table as written, if others can change it.
     put: Option<Contents>,
-    /// Whose leases end with the table alone.
+    /// Addresses whose lease ends only with the table.
     endless: Vec<IpAddr>,
     /// The addresses that our probes are let through to.
     probed: Vec<IpAddr>,
 }
 
-/// How the kernel sees that the process has ended, besides a lease that times out.
+/// How the kernel detects the end of the process, besides the timeout of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeathDetection {
-    /// It drops the table with the process (Linux 5.12).
+    /// It deletes the table with the process (Linux 5.12).
     pub by_owner: bool,
-    /// It looks for a socket that takes the query (Linux 4.10, with `nft_socket`); it does so for pods alone.
+    /// It matches a socket that takes the query (Linux 4.10, with `nft_socket`); for pods only.
     pub by_socket: bool,
 }
 
 impl Leases {
-    /// Makes the table; no address has a lease yet. `mark` is the SO_MARK of our own probes, which are let through without one to the
-    /// addresses of [`admit_probes`](Self::admit_probes). Where the kernel lacks a part, the rest does it: [`Leases::seen`].
+    /// Creates the table, without leases. `mark` is the SO_MARK of our own probes, which need no
+    /// lease for the addresses of [`admit_probes`](Self::admit_probes). If the kernel lacks a part,
+    /// the rest suffices: [`Leases::seen`].
     ///
     /// # Errors
-    /// Where the kernel refuses all of it.
+    /// If the kernel refuses all variants.
     pub fn open(mark: u32) -> Result<Self, NftError> {
         for (by_owner, by_socket) in [(true, true), (true, false), (false, true)] {
             match Self::open_as(mark, DeathDetection { by_owner, by_socket }) {
@@ -51,14 +52,14 @@ impl Leases {
         Self::open_as(mark, DeathDetection { by_owner: false, by_socket: false })
     }
 
-    /// As [`Leases::open`], with these parts and no others.
+    /// As [`Leases::open`], with these parts only.
     ///
     /// # Errors
-    /// Where the kernel refuses one.
+    /// If the kernel refuses one.
     pub fn open_as(mark: u32, seen: DeathDetection) -> Result<Self, NftError> {
         let socket = OwnerSocket::open()?;
-        // Old and new process overlap: each has its own, also where both are the first process of a container. One that has
-        // no owner outlives its process: all have the same one.
+        // Old and new process overlap: each has its own table, even if both are the first process
+        // of a container. One without owner outlives its process: all share it.
         let table = match seen.by_owner {
             true => format!("{TABLE}-lease-{}-{}", std::process::id(), socket.port()),
             false => UNOWNED_LEASES.to_owned(),
@@ -82,13 +83,15 @@ impl Leases {
         batch.add_chain(&table, &Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW - 10)) });
         batch.add_chain(&table, &Chain { name: "output", hook: Some(("filter", LocalOut, RAW - 10)) });
         for family in Family::BOTH {
-            // Leases come before the table that stays: an answer in between would make an entry the wrong way round, which a
-            // client that keeps its port meets when we die, and keeps alive for as long as it asks. What comes most comes first.
+            // Leases precede the failover table: an untracked reply in between would create a
+            // conntrack entry in the wrong direction, which a client that keeps its port would hit
+            // after a failover, and keep alive. Most frequent rules first.
             let answers = address_in(End::Source, family, SetOf::Leased.name(family));
             batch.add_rule(&table, "output", [answers, dns(End::Source), notrack(), accept()]);
         }
         for family in Family::BOTH {
-            // Any program with CAP_NET_RAW or CAP_NET_ADMIN can set this mark, so it exempts queries to our addresses alone.
+            // Any program with CAP_NET_RAW or CAP_NET_ADMIN can set this mark, so it exempts only
+            // queries to our addresses.
             let probed = address_in(End::Destination, family, SetOf::Probed.name(family));
             let probe = [mark_is(mark), probed, dns(End::Destination), notrack(), accept()];
             batch.add_rule(&table, "output", probe);
@@ -113,8 +116,8 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Takes the table as it is where another process has it, or had: what lease is in it ends by itself. Makes it where it is not
-    /// that of the batch.
+    /// Uses the existing table of other processes, whose leases time out; creates it if it differs
+    /// from the batch.
     fn share(&mut self, batch: Batch) -> Result<Contents, NftError> {
         let there = self.contents()?;
         let mut holds = Batch::default();
@@ -130,15 +133,15 @@ impl Leases {
         self.socket.contents(&self.table, &["prerouting", "output"], &[TRANSPORTS])
     }
 
-    /// How the kernel sees that this process serves no more.
+    /// How the kernel detects that this process no longer serves.
     pub fn seen(&self) -> DeathDetection {
         self.seen
     }
 
-    /// Lets our probes through to these addresses, and to no others of ours.
+    /// Lets our probes through to these addresses only.
     ///
     /// # Errors
-    /// Where the kernel refuses; where the table is gone.
+    /// If the kernel refuses, or the table is gone.
     pub fn admit_probes(&mut self, addresses: &[IpAddr]) -> Result<(), NftError> {
         if self.probed == addresses {
             return Ok(());
@@ -146,7 +149,7 @@ impl Leases {
         let but = |all: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
             all.iter().copied().filter(|ip| !others.contains(ip)).collect()
         };
-        // In a table that others share they may still probe what we do not.
+        // Other processes of a shared table may still probe other addresses.
         let gone = if self.seen.by_owner { but(&self.probed, addresses) } else { Vec::new() };
         let new = but(addresses, &self.probed);
         let mut batch = Batch::default();
@@ -165,28 +168,30 @@ impl Leases {
         Ok(())
     }
 
-    /// Takes all leases back, and the table: from now on queries go the listeners' way out.
+    /// Releases all leases and the table: queries fail over from now on.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// Errors of the kernel.
     pub fn give_up(self) -> Result<(), NftError> {
         let mut batch = Batch::default();
         batch.delete_table(&self.table);
         self.socket.commit(batch)
     }
 
-    /// Leaves queries to a process that has leases of its own by now, or in the same table.
+    /// Leaves queries to a process that has leases of its own, or in the same table.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// Errors of the kernel.
     pub fn leave(self) -> Result<(), NftError> {
         if self.seen.by_owner { self.give_up() } else { Ok(()) }
     }
 
-    /// Gives these addresses a lease that ends so long from now, or with the table; when that was, by the kernel, at the earliest.
+    /// Gives these addresses a lease of this duration, or for the table's life; returns the
+    /// earliest time at which the kernel can have started it.
     ///
     /// # Errors
-    /// Where the kernel refuses; where the table is gone, or another process has changed one that has no owner.
+    /// If the kernel refuses, if the table is gone, or if another process has changed one without
+    /// owner.
     pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<Instant, NftError> {
         if self.put.is_some() && Some(self.contents()?) != self.put {
             return Err(NftError::Changed { table: self.table.clone() });
@@ -197,7 +202,7 @@ impl Leases {
             extend(&mut batch, &self.table, HOLDERS, &holder(), lasts);
         }
         let renewed = self.socket.commit_unseen(batch).map_err(|error| match error {
-            // It was made of the same parts.
+            // It was created with the same parts.
             NftError::NotSupported { .. } => NftError::Changed { table: self.table.clone() },
             error => error,
         })?;
@@ -208,10 +213,10 @@ impl Leases {
         Ok(renewed)
     }
 
-    /// Ends leases that have no end of their own, of every address but these.
+    /// Ends leases without timeout of all addresses but these.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// Errors of the kernel.
     pub fn end_others(&mut self, served: &[IpAddr]) -> Result<(), NftError> {
         let (stay, gone): (Vec<_>, Vec<_>) = self.endless.iter().copied().partition(|ip| served.contains(ip));
         if gone.is_empty() {
@@ -230,7 +235,7 @@ impl Leases {
     }
 }
 
-/// Gives these addresses so long from now, in the sets of this kind.
+/// Sets the timeout of these addresses, in the sets of this kind.
 pub(super) fn renew(
     batch: &mut Batch,
     table: &str,
@@ -246,12 +251,12 @@ pub(super) fn renew(
     }
 }
 
-/// The elements that addresses of this family are.
+/// The set elements of the addresses of this family.
 fn keys_of(family: Family, addresses: &[IpAddr]) -> Vec<Vec<u8>> {
     addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect()
 }
 
-/// In three steps: a plain add does not make an element that is there live longer.
+/// In three steps, since a plain add does not extend an existing element's timeout.
 fn extend(batch: &mut Batch, table: &str, set: &str, keys: &[Vec<u8>], lasts: Option<Duration>) {
     let lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
     batch.add_elements(table, set, keys, lasts);
@@ -259,19 +264,19 @@ fn extend(batch: &mut Batch, table: &str, set: &str, keys: &[Vec<u8>], lasts: Op
     batch.add_elements(table, set, keys, lasts);
 }
 
-/// This process, as an element of [`HOLDERS`].
+/// This process as an element of [`HOLDERS`].
 fn holder() -> [Vec<u8>; 1] {
     [std::process::id().to_be_bytes().to_vec()]
 }
 
-/// The process that an element of [`HOLDERS`] is.
+/// The process of an element of [`HOLDERS`].
 pub(super) fn pid_of(holder: &[u8]) -> Option<u32> {
     holder.try_into().map(u32::from_be_bytes).ok()
 }
 
-/// In the table that has no owner: the processes that have leases there, each as long as its leases last.
+/// In the unowned table: the processes that have leases in it, each for as long as its leases last.
 pub(super) const HOLDERS: &str = "holders";
-/// `mark`, the type of a number of this machine's own that every kernel and `nft` knows.
+/// `mark`: a host-endian number type that every kernel and `nft` has.
 const MARK_KEY: (u32, u32) = (19, 4);
-/// How long a process counts as a holder that has not renewed a lease yet.
+/// How long a process counts as a holder before its first lease.
 const OPENED: Duration = Duration::from_secs(1);

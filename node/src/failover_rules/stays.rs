@@ -1,4 +1,4 @@
-//! What the table that stays consists of.
+//! Builds the failover table.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use crate::nft::{
     source_is_behind_its_link, untracked, zone_is,
 };
 
-/// For each listener's address which of its conntrack zones it has, below [`TURNS`].
+/// The current conntrack zone of each listener's address, below [`TURNS`].
 pub(super) type Turns = BTreeMap<IpAddr, u16>;
 
-/// All that the table consists of, `by_socket` where the kernel can look for one.
+/// The complete table; `by_socket` if the kernel can match sockets.
 pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bool, turns: &Turns) -> Batch {
     let mut batch = Batch::default();
     batch.renew_table(TABLE);
@@ -33,7 +33,7 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
         batch.add_chain(TABLE, chain);
     }
     let mut rule = |chain, statements: Vec<Vec<_>>| batch.add_rule(TABLE, chain, statements);
-    // The machine's own are judged in `output`.
+    // The host's own queries are handled in `output`.
     rule("prerouting", vec![untracked(), accept()]);
     rule("prerouting", vec![from_this_machine(), accept()]);
     for family in Family::BOTH {
@@ -48,7 +48,8 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
     }
     rule("output", vec![untracked(), accept()]);
     for family in Family::BOTH {
-        // Our answers never make an entry, lease or not: a late one would, the wrong way round.
+        // Our replies never create a conntrack entry, lease or not: a late one would have the wrong
+        // direction.
         let ours = address_in(End::Source, family, SetOf::Listeners.name(family));
         rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
     }
@@ -58,18 +59,20 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
     }
     rule("output", vec![dns(End::Destination), jump(FAILOVER)]);
     for listener in listeners.iter().filter(|listener| listener.fails_closed) {
-        // Untracked, a service's address is not translated: the query arrives at a closed port of this machine.
+        // Untracked, a service address is not translated: the query arrives at a closed port of
+        // this host.
         rule(FAILOVER, vec![address_is(End::Destination, listener.address), notrack(), accept()]);
         rule(CLIENTS, vec![address_is(End::Destination, listener.address), jump(FAILOVER)]);
     }
-    // Other clients' queries keep their destination, a closed port of this machine.
+    // Other clients' queries keep their destination, a closed port of this host.
     for client in failed_over(clients) {
         rule(CLIENTS, client);
     }
     let fail_over = listeners.iter().filter(|listener| !listener.fails_closed);
     for (listener, zone) in with_zones(fail_over) {
         let family = Family::of(listener.address);
-        // Its own conntrack zones: no flow meets another listener's entries, or any older than these rules.
+        // Its own conntrack zones: no flow meets another listener's entries, or older ones than
+        // these rules.
         let turn = turns.get(&listener.address).copied().unwrap_or_default();
         let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone + turn)];
         let is_of_listener = zone_is(zone, !(TURNS - 1));
@@ -80,7 +83,7 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
         }
         away.push(accept());
         rule(FAILOVER, away);
-        // The machine's own query has the listener's address as its source.
+        // The host's own query has the listener's address as its source.
         let ours = address_in(End::Source, family, SetOf::Listeners.name(family));
         rule("nat_postrouting", vec![is_of_listener.clone(), ours, masquerade()]);
         if listener.fallback.as_ref().is_some_and(|fallback| fallback.masquerade) {
@@ -95,7 +98,8 @@ pub(super) fn stays((listeners, clients): (&[Listener], &Clients), by_socket: bo
 
 /// Rules that redirect the queries of these clients.
 fn failed_over(clients: &Clients) -> Vec<Vec<Vec<Statement>>> {
-    // Cilium routes to all pods of the node by its own link, and they arrive by others.
+    // Cilium routes to all pods of the node over its own link, and their packets arrive over
+    // others.
     let sources = [source_is_behind_its_link(), source_is_behind(CILIUM_LINK)];
     let picked = |client: &[Vec<Statement>]| {
         let rule = |source: &Vec<Statement>| [client, &[source.clone(), jump(FAILOVER)]].concat();
@@ -111,13 +115,13 @@ fn failed_over(clients: &Clients) -> Vec<Vec<Vec<Statement>>> {
     }
 }
 
-/// Those of the rules that are there.
+/// The zones in the existing rules.
 pub(super) fn turns_of(there: &Contents) -> Turns {
     there.loaded(FAILOVER).into_iter().map(|(address, zone)| (address, zone % TURNS)).collect()
 }
 
-/// Each listener with conntrack zones of its own, one for each of the [`TURNS`], and this the first of them: the same each time,
-/// whatever other listeners there are, save where two addresses come to the same number.
+/// Each listener with the first of its [`TURNS`] conntrack zones: independent of other listeners,
+/// unless two addresses hash to the same number.
 fn with_zones<'l>(listeners: impl Iterator<Item = &'l Listener>) -> Vec<(&'l Listener, u16)> {
     let mut taken: Vec<(&Listener, u16)> = Vec::new();
     for listener in listeners {
@@ -148,16 +152,17 @@ pub(super) const CHAINS: [Chain; 8] = [
 const CLIENTS: &str = "clients";
 /// Cilium's link to this node's pods, unless it has a route for each of them.
 const CILIUM_LINK: &str = "cilium_host";
-/// The chain of queries that nobody takes.
+/// The chain that redirects queries.
 pub(super) const FAILOVER: &str = "failover";
-/// The sets of the table that stays which have what was put there, and nothing else.
+/// The table's sets that do not change after it is written.
 pub(super) const SETS: [&str; 3] = [TRANSPORTS, "listeners4", "listeners6"];
-/// Our conntrack zones, of 65,535: from this one on, a multiple of [`TURNS`], for so many listeners.
+/// Our conntrack zones, of 65,535: from this one on, a multiple of [`TURNS`], for this many
+/// listeners.
 const FIRST_ZONE: u16 = 21_504;
 const LISTENERS: u16 = 512;
-/// In how many zones a listener's flows lie in turn, a power of two: a connection that was led away leaves an entry for two minutes,
-/// and there may be a return every other second.
+/// Number of zones that a listener's flows use in turn, a power of two: a redirected connection
+/// leaves an entry for two minutes, and there may be a return every other second.
 pub(super) const TURNS: u16 = 64;
 const SRCNAT: i32 = 100;
-/// Behind all that translates addresses.
+/// Priority after all address translation.
 const LAST: i32 = 300;

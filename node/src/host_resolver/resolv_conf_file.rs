@@ -1,4 +1,5 @@
-//! /etc/resolv.conf, where it is a file of its own: it names us while we serve, and what it held is kept.
+//! /etc/resolv.conf as a regular file: names this server while it serves, and its original text is
+//! kept.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -10,16 +11,16 @@ use super::{HostResolverError, RESOLV_CONF, Result, names, replace, write};
 use crate::resolv_conf::name_servers;
 use crate::{added_addresses, link_of};
 
-/// The file, and where its earlier text is kept.
+/// The file, and the copies of its original text.
 pub(super) struct OwnFile {
     path: PathBuf,
-    /// In a place that is there for all.
+    /// The copy in a directory that always exists.
     kept: PathBuf,
-    /// In one that outlives a boot, where there is its directory.
+    /// The copy that outlives a boot, if its directory exists.
     lasting: PathBuf,
-    /// The link that has an address.
+    /// Returns the link that has an address.
     link_of: fn(IpAddr) -> Option<String>,
-    /// The addresses that this machine has from us, on whichever link.
+    /// Returns the addresses that we added, on any link.
     added: fn() -> Vec<IpAddr>,
 }
 
@@ -28,7 +29,7 @@ impl OwnFile {
         Self { path: RESOLV_CONF.into(), kept: KEPT.into(), lasting: LASTING.into(), link_of, added }
     }
 
-    /// In its place, for it may be mounted by itself.
+    /// Written in place, since it may be a mount of its own.
     pub(super) fn put(&self, server: IpAddr) -> Result<PathBuf> {
         if let Ok(target) = fs::read_link(&self.path) {
             return Err(HostResolverError::SomebodyElses(target));
@@ -37,7 +38,7 @@ impl OwnFile {
         if names(&text, server) {
             return Ok(self.path.clone());
         }
-        // What we made of it for an address that we had before is not what is to come back.
+        // Our own text for an earlier address must not be kept as the original.
         let held = self.held(&text);
         let is_new = held.is_none() && self.ours_alone(&text).is_none();
         let is_known = held.is_some() || is_new;
@@ -47,7 +48,7 @@ impl OwnFile {
             self.keep(&held)?;
         }
         if let Err(source) = rewrite(&self.path, &turned(&held.text, server)) {
-            // A file that was cut off would name no nameserver: the old text is put back.
+            // A truncated file would name no server: write the old text again.
             let _ = rewrite(&self.path, &text);
             if is_new {
                 let _ = self.forget();
@@ -57,8 +58,8 @@ impl OwnFile {
         Ok(self.path.clone())
     }
 
-    /// Whether there was something to give back. Where others have changed the file meanwhile, or made it a link, it is left
-    /// alone.
+    /// Restores the original text; returns whether there was any. A file that another program has
+    /// changed or replaced by a link is not touched.
     pub(super) fn restore(&self) -> Result<bool> {
         let held = self.text().and_then(|now| self.held(&now));
         match (&held, self.unkept()) {
@@ -72,7 +73,7 @@ impl OwnFile {
         Ok(held.is_some())
     }
 
-    /// Whether the machine asks us by it.
+    /// Whether it sends the host's lookups to localdns.
     pub(super) fn stands(&self) -> bool {
         let Some(now) = self.text() else { return false };
         if self.held(&now).is_some() {
@@ -88,7 +89,7 @@ impl OwnFile {
         self.text().is_some_and(|now| names(&now, server))
     }
 
-    /// Why it stays as it is when all is given back, though it leads to nobody then.
+    /// Why it cannot be restored although it names no other server.
     pub(super) fn unkept(&self) -> Option<HostResolverError> {
         let now = self.text()?;
         let server = self.ours_alone(&now)?;
@@ -99,7 +100,7 @@ impl OwnFile {
         }
     }
 
-    /// What it holds; nothing where it is a link.
+    /// Its text; `None` if it is a symbolic link.
     fn text(&self) -> Option<String> {
         if fs::read_link(&self.path).is_ok() {
             return None;
@@ -107,7 +108,7 @@ impl OwnFile {
         fs::read_to_string(&self.path).ok()
     }
 
-    /// What it held before we made this of it.
+    /// The kept original, if the current text was made from it.
     fn held(&self, now: &str) -> Option<Held> {
         let texts = [&self.kept, &self.lasting].into_iter().filter_map(|kept| fs::read_to_string(kept).ok());
         texts.filter_map(|text| Held::parse(&text)).find(|held| held.is_turned(now))
@@ -117,7 +118,7 @@ impl OwnFile {
         [&self.kept, &self.lasting].into_iter().find(|kept| kept.is_file())
     }
 
-    /// The first of its servers, where this machine has the addresses of all from us.
+    /// Its first server, if all of its servers are addresses that we added.
     fn ours_alone(&self, text: &str) -> Option<IpAddr> {
         let servers = name_servers(text);
         let first = servers.first()?.ip();
@@ -128,7 +129,8 @@ impl OwnFile {
     fn keep(&self, held: &Held) -> Result<()> {
         let text = held.to_text();
         write(&self.kept, &text)?;
-        // Without it a boot takes the text, and `status` says so then. One of before that has this text stays for those who read it.
+        // Without this copy the text is lost at a boot, which `status` then reports. An earlier
+        // copy with this text stays for its readers.
         let is_new = held.servers.len() == 1;
         if self.lasting.parent().is_some_and(Path::is_dir) && replace(&self.lasting, &text).is_err() && is_new
         {
@@ -148,7 +150,8 @@ impl OwnFile {
     }
 }
 
-/// What the kernel says; nothing where it says nothing. The caller may be at work for a runtime, so that it is asked elsewhere.
+/// The added addresses from the kernel; empty on error. On a thread of its own, since the caller's
+/// may be a runtime's.
 fn added() -> Vec<IpAddr> {
     let ask = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
@@ -165,8 +168,8 @@ fn failed(path: &Path, source: io::Error) -> HostResolverError {
     HostResolverError::File { path: path.to_owned(), source }
 }
 
-/// An earlier text, behind a comment that names the servers of ours by which it was turned: what somebody else makes of it, as with
-/// a network's changed server, looks the same but for that.
+/// An original text, after a comment with our addresses that replaced its servers: it distinguishes
+/// our text from another program's, such as one for a changed network server.
 struct Held {
     servers: Vec<IpAddr>,
     text: String,
@@ -184,22 +187,24 @@ impl Held {
         format!("{TURNED}{servers}\n{}", self.text)
     }
 
-    /// Whether that is what we made of it, with what may stand behind it where [`rewrite`] was ended.
+    /// Whether the text is the one that we made, with line feeds that may follow if [`rewrite`] was
+    /// interrupted.
     fn is_turned(&self, now: &str) -> bool {
         let is_now = |text: String| text.trim_end_matches('\n') == now.trim_end_matches('\n');
         self.servers.iter().any(|server| is_now(turned(&self.text, *server)))
     }
 }
 
-/// A resolv.conf that names us in place of whom it named.
+/// The text with this server in place of its name servers.
 fn turned(text: &str, server: IpAddr) -> String {
     let is_server = |line: &&str| line.split_ascii_whitespace().next() == Some("nameserver");
     let others = text.lines().filter(|line| !is_server(line)).map(|line| format!("{line}\n"));
     [format!("nameserver {server}\n")].into_iter().chain(others).collect()
 }
 
-/// In its place, and cut only once the new text stands: on a full disk, too, it goes on naming a server. Line ends cover what is cut,
-/// so that nothing else is left of the earlier text where the process is ended before.
+/// Writes in place, and truncates only after the new text is written, so that it always names a
+/// server, even on a full disk. Line feeds cover the part to be truncated, so that nothing of the
+/// old text remains if the process is killed in between.
 fn rewrite(path: &Path, text: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(path)?;
     let before = file.metadata()?.len().min(LONGEST) as usize;
@@ -212,7 +217,7 @@ fn rewrite(path: &Path, text: &str) -> io::Result<()> {
 const TURNED: &str = "# replaced by localdns with";
 const KEPT: &str = "/run/localdns/resolv.conf";
 const LASTING: &str = "/etc/localdns/resolv.conf";
-/// More than a resolv.conf has.
+/// More than the size of any resolv.conf.
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -227,10 +232,10 @@ mod tests {
         for (now, is_ours) in [
             (ours.as_str(), true),
             ("nameserver fd10::10\nsearch a.b\noptions edns0\n", true),
-            // What a network's manager writes that knows another server.
+            // A network manager's text for another server.
             ("nameserver 10.2.0.9\nsearch a.b\noptions edns0\n", false),
             (held, false),
-            // The process was ended before it cut the file.
+            // The process was killed before it truncated the file.
             ("nameserver 169.254.10.10\nsearch a.b\noptions edns0\n\n\n\n", true),
             ("nameserver 169.254.10.10\n", false),
             ("nameserver 169.254.10.10\nsearch c.d\noptions edns0\n", false),
@@ -258,7 +263,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
-    /// What there is of the three files.
+    /// The texts of the three files.
     fn texts(file: &OwnFile) -> [Option<String>; 3] {
         [&file.path, &file.kept, &file.lasting].map(|path| fs::read_to_string(path).ok())
     }
@@ -273,7 +278,7 @@ mod tests {
             (false, false, None, Some(held)),
             (true, true, Some(other), Some(other)),
             (false, true, Some(other), Some(other)),
-            // Nobody knows, and that is told.
+            // The original is unknown, which is reported.
             (false, true, None, None),
         ] {
             let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,5 @@
-//! What rules are made of, in a form in which those that we would put somewhere and those that the kernel lists are the same.
+//! Rules in a canonical form, in which rules to be written and rules from the kernel's listing
+//! compare equal.
 
 use std::net::IpAddr;
 
@@ -11,14 +12,15 @@ use super::batch::{Batch, Statement, keys};
 use super::ruleset_dump::Contents;
 use super::verdict::NF_DROP;
 
-/// A rule: its chain, and of each expression the name and what it compares with, masks by, loads, or looks up in.
+/// A rule: its chain, and for each expression its name and the value that it compares with, masks
+/// by, loads or looks up in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Shape {
     chain: String,
     expressions: Vec<(String, Option<Value>)>,
 }
 
-/// What an expression has that its kind does not say.
+/// The value of an expression, besides its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     Data(DataAttribute),
@@ -40,7 +42,7 @@ impl Shape {
         Self { chain, expressions }
     }
 
-    /// The addresses in it: those that it compares with, and those that it loads.
+    /// The addresses that it compares with, and those that it loads.
     fn addresses(&self, of: &str) -> impl Iterator<Item = IpAddr> {
         self.expressions.iter().filter(move |(name, _)| name == of).filter_map(|(_, value)| match value {
             Some(Value::Data(DataAttribute::Value(octets))) => address(octets),
@@ -54,7 +56,7 @@ fn address(octets: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
 }
 
-/// By chain: the kernel lists them so, in whatever order they were added.
+/// Sorted by chain: the kernel lists them so, in any order of insertion.
 fn shapes<'r>(rules: impl Iterator<Item = &'r Vec<RuleAttribute>>) -> Vec<Shape> {
     let mut shapes: Vec<_> = rules.map(|rule| Shape::of(rule)).collect();
     shapes.sort_by(|one, other| one.chain.cmp(&other.chain));
@@ -72,7 +74,7 @@ fn expression(statement: &Statement) -> Option<(String, Option<Value>)> {
             Cmp::Data(data) => Some(Value::Data(data.clone())),
             _ => None,
         }),
-        // Of two networks with the same first address the mask alone differs.
+        // Two networks with the same first address differ only in the mask.
         ExpressionAttribute::Data(Expressions::Bitwise(parts)) => parts.iter().find_map(|part| match part {
             Bitwise::Mask(data) => Some(Value::Data(data.clone())),
             _ => None,
@@ -133,7 +135,7 @@ impl Batch {
 }
 
 impl Contents {
-    /// Whether this is what the batch puts into its table, `sets` being those that were listed.
+    /// Whether this equals the batch's table; `sets` are the listed ones.
     pub(crate) fn is_of(&self, batch: &Batch, sets: &[&str]) -> bool {
         let elements: Vec<_> = sets.iter().map(|set| batch.elements_of(set)).collect();
         let accepts = |chain: &Vec<ChainAttribute>| {
@@ -151,7 +153,8 @@ impl Contents {
             && self.sets == elements
     }
 
-    /// Whether its rules are made of the same expressions, in the same order: kernels may list what is in them each in its way.
+    /// Whether the rules have the same expressions in the same order; their values may be listed
+    /// differently by each kernel.
     pub(crate) fn is_like(&self, batch: &Batch) -> bool {
         let names = |shapes: Vec<Shape>| -> Vec<(String, Vec<String>)> {
             let names =
@@ -161,7 +164,7 @@ impl Contents {
         names(shapes(self.rules.iter())) == names(shapes(batch.rules()))
     }
 
-    /// Of the rules of a chain the address that each is about, and the number of two octets that it loads.
+    /// For the rules of a chain, the address of each and the 16-bit number that it loads.
     pub(crate) fn loaded(&self, chain: &str) -> Vec<(IpAddr, u16)> {
         let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
         let number = |rule: &Shape| {
@@ -175,7 +178,7 @@ impl Contents {
         of_chain.filter_map(|rule| Some((rule.addresses("cmp").next()?, number(&rule)?))).collect()
     }
 
-    /// Of the rules of a chain the address that each is about, and the one that it puts in its place.
+    /// For the rules of a chain, the address of each and the address that replaces it.
     pub(crate) fn replaced(&self, chain: &str) -> Vec<(IpAddr, Option<IpAddr>)> {
         let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
         of_chain
@@ -184,7 +187,7 @@ impl Contents {
     }
 }
 
-/// Where packets come to a chain.
+/// The hook of a chain.
 fn hook(chain: &[ChainAttribute]) -> Option<&[Hook]> {
     chain.iter().find_map(|attribute| match attribute {
         ChainAttribute::Hook(parts) => Some(parts.as_slice()),

@@ -1,4 +1,5 @@
-//! nftables over netlink: one transaction at a time, without a program of its own and without the lock of iptables.
+//! nftables over netlink: one transaction at a time, without a program and without the lock of
+//! iptables.
 
 mod batch;
 mod canonical_rule;
@@ -14,7 +15,7 @@ pub(crate) use statement::*;
 
 use std::io;
 
-/// What went wrong between us and nftables.
+/// An error of nftables.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
     /// No CAP_NET_ADMIN, or a table of this name that another process owns.
@@ -22,20 +23,20 @@ pub enum NftError {
         "{action}: not permitted: CAP_NET_ADMIN is missing, or another process owns a table of this name"
     )]
     NotPermitted {
-        /// What we were doing, such as `add table localdns`.
+        /// The step, such as `add table localdns`.
         action: String,
     },
-    /// The kernel has no nftables, or lacks a part of it that the rules need.
+    /// The kernel has no nftables, or lacks a part that the rules need.
     #[error(
         "this kernel lacks nftables, or a part that the rules need ({action}): {source}; load the module nf_tables, or set other -rules"
     )]
     NotSupported {
-        /// What we were doing, such as `add rule prerouting`.
+        /// The step, such as `add rule prerouting`.
         action: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A table of ours is not as it was put there, or gone.
+    /// Another process has changed or removed a table of ours.
     #[error("table inet {table} was changed by another process")]
     Changed {
         /// Its name.
@@ -44,9 +45,9 @@ pub enum NftError {
     /// The kernel refused for another reason.
     #[error("nftables: {action}: {source}")]
     Refused {
-        /// What we were doing, such as `add rule prerouting`.
+        /// The step, such as `add rule prerouting`.
         action: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

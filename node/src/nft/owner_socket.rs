@@ -1,4 +1,4 @@
-//! A netlink socket that is closed before anything else of a process that dies.
+//! A netlink socket that is closed first when the process dies.
 
 use std::io;
 use std::sync::mpsc;
@@ -10,12 +10,13 @@ use super::NftError;
 use super::batch::{Batch, Socket, refused};
 use super::ruleset_dump::Contents;
 
-/// A [`Socket`] on a thread that shares no files with the others. A process that is killed takes down its memory, some
-/// milliseconds of work, before the files that its threads share; meanwhile tables that a shared socket owned would still
-/// send queries to ours, which nobody reads any more.
+/// A [`Socket`] on a thread that shares no file descriptors with the others. A killed process frees
+/// its memory, some milliseconds of work, before the descriptors that its threads share; meanwhile
+/// tables owned by a shared socket would still send queries to our sockets, which nothing reads any
+/// more.
 pub(crate) struct OwnerSocket {
     port: u32,
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -41,7 +42,7 @@ impl OwnerSocket {
         Ok(Self { port, jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Its address, which no other socket of this network has.
+    /// Its netlink port id, unique in this network namespace.
     pub(crate) fn port(&self) -> u32 {
         self.port
     }
@@ -51,8 +52,8 @@ impl OwnerSocket {
         self.do_there(move |socket| socket.commit(batch))
     }
 
-    /// The same, as [`Socket::commit_unseen`]; when the kernel was asked, which may be long after this was called and before it
-    /// returns.
+    /// As [`Socket::commit_unseen`]; also returns the time of the request to the kernel, which may
+    /// be long after the call and before its return.
     pub(crate) fn commit_unseen(&self, batch: Batch) -> Result<Instant, NftError> {
         self.do_there(move |socket| {
             let asked = Instant::now();
@@ -60,7 +61,7 @@ impl OwnerSocket {
         })
     }
 
-    /// What is in a table, as [`Socket::contents`].
+    /// The contents of a table, as [`Socket::contents`].
     pub(crate) fn contents(
         &self,
         table: &str,
@@ -86,14 +87,14 @@ impl OwnerSocket {
 impl Drop for OwnerSocket {
     fn drop(&mut self) {
         self.jobs = None;
-        // Its tables are gone when this returns.
+        // Its tables are deleted when this returns.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// The thread ended, as by a panic.
+/// The thread has ended, for example by a panic.
 fn gone() -> NftError {
     refused("ask the thread of the leases", io::ErrorKind::BrokenPipe.into())
 }

@@ -1,4 +1,4 @@
-//! What the kernel has of tables and chains, ours and others'.
+//! Lists tables and chains of the kernel, ours and others'.
 
 use std::io;
 
@@ -14,32 +14,32 @@ use super::NftError;
 use super::batch::{Socket, keys as keys_of, refused};
 use super::verdict::drops_all;
 
-/// A table of both families.
+/// A table of family inet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) name: String,
-    /// Whether it goes with the process that made it.
+    /// Whether it is deleted with the process that created it.
     pub(crate) is_owned: bool,
 }
 
-/// A chain that packets come to by themselves.
+/// A chain with a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BaseChain {
-    /// As `nft` calls it: ip, ip6 or inet.
+    /// As `nft` names it: ip, ip6 or inet.
     pub(crate) family: &'static str,
     pub(crate) table: String,
     pub(crate) name: String,
     pub(crate) hook: InetHookNumber,
-    /// Whether it drops what none of its rules accepts.
+    /// Whether its policy is drop.
     pub(crate) drops: bool,
 }
 
-/// The rule at the end of a chain.
+/// The last rule of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LastRule {
-    /// Its place in the chain, from 1 on.
+    /// Its position in the chain, from 1.
     pub(crate) number: usize,
-    /// The kernel's number for it.
+    /// The kernel's handle.
     pub(crate) handle: u64,
     /// Whether it drops or rejects every packet.
     pub(crate) drops_all: bool,
@@ -59,29 +59,29 @@ impl LastRule {
     }
 }
 
-/// What a table holds as the kernel lists it, but for what it numbers and counts itself: the same again where nobody has
-/// changed it.
+/// A table's contents as the kernel lists them, without handles and counters: equal as long as no
+/// process has changed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// A dormant table has its chains, and no packet comes to them.
+    /// A dormant table has its chains, but no packet enters them.
     pub(super) flags: TableFlags,
-    /// How many chains, sets and other objects it has, whatever their names.
+    /// Number of chains, sets and other objects, of any name.
     pub(super) parts: u32,
     pub(super) chains: Vec<Vec<ChainAttribute>>,
     pub(super) rules: Vec<Vec<RuleAttribute>>,
-    /// The elements of each.
+    /// The elements of each set.
     pub(super) sets: Vec<Vec<Vec<u8>>>,
 }
 
 impl Contents {
-    /// Whether it has no rule at all.
+    /// Whether it has no rule.
     pub(crate) fn is_bare(&self) -> bool {
         self.rules.is_empty()
     }
 }
 
 impl Socket {
-    /// What a table holds of these chains and sets, and all its rules. What is not there holds nothing.
+    /// The contents of a table: these chains and sets, and all rules. Missing ones are empty.
     pub(crate) fn contents(
         &mut self,
         table: &str,
@@ -89,7 +89,8 @@ impl Socket {
         sets: &[&str],
     ) -> Result<Contents, NftError> {
         let mut listed = || {
-            // One at a time, and with the table's name: other tables may have as many as the cluster has services.
+            // One at a time, and by the table's name: other tables may have as many sets as the
+            // cluster has services.
             let chains = chains.iter().map(|name| self.chain(table, name)).collect::<io::Result<_>>()?;
             let sets = sets.iter().map(|name| self.elements(table, name)).collect::<io::Result<_>>()?;
             let (flags, parts) = self.head(table)?;
@@ -98,8 +99,8 @@ impl Socket {
         listed().map_err(|error| unlisted(&format!("list table {table}"), error))
     }
 
-    /// Whether a rule of this chain holds one of these texts, as a comment of iptables does: in whatever form, and read by no
-    /// program.
+    /// Whether a rule of this chain contains one of these texts, as a comment of iptables does;
+    /// searches the raw bytes, without a program.
     pub(crate) fn has_text(
         &mut self,
         family: NetfilterProtoFamily,
@@ -117,7 +118,7 @@ impl Socket {
         Ok(found)
     }
 
-    /// The last rule of a chain of others.
+    /// The last rule of another program's chain.
     pub(crate) fn last_rule(&mut self, chain: &BaseChain) -> Result<Option<LastRule>, NftError> {
         let BaseChain { family, table, name, .. } = chain;
         let attributes = vec![RuleAttribute::Table(table.clone()), RuleAttribute::Chain(name.clone())];
@@ -139,7 +140,7 @@ impl Socket {
         Ok(last.map(|rule| LastRule::of(&rule, rules)))
     }
 
-    /// A table's flags, and how many parts it has.
+    /// A table's flags, and its number of objects.
     fn head(&mut self, table: &str) -> io::Result<(TableFlags, u32)> {
         let attributes = vec![TableAttribute::Name(table.to_owned())];
         let listed = if_there(self.get(NfTablesMessage::GetTable(TableMessage { attributes })))?;
@@ -197,7 +198,7 @@ impl Socket {
         self.elements(table, set).map_err(|error| unlisted(&format!("list set {table} {set}"), error))
     }
 
-    /// Sorted: the kernel has them in the order of a hash.
+    /// Sorted, since the kernel has them in hash order.
     fn elements(&mut self, table: &str, set: &str) -> io::Result<Vec<Vec<u8>>> {
         let attributes = vec![SetElementList::Table(table.to_owned()), SetElementList::Set(set.to_owned())];
         let wanted = NfTablesMessage::GetSetElement(SetElementMessage { attributes });
@@ -215,7 +216,7 @@ impl Socket {
         Ok(keys)
     }
 
-    /// All tables of both families.
+    /// All tables of family inet.
     pub(crate) fn tables(&mut self) -> Result<Vec<Table>, NftError> {
         let wanted = NfTablesMessage::GetTable(TableMessage { attributes: Vec::new() });
         let listed = self.dump(NetfilterProtoFamily::Inet, wanted);
@@ -223,7 +224,7 @@ impl Socket {
         Ok(listed.into_iter().filter_map(table).collect())
     }
 
-    /// The base chains of all tables through which IPv4 or IPv6 goes.
+    /// The base chains of all tables that IPv4 or IPv6 packets pass.
     pub(crate) fn base_chains(&mut self) -> Result<Vec<BaseChain>, NftError> {
         let wanted = NfTablesMessage::GetChain(ChainMessage { attributes: Vec::new() });
         let listed = self.dump(NetfilterProtoFamily::Unspec, wanted);
@@ -242,7 +243,7 @@ fn rule(message: NetlinkMessage<NetfilterMessage>) -> Option<Vec<RuleAttribute>>
     }
 }
 
-/// Nothing of what is not there.
+/// Empty if it does not exist.
 fn if_there<T: Default>(listed: io::Result<T>) -> io::Result<T> {
     match listed {
         Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(T::default()),
@@ -265,7 +266,7 @@ fn table(message: NetfilterMessage) -> Option<Table> {
     Some(Table { name: name?, is_owned })
 }
 
-/// The family that `nft` calls so.
+/// The family of this name in `nft`.
 fn proto_of(family: &str) -> NetfilterProtoFamily {
     match family {
         "ip" => NetfilterProtoFamily::IPv4,
@@ -302,7 +303,8 @@ fn base_chain(message: NetfilterMessage) -> Option<BaseChain> {
     Some(BaseChain { family, table: table?, name: name?, hook: hook?, drops })
 }
 
-/// A list of everything cannot be asked for wrongly: a kernel that calls it so has netlink for conntrack, and no nftables.
+/// A full listing cannot be an invalid request: a kernel that returns EINVAL has netlink for
+/// conntrack, but no nftables.
 fn unlisted(action: &str, source: io::Error) -> NftError {
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EINVAL) => NftError::NotSupported { action: action.to_owned(), source },

@@ -1,4 +1,4 @@
-//! The statements that our rules are made of, as `nft` prints them.
+//! The statements of our rules, as `nft` prints them.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ impl Family {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// The type of its addresses in sets (`ipv4_addr`, `ipv6_addr`), and their octets.
+    /// The type of its addresses in sets (`ipv4_addr`, `ipv6_addr`), and their size in bytes.
     pub(crate) fn key(self) -> (u32, u32) {
         match self {
             Self::V4 => (7, 4),
@@ -42,14 +42,14 @@ impl Family {
     }
 }
 
-/// Which of a packet's two addresses or ports.
+/// Source or destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Source,
     Destination,
 }
 
-/// An address as it is in packets.
+/// An address in network byte order.
 pub(crate) fn octets(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -115,7 +115,7 @@ pub(crate) fn destination_is_ours() -> Vec<Statement> {
     vec![other("fib", &attributes), equals(RTN_LOCAL.to_ne_bytes().to_vec())]
 }
 
-/// `socket transparent 0`: a socket of this machine takes it.
+/// `socket transparent 0`: a socket of this host takes it.
 pub(crate) fn has_socket() -> Vec<Statement> {
     vec![other("socket", &[(1, SOCKET_TRANSPARENT), (2, u32::from(Register::Reg1))]), equals(vec![0])]
 }
@@ -125,7 +125,7 @@ pub(crate) fn from_this_machine() -> Vec<Statement> {
     vec![meta(MetaKey::Iif), equals(LOOPBACK.to_ne_bytes().to_vec())]
 }
 
-/// `iifname NAME`: by name, since a link that is made anew has another index.
+/// `iifname NAME`: by name, since a recreated link has another index.
 pub(crate) fn from_link(name: &str) -> Vec<Statement> {
     vec![meta(MetaKey::Iifname), equals(link_octets(name))]
 }
@@ -138,13 +138,13 @@ pub(crate) fn source_in(network: IpNet) -> Vec<Statement> {
     statements
 }
 
-/// `fib saddr . iif oif != 0`: the way back to the source is the link that the packet arrived by.
+/// `fib saddr . iif oif != 0`: the route back to the source is over the link of arrival.
 pub(crate) fn source_is_behind_its_link() -> Vec<Statement> {
     let attributes = [(1, u32::from(Register::Reg1)), (2, FIB_RESULT_OIF), (3, FIB_F_SADDR | FIB_F_IIF)];
     vec![other("fib", &attributes), compare(Operator::NotEqual, vec![0; 4])]
 }
 
-/// `fib saddr oifname NAME`: the way back to the source is this link.
+/// `fib saddr oifname NAME`: the route back to the source is over this link.
 pub(crate) fn source_is_behind(link: &str) -> Vec<Statement> {
     let attributes = [(1, u32::from(Register::Reg1)), (2, FIB_RESULT_OIFNAME), (3, FIB_F_SADDR)];
     vec![other("fib", &attributes), equals(link_octets(link))]
@@ -165,12 +165,12 @@ pub(crate) fn not_translated() -> Vec<Statement> {
     ct_bits(CT_STATUS, IPS_DST_NAT, Operator::Equal)
 }
 
-/// Compares some bits with none.
+/// Compares bits with zero.
 fn ct_bits(key: u32, bits: u32, operator: Operator) -> Vec<Statement> {
     vec![ct(key), masked(bits.to_ne_bytes().to_vec()), compare(operator, vec![0; 4])]
 }
 
-/// Leaves these bits of what was loaded.
+/// Masks the loaded value with these bits.
 fn masked(mask: Vec<u8>) -> Statement {
     let length = mask.len();
     Expressions::Bitwise(vec![
@@ -247,7 +247,7 @@ fn address_offset(end: End, family: Family) -> u32 {
     }
 }
 
-/// The name of a link as it is in registers.
+/// The name of a link in a register.
 fn link_octets(name: &str) -> Vec<u8> {
     let mut octets = name.as_bytes().to_vec();
     octets.resize(IFNAMSIZ, 0);
@@ -293,7 +293,7 @@ fn ct_original(key: u32, register: u16) -> Statement {
     Expressions::Other { expression_type: "ct".to_owned(), attributes }.into()
 }
 
-/// An expression that the library has no type for.
+/// An expression without a type in the library.
 fn other(name: &str, attributes: &[(u16, u32)]) -> Statement {
     let attributes =
         attributes.iter().map(|&(kind, value)| DefaultNla::new(kind, value.to_be_bytes().to_vec())).collect();
@@ -304,7 +304,7 @@ fn bare(name: &str) -> Statement {
     ListAttribute::Element(vec![ExpressionAttribute::Name(name.to_owned())])
 }
 
-/// The set of transports that DNS has a port 53 of.
+/// The set of transports with a DNS port 53.
 pub(crate) const TRANSPORTS: &str = "transports";
 /// `inet_proto`.
 pub(crate) const TRANSPORT_KEY: (u32, u32) = (12, 1);

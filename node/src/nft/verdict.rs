@@ -1,4 +1,4 @@
-//! What a rule does with every packet, as its statements show.
+//! The effect of a rule on every packet, by its statements.
 
 use netlink_packet_netfilter::nftables::{
     DataAttribute, ExpressionAttribute, Expressions, Immediate, ListAttribute, Verdict, VerdictAttribute,
@@ -7,7 +7,7 @@ use rtnetlink::packet_core::{DefaultNla, Nla};
 
 use super::batch::Statement;
 
-/// Whether a rule drops or rejects every packet: it has no condition.
+/// Whether a rule drops or rejects every packet, without a condition.
 pub(super) fn drops_all(statements: &[Statement]) -> bool {
     let mut drops = false;
     for statement in statements {
@@ -16,7 +16,7 @@ pub(super) fn drops_all(statements: &[Statement]) -> bool {
             ExpressionAttribute::Name(name) => Some(name.as_str()),
             _ => None,
         });
-        // Of iptables: a match or a target of that name.
+        // Of iptables: the name of a match or target.
         let of_iptables = attributes.iter().find_map(|attribute| match attribute {
             ExpressionAttribute::Data(Expressions::Other { attributes, .. }) => {
                 attributes.iter().find_map(text)
@@ -33,7 +33,7 @@ pub(super) fn drops_all(statements: &[Statement]) -> bool {
     drops
 }
 
-/// What an attribute of type 1 holds, as a name.
+/// The value of an attribute of type 1, as a name.
 fn text(attribute: &DefaultNla) -> Option<String> {
     let mut octets = vec![0; attribute.value_len()];
     attribute.emit_value(&mut octets);
