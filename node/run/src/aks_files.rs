@@ -11,7 +11,7 @@ use node::{AddressText, ListText, WIRE_SERVER};
 use node::upstream_discovery::KEPT;
 
 /// Reads the current Corefile: its text, and the parsed form. May block on a disk.
-pub type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
+pub(crate) type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
 
 /// Writes those files whose directory exists, each atomically; returns the errors, with remedies.
 pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String> {

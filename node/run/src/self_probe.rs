@@ -29,6 +29,7 @@ pub const DNS_PORT: u16 = 53;
 /// An endpoint that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeFailure {
+    /// The reason.
     pub why: String,
     /// Whether another process answers at the address.
     pub is_taken: bool,
@@ -230,6 +231,7 @@ fn is_of_others(error: &std::io::Error) -> bool {
 #[error("another process answers")]
 struct OfOthers;
 
+/// The probe query: TXT of this name, class CH.
 pub fn query(name: &Name) -> Vec<u8> {
     resolver::query(rand::random(), Flags::RD, name, RType::TXT, Class::CH)
 }
