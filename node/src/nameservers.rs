@@ -1,5 +1,5 @@
-//! The servers that this node was told to ask: which of a list can be asked, and the list that counts now. Reads text, not
-//! files.
+//! The name servers of the node's network: which entries of a list are usable, and the current
+//! list. Parses text, not files.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,7 +9,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::resolv_conf::{MAX_NAME_SERVERS, name_servers};
 use crate::{address, link_name};
 
-/// Whom a Corefile means that forwards to [`WIRE_SERVER`]; replaced as a whole while queries are answered.
+/// The servers of a Corefile that forwards to [`WIRE_SERVER`]; replaced as a whole while queries
+/// are answered.
 #[derive(Debug)]
 pub struct Upstreams {
     list: RwLock<Arc<[SocketAddr]>>,
@@ -17,17 +18,17 @@ pub struct Upstreams {
 }
 
 impl Upstreams {
-    /// These, for a start.
+    /// With this list.
     pub fn new(list: &[SocketAddr]) -> Self {
         Self { list: RwLock::new(list.into()), changes: AtomicU64::new(0) }
     }
 
-    /// Who they are now, port 53 each.
+    /// The current servers, all at port 53.
     pub fn list(&self) -> Arc<[SocketAddr]> {
         self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Others from now on; false where they are the same.
+    /// Replaces the list; false if it is unchanged.
     pub fn set(&self, list: &[SocketAddr]) -> bool {
         let mut held = self.list.write().unwrap_or_else(PoisonError::into_inner);
         if **held == *list {
@@ -38,35 +39,36 @@ impl Upstreams {
         true
     }
 
-    /// How often they have changed.
+    /// The number of changes.
     pub fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
     }
 }
 
-/// What comes of a resolv.conf, or of a list with blanks between addresses: those that can be asked, in order, each once.
+/// The entries of a resolv.conf or a space-separated list: usable ones, in order, without
+/// duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usable {
-    /// Who can be.
+    /// The usable ones.
     pub servers: Vec<SocketAddr>,
-    /// Who cannot: ourselves, a stub on the loopback interface, what is no server's address.
+    /// The others: this server, a stub on the loopback interface, addresses that are no server's.
     pub left_out: Vec<IpAddr>,
 }
 
 impl Usable {
-    /// Of a resolv.conf; `is_ours` are the addresses that this server answers at.
+    /// From a resolv.conf; `is_ours` matches this server's addresses.
     pub fn of_resolv_conf(text: &str, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
         Self::of(name_servers(text), is_ours)
     }
 
-    /// Of what [`ListText`] writes.
+    /// From the output of [`ListText`].
     pub fn of_list(text: &str, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
         let servers = text.split_ascii_whitespace().filter_map(|word| address(word, 53));
         let servers: Vec<_> = servers.take(MAX_NAME_SERVERS).collect();
         Self::of(servers, is_ours)
     }
 
-    /// These, and behind them those of `others` that are not among them.
+    /// These, followed by those of `others` that are not among them.
     pub fn and(mut self, others: Self) -> Self {
         for server in others.servers {
             if !self.servers.contains(&server) && self.servers.len() < MAX_NAME_SERVERS {
@@ -81,7 +83,7 @@ impl Usable {
         let mut usable = Self::default();
         for mut server in servers {
             let ip = server.ip().to_canonical();
-            // An IPv4-mapped IPv6 address is asked over IPv4.
+            // An IPv4-mapped IPv6 address is queried over IPv4.
             if ip != server.ip() {
                 server = SocketAddr::new(ip, server.port());
             }
@@ -108,7 +110,8 @@ fn can_be_asked(server: SocketAddr) -> bool {
     !is_no_host && ip != Ipv4Addr::BROADCAST && !PRODUCTION.contains(&ip)
 }
 
-/// A list as AKS's script writes it: addresses with blanks between them, a link-local one of IPv6 with the name of its link.
+/// A list as AKS's script writes it: addresses separated by spaces, a link-local IPv6 one with its
+/// link's name.
 #[derive(Debug)]
 pub struct ListText<'l>(pub &'l [SocketAddr]);
 
@@ -122,7 +125,7 @@ impl fmt::Display for ListText<'_> {
     }
 }
 
-/// An address without its port, as [`address()`] reads it.
+/// An address without its port, as [`address()`] parses it.
 #[derive(Debug, Clone, Copy)]
 pub struct AddressText(pub SocketAddr);
 
@@ -139,9 +142,10 @@ impl fmt::Display for AddressText {
     }
 }
 
-/// Azure's own resolver (its "wire server"): in a Corefile it stands for the servers of the node's network.
+/// Azure's own resolver (its "wire server"): in a Corefile it stands for the name servers of the
+/// node's network.
 pub const WIRE_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16));
-/// The addresses that AKS LocalDNS answers at: whoever names them as upstreams means us.
+/// The addresses of AKS LocalDNS: as upstreams they would be this server.
 const PRODUCTION: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(169, 254, 10, 10)), IpAddr::V4(Ipv4Addr::new(169, 254, 10, 11))];
 

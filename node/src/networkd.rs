@@ -1,4 +1,4 @@
-//! What systemd-networkd says of a link.
+//! systemd-networkd's state of a link.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -7,20 +7,21 @@ use std::path::Path;
 use crate::link_index;
 use crate::subprocess::run;
 
-/// A link as networkd has it.
+/// A link's state.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NetworkdLink {
-    /// The .network file that it is configured by.
+    /// Its .network file.
     pub(crate) network_file: Option<String>,
-    /// How far that is: `configuring`, `configured`, `failed`.
+    /// Its setup state: `configuring`, `configured`, `failed`.
     pub(crate) state: Option<String>,
 }
 
 impl NetworkdLink {
-    /// By what `networkctl` prints as JSON; what that does not say, as before systemd 250, stands in networkd's own file.
+    /// From the JSON of `networkctl`; fields that it lacks, as before systemd 250, from networkd's
+    /// own file.
     ///
     /// # Errors
-    /// That of `networkctl`, where there is no such file, either.
+    /// That of `networkctl`, if there is no such file, either.
     pub(crate) fn of(link: &str) -> std::io::Result<Self> {
         let printed = run("networkctl", &["--json=short", "status", link], "");
         let said = printed.as_deref().map(Self::of_json).unwrap_or_default();
@@ -53,16 +54,16 @@ pub(crate) fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// A file of networkd's; nothing where it is not there, as between two leases.
+/// A file of networkd's; empty if it does not exist, as between two leases.
 pub(crate) fn text_of(path: &Path) -> String {
     let mut text = Vec::new();
     let _ = File::open(path).and_then(|file| file.take(MOST).read_to_end(&mut text));
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Where networkd keeps what it knows of links, and its leases.
+/// The directory of networkd's link states and leases.
 pub(crate) const NETWORKD_STATE: &str = "/run/systemd/netif";
-/// A link or a lease has some hundred octets.
+/// The file of a link or lease has some hundred bytes.
 const MOST: u64 = 1 << 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The links by which this machine reaches other networks, and other networks reach it.
+//! Finds the links to other networks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,21 +12,22 @@ use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 
 use crate::NodeError;
 
-/// The names of these links, sorted. Outside hosts arrive by them; links of pods are none of them.
+/// The names of these links, sorted. Outside hosts arrive over them; links of pods are not among
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Uplinks {
-    /// Those that no pod can be on.
+    /// Those without pods.
     pub alone: Vec<String>,
-    /// Bridges, which pods may be on as well: Azure CNI's azure0, OVN's br-ex.
+    /// Bridges, which may have pods as well: Azure CNI's azure0, OVN's br-ex.
     pub shared: Vec<String>,
 }
 
 impl Uplinks {
-    /// Looks for them: links of a default route in the main table, network hardware (from Linux 5.14 on, which names the device),
-    /// and bonds and VLANs of it. Blocks.
+    /// Finds them: links of a default route in the main table, network hardware (from Linux 5.14
+    /// on, which names the device), and bonds and VLANs of it. Blocks.
     ///
     /// # Errors
-    /// Where the kernel does not list its links or routes.
+    /// If the kernel does not list its links or routes.
     pub fn now() -> Result<Self, NodeError> {
         let looks = || -> io::Result<Self> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -60,12 +61,12 @@ impl Uplinks {
     }
 }
 
-/// What matters of a link.
+/// The relevant attributes of a link.
 #[derive(Debug, Default)]
 struct Link {
     name: String,
     kind: Option<InfoKind>,
-    /// Whether a device of a bus is behind it.
+    /// Whether it has a device on a bus.
     is_hardware: bool,
     /// The bridge or bond that it is a port of.
     master: Option<u32>,
@@ -83,7 +84,7 @@ impl Link {
         }
     }
 
-    /// The link that it is a VLAN of; a VLAN of a VLAN of one is the deepest.
+    /// The link that it is a VLAN of; the lowest one for nested VLANs.
     fn link_below<'l>(&self, links: &'l BTreeMap<u32, Self>) -> Option<&'l Self> {
         let mut below = links.get(&self.below?)?;
         for _ in 0..DEEPEST {
@@ -96,7 +97,7 @@ impl Link {
     }
 }
 
-/// Whether the link leads to other machines whatever its routes are.
+/// Whether the link leads to other hosts whatever its routes are.
 fn is_outward(links: &BTreeMap<u32, Link>, link: &Link) -> bool {
     match &link.kind {
         Some(InfoKind::Bond) => true,
@@ -144,7 +145,8 @@ fn link(message: LinkMessage) -> Link {
     link
 }
 
-/// The links of a route of the main table that leads everywhere; a CNI may have tables of its own with such routes to its pods.
+/// The links of a default route of the main table; a CNI may have tables of its own with default
+/// routes to its pods.
 fn links_of_default(route: &RouteMessage) -> Vec<u32> {
     let RouteHeader { destination_prefix_length, kind, table, .. } = route.header;
     if destination_prefix_length != 0 || kind != RouteType::Unicast || table != RouteHeader::RT_TABLE_MAIN {
@@ -158,7 +160,7 @@ fn links_of_default(route: &RouteMessage) -> Vec<u32> {
     route.attributes.iter().flat_map(links).collect()
 }
 
-/// How many VLANs may be in one another.
+/// Maximum nesting of VLANs.
 const DEEPEST: usize = 8;
 
 #[cfg(test)]

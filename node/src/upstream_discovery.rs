@@ -1,8 +1,8 @@
-//! Whom the Corefile's 168.63.129.16 stands for: the servers that the node was given by its network, followed, and kept where
-//! nothing usable is said.
+//! The servers that 168.63.129.16 in the Corefile stands for: the name servers of the node's
+//! network, updated when they change; the last list is kept while there is no usable one.
 //!
 //! ```text
-//! DHCP's, of links whose drop-in is ours and hides them -> the resolv.conf -> where neither has one, the last good list
+//! DHCP's, of links whose drop-in is ours and hides them -> the resolv.conf -> if neither has one, the last good list
 //! ```
 
 use std::net::IpAddr;
@@ -15,50 +15,50 @@ use readfile::Look;
 
 use crate::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, dhcp_servers, link_of};
 
-/// Whether an address is one at which we answer.
+/// Whether an address is this server's.
 pub type IsOurs<'o> = &'o dyn Fn(IpAddr) -> bool;
 
-/// The list, and where it came from.
+/// The list and its source.
 pub struct Discovery {
     upstreams: Arc<Upstreams>,
     file: PathBuf,
     origin: ListOrigin,
     look: Look<Said>,
     due: Option<Instant>,
-    /// What is wrong with the file, as it was told last.
+    /// The file's last error, as reported.
     wrong: Option<String>,
 }
 
-/// Where the list that counts came from.
+/// The source of the current list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListOrigin {
-    /// Nobody needs one, and there was none.
+    /// No list, and none is needed.
     Nowhere,
     /// The file.
     File,
-    /// DHCP's leases, and the file behind them.
+    /// DHCP's leases, followed by the file.
     Leases,
-    /// [`KEPT`], which held the last good one.
+    /// [`KEPT`], with the last good list.
     Kept,
 }
 
-/// What a look at the file found.
+/// The result of a check of the file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ListChange {
-    /// The same as before.
+    /// Unchanged.
     Nothing,
-    /// Other servers, which count from now on.
+    /// Other servers, in effect from now on.
     Changed,
-    /// It says nothing usable: what was known stands.
+    /// No usable server: the list is unchanged.
     Wrong(String),
 }
 
 impl Discovery {
-    /// Reads the list for the first time; where one is needed and there is none yet, again and again for 5 s. `is_ours` tells
-    /// addresses at which nobody is asked, for we answer there.
+    /// Reads the list for the first time; if one is needed and there is none, retries for 5 s.
+    /// `is_ours` matches this server's addresses, which are not upstreams.
     ///
     /// # Errors
-    /// Where one is needed, and neither the file has one nor any was kept.
+    /// If one is needed, and neither the file nor [`KEPT`] has one.
     pub fn first(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Result<Self, String> {
         let (list, origin, wrong) = await_list(file, needed, is_ours);
         if let (true, Some(wrong)) = (list.is_empty() && needed, &wrong) {
@@ -73,22 +73,22 @@ impl Discovery {
         Ok(Self { upstreams, file: file.to_owned(), origin, look: Look::default(), due: None, wrong })
     }
 
-    /// The list, for whoever asks its servers.
+    /// The list, for upstreams.
     pub fn upstreams(&self) -> &Arc<Upstreams> {
         &self.upstreams
     }
 
-    /// Where the list came from.
+    /// The list's source.
     pub fn origin(&self) -> ListOrigin {
         self.origin
     }
 
-    /// What was wrong with the file when it was last read.
+    /// The error of the last read of the file.
     pub fn wrong(&self) -> Option<&str> {
         self.wrong.as_deref()
     }
 
-    /// Looks at the file once a second, and waits for no disk.
+    /// Checks the file once a second, without waiting for a disk.
     pub fn look(&mut self, now: Instant, is_ours: IsOurs<'_>) -> ListChange {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);
@@ -113,21 +113,21 @@ impl Discovery {
     }
 }
 
-/// The servers that count for a command beside the server.
+/// The servers for a command beside the server.
 pub struct Listed {
-    /// Who they are.
+    /// The list.
     pub upstreams: Arc<Upstreams>,
-    /// Why there are none, where some are needed.
+    /// Why there are none, if some are needed.
     pub none: Option<String>,
 }
 
 impl Listed {
-    /// As they are now; nobody is waited for.
+    /// The current ones, without waiting.
     pub fn now(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Self {
         Self::of(look_at(file, is_ours), needed)
     }
 
-    /// As [`Discovery::first`] has them, which waits for the network.
+    /// As [`Discovery::first`], which waits for the network.
     pub fn awaited(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Self {
         Self::of(await_list(file, needed, is_ours), needed)
     }
@@ -144,19 +144,19 @@ fn there_are_none(wrong: &str) -> String {
     )
 }
 
-/// What stands in the file; it is waited for no longer than a file may take.
+/// The file's text, with a file's time limit.
 ///
 /// # Errors
-/// What the system says, and that it did not come in time.
+/// The system's error, or an expired time limit.
 pub fn text_of(file: &Path) -> std::io::Result<String> {
     let text = readfile::read_in_time(file, MOST)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The list, where it came from, and what is wrong with the file.
+/// The list, its source, and the file's error.
 type Looked = (Vec<std::net::SocketAddr>, ListOrigin, Option<String>);
 
-/// Looks for a list; where one is needed and there is none yet, again and again for 5 s.
+/// Reads the list; if one is needed and there is none, retries for 5 s.
 fn await_list(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Looked {
     let mut tries = if needed { TRIES } else { 1 };
     loop {
@@ -180,10 +180,10 @@ fn look_at(file: &Path, is_ours: IsOurs<'_>) -> Looked {
     (kept, origin, Some(wrong))
 }
 
-/// What the network said of its servers.
+/// The network's texts.
 struct Said {
     resolv_conf: std::io::Result<Vec<u8>>,
-    /// In leases that the resolv.conf is without.
+    /// Of leases that the resolv.conf lacks.
     leases: String,
 }
 
@@ -192,7 +192,7 @@ impl Said {
         Self { resolv_conf: resolv_conf.map_err(std::io::Error::from), leases: dhcp_servers() }
     }
 
-    /// The servers that can be asked, and who has the first; or why there are none.
+    /// The usable servers, and the source of the first; or why there are none.
     fn usable(
         self,
         file: &Path,
@@ -217,12 +217,13 @@ impl Said {
     }
 }
 
-/// Whether the link that we made has this address.
+/// Whether the link that we created has this address.
 pub fn is_on_our_link(ip: IpAddr) -> bool {
     link_of(ip).is_some_and(|link| link == LINK)
 }
 
-/// The list as production's script writes it for those who look names up past us; ours from one start to the next.
+/// The list as AKS's script writes it for programs that bypass this server; we keep it from one
+/// start to the next.
 pub const KEPT: &str = "/etc/localdns/upstream-dns";
 
 /// One line for the log.
@@ -230,10 +231,11 @@ pub fn told(list: &Upstreams) -> String {
     format!("{WIRE_SERVER} stands for {}", ListText(&list.list()))
 }
 
-/// A resolv.conf has some hundred octets.
+/// A resolv.conf has some hundred bytes.
 const MOST: u64 = 1 << 20;
-/// How often the file is looked at.
+/// Interval of checks.
 const EVERY: Duration = Duration::from_secs(1);
-/// Of a start that needs the list: how often it looks for one, and how soon again. A boot's network may be on its way.
+/// For a start that needs the list: number of tries, and their interval. At boot the network may
+/// not be up yet.
 const TRIES: u32 = 20;
 const AGAIN: Duration = Duration::from_millis(250);

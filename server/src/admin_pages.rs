@@ -1,4 +1,4 @@
-//! The admin server of this server: which pages it has, and what they say.
+//! The pages of the admin server, and their content.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -14,7 +14,7 @@ use listen::Running;
 use node_run::exporter;
 use observe::Collector;
 
-/// What a configuration wants served over HTTP, and what the command line adds: where everything is, and the exporter.
+/// The pages of a configuration and of the command line: all addresses, and the exporter.
 pub(crate) fn plan(
     admin: &AdminPlan,
     (more_metrics, exporter): (Option<AdminAddress>, Option<AdminAddress>),
@@ -35,7 +35,7 @@ pub(crate) fn plan(
     plan
 }
 
-/// Who serves it; `collector` is set here.
+/// Creates the admin server, and sets `collector`.
 pub(crate) fn admin_server(
     server: &Arc<RefreshAdapter>,
     told: ServerMetrics,
@@ -61,8 +61,8 @@ pub(crate) fn admin_server(
     admin
 }
 
-/// Which plugins cannot answer yet. Who has been ready once stays so until another configuration serves, where no block says
-/// `monitor continuously`.
+/// The plugins that are not ready. Once all were ready they count as such until another
+/// configuration serves, unless a block has `monitor continuously`.
 fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<Cow<'static, str>> + Send + Sync + use<> {
     let (running, was_ready) = (Arc::downgrade(running), Mutex::new(Weak::new()));
     move || {

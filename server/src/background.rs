@@ -1,4 +1,5 @@
-//! What the main thread leaves to others, one at a time: a reload's slow part, a look at the Corefile.
+//! Slow work of the main thread on other threads, one at a time: the slow part of a reload, a check
+//! of the Corefile.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -9,29 +10,29 @@ use server::lifecycle::{PreparedReload, Server, StartError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// What is done on threads that may wait for disks and servers, while the main thread hears what is asked: one reload at a
-/// time, or one look at the Corefile.
+/// Runs work that may wait for disks and servers, one reload or one check of the Corefile at a
+/// time, while the main thread handles signals.
 pub(crate) struct Background {
     sender: mpsc::UnboundedSender<BackgroundResult>,
     done: mpsc::UnboundedReceiver<BackgroundResult>,
     busy: bool,
-    /// The signal that asked for the reload that goes on, if one did.
+    /// The signal of the reload in progress, if any.
     pub(crate) signal: Option<&'static str>,
-    /// The signal that asked for a reload while one went on.
+    /// The signal of a reload that is requested during another.
     pub(crate) again: Option<&'static str>,
-    /// What the last look found.
+    /// The result of the last check.
     pub(crate) last_seen: String,
-    /// When the next one is, and for which `reload`: what else happens meanwhile does not put it off.
+    /// The time of the next check, and its `reload`; other events do not delay it.
     pub(crate) next_look: Option<(ReloadSpec, Instant)>,
-    /// Whether there are any where the Corefile has no `reload`, or one that looks less often.
+    /// Whether checks run without `reload` in the Corefile, or more often than it.
     always: bool,
 }
 
-/// What came of it.
+/// A result.
 pub(crate) enum BackgroundResult {
-    /// A configuration that can be served, or why not.
+    /// A configuration that can be served, or an error.
     Reload(Box<Result<PreparedReload, StartError>>),
-    /// The hash of the Corefile, or what is wrong with it.
+    /// The hash of the Corefile, or its error.
     Look(String),
 }
 
@@ -62,14 +63,14 @@ impl Background {
         }
     }
 
-    /// What was asked for meanwhile.
+    /// Starts a reload that was requested meanwhile.
     pub(crate) fn reloaded(&mut self, server: &mut Server) {
         if let Some(signal) = self.again.take() {
             self.reload(server, Some(signal));
         }
     }
 
-    /// Not while two processes have the sockets.
+    /// Delays a reload during a handover.
     pub(crate) fn put_off(&mut self, signal: Option<&'static str>) {
         self.again = signal.or(self.again);
         self.last_seen.clear();
@@ -78,12 +79,12 @@ impl Background {
     pub(crate) fn look(&mut self, server: &Server) {
         if !self.busy {
             let work = server.look();
-            // Where there is no thread for it now there may be one the next time.
+            // If no thread can be started now, the next check may succeed.
             let _ = self.spawn(move || BackgroundResult::Look(work()));
         }
     }
 
-    /// When the Corefile is to be looked at, if at all.
+    /// The time of the next check of the Corefile, if any.
     pub(crate) fn look_at(&mut self, reload: Option<ReloadSpec>) -> Option<Instant> {
         let always = self.always.then_some(ALWAYS);
         let reload = reload.into_iter().chain(always).min_by_key(|one| one.interval)?;
@@ -106,14 +107,14 @@ impl Background {
                 BackgroundResult::Reload(Box::new(Err(StartError::Machine(std::io::Error::other("a panic")))))
             };
             let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
-            // Sending fails only where the process ends.
+            // Sending fails only when the process ends.
             let _ = sender.send(done);
         })?;
         self.busy = true;
         Ok(())
     }
 
-    /// The end of what goes on; for ever where nothing does.
+    /// Waits for the next result; forever if no work runs.
     pub(crate) async fn next(&mut self) -> BackgroundResult {
         match self.done.recv().await {
             Some(done) => {
@@ -125,7 +126,7 @@ impl Background {
     }
 }
 
-/// How often node-cache looks at its ConfigMap.
+/// Interval at which node-cache checks its ConfigMap.
 const ALWAYS: ReloadSpec = ReloadSpec { interval: Duration::from_secs(10), jitter: Duration::from_secs(5) };
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The command line: CoreDNS's flags, read as Go reads them, and our subcommands.
+//! The command line: CoreDNS's flags, parsed as Go parses them, and our subcommands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,30 +19,30 @@ use node_run::{Annotation, NodeSettings, RuleSet};
 mod node;
 mod node_cache;
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
-    /// Print this and end well: help, version, plugins.
+    /// Print this and exit with 0: help, version, plugins.
     Print(String),
     /// Serve.
     Serve(Flags),
-    /// Read the Corefile, say whether it can be served, and end.
+    /// Check the Corefile.
     Check(Flags),
-    /// Say who would answer, and why.
+    /// Explain who would answer a query.
     Explain(Flags, Box<Explain>),
-    /// Keep services in the node's hosts file.
+    /// Maintain services in the node's hosts file.
     NodeResolver(Box<Request>),
-    /// Serve, and see to it that the node's DNS does not die with us; or one part of that.
+    /// Serve with failover, or run one of its commands.
     Node(NodeCommand, Flags, NodeSettings),
-    /// Take away what that put there.
+    /// Remove what these added.
     NodeDown,
-    /// Tell the cluster what this node answers from.
+    /// Annotate the node.
     NodeAnnotate(Annotation),
-    /// Give the machine its own lookups back, if the unit is stopped.
+    /// Restore the host's resolver if the unit stops.
     NodeStopped,
     /// Refresh a hosts file once.
     Refresh(Flags, Once),
-    /// Print what a running server says of itself: at this socket or address, else where it may be.
+    /// Print a running server's status, from this socket or address, else from the default ones.
     Status(Flags, Option<PathBuf>),
 }
 
@@ -51,49 +51,49 @@ pub enum Invocation {
 pub enum NodeCommand {
     /// Serve.
     Run,
-    /// Put addresses and rules there.
+    /// Add addresses and rules.
     Up,
-    /// Say what there is of them, as JSON if so.
+    /// Show their status; true: as JSON.
     Status(bool),
 }
 
-/// The flags that all ways to run share.
+/// Flags of all commands that read a Corefile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flags {
     /// `-conf`: the Corefile; `stdin` reads standard input. Without it ./Corefile, else `whoami` and `log`.
     pub conf: Option<PathBuf>,
-    /// `-dns.port`, `-p`: the port of keys without one; default 53.
+    /// `-dns.port`, `-p`: the port of server block keys without one; default 53.
     pub dns_port: u16,
-    /// `-pidfile`: where the process id is written once every socket is bound.
+    /// `-pidfile`: written once every socket is bound.
     pub pidfile: Option<PathBuf>,
-    /// `-quiet`: print neither zones nor version at start.
+    /// `-quiet`: do not print zones and version at start.
     pub quiet: bool,
     /// `-log-format`: text or json.
     pub json: bool,
-    /// `-cache-bytes`, LOCALDNS_CACHE_BYTES: the bound over all blocks' caches.
+    /// `-cache-bytes`, LOCALDNS_CACHE_BYTES: the limit of all blocks' caches together.
     pub cache_bytes: usize,
     /// `-status`: the unix socket of /status; empty for none, default /run/localdns.sock.
     pub status: Option<PathBuf>,
-    /// `-handover`: the unix socket by which another process takes over, or this one from another.
+    /// `-handover`: the unix socket for handovers, to the next process or from the previous one.
     pub handover: Option<PathBuf>,
-    /// `-after-handover wait`: a process whose sockets were taken over stays, idle.
+    /// `-after-handover wait`: after a handover the process stays, idle.
     pub stays: bool,
-    /// The template of node-cache, in place of a Corefile.
+    /// node-cache's template, in place of a Corefile.
     pub template: Option<Template>,
-    /// `-metrics-listen-address`: where /metrics is besides the Corefile's `prometheus`.
+    /// `-metrics-listen-address`: an address of /metrics besides the Corefile's `prometheus`.
     pub more_metrics: Option<AdminAddress>,
-    /// `-reloadwithsignal` of node-cache: whether changes are seen without `reload`.
+    /// `-reloadwithsignal` of node-cache: reload on changes even without `reload`.
     pub reloads_by_itself: bool,
-    /// `-exporter`: where production's exporter is.
+    /// `-exporter`: the address of AKS's exporter.
     pub exporter: Option<AdminAddress>,
-    /// What the environment says about names to refresh.
+    /// The environment's names to refresh.
     pub environment: Environment,
 }
 
-/// Reads a command line without the program's name.
+/// Parses a command line without the program's name.
 ///
 /// # Errors
-/// One line that says what is wrong and what is expected.
+/// One line with the problem and the expected value.
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<String>,
@@ -134,7 +134,7 @@ pub fn parse(
     }
 }
 
-/// Whether the log is to be JSON, read from a command line that may be wrong otherwise.
+/// Whether the log format is JSON, read from a command line that may have other errors.
 pub fn wants_json(args: &[OsString]) -> bool {
     let text = |arg: &OsString| arg.to_string_lossy().trim_start_matches('-').to_owned();
     let mut pairs = args.iter().zip(args.iter().skip(1));
@@ -142,19 +142,19 @@ pub fn wants_json(args: &[OsString]) -> bool {
         || pairs.any(|(flag, value)| text(flag) == "log-format" && value == "json")
 }
 
-/// Whether a command line without a subcommand is one of node-cache: its `-localip` no other has.
+/// Whether a command line without a subcommand is node-cache's: only that has `-localip`.
 pub fn means_node_cache(args: &[OsString]) -> bool {
     let flag = |arg: &OsString| Some(arg.to_str()?.strip_prefix('-')?.trim_start_matches('-').to_owned());
     args.first().is_some_and(|first| flag(first).is_some())
         && args.iter().filter_map(flag).any(|flag| flag == "localip" || flag.starts_with("localip="))
 }
 
-/// What `-version` prints.
+/// The output of `-version`.
 pub fn version() -> String {
     format!("localdns-{}\nlinux/{}, rust\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
 }
 
-/// What `-plugins` prints.
+/// The output of `-plugins`.
 fn plugins() -> String {
     let mut text = String::new();
     for name in plugins::table::here() {
@@ -164,7 +164,7 @@ fn plugins() -> String {
     text
 }
 
-/// The flags of whatever reads a Corefile.
+/// Flags of commands that read a Corefile.
 fn shared(command: Command) -> Command {
     command
             .arg(Arg::new("conf").long("conf").value_name("FILE").value_parser(value_parser!(PathBuf)).help(
@@ -180,7 +180,7 @@ fn shared(command: Command) -> Command {
             ))
 }
 
-/// The flags of whatever serves.
+/// Flags of commands that serve.
 fn served(command: Command) -> Command {
     shared(command)
         .arg(
@@ -215,12 +215,12 @@ fn served(command: Command) -> Command {
         .arg(flag("quiet", "Do not print zones and version at start"))
 }
 
-/// The whole command line, as clap knows it.
+/// The whole command line for clap.
 pub fn command() -> Command {
     let serve = served(Command::new("localdns"))
         .bin_name("localdns")
         .no_binary_name(true)
-        // Go's `flag` package takes the last where a flag is given several times.
+        // Go's `flag` package takes the last of repeated flags.
         .args_override_self(true)
         .disable_version_flag(true)
         .about("A DNS server for Kubernetes nodes that reads CoreDNS's Corefile")
@@ -352,7 +352,8 @@ fn explain(matches: &ArgMatches) -> Result<Explain, String> {
     for word in matches.get_many::<String>("rest").into_iter().flatten() {
         match word.strip_prefix('@') {
             Some(address) => {
-                // As it is told: `tls://` in front, the interface of a link-local address by its number.
+                // The form of `explain`'s output: `tls://` in front, the interface of a link-local
+                // address by its index.
                 let bare = address.strip_prefix("tls://").unwrap_or(address);
                 let ip = |host: &str| host.split('%').next()?.parse().ok();
                 let read = ::node::host_and_port(bare, 0).and_then(|(host, port)| Some((ip(host)?, port)));
@@ -369,7 +370,7 @@ fn explain(matches: &ArgMatches) -> Result<Explain, String> {
     Ok(explain)
 }
 
-/// Go's `-flag` is clap's `--flag`; `-h`, values and everything else stay.
+/// Turns Go's `-flag` into clap's `--flag`; `-h`, values and everything else stay.
 fn as_long_flag(arg: OsString) -> OsString {
     match arg.to_str() {
         Some(text) if text.starts_with('-') && !text.starts_with("--") && text.len() > 1 && text != "-h" => {
@@ -379,7 +380,7 @@ fn as_long_flag(arg: OsString) -> OsString {
     }
 }
 
-/// What is wrong, as it was typed, and what is wanted, in one line.
+/// The error in one line: the text as typed, and the expected value.
 fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -390,7 +391,7 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
     let flag = arg.trim_start_matches('-').split([' ', '[', '=']).next().unwrap_or_default();
     let command = COMMANDS.into_iter().find(|command| typed.iter().any(|word| word == command));
     let is_typed = node::is_typed(typed, flag) || (flag == "dns.port" && node::is_typed(typed, "p"));
-    // The one alias of many letters is told as it was typed.
+    // The only long alias is shown as it was typed.
     let flag = match flag {
         "link" if !is_typed && node::is_typed(typed, "interfacename") => "interfacename",
         flag => flag,
@@ -436,7 +437,7 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
     format!("{what}; see localdns {}{space}-help", command.unwrap_or_default())
 }
 
-/// What a flag takes.
+/// The values of a flag.
 fn wanted(flag: &str) -> String {
     match flag {
         "dns.port" | "health-port" => "a port, 0 to 65535".to_owned(),
@@ -479,10 +480,10 @@ fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// What can be asked for beside serving.
+/// The subcommands.
 const COMMANDS: [&str; 7] = ["check", "explain", "node", "node-cache", "node-resolver", "refresh", "status"];
 
-/// What all caches may hold together: least and most bytes.
+/// Range of the caches' total size in bytes.
 const CACHE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 30;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where a configuration comes from, and what is read there.
+//! The source of the configuration, and its text.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,7 +15,7 @@ use node::VariantError;
 use node_cache::TemplateRenderer;
 use plugin::{SetupError, Spec};
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Debug, Clone)]
 pub enum Origin {
     /// A file, read again at each reload.
@@ -30,27 +30,27 @@ pub enum Origin {
     Default,
 }
 
-/// Why there is no text of a Corefile.
+/// Why there is no Corefile text.
 #[derive(Debug, Error)]
 pub enum OriginError {
     /// Standard input.
     #[error("cannot read the Corefile from standard input: {0}")]
     Stdin(std::io::Error),
-    /// A pipe that is named in place of a file.
+    /// A pipe in place of a file.
     #[error("cannot read the Corefile from the pipe {}: {error}", path.display())]
     Pipe {
         /// The pipe.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
 }
 
 impl Origin {
-    /// What the flags mean: `-conf FILE`, `-conf stdin`, ./Corefile, or nothing.
+    /// The source by the flags: `-conf FILE`, `-conf stdin`, ./Corefile, or none.
     ///
     /// # Errors
-    /// Standard input cannot be read.
+    /// If standard input cannot be read.
     pub fn find(flags: &Flags) -> Result<Self, OriginError> {
         if let Some(template) = &flags.template {
             return Ok(Self::Template(Arc::new(TemplateRenderer::new(template.clone()))));
@@ -61,7 +61,7 @@ impl Origin {
                 std::io::stdin().take(MAX_STDIN + 1).read_to_end(&mut text).map_err(OriginError::Stdin)?;
                 Ok(Self::Text(text))
             }
-            // As `-conf /dev/stdin` and `-conf <(...)` have it: it can be read once.
+            // As with `-conf /dev/stdin` and `-conf <(...)`: it can be read only once.
             Some(path) if readfile::is_pipe(path) => {
                 let of = path.clone();
                 let mut text = Vec::new();
@@ -76,7 +76,7 @@ impl Origin {
         }
     }
 
-    /// The file that it is read from, by its absolute path.
+    /// Its file, as an absolute path.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         let path = match self {
             Self::File(path) | Self::Environment(path) => path,
@@ -86,7 +86,7 @@ impl Origin {
         std::path::absolute(path).ok()
     }
 
-    /// What fills the template, where there is one.
+    /// The renderer of the template, if there is one.
     pub(crate) fn filler(&self) -> Option<&Arc<TemplateRenderer>> {
         match self {
             Self::Template(filler) => Some(filler),
@@ -94,10 +94,10 @@ impl Origin {
         }
     }
 
-    /// The text of the Corefile as it is now, without what it imports.
+    /// The current text of the Corefile, without imports.
     ///
     /// # Errors
-    /// The file.
+    /// Errors of the file.
     pub(crate) fn text(&self) -> std::io::Result<String> {
         let bytes = match self {
             Self::File(path) => readfile::read_in_time(path, MAX_STDIN)?,
@@ -111,7 +111,7 @@ impl Origin {
         String::from_utf8(bytes).map_err(|_| std::io::ErrorKind::InvalidData.into())
     }
 
-    /// The Corefile as it is now.
+    /// The current Corefile.
     ///
     /// # Errors
     /// Its syntax, or the file.
@@ -121,7 +121,8 @@ impl Origin {
             Self::File(path) => {
                 let of = path.clone();
                 let work = move || corefile::read_file(&of, &|name| std::env::var(name).ok());
-                // With all that it imports: directories may be on a disk that hangs. A file there is given up before, by name.
+                // With all imports: their directories may be on a disk that hangs. A hanging file
+                // is reported by name before that.
                 readfile::within(path, WITH_IMPORTS, work).unwrap_or_else(|error| {
                     let reason = std::io::Error::from(error).kind();
                     let error = corefile::SyntaxError::Unreadable { path: path.clone(), reason };
@@ -156,37 +157,38 @@ impl Origin {
     }
 }
 
-/// The Corefile that an environment file means, and the key that has it.
+/// The Corefile that an environment file selects, and its key.
 fn from_environment(path: &Path) -> Result<(&'static str, Vec<u8>), SetupError> {
     let text = readfile::read_in_time(path, MAX_STDIN)
         .map_err(|error| SetupError::EnvironmentFile(std::io::Error::from(error)))?;
     Ok(node::corefile_of(&String::from_utf8_lossy(&text), Path::new(HOSTS_FILE).is_file())?)
 }
 
-/// A configuration that is read and has its meaning; nothing of it is built.
+/// A configuration that is parsed and validated, but not built.
 pub struct ValidatedConfig {
-    /// What was read.
+    /// The configuration as plain data.
     pub spec: Spec,
-    /// The SHA-512 of its words: comments and layout do not count, imported files do.
+    /// The SHA-512 of its words: without comments and layout, with imported files.
     pub hash: String,
-    /// What is odd but not wrong.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
 impl ValidatedConfig {
-    /// Reads the Corefile and gives it its meaning.
+    /// Reads and validates the Corefile.
     ///
     /// # Errors
-    /// What is wrong with it, and where; that it is empty.
+    /// Its first problem, with the place; also if it is empty.
     pub fn read(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
         Self::of(&origin.read()?, dns_port)
     }
 
-    /// As [`Self::read`], for a process that does not serve yet: one without a server block then means what none at all
-    /// means, as in CoreDNS. Nobody wants that in the place of what serves, or `of_node`, whose clients it would answer nothing.
+    /// As [`Self::read`], for a process that does not serve yet: a Corefile without a server block
+    /// is then treated as none, as in CoreDNS. In place of a serving configuration, or for
+    /// `of_node`, whose clients would get no answers, it is an error.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// Its first problem, with the place.
     pub fn first(origin: &Origin, dns_port: u16, of_node: bool) -> Result<Self, Box<Located<SetupError>>> {
         let corefile = origin.read()?;
         if !corefile.blocks.is_empty() || of_node {
@@ -222,11 +224,11 @@ pub(crate) fn hash(corefile: &Corefile) -> String {
     sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is served without a Corefile.
+/// The default Corefile.
 const DEFAULT: &[u8] = b". {\n whoami\n log\n}\n";
-/// The hosts file of AKS LocalDNS, without which its Corefile with hosts is not meant.
+/// The hosts file of AKS LocalDNS; without it, its Corefile with hosts is not selected.
 const HOSTS_FILE: &str = "/etc/localdns/hosts";
-/// What is read of standard input or a pipe, and one octet more: what is longer is refused as a file is.
+/// Maximum size of standard input or a pipe; more is refused, as for a file.
 const MAX_STDIN: u64 = 16 << 20;
-/// How long a Corefile may take with all that it imports.
+/// Time limit of reading a Corefile with all its imports.
 const WITH_IMPORTS: Duration = Duration::from_secs(8);

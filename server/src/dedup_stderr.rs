@@ -1,9 +1,10 @@
-//! What a command says on standard error: several server blocks may find the same fault in the same file.
+//! Deduplicated standard error of a command: several server blocks may find the same fault in the
+//! same file.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-/// Standard error, each line once.
+/// Standard error that prints each line once.
 #[derive(Default)]
 pub(crate) struct DedupStderr {
     line: Vec<u8>,

@@ -1,5 +1,6 @@
-//! The one thread that looks at files: hosts tables, lists of upstreams; and sweeps the cache in between. It waits for none:
-//! one that hangs keeps it from no other. It judges again which upstreams are this server itself when that may have changed.
+//! The thread that checks files: hosts tables and lists of upstreams, without waiting for a file
+//! that hangs. It also sweeps the cache, and checks again which upstreams are this server itself
+//! when addresses change.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use tokio::runtime::Handle;
 /// Starts the thread; it ends with the server.
 ///
 /// # Errors
-/// What the kernel says to one more thread.
+/// If the kernel refuses a thread.
 pub(crate) fn spawn(running: &Arc<Running>, handle: &Handle) -> io::Result<()> {
     let running = Arc::downgrade(running);
     let addresses_changed = Arc::new(AtomicBool::new(false));
@@ -31,7 +32,7 @@ pub(crate) fn spawn(running: &Arc<Running>, handle: &Handle) -> io::Result<()> {
 }
 
 fn watch(running: &Weak<Running>, addresses_changed: &AtomicBool) {
-    // The configuration whose upstreams were judged last.
+    // The configuration whose upstreams were last checked.
     let mut judged = Weak::new();
     while let Some(running) = running.upgrade() {
         let now = clock::now();
@@ -62,8 +63,8 @@ fn watch(running: &Weak<Running>, addresses_changed: &AtomicBool) {
     }
 }
 
-/// Between two rounds at least: addresses that change one after the other are judged together.
+/// Minimum pause between rounds, so that a series of address changes is handled together.
 const SHORTEST_REST: Duration = Duration::from_millis(20);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Entries looked at in one go; a million take a quarter of an hour.
+/// Entries for each sweep; a million take a quarter of an hour.
 const SWEEP_BUDGET: usize = 1000;

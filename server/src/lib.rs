@@ -1,9 +1,9 @@
 //! localdns, a DNS server for Kubernetes nodes that reads CoreDNS's Corefile.
 //!
 //! ```text
-//! bytes in -> listen -> gate -> route -> pipeline { sources | cache, forward | tail } -> finish -> bytes out -> observe
+//! bytes in -> listen -> accept -> route -> pipeline { sources | cache, forward | tail } -> finish -> bytes out -> observe
 //! ```
-//! One direction, each crate entered once: ARCHITECTURE.md draws them.
+//! One direction, each crate entered once: see the drawing in ARCHITECTURE.md.
 
 mod admin_pages;
 pub mod cli;

@@ -1,8 +1,9 @@
-//! The life of a server: start (`start`), reload (here), stop (`stop`), and its place taken by another process (`succession`).
+//! The lifecycle of a server: start (`start`), reload (here), stop (`stop`), and handover between
+//! processes (`takeover`).
 //!
 //! ```text
-//! read -> build -> bind -> swap          a start, and each reload: what fails leaves the old configuration standing
-//! stop: /ready ends -> lameduck -> workers drain -> the end
+//! read -> build -> bind -> swap          a start, and each reload: an error keeps the old configuration
+//! stop: /ready ends -> lameduck -> workers drain -> exit
 //! ```
 
 mod start;
@@ -47,25 +48,25 @@ pub enum StartError {
     /// An address of the Corefile.
     #[error(transparent)]
     Bind(BindError),
-    /// An address that a `bind` names and no interface has.
+    /// An address of a `bind` that no interface has.
     #[error("{0}")]
     Absent(Box<Located<AbsentAddress>>),
     /// The address of `health`.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// Who serves where this process is to.
+    /// The predecessor in a handover.
     #[error("cannot take over from the running process: {0}; stop it first, or start without -handover")]
     Predecessor(std::io::Error),
-    /// There are no servers that upstreams stand for.
+    /// No name servers of the node's network are known.
     #[error("{0}")]
     NoUpstreams(String),
-    /// Something that the machine does not give: a thread, a file descriptor.
+    /// A resource of the operating system: a thread, a file descriptor.
     #[error("cannot start: {0}")]
     Machine(std::io::Error),
 }
 
 impl StartError {
-    /// With its place in the Corefile, where that names an address which nobody has.
+    /// Adds the place in the Corefile for an address that no interface has.
     fn of_bind(error: BindError, spec: &Spec) -> Self {
         let BindError::Absent { address, .. } = &error else { return Self::Bind(error) };
         match spec.said().find_map(|bind: &BindSpec| bind.word_of(address.ip())) {
@@ -76,12 +77,12 @@ impl StartError {
         }
     }
 
-    /// What is wrong, without a word of the configuration and without what the machine runs.
+    /// The error without words of the configuration and without other processes' names.
     fn without_words(&self) -> String {
         match self {
             Self::Corefile(error) => error.without_words(),
             Self::Absent(error) => error.without_words(),
-            // Addresses are no secrets: /status lists those that are served.
+            // Addresses are not secret: /status lists those that are served.
             Self::Bind(BindError::InUse { address, transport, .. }) => {
                 format!("cannot listen on {address} ({transport}): it is in use")
             }
@@ -97,7 +98,7 @@ impl StartError {
         }
     }
 
-    /// The exit code of a `node run` that could not start, as production's script has them.
+    /// The exit code of a `node run` that could not start, as AKS's script defines them.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Corefile(_) => 217,
@@ -111,7 +112,7 @@ impl StartError {
     }
 }
 
-/// An address that a `bind` names and no interface has.
+/// An address of a `bind` that no interface has.
 #[derive(Debug, Error)]
 #[error(transparent)]
 pub struct AbsentAddress(BindError);
@@ -128,10 +129,10 @@ pub struct PreparedReload {
     configuration: Configuration,
 }
 
-/// A server that serves.
+/// A running server.
 pub struct Server {
     running: Arc<Running>,
-    /// The same, for the names that it keeps.
+    /// The server, for refreshed names.
     refreshed: Arc<RefreshAdapter>,
     endpoints: Endpoints,
     admin: AdminServer,
@@ -142,48 +143,48 @@ pub struct Server {
     dns_port: u16,
     reloads: Arc<ReloadState>,
     notifier: Arc<Notifier>,
-    /// Who probes us, and pings; ended with the listeners that it asks.
+    /// Probes the server and pings systemd; ended together with the probed listeners.
     watchdog: Option<Watchdog>,
-    /// Where metrics are besides the configuration's, and those of the exporter.
+    /// Addresses of metrics besides the configuration's, and of the exporter.
     more_pages: (Option<AdminAddress>, Option<AdminAddress>),
     status_path: Option<PathBuf>,
     status: Option<StatusSocket>,
-    /// Told when an address may have been taken from the machine.
+    /// Notified when an address may have been removed from the host.
     address_gone: Arc<Notify>,
     watching: bool,
-    /// What will tell it again.
+    /// The pending retry of restoring addresses.
     putting_back: Option<tokio::task::JoinHandle<()>>,
-    /// Who keeps queries to our addresses here.
+    /// The lease thread of `node run`.
     keeper: Option<LeaseManager>,
-    /// The processes before and after this one.
+    /// The previous and next process.
     succession: Succession,
 }
 
-/// Who hears what the server's threads have for the main thread.
+/// Channels to the main thread.
 pub struct Senders {
-    /// What it cannot go on without.
+    /// Fatal errors.
     pub fatal: mpsc::UnboundedSender<String>,
-    /// What comes to pass between this process and another.
+    /// Events of a handover.
     pub handover: HandoverEvents,
 }
 
 impl Server {
-    /// What the running server shares.
+    /// The server's shared state.
     pub fn running(&self) -> &Arc<Running> {
         &self.running
     }
 
-    /// How long an end may take beside `lameduck` and what is in flight: until systemd has said what it is, those are sent
-    /// elsewhere whose queries come here, and who still asks is answered.
+    /// Additional time of a stop besides `lameduck` and queries in flight: until systemd has
+    /// reported its job, clients are failed over, and late queries are answered.
     pub fn leave_taking(&self) -> Duration {
         let asks = if self.notifier.has_manager() { Job::PATIENCE } else { Duration::ZERO };
         self.keeper.as_ref().map_or(asks, |_| Job::PATIENCE + SENT_ELSEWHERE + LAST_CLIENTS)
     }
 
-    /// Says that a reload begins, and what its slow part is: reading, looking up, building, on a thread that may wait for
-    /// disks and servers. Who does not want what comes of it any more drops it.
+    /// Logs the start of a reload, and returns its slow part: reading, lookups and building, for a
+    /// thread that may wait for disks and servers. The result may be dropped.
     ///
-    /// `signal` asked for it; without one, the plugin `reload` did.
+    /// `signal` is its cause; without one, the plugin `reload`.
     pub fn begin_reload(
         &self,
         signal: Option<&str>,
@@ -207,9 +208,10 @@ impl Server {
         }
     }
 
-    /// Serves what came of a reload if it can be; else the old configuration serves on, and why is logged.
+    /// Serves the result of a reload; on an error the old configuration continues, and the error is
+    /// logged.
     ///
-    /// `signal` as for its beginning.
+    /// `signal` as in [`begin_reload`](Self::begin_reload).
     pub fn finish_reload(&mut self, next: Result<PreparedReload, StartError>, signal: Option<&str>) {
         let logger = self.running.logger.clone();
         match next.and_then(|next| self.serve_next(next)) {
@@ -226,7 +228,7 @@ impl Server {
         }
     }
 
-    /// Says which configuration serves, where `reload` is written.
+    /// Logs the configuration's hash if it has `reload`.
     pub fn tell_hash(&self) {
         if self.running.configuration.load().reload.is_some() {
             let hash = self.reloads.hash();
@@ -234,7 +236,8 @@ impl Server {
         }
     }
 
-    /// What finds the hash of the Corefile as it stands now, or what is wrong with it. It may wait for a disk.
+    /// Returns a function that computes the hash of the current Corefile, or its error. It may wait
+    /// for a disk.
     pub fn look(&self) -> impl FnOnce() -> String + Send + 'static {
         let origin = self.origin.clone();
         move || match origin.read() {
@@ -243,10 +246,11 @@ impl Server {
         }
     }
 
-    /// Whether a look found another Corefile than the one that serves; an unreadable file counts once.
+    /// Whether a check found another Corefile than the one that serves; an unreadable file counts
+    /// once.
     pub fn changed(&self, found: String, last_seen: &mut String) -> bool {
         let changed = found != *last_seen && found != self.reloads.hash();
-        // The file was put back to what serves: the failed reload is no longer worth telling.
+        // The file is again the one that serves: the failed reload is obsolete.
         if found == self.reloads.hash() {
             self.reloads.mended();
         }
@@ -269,7 +273,7 @@ impl Server {
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
         }
-        // No step from here on can fail, so the old configuration is given up.
+        // No further step can fail, so the old configuration is dropped.
         let configuration = Arc::new(configuration);
         let old = self.endpoints.swap(configuration.clone(), bound, &running, &self.handle);
         self.watch_addresses();
@@ -288,12 +292,12 @@ impl Server {
         Ok(())
     }
 
-    /// Until an address that we added may have been taken away.
+    /// Waits until an address that we added may have been removed.
     pub async fn address_gone(&self) {
         self.address_gone.notified().await;
     }
 
-    /// Puts back the addresses that we added and somebody took away.
+    /// Restores removed addresses that we added.
     pub fn put_back_addresses(&mut self) {
         if self.is_let_go() {
             return;
@@ -306,7 +310,7 @@ impl Server {
         }
     }
 
-    /// Whether `node down` has taken away what would be put back.
+    /// Whether `node down` has released the addresses.
     fn is_let_go(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.state().is_let_go())
     }
@@ -325,7 +329,7 @@ impl Server {
         }));
     }
 
-    /// Listens for removals as long as the process lives, once there is an address that we added.
+    /// Watches removals for the life of the process, once there is an address that we added.
     fn watch_addresses(&mut self) {
         if self.watching || !self.endpoints.has_added() {
             return;
@@ -335,7 +339,7 @@ impl Server {
         self.handle.spawn(node::watch_removals(self.endpoints.ours(), move || gone.notify_one()));
     }
 
-    /// Serves /status on a unix socket, whose owner alone may read all of it; once it listens it
+    /// Serves /status on a unix socket, which only its owner may read completely; once open it
     /// stays.
     fn serve_status(&mut self) {
         let path = self.status_path.as_deref().unwrap_or_else(|| Path::new(refresher::DEFAULT_SOCKET));
@@ -347,8 +351,8 @@ impl Server {
             Err(error) => {
                 let why = format!("/status is not served at {}: {error}", path.display());
                 let logger = &self.running.logger;
-                // Unless it is asked for, or names are kept, the place may be another server's, or
-                // one of other users.
+                // Unless it is requested, or names are refreshed, the path may be another server's,
+                // or another user's.
                 match self.status_path.is_some() || !self.running.configuration.load().keep.is_empty() {
                     true => logger.warning(None, &why),
                     false => logger.debug(None, &why),
@@ -371,17 +375,17 @@ impl Server {
     }
 }
 
-/// The addresses of an interface, as `bind` names it; their ports are 0.
+/// The addresses of an interface, as in `bind`; their ports are 0.
 ///
 /// # Errors
-/// The interface is not there.
+/// If the interface does not exist.
 pub fn addresses_of(interface: &str) -> Result<Vec<std::net::SocketAddr>, node::NodeError> {
     Ok(node::addresses_of(interface)?.into_iter().map(|address| address.socket_addr(0)).collect())
 }
 
-/// How long those are answered whose queries still come here when they are sent elsewhere.
+/// How long late queries are answered after clients are failed over.
 const LAST_CLIENTS: Duration = Duration::from_secs(5);
-/// How long networkd may take to be told that the machine asks elsewhere.
+/// Time limit for networkd to restore the host's resolver.
 const SENT_ELSEWHERE: Duration = Duration::from_secs(5);
-/// How soon an address that could not be put back is tried again.
+/// Interval of retries to restore an address.
 const PUT_BACK_AGAIN: Duration = Duration::from_secs(1);

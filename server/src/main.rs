@@ -1,8 +1,9 @@
-//! The program `localdns`: reads its command line, then serves, checks or explains.
+//! The program `localdns`: parses its command line, then serves, checks or explains.
 //!
-//! Exit codes: 0 after SIGTERM, SIGINT or SIGQUIT and after a check that passed; 1 where the command line, the Corefile
-//! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT. Of `node run`: 217 where its Corefile
-//! cannot be had or used, 216 where it cannot start for another reason.
+//! Exit codes: 0 after SIGTERM, SIGINT or SIGQUIT and after a check that passed; 1 if the command
+//! line, the Corefile or an address cannot be used, or the server cannot continue; 2 after a second
+//! SIGINT. Of `node run`: 217 if its Corefile cannot be read or used, 216 if it cannot start for
+//! another reason.
 
 mod background;
 mod dedup_stderr;
@@ -32,10 +33,11 @@ use tokio::time::sleep_until;
 
 fn main() -> ExitCode {
     let start = clock::now();
-    // What is not UTF-8 is refused by its name where it stands, not passed over.
+    // A value that is not UTF-8 is refused where it is used, not ignored.
     let env = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
     let mut args: Vec<_> = std::env::args_os().collect();
-    // A binary of that name is called with its flags alone; so is its image's entry point, by the add-on's manifest.
+    // A binary of this name gets node-cache's flags only, as does the image's entry point by the
+    // add-on's manifest.
     let called = args.first().map(Path::new).and_then(Path::file_name) == Some("node-cache".as_ref());
     let is_meant = called || cli::means_node_cache(args.get(1..).unwrap_or_default());
     args.splice(..1.min(args.len()), is_meant.then(|| "node-cache".into()));
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error, json),
     };
     if json {
-        // A caught panic is told on standard error, too.
+        // A caught panic is printed on standard error, too.
         std::panic::set_hook(Box::new(|panic| {
             let _ = std::io::stderr().write_all(&json_line("ERROR", None, &panic.to_string()));
         }));
@@ -77,7 +79,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Why there is nothing more to do, and the exit code.
+/// The final error, and the exit code.
 struct Failure {
     text: String,
     code: u8,
@@ -89,12 +91,12 @@ impl From<String> for Failure {
     }
 }
 
-/// Tells a person; whether anybody reads it changes nothing.
+/// Prints a warning; errors of standard error are ignored.
 fn warn(warning: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "localdns: warning: {warning}");
 }
 
-/// The end of a command that prints. A reader that has seen enough, such as `head`, is none of its failures.
+/// Prints a command's output. A reader that has closed the pipe, such as `head`, is no failure.
 fn printed(text: Result<String, String>) -> Result<ExitCode, Failure> {
     let _ = std::io::stdout().write_all(text?.as_bytes());
     Ok(ExitCode::SUCCESS)
@@ -118,7 +120,8 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
     let of_node = node.is_some();
-    // Where others add the addresses, nothing says whether rules were left for whoever still has them.
+    // If other programs add the addresses, their presence does not show whether rules were left for
+    // clients.
     let had_link = node.as_ref().is_none_or(|settings| {
         !settings.adds_addresses || node::link_index(settings.link.as_str()).is_some()
     });
@@ -147,7 +150,7 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     }
     if !server.is_beside_another() {
         say_pid(&life, of_node).inspect_err(|_| {
-            // Nobody had the addresses before: nothing half-applied is left.
+            // No process had the addresses before: remove everything again.
             if !had_link {
                 server.take_back();
             }
@@ -173,7 +176,7 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
                 Ok(NextPhase::Goes) if server.is_beside_another() => {}
                 Ok(NextPhase::Goes) => aside.reloaded(&mut server),
                 Ok(NextPhase::TookOver(ready)) => {
-                    // Nobody else serves any more: that is no reason to end.
+                    // No other process serves any more, so this is no reason to exit.
                     if let Err(error) = say_pid(&life, of_node) {
                         logger.warning(None, &error.text);
                     }
@@ -215,12 +218,14 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
     };
     life.remove_pidfile();
     logger.flush(LAST_LINES);
-    // Dropping the runtime would wait for lookups and reloads in its blocking threads; they end with the process.
+    // Dropping the runtime would wait for lookups and reloads in its blocking threads; they end
+    // with the process.
     std::mem::forget(runtime);
     Ok(code)
 }
 
-/// Does what a handover asks for. The next process writes its id into what may be the same file once it is told to.
+/// Handles a handover event. The next process writes its id, possibly to the same file, once it is
+/// notified.
 fn hand_over(server: &mut Server, event: HandoverEvent, life: &ProcessControl) -> Result<NextPhase, String> {
     if matches!(event, HandoverEvent::Serving(_)) {
         life.remove_pidfile();
@@ -228,12 +233,12 @@ fn hand_over(server: &mut Server, event: HandoverEvent, life: &ProcessControl) -
     server.act_on(event)
 }
 
-/// Until a signal asks for it; other signals ask for what another process does now.
+/// Waits for a stop; other signals are the other process's.
 fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<SignalAction>) {
     while let Some(SignalAction::Reload(_) | SignalAction::Upgrade) = asked.blocking_recv() {}
 }
 
-/// Writes the pidfile, if one was asked for.
+/// Writes the pidfile, if requested.
 fn say_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
     let said = life.write_pidfile(|path| {
         // On a thread of its own: a thread that waits for a disk handles no signal.
@@ -249,7 +254,7 @@ fn say_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
 }
 
 enum Event {
-    /// By which signal, if not by a changed file.
+    /// The signal, or `None` after a change of the Corefile.
     Reload(Option<&'static str>),
     Reloaded(Box<Result<PreparedReload, StartError>>),
     AddressGone,
@@ -260,14 +265,15 @@ enum Event {
     Fatal(String),
 }
 
-/// What the main thread listens to.
+/// The inputs of the main thread.
 struct EventSources {
     asked: mpsc::UnboundedReceiver<SignalAction>,
     fatal: mpsc::UnboundedReceiver<String>,
     handover: mpsc::UnboundedReceiver<HandoverEvent>,
 }
 
-/// Waits for a signal, for the Corefile to change, for a reload's end, or for bad news.
+/// Waits for the next event: a signal, a change of the Corefile, the end of a reload, or a fatal
+/// error.
 async fn next_event(server: &Server, hears: &mut EventSources, aside: &mut Background) -> Event {
     loop {
         let reload = server.running().configuration.load().reload;
@@ -305,7 +311,7 @@ async fn next_event(server: &Server, hears: &mut EventSources, aside: &mut Backg
     }
 }
 
-/// Whether there is no Corefile: none is named, and none lies here.
+/// Whether there is no Corefile: no `-conf`, and no ./Corefile.
 fn is_unnamed(flags: &Flags, node: Option<&NodeSettings>) -> bool {
     flags.conf.is_none() && matches!(origin(flags, node), Ok(Origin::Default))
 }
@@ -317,7 +323,7 @@ fn node(command: NodeCommand, flags: &Flags, settings: &NodeSettings) -> Result<
             if is_unnamed(flags, Some(settings)) {
                 return Err(NO_COREFILE.to_owned().into());
             }
-            // Other rules lead nobody to the network's servers.
+            // Other rule sets have no fallback.
             let list = if settings.rules.has_leases() { node_run::listed } else { node_run::listed_now };
             let built = build_of(flags, Some((settings, list)))?;
             let up = node_run::up(&built.configuration, settings, built.no_list.as_deref())?;
@@ -392,17 +398,17 @@ fn refresh_once(flags: &Flags, once: &refresher::Once) -> Result<ExitCode, Failu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds a configuration to check it, not to serve it.
+/// Builds a configuration for a check, without serving it.
 fn build(flags: &Flags) -> Result<(ValidatedConfig, Configuration, Runtime), String> {
     build_of(flags, None).map(|built| (built.draft, built.configuration, built.runtime))
 }
 
-/// What is checked, and what it lives by.
+/// A built configuration and its dependencies.
 struct Built {
     draft: ValidatedConfig,
     configuration: Configuration,
     runtime: Runtime,
-    /// Why nobody knows the servers of the node's network, where it needs them.
+    /// Why no name servers of the node's network are known, if they are needed.
     no_list: Option<String>,
 }
 
@@ -413,7 +419,7 @@ fn origin(flags: &Flags, node: Option<&NodeSettings>) -> Result<Origin, String> 
     }
 }
 
-/// Has the servers of the node's network, or waits for them.
+/// Returns the name servers of the node's network, waiting for them or not.
 type ListServers = fn(&Path, &Spec) -> Listed;
 
 fn build_of(flags: &Flags, node: Option<(&NodeSettings, ListServers)>) -> Result<Built, String> {
@@ -436,7 +442,7 @@ fn build_of(flags: &Flags, node: Option<(&NodeSettings, ListServers)>) -> Result
         .map_err(|error| error.to_string())?;
     configuration.look_at_files(&shared, clock::now(), &logger);
     shared.lasting.all().iter().for_each(|kept| kept.check(&logger));
-    // What is wrong with the files is told before the answer, and before the end of the process.
+    // Warnings about files are printed before the result, and before the process ends.
     logger.flush(Duration::from_secs(5));
     Ok(Built { draft, configuration, runtime, no_list: listed.and_then(|listed| listed.none) })
 }
@@ -445,7 +451,7 @@ fn runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(2).thread_name("streams").enable_all().build()
 }
 
-/// How long the pidfile's disk may take.
+/// Time limit of writing the pidfile.
 const PIDFILE: Duration = Duration::from_secs(10);
-/// Why a command about a Corefile has none.
+/// The error of a command that needs a Corefile.
 const NO_COREFILE: &str = "there is no ./Corefile; name one with -conf FILE";

@@ -1,4 +1,4 @@
-//! What everybody counts, as metric families: read at the moment of a scrape.
+//! All metrics as families, read at each scrape.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -10,7 +10,7 @@ use observe::collector::Build;
 use observe::{Collector, Families, MetricSource, names};
 use plugins::table;
 
-/// Everything that /metrics tells.
+/// The collector of all metrics.
 pub(crate) fn collector(running: &Running, told: ServerMetrics, health: Arc<HealthProbe>) -> Collector {
     let build = Build { version: env!("CARGO_PKG_VERSION"), revision: "", compiler: "rust" };
     Collector::new(running.shared.zones.clone(), running.logger.clone(), build)
@@ -19,11 +19,11 @@ pub(crate) fn collector(running: &Running, told: ServerMetrics, health: Arc<Heal
         .with(Arc::new(Process))
 }
 
-/// Of whom /metrics tells.
+/// Sources of the server's metrics.
 pub(crate) struct ServerMetrics {
     pub(crate) running: Weak<Running>,
     pub(crate) reloads: Arc<ReloadState>,
-    /// The leases of our addresses, where we keep any.
+    /// The state of the leases, with `node run`.
     pub(crate) leased: Arc<OnceLock<Arc<LeaseState>>>,
 }
 
@@ -84,7 +84,8 @@ fn caches(running: &Running, into: &mut Families) {
         else {
             continue;
         };
-        // A block has one cache for all its zones and addresses: it is exposed once, under the block's first server.
+        // A block has one cache for all its zones and addresses: it is exposed once, under the
+        // block's first server.
         if zone.counters.is_none()
             || zone.block.first_zone != zone.zone
             || zone.block.first_server != zone.server

@@ -1,4 +1,5 @@
-//! The next process, which takes this one's place: who it is, and how far it is. What is done about it is the control's.
+//! The next process in a handover: how it is found, and its progress. `lifecycle` handles the
+//! events.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,36 +11,40 @@ use std::time::Duration;
 use handover::{Giver, HandoverSocket, Taker};
 use tokio::sync::{mpsc, oneshot};
 
-/// What comes to pass between this process and another, for the main thread to act upon.
+/// Handover events, for the main thread.
 pub enum HandoverEvent {
-    /// This process answers on every address for the first time; it says so once it is told that it may.
+    /// This process answers on every address for the first time; READY is sent once the sender
+    /// replies.
     Settled(oneshot::Sender<()>),
-    /// The process before has heard that this one serves: whether it leaves the service to it. Then this one may say so.
+    /// The previous process has been notified: whether it leaves the service to this one. Then
+    /// READY may be sent.
     Succeeded(bool, oneshot::Sender<()>),
     /// Another process has connected to take over.
     Came(Giver),
-    /// The other process is ready: the workers stop reading the sockets before this is answered.
+    /// The other process is ready: the workers stop reading the sockets before the reply.
     Ready(std_mpsc::Sender<()>),
-    /// It serves, and waits to be told that it speaks for the service.
+    /// It serves, and waits to be the service's main process.
     Serving(Giver),
-    /// It does not come to serve in time: the sockets are read here again.
+    /// It does not serve in time: the sockets are read here again.
     TakenBack,
-    /// And it has ended, or was another's to start: why it did not.
+    /// It has ended, or was started by another process; with the error.
     Failed(io::Error),
 }
 
-/// How events come to the main thread.
+/// Sends events to the main thread.
 pub type HandoverEvents = mpsc::UnboundedSender<HandoverEvent>;
 
-/// Finds who serves where this process is to: whoever started it for that, or whoever listens at that path.
+/// Finds the predecessor: the parent process if it started this one for a handover, else the
+/// listener at that path.
 ///
 /// # Errors
-/// Where there is a predecessor, and its socket cannot be used.
+/// If there is a predecessor, and its socket cannot be used.
 pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
     match at {
         _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {
             match Taker::of_parent() {
-                // Standard input is no socket: the parent started this process, and hands no sockets over.
+                // Standard input is not a socket: the parent started this process, and hands no
+                // sockets over.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTSOCK.raw_os_error()) => {
                     Ok(None)
                 }
@@ -51,29 +56,30 @@ pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
     }
 }
 
-/// Tells the process before, on a thread of its own, that this one serves: one that hangs keeps nobody waiting.
+/// Notifies the predecessor, on a thread of its own, that this process serves; one that hangs does
+/// not block.
 ///
 /// # Errors
-/// What the kernel says to a thread.
+/// If the kernel refuses a thread.
 pub fn succeed(taker: Taker, may_say_so: oneshot::Sender<()>, events: HandoverEvents) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("predecessor".to_owned());
-    // Sending fails only where this process ends.
+    // Sending fails only when this process ends.
     let work = move || drop(events.send(HandoverEvent::Succeeded(taker.serving(), may_say_so)));
     thread.spawn(work).map(drop)
 }
 
-/// The process that we started to take our place; none where the next one came by itself.
+/// The next process, if this one started it.
 #[derive(Debug, Clone, Default)]
 pub struct Started(Arc<Mutex<Option<Child>>>);
 
 impl Started {
-    /// Its id.
+    /// Its process id.
     pub fn id(&self) -> Option<u32> {
         self.child().as_ref().map(Child::id)
     }
 
-    /// Waits until it has ended by itself, which it does where it cannot serve, with a line that says why; one that takes
-    /// longer than that takes is ended.
+    /// Waits until it has ended by itself, which it does with a logged reason if it cannot serve;
+    /// kills it after two seconds.
     fn give_up(&self) -> Option<ExitStatus> {
         for _ in 0..LAST_LOOKS {
             let ended = self.child().as_mut().map(Child::try_wait);
@@ -90,7 +96,7 @@ impl Started {
         None
     }
 
-    /// Ends it, and waits for that; false where there is none.
+    /// Kills it, and waits for it; false if there is none.
     pub fn end(&self) -> bool {
         let Some(mut child) = self.child().take() else { return false };
         let _ = child.kill();
@@ -103,18 +109,18 @@ impl Started {
     }
 }
 
-/// Starts this program once more, with the same arguments, to take over by standard input. The file of its name is started,
-/// whatever it is by now.
+/// Starts this program again, with the same arguments, to take over by standard input. The current
+/// file of its name is started.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn start_again() -> io::Result<(Giver, Started)> {
     let (giver, theirs) = handover::pair()?;
     let mut arguments = std::env::args_os();
     let program = arguments.next().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(theirs).env(STARTED, std::process::id().to_string());
-    // These variables are systemd's for this process, and wrong for the child.
+    // systemd set these variables for this process only.
     for name in ["SYSTEMD_EXEC_PID", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
         command.env_remove(name);
     }
@@ -122,11 +128,11 @@ pub fn start_again() -> io::Result<(Giver, Started)> {
     Ok((giver, Started(Arc::new(Mutex::new(Some(child))))))
 }
 
-/// Sees to it, on a thread of its own, that a successor gets these sockets; one that we started ends where it does not come
-/// to serve.
+/// Hands these sockets to a successor, on a thread of its own; one that we started is ended if it
+/// does not serve in time.
 ///
 /// # Errors
-/// What the kernel says to a thread.
+/// If the kernel refuses a thread.
 pub fn hand_over(
     giver: Giver,
     sockets: Vec<(String, OwnedFd)>,
@@ -138,8 +144,9 @@ pub fn hand_over(
         let event = match until_it_serves(&giver, sockets, &events) {
             Ok(()) => HandoverEvent::Serving(giver),
             Err(error) => {
-                // The connection is closed first: a successor that still runs then ends by itself. Nobody answers until the
-                // sockets are read here, so that comes before its end.
+                // Closes the connection first: a successor that still runs then ends by itself.
+                // Until the sockets are read here again no query is answered, so that precedes its
+                // end.
                 giver.take_back();
                 let _ = events.send(HandoverEvent::TakenBack);
                 HandoverEvent::Failed(match started.give_up() {
@@ -168,10 +175,10 @@ fn until_it_serves(
     giver.yours()
 }
 
-/// Waits at a path for whoever wants to take over, as long as this process lives.
+/// Waits at a path for successors, for the life of this process.
 ///
 /// # Errors
-/// Where there can be no socket.
+/// If the socket cannot be created.
 pub fn await_successors(path: &Path, events: HandoverEvents) -> io::Result<()> {
     let socket = HandoverSocket::open(path)?;
     let thread = std::thread::Builder::new().name("handover".to_owned());
@@ -181,10 +188,10 @@ pub fn await_successors(path: &Path, events: HandoverEvents) -> io::Result<()> {
     thread.spawn(wait).map(drop)
 }
 
-/// The process that started this one to take its place; it has the same name where systemd's side of it is read
-/// (`node::Notifier`).
+/// The process id of the predecessor that started this process; `node::Notifier` reads it, too.
 const STARTED: &str = "LOCALDNS_PREDECESSOR";
-/// How often we look whether one that does not come to serve has ended, which gives it two seconds for the line that says why.
+/// Number of checks whether a successor that does not serve has ended: two seconds in total for its
+/// error line.
 const LAST_LOOKS: u32 = 200;
 const LOOKS: Duration = Duration::from_millis(10);
 
@@ -198,7 +205,7 @@ mod tests {
         let child = Command::new("sleep").arg("600").spawn().expect("it starts");
         let started = Started(Arc::new(Mutex::new(Some(child))));
         let (events, mut heard) = mpsc::unbounded_channel();
-        // It does not hear, either.
+        // It receives nothing, either.
         drop(theirs);
         hand_over(giver, Vec::new(), started.clone(), events).expect("a thread");
         assert!(matches!(heard.blocking_recv(), Some(HandoverEvent::TakenBack)));

@@ -1,5 +1,5 @@
-//! This server, as the crate `refresher` sees it: the files that `hosts` directives name, the tables that serve them, and
-//! whom it asks.
+//! This server's implementation of `refresher`'s traits: the files of `hosts` directives, the
+//! tables that serve them, and upstreams for lookups.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn forwarded(configuration: &Configuration) -> Vec<SocketAddr> {
     upstreams.filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
 }
 
-/// This server, to whoever keeps its names true.
+/// This server, for the refresher.
 pub struct RefreshAdapter {
     pub(crate) running: Arc<Running>,
     pub(crate) status: Status,

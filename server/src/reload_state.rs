@@ -1,4 +1,4 @@
-//! What is known of reloads.
+//! State of reloads.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use observe::counters::Counter;
 use serde_json::{Value, json};
 
-/// What is known of reloads.
+/// State of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct ReloadState {
     /// Reloads that failed.
@@ -16,61 +16,60 @@ pub(crate) struct ReloadState {
 
 #[derive(Debug, Default)]
 struct Last {
-    /// The SHA-512 of the configuration that serves.
+    /// The SHA-512 of the serving configuration.
     hash: String,
-    /// Whether it asks the servers of the node's network.
+    /// Whether it uses the name servers of the node's network.
     needs_list: bool,
-    /// Why, and since when, it is not the Corefile that was read last.
+    /// The error and time of the last reload, if it failed.
     failure: Option<(Instant, ReloadFailure)>,
 }
 
-/// Which readers a report is for.
+/// The reader of a status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusReader {
     /// The owner of the status socket, which may read the log and the configuration.
     Owner,
-    /// Every client of the metrics' address, such as any pod: no words of a configuration that
-    /// failed.
+    /// Any client of the metrics' address, such as a pod: without text of a failed configuration.
     Anyone,
 }
 
-/// Why a configuration is not served.
+/// Why a reload failed.
 #[derive(Debug)]
 pub(crate) struct ReloadFailure {
-    /// As the log has it, with words of the configuration.
+    /// As logged, with text of the configuration.
     pub(crate) full: String,
     /// The place and the kind of error.
     pub(crate) kind: String,
 }
 
 impl ReloadState {
-    /// A configuration serves; whether it asks the servers of the node's network.
+    /// Records that a configuration serves, and whether it uses the network's name servers.
     pub(crate) fn serves(&self, hash: String, needs_list: bool) {
         *self.last() = Last { hash, needs_list, failure: None };
     }
 
-    /// Whether the configuration that serves asks the servers of the node's network.
+    /// Whether the serving configuration uses the network's name servers.
     pub(crate) fn needs_list(&self) -> bool {
         self.last().needs_list
     }
 
-    /// A reload failed: the configuration before it serves.
+    /// Records a failed reload.
     pub(crate) fn fails(&self, why: ReloadFailure) {
         self.failed.add_shared(1);
         self.last().failure = Some((clock::now(), why));
     }
 
-    /// The Corefile is what serves, after all.
+    /// Clears the failure: the Corefile is again the one that serves.
     pub(crate) fn mended(&self) {
         self.last().failure = None;
     }
 
-    /// The SHA-512 of the configuration that serves.
+    /// The SHA-512 of the serving configuration.
     pub(crate) fn hash(&self) -> String {
         self.last().hash.clone()
     }
 
-    /// Of the last reload, where it failed.
+    /// The last reload, if it failed.
     pub(crate) fn failure(&self, now: Instant, reader: StatusReader) -> Option<Value> {
         let last = self.last();
         let (at, why) = last.failure.as_ref()?;

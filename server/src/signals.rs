@@ -1,4 +1,4 @@
-//! Signals, heard on a thread of their own: whatever start, reload or stop wait for, who asks for the end gets it.
+//! Handles signals on a thread of its own, so that a stop works while start, reload or stop wait.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -15,20 +15,20 @@ use tokio::time::sleep;
 use listen::Running;
 use observe::Logger;
 
-/// What a signal asks of the main thread.
+/// A signal's request to the main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalAction {
     /// SIGHUP, SIGUSR1: which.
     Reload(&'static str),
-    /// SIGUSR2: another process of this program takes over.
+    /// SIGUSR2: start the next process.
     Upgrade,
-    /// SIGTERM, SIGINT: the queries in flight are answered first.
+    /// SIGTERM, SIGINT: stop after the queries in flight are answered.
     Stop,
-    /// SIGQUIT: they are not.
+    /// SIGQUIT: stop at once.
     Quit,
 }
 
-/// The signals of this process, noted from the moment this is made.
+/// The signals of this process, recorded once this is created.
 pub struct Signals {
     runtime: Runtime,
     terminate: Signal,
@@ -40,11 +40,11 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Made before any other runtime: one with threads may read a signal after its handler stands and before its listener
-    /// does, and it is lost.
+    /// Must be created before any other runtime: one with threads may read a signal between handler
+    /// and listener, and lose it.
     ///
     /// # Errors
-    /// What the kernel says to a pipe or a handler.
+    /// Errors of the kernel for a pipe or a handler.
     pub fn new() -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
@@ -58,10 +58,11 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt, quit, hangup, user1, user2 })
     }
 
-    /// Starts the thread: `asked` hears what is asked, and `life` is ended where nobody obeys in time.
+    /// Starts the thread: `asked` receives requests, and the process is ended if one is not handled
+    /// in time.
     ///
     /// # Errors
-    /// What the kernel says to a thread.
+    /// If the kernel refuses a thread.
     pub fn hear(
         self,
         life: Arc<ProcessControl>,
@@ -121,12 +122,12 @@ impl Heard {
     }
 
     fn ask(&self, what: SignalAction) {
-        // Sending fails only while the process ends.
+        // Sending fails only when the process ends.
         let _ = self.asked.send(what);
     }
 }
 
-/// The process, as far as it takes to end it.
+/// What is needed to end the process.
 pub struct ProcessControl {
     logger: Logger,
     pidfile: Mutex<Pidfile>,
@@ -134,28 +135,28 @@ pub struct ProcessControl {
 }
 
 enum Pidfile {
-    /// None was asked for, or it was removed and must not be written again.
+    /// Not requested, or removed and not to be written again.
     None,
     At(PathBuf),
 }
 
 impl ProcessControl {
-    /// Of a process that will say its id in `pidfile`.
+    /// For a process that will write `pidfile`.
     pub fn new(logger: Logger, pidfile: Option<PathBuf>) -> Arc<Self> {
         let pidfile = Mutex::new(pidfile.map_or(Pidfile::None, Pidfile::At));
         Arc::new(Self { logger, pidfile, serving: OnceLock::new() })
     }
 
-    /// From now on there are clients: an end takes the time that they need, and `last` more for whoever still asks where
-    /// clients are sent elsewhere first.
+    /// There are clients from now on: a stop takes the time for their queries, and `last` more for
+    /// late queries after a failover.
     pub fn serves(&self, running: &Arc<Running>, last: Duration) {
         let _ = self.serving.set((Arc::downgrade(running), last));
     }
 
-    /// Writes the pidfile, if one was asked for and the process does not end.
+    /// Writes the pidfile, if requested and the process is not ending.
     ///
     /// # Errors
-    /// What `write` says.
+    /// Those of `write`.
     pub fn write_pidfile<E>(&self, write: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
         match &*self.pidfile.lock().unwrap_or_else(PoisonError::into_inner) {
             Pidfile::None => Ok(()),
@@ -163,9 +164,10 @@ impl ProcessControl {
         }
     }
 
-    /// Removes the pidfile, unless its disk hangs; a successor may have written its own id meanwhile.
+    /// Removes the pidfile, unless its disk hangs; a successor may have written its own id
+    /// meanwhile.
     pub fn remove_pidfile(&self) {
-        // The lock is held where the start still writes the pidfile, to a disk that hangs: it is left.
+        // The start still holds the lock while writing to a disk that hangs: leave it.
         let Ok(mut pidfile) = self.pidfile.try_lock() else { return };
         if let Pidfile::At(path) = std::mem::replace(&mut *pidfile, Pidfile::None) {
             let own = std::process::id().to_string();
@@ -178,16 +180,16 @@ impl ProcessControl {
         }
     }
 
-    /// Until a stop has taken too long; while nothing is served yet there is nothing to wait for.
+    /// Waits until a stop has taken too long; without clients there is no wait.
     async fn patience(&self) {
         sleep(START).await;
         sleep(self.patience_left()).await;
     }
 
-    /// What is left of that time after the first moment.
+    /// The remaining time after the first 100 ms.
     fn patience_left(&self) -> Duration {
         let Some((running, last)) = self.serving.get() else { return Duration::ZERO };
-        // Where `running` is gone all queries are answered, and only memory is still being freed.
+        // Without `running` all queries are answered, and only memory is being freed.
         let lameduck = running.upgrade().map(|running| running.configuration.load().lameduck);
         lameduck.unwrap_or_default() + *last + STOP - START
     }
@@ -199,12 +201,13 @@ impl ProcessControl {
     }
 }
 
-/// Writes this process's id. On a full disk no empty file stays behind.
+/// Writes this process's id. A full disk leaves no empty file.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
-    // Opened without blocking: a pipe without a reader is an error. Through a symbolic link another file would be emptied.
+    // Opened without blocking: a pipe without a reader is an error. A symbolic link could truncate
+    // another file.
     let open = std::fs::OpenOptions::new()
         .write(true)
         .create(true)
@@ -222,8 +225,9 @@ pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
     if written.is_err() {
         let _ = std::fs::remove_file(path);
     } else {
-        // In a full control group of version 1 whoever asks for memory waits 100 ms at a time for pages that no disk has yet. Nobody
-        // waits for this disk, and the end of the process keeps no socket open for it.
+        // In a full control group of version 1 an allocation waits 100 ms at a time for pages that
+        // are not on disk yet. Nothing waits for this disk, and no socket stays open for it at the
+        // end.
         let path = path.to_owned();
         let sync = move || drop(std::fs::File::open(path).and_then(|file| file.sync_all()));
         let _ = sockets::spawn_with_own_files("pidfile", sync);
@@ -231,15 +235,15 @@ pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
     written
 }
 
-/// What is left of 5 s once the last lines are written: queries in flight have ended by then.
+/// The remainder of 5 s after the last log lines: queries in flight have ended by then.
 const STOP: Duration = forwarder::DEADLINE.saturating_add(Duration::from_millis(100));
-/// A start that is nearly done is not cut off.
+/// A start that is almost done is not interrupted.
 const START: Duration = Duration::from_millis(100);
-/// How long the main thread has to tidy up.
+/// Time limit of the main thread's cleanup.
 const QUIT: Duration = Duration::from_millis(500);
-/// How long the pidfile's disk may take at the end.
+/// Time limit of the pidfile's disk at the end.
 const PIDFILE: Duration = Duration::from_millis(200);
-/// How long the log's reader has for the last lines where the end has waited for somebody already.
+/// Time for the log's reader if the end has already waited for another limit.
 const LAST_WORD: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -253,7 +257,7 @@ mod tests {
     fn an_end_is_hurried_while_nothing_is_served_yet_and_not_while_memory_is_freed() {
         let life = ProcessControl::new(Paper::logger(Format::Text).0, None);
         assert_eq!(life.patience_left(), Duration::ZERO);
-        // All are answered: what was serving is gone.
+        // All are answered, and the server is gone.
         life.serving.set((Weak::new(), Duration::from_secs(1))).expect("it is set once");
         assert_eq!(life.patience_left(), Duration::from_secs(1) + STOP - START);
     }

@@ -1,11 +1,11 @@
-//! What an ended `localdns node` left, as a server meets it that keeps no rules itself.
+//! Detects rules of an ended `localdns node`, for a server that has no rules itself.
 
 use std::net::IpAddr;
 
 use node::{NftError, Rules};
 
-/// Why queries to these addresses do not come here, where it is rules that nobody keeps any more; without the right to read them, or
-/// without nftables, nothing is known.
+/// Why queries to these addresses do not arrive here, if rules without a server redirect them;
+/// `None` also without the right to read rules, or without nftables.
 pub(crate) fn leads_away(addresses: &[IpAddr]) -> Option<String> {
     let led = || -> Result<Option<IpAddr>, NftError> {
         let mut rules = Rules::open()?;

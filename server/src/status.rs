@@ -1,5 +1,5 @@
-//! What /status says: whom this server answers for and from what, how its upstreams are, what it remembers. Read at the
-//! moment that it is asked for; as long as the Corefile and no longer.
+//! The content of /status: served zones and their plugins, upstreams, caches. Read at each request;
+//! its size is bounded by the Corefile's.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,19 +18,19 @@ use observe::{Collector, Families, names};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
 use plugins::table;
 
-/// Of whom it tells.
+/// Sources of the status.
 pub(crate) struct Status {
-    /// The file that the configuration is read from.
+    /// The configuration's file.
     pub(crate) corefile: Option<PathBuf>,
     pub(crate) started: Instant,
-    /// The leases of our addresses, where we keep any.
+    /// The state of the leases, with `node run`.
     pub(crate) leased: Arc<OnceLock<Arc<LeaseState>>>,
     pub(crate) collector: Arc<OnceLock<Collector>>,
     pub(crate) reloads: Arc<ReloadState>,
 }
 
 impl Status {
-    /// One object.
+    /// The status as one JSON object.
     pub(crate) fn json(&self, running: &Running, reader: StatusReader) -> Value {
         let now = clock::now();
         let configuration = running.configuration.load_full();
@@ -84,7 +84,7 @@ fn serves(configuration: &Configuration) -> Vec<Value> {
     zones.collect()
 }
 
-/// Each address once, as the first stanza that asks it sees its health.
+/// Each address once, with the health that the first stanza sees.
 fn upstreams(configuration: &Configuration) -> Vec<Value> {
     let mut told = BTreeMap::new();
     let blocks = configuration.blocks.iter();
@@ -101,7 +101,7 @@ fn upstreams(configuration: &Configuration) -> Vec<Value> {
     told.into_values().take(MOST).collect()
 }
 
-/// `loops`: it is not asked, for it sends our queries back.
+/// `loops`: it is not queried, since it sends our queries back.
 fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32, loops: bool) -> Value {
     let metrics = upstream.metrics();
     let (outstanding, limit) = upstream.outstanding(path);
@@ -126,7 +126,7 @@ fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32, loops: b
     })
 }
 
-/// Those that blocks answer of; nothing where there is none.
+/// The clusters that blocks serve; `None` if there are none.
 fn clusters(running: &Running, now: Instant) -> Option<Value> {
     let clusters = running.shared.lasting.get::<ClusterRegistry>().status(now);
     let synced = clusters.iter().all(ClusterStatus::is_synced);
@@ -150,7 +150,7 @@ fn of_cluster(cluster: &ClusterStatus) -> Value {
     })
 }
 
-/// Each block's part of the cache once, under its first server.
+/// Each block's cache partition once, under its first server.
 fn partitions(configuration: &Configuration) -> Vec<Value> {
     let parts = configuration.blocks.iter().filter_map(|block| {
         let cache = block.pipeline.forwarding()?.cache.as_ref()?;
@@ -175,5 +175,5 @@ fn hosts(running: &Running, now: Instant) -> Vec<Value> {
     tables.collect()
 }
 
-/// How much of a list is told: a Corefile may have thousands of blocks.
+/// Maximum of entries in a list: a Corefile may have thousands of blocks.
 const MOST: usize = 500;

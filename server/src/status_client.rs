@@ -1,4 +1,4 @@
-//! `localdns status`: where a running server may show what it knows.
+//! `localdns status`: finds a running server's status.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -11,12 +11,12 @@ use refresher::{DEFAULT_SOCKET, Shown};
 use crate::cli::Flags;
 use crate::corefile_source::{Origin, ValidatedConfig};
 
-/// What the server says of itself at `place`, a socket or an address with a port; else at the
-/// status socket, which says most, or where the Corefile that is named has its metrics, or where
-/// one is by default.
+/// The status of the server at `place`, a socket or an address with a port; else from the status
+/// socket, which has most, or from the metrics' address of the given Corefile, or from the default
+/// one.
 ///
 /// # Errors
-/// One line: what is wrong with the Corefile, or that nobody answers, and where he was sought.
+/// One line: the Corefile's problem, or that no server answers, with the places.
 pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
     if let Some(place) = place {
         let text = place.to_str();
@@ -34,7 +34,7 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
         return refresher::print(&[vec![Shown::Socket(DEFAULT_SOCKET.into())], default].concat());
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
-    // Asked before the Corefile is read, which may be what a reload refused.
+    // Queried before the Corefile is read, which may be the one that a reload refused.
     let socket = origin.path().map(|corefile| Shown::SocketOf(DEFAULT_SOCKET.into(), corefile));
     let of_socket = refresher::print(socket.as_slice());
     if of_socket.is_ok() {

@@ -1,4 +1,4 @@
-//! A warm start: what the cache and refreshed names know goes over to the next process.
+//! Warm start: cache entries and refreshed names for the next process.
 //!
 //! ```text
 //! length of the cache's answers (4) | answers | for each hosts file: length (4) | path | length (4) | section of its names
@@ -13,7 +13,7 @@ use configuration::Configuration;
 use handover::memory;
 use listen::Running;
 
-/// Copies what is known for the next process; what fails is told, for that one starts cold then.
+/// Exports state for the next process; errors are logged, and that process starts cold.
 pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
     let now = clock::now();
     let mut names = Vec::new();
@@ -39,7 +39,8 @@ pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
     left.map_err(told).ok()
 }
 
-/// Takes over what the process before left for the blocks and the hosts files of this configuration, which have been read.
+/// Imports the previous process's state for the blocks and hosts files of this configuration, which
+/// have been read.
 pub(crate) fn take(configuration: &Configuration, running: &Running, left: OwnedFd) {
     let logger = &running.logger;
     let refused = |why: &str| {
@@ -71,20 +72,20 @@ pub(crate) fn take(configuration: &Configuration, running: &Running, left: Owned
     }
 }
 
-/// Adds a part behind its length.
+/// Appends a part after its length.
 fn put(octets: &mut Vec<u8>, part: &[u8]) {
-    // A part fits 32 bits: the whole dump is bounded well below.
+    // A part fits 32 bits: the whole export is bounded well below.
     octets.extend((part.len() as u32).to_le_bytes());
     octets.extend(part);
 }
 
-/// The next part, and what follows it.
+/// The next part, and the rest.
 fn split(octets: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = octets.split_first_chunk()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-/// Octets of a part's length.
+/// Bytes of a part's length.
 const LENGTH: usize = 4;
-/// Of what is left of names: of ten thousand names some hundred octets each.
+/// Maximum of exported names: for ten thousand names a few hundred bytes each.
 const MOST_NAMES: usize = 2 << 20;

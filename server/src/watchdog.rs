@@ -1,6 +1,7 @@
-//! Tells systemd that we serve, by asking ourselves: over UDP until every worker has answered, and over TCP, on every
-//! endpoint; one of TLS must begin the handshake, whomever it lets in then. A server that does not answer does not ping, whatever its timers do;
-//! one that has much to do does, for who asks is on a thread of its own.
+//! The systemd watchdog: probes the server itself, over UDP until every worker has answered, and
+//! over TCP, on every endpoint; a TLS endpoint must begin a handshake, whatever clients it accepts.
+//! A server that does not answer does not ping, whatever its timers do; an overloaded one does,
+//! since probes run on a thread of their own.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -18,18 +19,18 @@ use node_run::Readiness;
 use node_run::self_probe::{DNS_PORT, ProbeOptions, query, stream, udp};
 use plugin::endpoint::{Endpoint, Transport};
 
-/// The thread that watches; it ends when this is dropped.
+/// The watchdog thread; it ends on drop.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     _end: oneshot::Sender<()>,
 }
 
 impl Watchdog {
-    /// Starts it: a thread and a runtime of its own, which nobody whom it judges holds up. `looks_for_rules` where the process
-    /// before may leave some, and this one keeps none.
+    /// Starts a thread with its own runtime, which nothing that it probes can block.
+    /// `looks_for_rules` if the predecessor may leave rules, and this process has none.
     ///
     /// # Errors
-    /// What the kernel says to a thread or to epoll.
+    /// If the kernel refuses a thread or epoll.
     pub(crate) fn start(
         running: Weak<Running>,
         notifier: Arc<Notifier>,
@@ -51,7 +52,8 @@ impl Watchdog {
     }
 }
 
-/// Says READY once every address answers and what else is to be there is in place, then pings as long as all of them do; returns only with the server.
+/// Sends READY once every address answers and `in_place` is set, then pings as long as all of them
+/// answer; returns only when the server ends.
 async fn run(
     running: Weak<Running>,
     notifier: Arc<Notifier>,
@@ -59,7 +61,7 @@ async fn run(
     handover: HandoverEvents,
     looks_for_rules: bool,
 ) {
-    // The sender is dropped only where the server ends, which the loop sees by `running`.
+    // The sender is dropped only when the server ends, which the loop sees by `running`.
     let _ = in_place.wait_for(Option::is_some).await;
     let (mut ready, mut is_told) = (false, false);
     loop {
@@ -79,12 +81,12 @@ async fn run(
             Ok(()) => {
                 ready = true;
                 let (may, told) = oneshot::channel();
-                // No answer comes only where this process ends.
+                // There is no reply only if this process ends.
                 if handover.send(HandoverEvent::Settled(may)).is_err() || told.await.is_err() {
                     return;
                 }
                 notify(&server, "READY", notifier.ready());
-                // systemd expects no pings: there is nothing left to ask ourselves for.
+                // systemd expects no pings: no further probe is needed.
                 if notifier.watchdog_interval().is_none() {
                     drop(server);
                     return if looks_for_rules && !is_told {
@@ -100,7 +102,8 @@ async fn run(
     }
 }
 
-/// Looks whether the process before leaves rules that lead our queries away, until it has given its last lease back.
+/// Checks for rules of the predecessor that redirect our queries, until it has released its last
+/// lease.
 async fn look_for_rules(running: &Weak<Running>) {
     for _ in 0..LOOKS_FOR_RULES {
         let Some(server) = running.upgrade() else { return };
@@ -112,7 +115,7 @@ async fn look_for_rules(running: &Weak<Running>) {
     }
 }
 
-/// Tells of rules that nobody keeps, and that lead our queries away; whether there are any.
+/// Logs rules without a server that redirect our queries; returns whether there are any.
 fn tell_of_rules(running: &Running, silent: &str) -> bool {
     let configuration = running.configuration.load();
     let addresses: Vec<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip()).collect();
@@ -127,18 +130,19 @@ fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
     }
 }
 
-/// Asks every listen address but those that are led away: all over UDP together, for each lost query takes a while, and over TCP
-/// one by one.
+/// Probes every listen address except those whose queries are redirected: UDP concurrently, since a
+/// lost query takes time, then TCP sequentially.
 ///
 /// # Errors
-/// Which address did not answer, or which of its workers.
+/// The address, or its worker, that did not answer.
 async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String> {
     let configuration = running.configuration.load_full();
     let until = Instant::now() + PATIENCE;
     let query: Arc<[u8]> = query(&running.shared.probe).into();
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut asked = JoinSet::new();
-    // The kernel spreads clients over the first `sockets` workers alone, so only these can be probed.
+    // The kernel spreads clients over the first `sockets` workers only, so only these can be
+    // probed.
     let readers = running.workers().min(configuration.sockets);
     let is_here = |endpoint: &&Endpoint| {
         let at = endpoint.address;
@@ -162,17 +166,18 @@ async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String
     Ok(())
 }
 
-/// What its probes need, of which a hello of TLS needs most.
+/// Stack for probes, of which a TLS ClientHello needs most.
 const STACK: usize = 256 * 1024;
-/// How soon after a probe without a reply the next one is sent.
+/// Pause after a failed probe.
 const RETRY: Duration = Duration::from_millis(100);
-/// How often, [`RETRY`] apart: its leases go right behind its word that this one serves.
+/// Number of checks, [`RETRY`] apart: the predecessor releases its leases right after this process
+/// serves.
 const LOOKS_FOR_RULES: u32 = 100;
-/// How long all addresses and workers may take together.
+/// Total time limit of all addresses and workers.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Addresses asked at the same time.
+/// Maximum of concurrent probes.
 const AT_ONCE: usize = 64;
-/// How an endpoint is asked.
+/// How the watchdog probes.
 const MANNER: ProbeOptions = ProbeOptions {
     mark: None,
     one_probe: Duration::from_millis(250),

@@ -1,4 +1,5 @@
-//! What a ConfigMap may not say beside this template, for no Corefile with it could be served; and what flags say in vain.
+//! Conflicts of a ConfigMap with the template, since no Corefile with both could be served; and
+//! flags without effect.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,10 +9,11 @@ use corefile::{BlockKey, Corefile, Directive, Location, Scheme, ServerBlock};
 use super::Template;
 use super::kube_dns::KubeDns;
 
-/// `filled` is the template without the ConfigMap's stub domains; one that cannot be read is told when it is served.
+/// `filled` is the template without the ConfigMap's stub domains; its own errors are reported when
+/// it is served.
 ///
 /// # Errors
-/// A stub domain that the template serves itself, a server that we are.
+/// A stub domain that the template serves itself, or a server that is this one.
 pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> Result<(), String> {
     let ours = |server: &&String| {
         node::socket_address(server, 53)
@@ -40,8 +42,8 @@ pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> R
     Ok(())
 }
 
-/// What is to be told of addresses of `-localip` that `bind` names nowhere. A block without one is of every address, and a word
-/// that is none may be an interface that has them.
+/// A note about addresses of `-localip` that no `bind` names. A block without `bind` listens on
+/// every address, and a word that is no address may be an interface that has them.
 pub(super) fn unbound(filled: &str, template: &Template) -> Option<String> {
     let corefile = read(filled, template)?;
     let is_bound = |ip: &IpAddr| corefile.blocks.iter().any(|block| is_bound_to(block, &[*ip]));
@@ -70,7 +72,7 @@ fn serves(key: &BlockKey, domain: &str, template: &Template) -> bool {
         && key.zones.iter().any(|zone| zone.strip_suffix('.') == Some(domain))
 }
 
-/// Whether a block may be served where stub domains are: not where `bind` names other addresses alone.
+/// Whether a block may share addresses with stub domains: not if `bind` names only other addresses.
 fn is_bound_to(block: &ServerBlock, local_ips: &[IpAddr]) -> bool {
     let bound: Vec<&Directive> =
         block.directives.iter().filter(|directive| directive.name.text == "bind").collect();

@@ -1,4 +1,4 @@
-//! What the ConfigMap of kube-dns says, as a directory with a file for each key.
+//! kube-dns's ConfigMap, as a directory with a file for each key.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -6,17 +6,17 @@ use std::path::Path;
 
 use forwarder::MAX_UPSTREAMS;
 
-/// Its keys that count.
+/// Its supported keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct KubeDns {
     /// Domains with servers of their own.
     pub(super) stub_domains: BTreeMap<String, Vec<String>>,
-    /// Whom all else is asked.
+    /// Upstreams of all other names.
     pub(super) upstreams: Vec<String>,
 }
 
 impl KubeDns {
-    /// Reads a directory; a key that is absent or empty says nothing.
+    /// Reads a directory; absent and empty keys have defaults.
     pub(super) fn read(directory: &Path) -> Result<Self, String> {
         if !directory.is_dir() {
             return Err(format!(
@@ -71,7 +71,7 @@ impl KubeDns {
     }
 }
 
-/// What a key says; `None` where it is absent or empty.
+/// A key's value; `None` if it is absent or empty.
 fn key(path: &Path) -> Result<Option<String>, String> {
     match readfile::read_in_time(path, LONGEST).map_err(std::io::Error::from) {
         Ok(bytes) => {
@@ -102,9 +102,9 @@ fn is_domain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(label)
 }
 
-/// As kube-dns has it.
+/// The limit of kube-dns.
 const MOST_UPSTREAMS: usize = 3;
-/// What a ConfigMap may hold.
+/// The size limit of a ConfigMap.
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! node-cache's Corefile: a template, filled with this node's addresses and with what kube-dns's ConfigMap says.
+//! node-cache's Corefile: a template, filled with this node's addresses and with kube-dns's
+//! ConfigMap.
 //!
-//! It is filled each time that it is read, so that `reload` and signals see what has changed in either.
+//! It is filled at each read, so that `reload` and signals see changes in either.
 
 mod conflicts;
 mod kube_dns;
@@ -16,24 +17,24 @@ use thiserror::Error;
 use kube_dns::KubeDns;
 pub use setup_errors::{SetupErrorKind, SetupErrors};
 
-/// The flags of node-cache that make a Corefile.
+/// node-cache's flags for the Corefile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     /// `-basecorefile`.
     pub base: PathBuf,
-    /// `-kubednscm`: the directory of kube-dns's ConfigMap; without it /etc/kube-dns, if that is there.
+    /// `-kubednscm`: the directory of kube-dns's ConfigMap; default /etc/kube-dns, if it exists.
     pub kube_dns: Option<PathBuf>,
     /// `-localip`.
     pub local_ips: Vec<IpAddr>,
     /// The address of the Service of `-upstreamsvc`, if the environment has it.
     pub cluster_dns: Option<IpAddr>,
-    /// The variable that would have it.
+    /// The variable for it.
     pub cluster_dns_variable: String,
     /// `-dns.port`.
     pub port: u16,
     /// `-prometheus-listen-address`.
     pub prometheus: String,
-    /// `-conf`: where the filled Corefile is written, for those who look.
+    /// `-conf`: the file that the filled Corefile is written to, for inspection.
     pub written: Option<PathBuf>,
 }
 
@@ -42,12 +43,11 @@ pub struct Template {
 pub struct TemplateRenderer {
     template: Template,
     last_good: Mutex<KubeDns>,
-    /// What is wrong with the ConfigMap, which addresses the template leaves out, and what keeps the filled Corefile from being
-    /// written.
+    /// Problems of the ConfigMap, unused addresses, and errors of writing the Corefile.
     wrong: Mutex<Option<String>>,
     unbound: Mutex<Option<String>>,
     unwritten: Mutex<Option<String>>,
-    /// What went wrong, for /metrics.
+    /// Error counters, for /metrics.
     pub errors: SetupErrors,
 }
 
@@ -57,18 +57,18 @@ pub enum FillError {
     /// The template.
     #[error("cannot be read: {0}; name the template with -basecorefile")]
     Unreadable(#[source] std::io::Error),
-    /// The address of the cluster's DNS is wanted.
+    /// The address of the cluster's DNS is needed.
     #[error(
         "{CLUSTER_DNS} is the address of the Service of -upstreamsvc, and {variable} is not set: the Service must be in this pod's namespace and exist before the pod, and the pod must have service links"
     )]
     NoClusterDns {
-        /// The variable of the environment.
+        /// Its environment variable.
         variable: String,
     },
-    /// A variable that nobody fills.
+    /// An unknown variable.
     #[error("line {line}: {name} was not replaced when the manifest was applied, as with sed")]
     Unfilled {
-        /// Where it is first, from 1.
+        /// The line of its first use, from 1.
         line: usize,
         /// The variable.
         name: String,
@@ -93,10 +93,10 @@ impl TemplateRenderer {
         &self.template.base
     }
 
-    /// The Corefile as it is now. A ConfigMap that is wrong leaves the last good one in force.
+    /// The current Corefile. An invalid ConfigMap keeps the last good one.
     ///
     /// # Errors
-    /// The template.
+    /// Errors of the template.
     pub fn text(&self) -> Result<String, FillError> {
         let base = readfile::read_in_time(&self.template.base, LONGEST)
             .map_err(|error| FillError::Unreadable(error.into()));
@@ -109,13 +109,13 @@ impl TemplateRenderer {
         Ok(filled)
     }
 
-    /// What is wrong with the ConfigMap, with addresses and with the file that is written, if something is.
+    /// Problems of the ConfigMap, of addresses and of the written file.
     pub fn wrong(&self) -> impl Iterator<Item = String> {
         let now = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
         [now(&self.wrong), now(&self.unbound), now(&self.unwritten)].into_iter().flatten()
     }
 
-    /// What counts of the ConfigMap beside this template.
+    /// The ConfigMap in effect beside this template.
     fn kube_dns(&self, base: &str) -> Result<KubeDns, FillError> {
         let mut last_good = self.last_good.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = self.template.kube_dns.as_deref();
@@ -139,7 +139,7 @@ impl TemplateRenderer {
         Ok(last_good.clone())
     }
 
-    /// Whole or not at all: who looks sees no half of it, and what is there stays where there is no room.
+    /// Atomically: readers see no half of it, and the old file stays if there is no space.
     fn write(&self, filled: &str) {
         let Some(path) = &self.template.written else { return };
         let error = hostsfile::publish(path, None, filled.as_bytes()).err();
@@ -151,7 +151,7 @@ impl TemplateRenderer {
 }
 
 impl Template {
-    /// The variable of the environment that has the address of a Service of the pod's namespace.
+    /// The environment variable with the address of a Service in the pod's namespace.
     pub fn variable_of(service: &str) -> String {
         format!("{}_SERVICE_HOST", service.replace('-', "_").to_uppercase())
     }
@@ -159,5 +159,5 @@ impl Template {
 
 const CLUSTER_DNS: &str = "__PILLAR__CLUSTER__DNS__";
 const KUBE_DNS: &str = "/etc/kube-dns";
-/// What is read of a template.
+/// Maximum size of a template.
 const LONGEST: u64 = 1 << 20;

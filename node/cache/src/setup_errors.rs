@@ -1,4 +1,4 @@
-//! What went wrong while a node was set up, by node-cache's kinds.
+//! Errors during setup, by node-cache's kinds.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,7 +11,7 @@ pub struct SetupErrors([AtomicU64; 5]);
 /// A kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetupErrorKind {
-    /// Rules of iptables, or ours.
+    /// Rules of iptables, or of nftables.
     Rules,
     /// Another program holds the lock of iptables.
     Lock,
@@ -27,12 +27,12 @@ impl SetupErrors {
         self.0[error as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts what kept rules from their place.
+    /// Counts an error of writing rules.
     pub fn count_rules(&self, error: &str) {
         self.count(if error.contains("xtables lock") { SetupErrorKind::Lock } else { SetupErrorKind::Rules });
     }
 
-    /// What /metrics tells of them: each kind, those too that never came.
+    /// The metrics: every kind, also without errors.
     pub fn collect(&self, into: &mut Families) {
         for (kind, count) in KINDS.into_iter().zip(&self.0) {
             into.counter(names::NODECACHE_SETUP_ERRORS, &[("errortype", kind)], count.load(Relaxed) as f64);
@@ -40,5 +40,6 @@ impl SetupErrors {
     }
 }
 
-/// In the order of [`SetupErrorKind`]; addresses are looked at without an error of its own, `interface_check`.
+/// In the order of [`SetupErrorKind`]; checks of addresses (`interface_check`) have no error of
+/// their own.
 const KINDS: [&str; 5] = ["iptables", "iptables_lock", "interface_add", "interface_check", "configmap"];

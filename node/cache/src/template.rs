@@ -3,13 +3,13 @@
 use super::kube_dns::KubeDns;
 use super::{CLUSTER_DNS, FillError, Template};
 
-/// Fills all of them; the template's lines stay where they are, so that errors name them.
+/// Fills all of them; the template's line numbers stay the same for errors.
 pub(super) fn fill(base: &str, template: &Template, kube_dns: &KubeDns) -> Result<String, FillError> {
     let ips: Vec<_> = template.local_ips.iter().map(ToString::to_string).collect();
     let ips = ips.join(" ");
     let base = match kube_dns.upstreams.is_empty() {
         true => base.replace(UPSTREAMS, "/etc/resolv.conf"),
-        // Upstreams that are named may not speak TCP, so `force_tcp` is left out.
+        // Explicit upstreams may not support TCP, so `force_tcp` is removed.
         false => without_force_tcp(base).replace(UPSTREAMS, &kube_dns.upstreams.join(" ")),
     };
     let base = match template.cluster_dns {
@@ -35,7 +35,7 @@ pub(super) fn fill(base: &str, template: &Template, kube_dns: &KubeDns) -> Resul
     Ok(filled)
 }
 
-/// Takes the block away that a `forward` to the upstreams has, where nothing but `force_tcp` is in it.
+/// Removes the block of a `forward` to the upstreams if it contains only `force_tcp`.
 fn without_force_tcp(base: &str) -> String {
     let mut text = String::with_capacity(base.len());
     let mut rest = base;

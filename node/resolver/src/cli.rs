@@ -6,7 +6,7 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{DEFAULT_MARKER, Request};
 
-/// The subcommand. How flags are read that are on or off, and `-log-format`, are as in the others: they are handed in.
+/// The subcommand. Boolean flags and `-log-format` are as in other commands, and are passed in.
 pub fn command(flag: impl Fn(&'static str, &'static str) -> Arg, log_format: Arg) -> Command {
     let file = |name: &'static str| {
         Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf))
@@ -31,7 +31,7 @@ pub fn command(flag: impl Fn(&'static str, &'static str) -> Arg, log_format: Arg
 }
 
 impl Request {
-    /// What was typed, and what the environment says.
+    /// Reads the command line and the environment.
     pub fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Self {
         let is_set = |name: &str| matches.get_one(name).copied().unwrap_or(false);
         let text = |name: &str| matches.get_one::<String>(name).cloned();

@@ -1,4 +1,4 @@
-//! What the rounds counted, for `/metrics`.
+//! Counters of rounds, for `/metrics`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ struct Counts {
 }
 
 impl Counters {
-    /// Counts what the lookups of a round came to.
+    /// Counts the results of a round's lookups.
     pub(crate) fn looked_up(&self, outcomes: &Outcomes) {
         let mut counts = self.counts();
         counts.rounds += 1;
@@ -34,7 +34,7 @@ impl Counters {
         }
     }
 
-    /// Counts what the round did to the file; `None`: it could not be changed.
+    /// Counts a round's change of the file; `None`: it could not be changed.
     pub(crate) fn wrote(&self, now: Instant, written: Option<Written>, plan: &WantedLines) {
         let mut counts = self.counts();
         let result = match written {

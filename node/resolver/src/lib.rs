@@ -1,11 +1,12 @@
 //! `localdns node-resolver`: Kubernetes services as lines of the node's own /etc/hosts.
 //!
 //! ```text
-//! names -> lookups at the cluster's DNS -> plan (pure) -> lines of ours in the hosts file
+//! names -> lookups at the cluster's DNS -> plan (pure) -> managed lines in the hosts file
 //! ```
 //!
-//! For programs that read /etc/hosts and cannot ask the cluster, such as the container runtime that pulls from the image
-//! registry. The hosts file is the only state: what stands there is what is kept while nobody answers. Serves no query.
+//! For programs that read /etc/hosts and cannot query the cluster, such as the container runtime
+//! that pulls from the image registry. The hosts file is the only state: its lines are kept while
+//! no server answers. Serves no query.
 
 mod cli;
 mod counters;
@@ -41,10 +42,10 @@ pub use cli::command;
 pub use services::ServicesError;
 pub use settings::{Request, SettingsError};
 
-/// Runs until SIGTERM or SIGINT; for one round, or only to remove our lines, where that is asked for.
+/// Runs until SIGTERM or SIGINT, for one round, or only to remove the managed lines.
 ///
 /// # Errors
-/// What keeps it from going on, as one line or several.
+/// The error that ends it, in one or more lines.
 pub fn run(request: &Request) -> Result<ExitCode, RunError> {
     if request.remove {
         return remove(request);
@@ -87,7 +88,7 @@ fn remove(request: &Request) -> Result<ExitCode, RunError> {
         Vec::new()
     })?;
     let path = file.path().display();
-    // Whether anybody reads it changes nothing.
+    // Errors of standard output are ignored.
     let _ = match written {
         Written::Unchanged => writeln!(std::io::stdout(), "{path} has no managed lines"),
         Written::Replaced | Written::InPlace => writeln!(std::io::stdout(), "{path}: {lines} lines removed"),
@@ -104,7 +105,7 @@ struct NodeResolver {
     metrics: Option<admin::AdminAddress>,
     counters: Arc<Counters>,
     logger: Logger,
-    /// What was said of each service last.
+    /// The last logged verdict of each service.
     told: BTreeMap<Service, Verdict>,
     /// The last error of the hosts file, which is not repeated.
     told_error: Option<String>,
@@ -126,7 +127,7 @@ impl NodeResolver {
         }
     }
 
-    /// Serves `/metrics`, where that is asked for, for as long as what is returned lives.
+    /// Serves `/metrics`, if configured, until the result is dropped.
     fn serve_metrics(&self, runtime: &Handle) -> Result<Option<AdminServer>, RunError> {
         let Some(address) = self.metrics else { return Ok(None) };
         let counters = self.counters.clone();
@@ -149,15 +150,17 @@ impl NodeResolver {
         Ok(Some(admin))
     }
 
-    /// Round after round, until a signal says that it is enough.
+    /// Runs rounds until a signal.
     async fn keep(&mut self) -> Result<(), RunError> {
         let mut signals = Signals::new()?;
-        // Made outside of the loop: a round that ends, or a slow disk, does not begin this look again.
+        // Created outside of the loop: a round that ends, or a slow disk, does not restart this
+        // check.
         let mut look = Box::pin(Self::read_services(self.services.file()));
         loop {
             let began = Instant::now();
             tokio::select! {
-                // A round has no await point after it begins to write, so a signal cannot cancel it halfway.
+                // A round has no await point after it begins to write, so a signal cannot cancel it
+                // halfway.
                 ended = self.round() => match ended {
                     Err(RunError::Hosts(error @ PublishError::Orphaned(_))) => return Err(error.into()),
                     ended => self.tell_error(ended.err()),
@@ -169,7 +172,7 @@ impl NodeResolver {
             loop {
                 tokio::select! {
                     () = sleep_until(next) => break,
-                    // A signal comes in between: the list may be on a disk that hangs.
+                    // Signals are handled meanwhile: the list may be on a disk that hangs.
                     read = &mut look => {
                         look.set(Self::read_services(self.services.file()));
                         if read.is_some_and(|read| self.took_services(read)) {
@@ -182,7 +185,7 @@ impl NodeResolver {
         }
     }
 
-    /// Looks every service up once, and makes the hosts file say what came of it.
+    /// Looks every service up once, and updates the hosts file.
     async fn round(&mut self) -> Result<(), RunError> {
         let outcomes = self.look_up().await;
         self.counters.looked_up(&outcomes);
@@ -206,7 +209,7 @@ impl NodeResolver {
         let mut questions = Vec::new();
         let mut services = BTreeMap::new();
         for service in self.services.names() {
-            // Service and domain were measured when they were read.
+            // Lengths of service and domain were checked when they were read.
             let Some(name) = service.full_name(&self.rules.domain) else { continue };
             services.insert(name.to_string(), service.clone());
             questions.extend([Family::Ipv4, Family::Ipv6].map(|family| Question { name, family }));
@@ -221,15 +224,15 @@ impl NodeResolver {
             .collect()
     }
 
-    /// Reads the list of services, in a while.
+    /// Reads the list of services after [`LOOK`].
     async fn read_services(file: Option<ServicesFile>) -> Option<services::Read> {
         sleep(LOOK).await;
         let file = file?;
-        // It fails only where the runtime ends.
+        // It fails only when the runtime ends.
         spawn_blocking(|| file.read()).await.ok()
     }
 
-    /// Takes the list of services if it has changed. `true`: there is a new one.
+    /// Replaces the list of services if it has changed; returns whether it has.
     fn took_services(&mut self, read: services::Read) -> bool {
         match self.services.take(read) {
             Looked::Same => false,
@@ -307,13 +310,13 @@ impl Signals {
     }
 }
 
-/// The marker of OpenShift's script, so that its lines are ours.
+/// The marker of OpenShift's script, so that its lines are managed.
 pub const DEFAULT_MARKER: &str = "openshift-generated-node-resolver";
-/// The longest that a round's lookups may take.
+/// Time limit of a round's lookups.
 const ROUND: Duration = Duration::from_secs(10);
-/// How often the list of services is looked at.
+/// Interval of checks of the list of services.
 const LOOK: Duration = Duration::from_secs(5);
-/// Nodes that were started together spread over so much of the interval.
+/// Fraction of the interval over which nodes that started together are spread.
 const JITTER: f64 = 0.1;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a round's lookups do to our lines: pure, no file, no clock, no network.
+//! Computes the managed lines from a round's lookups: pure, without file, clock and network.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -10,33 +10,33 @@ use resolver::{Family, LookupError, LookupOutcome};
 
 use super::services::Service;
 
-/// What came of each lookup; one that is missing has failed.
+/// The result of each lookup; a missing one has failed.
 pub(crate) type Outcomes = HashMap<(Service, Family), LookupOutcome>;
 
-/// What holds for every service.
+/// Settings for every service.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     /// The cluster's domain, without final dot.
     pub(crate) domain: Box<str>,
-    /// Where services have their addresses from; none at all: it is not known.
+    /// Networks of service addresses; empty if unknown.
     pub(crate) networks: Vec<IpNet>,
 }
 
-/// What our lines are to be, and why.
+/// The managed lines, and the reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WantedLines {
     pub(crate) entries: Vec<ManagedLine>,
     pub(crate) verdicts: BTreeMap<Service, Verdict>,
 }
 
-/// What became of a service.
+/// The result for a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It has these lines, by an answer.
     Known,
-    /// An answer says that it has no address.
+    /// An answer without addresses.
     Absent,
-    /// What stands is kept for want of an answer, at least in one family.
+    /// Existing lines are kept without an answer, at least in one family.
     Kept(LookupError),
     /// It gets no line, whatever the answer.
     LeftOut(Reason),
@@ -45,18 +45,19 @@ pub(crate) enum Verdict {
 /// Why a service gets no line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A line that is not ours has this name; its number.
+    /// A line that is not managed has this name; its number.
     Defined { name: String, line: usize },
     /// It is an alias: of type ExternalName.
     Alias,
-    /// It has so many addresses in a family, and no network says which are services': headless.
+    /// It has this many addresses in a family, and no configured networks distinguish headless
+    /// services.
     Headless(usize),
-    /// None of its addresses may enter; this is the first.
+    /// None of its addresses is allowed; this is the first.
     Refused(IpAddr),
 }
 
 impl Verdict {
-    /// One word, for metrics; verdicts of one word are told once.
+    /// One word, for metrics; changes within one word are not logged.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Known => "known",
@@ -72,8 +73,8 @@ impl Verdict {
 
 /// Decides on every service.
 ///
-/// In each family an answer replaces our lines, an answer without address removes them, and a failure keeps them. That a
-/// name does not exist holds for both families, unless the other one has addresses.
+/// In each family an answer replaces the managed lines, an answer without address removes them, and
+/// a failure keeps them. NXDOMAIN holds for both families, unless the other one has addresses.
 pub(crate) fn plan(
     services: &BTreeSet<Service>,
     rules: &Rules,
@@ -106,7 +107,7 @@ pub(crate) fn plan(
 }
 
 impl Rules {
-    /// Every name that our lines may define.
+    /// All names that managed lines may define.
     pub(crate) fn names_of(&self, services: &BTreeSet<Service>) -> HashSet<String> {
         services.iter().flat_map(|service| self.names(service)).collect()
     }
@@ -116,7 +117,7 @@ impl Rules {
         [service.to_string(), format!("{service}.{}", self.domain)]
     }
 
-    /// Why the service gets no line whatever it answers.
+    /// Why the service gets no line whatever the answer.
     fn reason_against(
         &self,
         service: &Service,
@@ -214,5 +215,5 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Both.
+/// Both families.
 pub(crate) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];

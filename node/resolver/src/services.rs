@@ -1,4 +1,5 @@
-//! Which services there are: names, validated, from a variable or from a file that is looked at again.
+//! The list of services: validated names, from a variable or from a file that is read again when it
+//! changes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,7 +27,7 @@ impl Service {
         &self.0
     }
 
-    /// With the cluster's domain; `None` above 255 octets.
+    /// With the cluster's domain; `None` above 255 bytes.
     pub(crate) fn full_name(&self, domain: &str) -> Option<Name> {
         Name::from_text(&format!("{self}.{domain}")).ok()
     }
@@ -38,13 +39,14 @@ impl fmt::Display for Service {
     }
 }
 
-/// Whether this is a label of RFC 1123, section 2.1, as Kubernetes has them: lower case, and 63 octets at most.
+/// Whether this is a label of RFC 1123, section 2.1, as in Kubernetes: lower case, and at most 63
+/// bytes.
 pub(crate) fn is_label(text: &str) -> bool {
     let inner = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     inner && (1..=63).contains(&text.len()) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// The services; those that are always kept are among them.
+/// The services, including the built-in ones.
 #[derive(Debug)]
 pub(crate) struct Services {
     names: BTreeSet<Service>,
@@ -57,18 +59,18 @@ pub(crate) struct ServicesFile {
     seen: Seen,
 }
 
-/// Which version of a file was read, or why none was.
+/// The version of a file that was read, or the error.
 type Seen = Result<Stamp, io::ErrorKind>;
 
 /// Why a list of services cannot be used.
 #[derive(Debug, Error)]
 pub enum ServicesError {
-    /// A word that is no service.
+    /// A word that is not a service.
     #[error(
         "{place}: {word:?} is not a service: expected name.namespace.svc, name and namespace of a-z, 0-9 and - inside, 63 characters at most"
     )]
     Service {
-        /// Where it stands: `file:line:column`.
+        /// Its place: `file:line:column`.
         place: String,
         /// The word, shortened.
         word: String,
@@ -76,9 +78,9 @@ pub enum ServicesError {
     /// The list is too long.
     #[error("{place}: {word:?} exceeds the limit of {} services besides {}", MAX_SERVICES, always())]
     TooManyServices {
-        /// Where it stands: `file:line:column`.
+        /// Its place: `file:line:column`.
         place: String,
-        /// The first that is too many.
+        /// The first word above the limit.
         word: String,
     },
     /// The file of services cannot be read.
@@ -86,38 +88,38 @@ pub enum ServicesError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file of services cannot be a list of 20.
+    /// The file is too large for a list of 20.
     #[error("{} is larger than {} bytes", .0.display(), MAX_BYTES)]
     LargeFile(PathBuf),
 }
 
-/// What a look at the list came to.
+/// The result of a check of the list.
 #[derive(Debug)]
 pub(crate) enum Looked {
-    /// It is as it was, or as bad as it was.
+    /// Unchanged, or still invalid.
     Same,
     /// There is a new list.
     New,
-    /// The new list cannot be used.
+    /// The new list is invalid.
     Bad(ServicesError),
 }
 
 impl Services {
-    /// Those of a variable's value.
+    /// From a variable's value.
     ///
     /// # Errors
-    /// What is wrong with the first word that is no service.
+    /// The first word that is not a service.
     pub(crate) fn from_text(source: &str, text: &str) -> Result<Self, ServicesError> {
         Ok(Self { names: read(source, text)?, file: None })
     }
 
-    /// Those of a file, in which a `#` begins a comment.
+    /// From a file, in which `#` begins a comment.
     ///
     /// # Errors
-    /// The file cannot be read, or what is wrong with its first word that is no service.
+    /// Errors of the file, or the first word that is not a service.
     pub(crate) fn from_file(path: &Path) -> Result<Self, ServicesError> {
         let (text, stamp) =
             readfile::read_whole(path, MAX_BYTES, || {}).map_err(|error| unread(path, error))?;
@@ -130,17 +132,17 @@ impl Services {
         &self.names
     }
 
-    /// Where they are from.
+    /// The source.
     pub(crate) fn source(&self) -> String {
         self.file.as_ref().map_or_else(|| VARIABLE.to_owned(), |file| file.path.display().to_string())
     }
 
-    /// The file that they are from, as it was seen last.
+    /// The file, in the version last seen.
     pub(crate) fn file(&self) -> Option<ServicesFile> {
         self.file.clone()
     }
 
-    /// Takes what the file is now, if it has changed; what cannot be used changes nothing.
+    /// Replaces the list if the file has changed; an invalid one changes nothing.
     pub(crate) fn take(&mut self, read: Read) -> Looked {
         let Some(file) = &mut self.file else { return Looked::Same };
         let (seen, text) = match read {
@@ -165,11 +167,11 @@ impl Services {
     }
 }
 
-/// A file as it is at one moment, beside the version that was seen before.
+/// A file's current version, compared with the version last seen.
 pub(crate) type Read = io::Result<readfile::Looked>;
 
 impl ServicesFile {
-    /// Reads it, unless it is as it was. Blocks, for at most [`readfile::PATIENCE`].
+    /// Reads it, unless it is unchanged. Blocks, for at most [`readfile::PATIENCE`].
     pub(crate) fn read(self) -> Read {
         let (of, seen) = (self.path.clone(), self.seen.ok());
         readfile::within(&self.path, readfile::PATIENCE, move || {
@@ -192,7 +194,7 @@ fn read_text(path: &Path, bytes: &[u8]) -> Result<BTreeSet<Service>, ServicesErr
     read(&path.display().to_string(), &without_comments.join("\n"))
 }
 
-/// Names between commas, blanks and newlines; those that are always kept besides.
+/// Names separated by commas, spaces and line feeds, plus the built-in ones.
 fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, ServicesError> {
     let mut names: BTreeSet<Service> = ALWAYS.lines().filter_map(Service::read).collect();
     let most = names.len() + MAX_SERVICES;
@@ -217,20 +219,20 @@ fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, ServicesError> {
     Ok(names)
 }
 
-/// The names that are always kept, as text.
+/// The built-in names, as text.
 pub(crate) fn always() -> String {
     ALWAYS.lines().filter(|line| Service::read(line).is_some()).collect::<Vec<_>>().join(", ")
 }
 
 /// The variable that lists services.
 pub(crate) const VARIABLE: &str = "SERVICES";
-/// What is kept whatever the variable or the file says, a name a line.
+/// The built-in services, one name a line.
 const ALWAYS: &str = include_str!("../data/services");
-/// Besides those that are always kept.
+/// Besides the built-in ones.
 pub(crate) const MAX_SERVICES: usize = 20;
-/// The longest list in bytes.
+/// Maximum size of the list in bytes.
 pub(crate) const MAX_BYTES: u64 = 64 << 10;
-/// How many characters of a bad word are told.
+/// How many characters of a bad word are shown.
 const SHOWN: usize = 100;
 
 #[cfg(test)]
@@ -330,7 +332,7 @@ mod tests {
         let mut services = Services::from_file(&path).unwrap();
         fs::write(&path, "b.n.svc").unwrap();
         let file = fs::File::options().write(true).open(&path).unwrap();
-        // The clock of the file system stands still for milliseconds.
+        // The file system's clock has a granularity of milliseconds.
         let changed = |found: fs::Metadata| (found.ctime(), found.ctime_nsec());
         while changed(file.metadata().unwrap()) == changed(before.clone()) {
             file.set_modified(before.modified().unwrap()).unwrap();

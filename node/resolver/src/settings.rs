@@ -1,4 +1,4 @@
-//! What the environment and the flags say, checked.
+//! Validated settings of the environment and the flags.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use super::reconcile::Rules;
 use super::services::{Services, ServicesError, VARIABLE, is_label};
 use admin::AdminAddress;
 
-/// What was asked for, unchecked.
+/// Unvalidated settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// `-once`: one round.
     pub once: bool,
-    /// `-remove`: take our lines out, and do nothing else.
+    /// `-remove`: only remove the managed lines.
     pub remove: bool,
     /// `-hosts-file`; default /etc/hosts.
     pub hosts_file: PathBuf,
@@ -25,26 +25,26 @@ pub struct Request {
     pub services_file: Option<PathBuf>,
     /// `-marker`; default [`DEFAULT_MARKER`](super::DEFAULT_MARKER).
     pub marker: String,
-    /// `-interval`: seconds from round to round, 1 to 3600; default 60.
+    /// `-interval`: seconds between rounds, 1 to 3600; default 60.
     pub interval_seconds: u16,
-    /// `-metrics`: where /metrics is served; nowhere by default.
+    /// `-metrics`: the address of /metrics; none by default.
     pub metrics: Option<String>,
     /// `-log-format json`.
     pub json: bool,
-    /// `SERVICES`: names between commas, blanks and newlines.
+    /// `SERVICES`: names separated by commas, spaces and line feeds.
     pub services: Option<String>,
-    /// `NAMESERVER`: the cluster's DNS service, an address or several, each with a port or not.
+    /// `NAMESERVER`: the cluster's DNS service, one or more addresses, each with an optional port.
     pub nameserver: Option<String>,
     /// `CLUSTER_DOMAIN`; default `cluster.local`.
     pub cluster_domain: Option<String>,
-    /// `SERVICE_CIDRS`: the networks that services have addresses from.
+    /// `SERVICE_CIDRS`: the networks of service addresses.
     pub service_cidrs: Option<String>,
 }
 
-/// What cannot be used, and what is wanted there.
+/// An invalid setting, with the expected value.
 #[derive(Debug, Error)]
 pub enum SettingsError {
-    /// Without it nothing can be looked up.
+    /// Without it no lookup is possible.
     #[error("NAMESERVER is not set; set it to the address of the cluster's DNS service, such as 10.96.0.10")]
     NoNameserver,
     /// A word of `NAMESERVER`.
@@ -74,7 +74,7 @@ pub enum SettingsError {
     Metrics(String),
 }
 
-/// What the rounds need.
+/// The validated settings.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) file: File,
@@ -86,7 +86,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Checks everything; a list of services with one bad word is refused whole.
+    /// Validates everything; a list of services with one bad word is refused as a whole.
     pub(crate) fn read(request: &Request) -> Result<Self, SettingsError> {
         let services = match &request.services_file {
             Some(path) => Services::from_file(path)?,
@@ -108,7 +108,7 @@ impl Settings {
     }
 }
 
-/// The marker of our lines.
+/// The marker of managed lines.
 pub(crate) fn marker(request: &Request) -> Result<Marker, SettingsError> {
     Ok(Marker::new(&request.marker)?)
 }

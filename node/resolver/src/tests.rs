@@ -53,7 +53,7 @@ fn only_addresses_of_services_enter() {
         (networks, &["10.96.0.1", "10.97.0.2"], &[], &["10.96.0.1", "10.97.0.2"]),
         (networks, &["10.96.0.1", "172.17.0.254"], &["fd00:17::1"], &["10.96.0.1"]),
         (networks, &["93.184.216.34"], &["fd00:17::1"], &[]),
-        // Bits of the host are passed over.
+        // Host bits are ignored.
         (&["10.100.3.4/12"], &["10.96.0.1", "10.112.0.0"], &["fd00:96::64"], &["10.96.0.1"]),
         (&[], &["127.0.0.1"], &["::1"], &[]),
         (&[], &["169.254.1.1"], &["fe80::1"], &[]),
@@ -61,7 +61,7 @@ fn only_addresses_of_services_enter() {
         (&[], &["224.0.0.1"], &["fd00::1"], &["fd00::1"]),
         (&["0.0.0.0/0", "::/0"], &["127.0.0.1"], &["fe80::1"], &[]),
     ] {
-        // What the rules refuse does not stay, either.
+        // Addresses that the rules refuse are not kept, either.
         let made = one(networks, &["127.0.0.9"], addresses(v4), addresses(v6), "");
         assert_eq!(of(&made), want, "{networks:?} {v4:?} {v6:?}");
         let refused = matches!(made.verdicts[&web()], Verdict::LeftOut(Reason::Refused(_)));
@@ -89,7 +89,7 @@ fn a_name_that_others_define_is_left_out() {
     }
 }
 
-/// One family's lookup, as the model sees it.
+/// One family's lookup, in the model.
 #[derive(Debug, Clone, Copy)]
 enum Came {
     One(u8),
@@ -132,7 +132,7 @@ impl Came {
     }
 }
 
-/// The published set, kept by hand: service and family to addresses.
+/// The published set in the model: service and family to addresses.
 type Model = BTreeMap<(usize, bool), BTreeSet<String>>;
 
 fn step(model: &mut Model, service: usize, came: [Came; 2], known_networks: bool, is_defined: bool) {
@@ -174,7 +174,7 @@ proptest! {
                     outcomes.extend(came.outcome(family).map(|outcome| ((service.clone(), family), outcome)));
                 }
             }
-            // Somebody defines one of the names, for this round alone.
+            // One of the names is defined by an unmanaged line, for this round only.
             let foreign = names.get(defined).map(|name| format!("192.0.2.1 {name}\n")).unwrap_or_default();
             let with_foreign = [foreign.as_bytes(), &file].concat();
             let text = Text::new(&with_foreign, &marker);

@@ -3,6 +3,7 @@
 
 mod commands;
 mod handover_hold;
+mod network_servers;
 mod probes;
 mod rule_reconcile;
 
@@ -19,7 +20,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::aks_files::{self, ReadCorefile};
+use super::aks_files::ReadCorefile;
 use super::failover::ScopeWatcher;
 use super::iptables::{self, KeptRules};
 use super::lease_state::{AddressLease, LeaseState};
@@ -28,7 +29,7 @@ use crate::self_probe::{DNS_PORT, ProbeFailure};
 use commands::CommandSlot;
 use configuration::Configuration;
 use listen::Running;
-use node::upstream_discovery::{self, Discovery, ListChange, ListOrigin};
+use node::upstream_discovery::Discovery;
 use node_cache::TemplateRenderer;
 
 /// Handle of the lease thread.
@@ -312,58 +313,6 @@ impl LeaseThread {
             }
         }
         self.noted = notes;
-    }
-
-    /// Updates the upstreams to the current name servers of the node's network, and the files for
-    /// other programs.
-    fn follow(&mut self, running: &Running, configuration: &Arc<Configuration>) {
-        let own = |ip| {
-            configuration.endpoints.keys().any(|own| own.address.ip() == ip)
-                || upstream_discovery::is_on_our_link(ip)
-        };
-        let first = self.written.is_none();
-        let logger = &running.logger;
-        match self.discovery.look(clock::now(), &own) {
-            ListChange::Changed => {
-                logger.info(None, &format!("node: {}", upstream_discovery::told(self.discovery.upstreams())));
-            }
-            ListChange::Wrong(wrong) if self.discovery.origin() != ListOrigin::Nowhere => {
-                logger.warning(
-                    None,
-                    &format!(
-                        "node: {wrong}: unchanged, {}",
-                        upstream_discovery::told(self.discovery.upstreams())
-                    ),
-                );
-            }
-            ListChange::Wrong(_) => {}
-            ListChange::Nothing if first && self.discovery.origin() == ListOrigin::Kept => {
-                let wrong = self.discovery.wrong().unwrap_or_default();
-                logger.warning(
-                    None,
-                    &format!(
-                        "node: {wrong}: {}, from {}",
-                        upstream_discovery::told(self.discovery.upstreams()),
-                        upstream_discovery::KEPT
-                    ),
-                );
-            }
-            ListChange::Nothing => {}
-        }
-        let changes = self.discovery.upstreams().changes();
-        // A weak pointer keeps the allocation, so the address cannot be reused meanwhile.
-        let is_written = |(of, at): &(Weak<Configuration>, u64)| {
-            std::ptr::eq(of.as_ptr(), Arc::as_ptr(configuration)) && *at == changes
-        };
-        if !self.written.as_ref().is_some_and(is_written) {
-            self.written = Some((Arc::downgrade(configuration), changes));
-            let (read, list) = (self.read.clone(), self.discovery.upstreams().list());
-            let failed = self.failed_to_write.clone();
-            tokio::task::spawn_blocking(move || {
-                let told = aks_files::write(&*read, &list);
-                *failed.lock().unwrap_or_else(PoisonError::into_inner) = told;
-            });
-        }
     }
 
     fn renew(

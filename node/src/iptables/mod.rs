@@ -1,7 +1,8 @@
-//! Rules in the tables of iptables, for those who look for them there: AKS's script's eight, and node-cache's twelve for each
-//! address. They keep queries from conntrack, and know nothing of a server that dies.
+//! Rules in the tables of iptables, for setups that expect them there: AKS's script's eight, and
+//! node-cache's twelve for each address. They exempt queries from conntrack, and have no failover.
 //!
-//! What is there is read first, and what is missing goes in with one `iptables-restore`, which would put it there again.
+//! Existing rules are read first, and missing ones are added by one `iptables-restore`, which would
+//! otherwise add duplicates.
 
 mod rule;
 
@@ -14,20 +15,20 @@ use crate::nft::{Family, Socket};
 use crate::subprocess::run;
 use rule::{Rule, Table};
 
-/// Whose rules.
+/// The rule set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Iptables {
-    /// Those of AKS's script.
+    /// AKS's script's.
     Localdns,
-    /// Those of node-cache, with its health port.
+    /// node-cache's, with its health port.
     NodeCache(u16),
 }
 
 impl Iptables {
-    /// Puts those rules of these addresses there that are missing, and says how many.
+    /// Adds the missing rules of these addresses, and returns how many.
     ///
     /// # Errors
-    /// Where iptables is not there or fails; then the rules of a family are all as they were.
+    /// If iptables does not exist or fails; the rules of a family are then unchanged.
     pub fn put(self, addresses: &[IpAddr]) -> io::Result<usize> {
         let mut put = 0;
         for family in Family::BOTH {
@@ -44,18 +45,18 @@ impl Iptables {
         Ok(put)
     }
 
-    /// Whether all rules of these addresses are there.
+    /// Whether all rules of these addresses exist.
     ///
     /// # Errors
-    /// Where iptables is not there or fails.
+    /// If iptables does not exist or fails.
     pub fn are_there(self, addresses: &[IpAddr]) -> io::Result<bool> {
         self.standing(addresses).map(|(there, all)| there == all)
     }
 
-    /// How many of the rules of these addresses are there, and how many there are to be.
+    /// How many of the rules of these addresses exist, and how many there should be.
     ///
     /// # Errors
-    /// Where iptables is not there or fails.
+    /// If iptables does not exist or fails.
     pub fn standing(self, addresses: &[IpAddr]) -> io::Result<(usize, usize)> {
         let mut standing = (0, 0);
         for family in Family::BOTH {
@@ -67,11 +68,11 @@ impl Iptables {
         Ok(standing)
     }
 
-    /// Takes away what others left, and says how many there were: rules of either kind that are neither those of these addresses
-    /// nor what the script's next version has for their answers.
+    /// Removes leftovers, and returns their number: rules of either set that belong neither to
+    /// these addresses nor to the replies of the script's next version.
     ///
     /// # Errors
-    /// Where iptables is not there or fails.
+    /// If iptables does not exist or fails.
     pub fn remove_others(self, addresses: &[IpAddr]) -> io::Result<usize> {
         let mut removed = 0;
         for family in Family::BOTH {
@@ -95,11 +96,12 @@ impl Iptables {
     }
 }
 
-/// Takes all rules of either kind away, whosever addresses they are about, and says how many there were. iptables is run where
-/// the kernel lists a rule with a comment of ours, or has tables of iptables-legacy, which it lists to nobody else.
+/// Removes all rules of either set, of any address, and returns their number. iptables is run only
+/// if the kernel lists a rule with one of our comments, or has tables of iptables-legacy, which
+/// only that program can list.
 ///
 /// # Errors
-/// Where iptables is not there or fails.
+/// If iptables does not exist or fails.
 pub fn remove_iptables_rules() -> io::Result<usize> {
     let mut removed = 0;
     for family in Family::BOTH {
@@ -110,10 +112,10 @@ pub fn remove_iptables_rules() -> io::Result<usize> {
     Ok(removed)
 }
 
-/// How many rules of either kind there are, whosever addresses they are about; found as [`remove_iptables_rules`] finds them.
+/// The number of rules of either set, of any address, found as by [`remove_iptables_rules`].
 ///
 /// # Errors
-/// Where iptables is not there or fails.
+/// If iptables does not exist or fails.
 pub fn iptables_rules() -> io::Result<usize> {
     Family::BOTH.into_iter().map(|family| ours(family).map(|rules| rules.len())).sum()
 }
@@ -129,7 +131,7 @@ fn ours(family: Family) -> io::Result<Vec<Rule>> {
     Ok(rules.into_iter().filter(Rule::has_comment_of_ours).collect())
 }
 
-/// Why rules of ours are left, and what is known of them.
+/// The error if rules may remain, with the known facts.
 fn unread(error: &io::Error, family: Family, is_legacy: bool) -> io::Error {
     let why = match (error.kind(), is_legacy) {
         (io::ErrorKind::NotFound, true) => format!(
@@ -151,7 +153,7 @@ fn tables(rules: &[Rule]) -> Vec<Table> {
     Table::BOTH.into_iter().filter(|table| rules.iter().any(|rule| rule.table == *table)).collect()
 }
 
-/// Where rules of iptables are.
+/// The backend of iptables.
 #[derive(Clone, Copy)]
 enum Place {
     Nft,
@@ -159,14 +161,14 @@ enum Place {
 }
 
 impl Place {
-    /// Whether rules of ours may be in this table.
+    /// Whether this table may have our rules.
     fn may_have(self, family: Family, table: Table) -> bool {
         let (names, of) = match family {
             Family::V4 => ("/proc/net/ip_tables_names", NetfilterProtoFamily::IPv4),
             Family::V6 => ("/proc/net/ip6_tables_names", NetfilterProtoFamily::IPv6),
         };
         match self {
-            // Listing a table makes it; one that was never used is not there.
+            // Listing a table creates it; one that was never used does not exist.
             Self::Legacy => {
                 let names = std::fs::read_to_string(names).unwrap_or_default();
                 names.lines().any(|name| name == table.name())
@@ -180,7 +182,7 @@ impl Place {
     }
 }
 
-/// Their rules as iptables lists them.
+/// Its rules as iptables lists them.
 fn listed(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
     read(family, tables).map_err(mended)
 }
@@ -188,7 +190,7 @@ fn listed(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
 fn read(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
     let mut rules = Vec::new();
     for table in tables {
-        // By chain: the others may have as many rules as the cluster has services and policies.
+        // By chain: others may have as many rules as the cluster has services and policies.
         for chain in table.chains() {
             let text = run(program(family), &["-w", LOCK, "-t", table.name(), "-S", chain], "")?;
             rules.extend(text.lines().filter_map(|line| Rule::read(*table, line)));
@@ -197,7 +199,7 @@ fn read(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// Has iptables do this with each rule: all at once in each table.
+/// Applies `how` to each rule with iptables: one transaction for each table.
 fn restore(family: Family, how: &str, rules: &[Rule]) -> io::Result<()> {
     if rules.is_empty() {
         return Ok(());
@@ -232,5 +234,5 @@ fn mended(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{error}; {mend}"))
 }
 
-/// How many seconds to wait for others that change tables.
+/// Seconds to wait for the lock of iptables.
 const LOCK: &str = "4";

@@ -1,14 +1,14 @@
-//! Rules of iptables, written and read.
+//! Parses and formats rules of iptables.
 
 use std::net::IpAddr;
 
-/// One rule, without what is to be done with it.
+/// One rule, without a command.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
     pub(super) table: Table,
     /// Chain and matches, as `iptables -S` prints them.
     pub(super) text: String,
-    /// The same, for comparison.
+    /// The same in comparable form.
     options: Vec<Vec<String>>,
 }
 
@@ -28,7 +28,7 @@ impl Table {
         }
     }
 
-    /// Those of its chains that our rules are in.
+    /// Its chains with our rules.
     pub(super) fn chains(self) -> [&'static str; 2] {
         match self {
             Self::Raw => ["PREROUTING", "OUTPUT"],
@@ -37,7 +37,7 @@ impl Table {
     }
 }
 
-/// Versions of iptables print matches in an order of their own.
+/// Versions of iptables print matches in different orders.
 impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {
         self.table == other.table && self.options == other.options
@@ -50,7 +50,7 @@ impl Rule {
         Self { table, text, options }
     }
 
-    /// Reads a line of `iptables -S`; `None` for what is no rule.
+    /// Parses a line of `iptables -S`; `None` if it is no rule.
     pub(super) fn read(table: Table, line: &str) -> Option<Self> {
         Some(Self::new(table, line.strip_prefix("-A ")?.to_owned()))
     }
@@ -80,7 +80,7 @@ fn options(text: &str) -> Vec<Vec<String>> {
     options
 }
 
-/// As a shell splits them: what is within double quotes is one.
+/// Splits like a shell; text in double quotes is one word.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), None::<String>, false);
     for character in text.chars() {
@@ -108,7 +108,7 @@ pub(super) fn localdns(ip: IpAddr) -> impl Iterator<Item = Rule> {
     })
 }
 
-/// Two for an address that a version of that script has besides them.
+/// Two more for an address in a version of that script.
 pub(super) fn answers(ip: IpAddr) -> impl Iterator<Item = Rule> {
     let from = host(ip);
     chains_and_transports(["OUTPUT"]).map(move |(chain, transport)| {

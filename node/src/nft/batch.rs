@@ -1,4 +1,4 @@
-//! One transaction: all of it counts at the same moment, or none.
+//! One atomic transaction.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -28,29 +28,29 @@ use super::NftError;
 /// A statement of a rule.
 pub(crate) type Statement = ListAttribute<ExpressionAttribute>;
 
-/// What the kernel is asked to do, in order.
+/// The operations, in order.
 #[derive(Default)]
 pub(crate) struct Batch {
     messages: Vec<NetlinkMessage<NetfilterMessage>>,
-    /// What each does, for errors.
+    /// Their descriptions, for errors.
     actions: Vec<String>,
     sets: u32,
 }
 
-/// A chain, and where it hooks in.
+/// A chain and its hook.
 pub(crate) struct Chain {
     pub(crate) name: &'static str,
-    /// Its type, hook and priority; `None` for one that others jump to.
+    /// Its type, hook and priority; `None` if it is only jumped to.
     pub(crate) hook: Option<(&'static str, InetHookNumber, i32)>,
 }
 
 /// A named set.
 pub(crate) struct Set {
     pub(crate) name: &'static str,
-    /// What `nft` calls the type of its elements, as a number, and how many octets these have.
+    /// The `nft` type number of its elements, and their size in bytes.
     pub(crate) key: (u32, u32),
     pub(crate) flags: SetFlags,
-    /// Those that it has from the start.
+    /// The initial elements.
     pub(crate) elements: Vec<Vec<u8>>,
 }
 
@@ -63,36 +63,37 @@ impl Batch {
         self.actions.push(action);
     }
 
-    /// Adds a table, which is there afterwards, whether it was before or not.
+    /// Adds a table, unless it exists.
     pub(crate) fn add_table(&mut self, table: &str, flags: TableFlags) {
         let attributes = vec![TableAttribute::Name(table.to_owned()), TableAttribute::Flags(flags)];
         let message = NfTablesMessage::NewTable(TableMessage { attributes });
         self.push(format!("add table {table}"), NLM_F_CREATE, message);
     }
 
-    /// An empty table, whatever was there.
+    /// Replaces a table by an empty one.
     pub(crate) fn renew_table(&mut self, table: &str) {
         self.remove_table(table);
         self.add_table(table, TableFlags::empty());
     }
 
-    /// Deletes a table, if it is there.
+    /// Deletes a table, if it exists.
     pub(crate) fn remove_table(&mut self, table: &str) {
-        // Without flags: one that is there keeps its own, and is not woken before it goes.
+        // Without flags: an existing table keeps its own, and a dormant one is not activated before
+        // it is deleted.
         let attributes = vec![TableAttribute::Name(table.to_owned())];
         let message = NfTablesMessage::NewTable(TableMessage { attributes });
         self.push(format!("add table {table}"), NLM_F_CREATE, message);
         self.delete_table(table);
     }
 
-    /// Deletes a table, which must be there.
+    /// Deletes a table, which must exist.
     pub(crate) fn delete_table(&mut self, table: &str) {
         let attributes = vec![TableAttribute::Name(table.to_owned())];
         let message = NfTablesMessage::DeleteTable(TableMessage { attributes });
         self.push(format!("delete table {table}"), 0, message);
     }
 
-    /// Adds a chain; its policy is to accept.
+    /// Adds a chain with policy accept.
     pub(crate) fn add_chain(&mut self, table: &str, chain: &Chain) {
         let mut attributes =
             vec![ChainAttribute::Table(table.to_owned()), ChainAttribute::Name(chain.name.to_owned())];
@@ -122,19 +123,19 @@ impl Batch {
         }
     }
 
-    /// Adds elements that live so many milliseconds, or as long as the set.
+    /// Adds elements with a timeout of this many milliseconds, or without.
     pub(crate) fn add_elements(&mut self, table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) {
         let message = NfTablesMessage::NewSetElement(elements(table, set, keys, ttl_ms));
         self.push(format!("add elements to {set}"), NLM_F_CREATE, message);
     }
 
-    /// Deletes elements, which must be there.
+    /// Deletes elements, which must exist.
     pub(crate) fn delete_elements(&mut self, table: &str, set: &str, keys: &[Vec<u8>]) {
         let message = NfTablesMessage::DeleteSetElement(elements(table, set, keys, None));
         self.push(format!("delete elements of {set}"), 0, message);
     }
 
-    /// Adds a rule behind those of its chain.
+    /// Appends a rule to its chain.
     pub(crate) fn add_rule(
         &mut self,
         table: &str,
@@ -150,7 +151,7 @@ impl Batch {
         self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
     }
 
-    /// What the kernel is asked to do.
+    /// The messages to the kernel.
     pub(super) fn asked(&self) -> impl Iterator<Item = &NfTablesMessage> {
         self.messages.iter().filter_map(|message| match &message.payload {
             NetlinkPayload::InnerMessage(NetfilterMessage {
@@ -162,7 +163,7 @@ impl Batch {
     }
 }
 
-/// Those of elements.
+/// The keys of elements.
 pub(super) fn keys(attribute: &SetElementList) -> impl Iterator<Item = Vec<u8>> {
     let elements = match attribute {
         SetElementList::Elements(elements) => elements.as_slice(),
@@ -192,7 +193,7 @@ fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> Se
     }
 }
 
-/// A netlink socket to nftables. It is closed in programs that this process starts; tables that it owns go with it.
+/// A netlink socket to nftables. It is closed on exec; tables that it owns are deleted with it.
 pub(crate) struct Socket {
     socket: NetlinkSocket,
     port: u32,
@@ -204,7 +205,7 @@ impl Socket {
         let open = || {
             let mut socket = NetlinkSocket::new(NETLINK_NETFILTER)?;
             let port = bind(&mut socket)?;
-            // Acknowledgements come without a copy of the request (NETLINK_CAP_ACK).
+            // Acknowledgements without a copy of the request (NETLINK_CAP_ACK).
             socket.set_cap_ack(true)?;
             setsockopt(&socket, ReceiveTimeout, &PATIENCE)?;
             Ok((socket, port))
@@ -213,12 +214,12 @@ impl Socket {
         Ok(Self { socket, port, sequence: 0 })
     }
 
-    /// Its address, which no other socket of this network has.
+    /// Its netlink port id, unique in this network namespace.
     pub(crate) fn port(&self) -> u32 {
         self.port
     }
 
-    /// Carries out a transaction that [`Self::generation`] is to pass over.
+    /// Commits a transaction that [`Self::generation`] does not count.
     pub(crate) fn commit_unseen(&mut self, batch: Batch) -> Result<(), NftError> {
         let makes_one = !batch.messages.is_empty();
         self.commit(batch)?;
@@ -226,11 +227,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Carries out a transaction.
+    /// Commits a transaction.
     pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), NftError> {
         let Batch { mut messages, actions, .. } = batch;
         let Some(last) = messages.last_mut() else { return Ok(()) };
-        // Only the last message asks for an acknowledgement; errors of the others are reported without.
+        // Only the last message requests an acknowledgement; errors of the others are reported
+        // without one.
         last.header.flags |= NLM_F_ACK;
         let begin = self.sequence.wrapping_add(1);
         let control = |message| {
@@ -255,7 +257,8 @@ impl Socket {
         let last = self.sequence.wrapping_sub(1);
         self.drain();
         self.send_whole(&bytes).map_err(|error| refused("send a transaction", error))?;
-        // The kernel handles a transaction inside `send`, so all its replies are in the socket's queue already.
+        // The kernel handles a transaction inside `send`, so all its replies are already in the
+        // socket's queue.
         loop {
             let bytes = self.receive().map_err(|error| refused("read the result of a transaction", error))?;
             for message in parts(&bytes) {
@@ -273,8 +276,8 @@ impl Socket {
         }
     }
 
-    /// A transaction is one datagram, which the kernel takes only where it fits into the socket's send buffer: that grows with it,
-    /// whatever net.core.wmem_max says where this process may change rules.
+    /// Sends a transaction as one datagram, which must fit the socket's send buffer: that is
+    /// enlarged, beyond net.core.wmem_max if this process may change rules.
     fn send_whole(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.socket.send(bytes, 0) {
             Err(error) if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) => {
@@ -287,11 +290,11 @@ impl Socket {
         }
     }
 
-    /// The number that the kernel gives the state of all tables of this network, less the transactions of this process that only
-    /// renew leases, several times a second: the same again where nobody has changed anything else.
+    /// The ruleset generation of this network namespace, less this process's lease renewals, of
+    /// which there are several a second: equal as long as nothing else has changed.
     pub(crate) fn generation(&mut self) -> io::Result<Option<u32>> {
-        // Read before the kernel is asked: a renewal in between makes the result larger, and costs one more listing, no change
-        // that is missed.
+        // Read before the request: a renewal in between makes the result larger, which costs one
+        // more listing, and misses no change.
         let own = UNSEEN.load(Relaxed);
         let listed = self.get(NfTablesMessage::GetGen(GenMessage { attributes: Vec::new() }))?;
         let id = |message: NetfilterMessage| match message.inner {
@@ -306,7 +309,7 @@ impl Socket {
         Ok(listed.into_iter().find_map(id).map(|id| id.wrapping_sub(own)))
     }
 
-    /// What the kernel lists.
+    /// A listing of the kernel.
     pub(super) fn dump(
         &mut self,
         family: NetfilterProtoFamily,
@@ -315,12 +318,12 @@ impl Socket {
         self.listed(family, NLM_F_DUMP, wanted)
     }
 
-    /// One thing of the kernel's.
+    /// One object of the kernel.
     pub(super) fn get(&mut self, wanted: NfTablesMessage) -> io::Result<Vec<NetfilterMessage>> {
         self.listed(NetfilterProtoFamily::Inet, NLM_F_ACK, wanted)
     }
 
-    /// What comes until the kernel says that this was all.
+    /// Reads messages up to the end of the listing.
     fn listed(
         &mut self,
         family: NetfilterProtoFamily,
@@ -343,7 +346,7 @@ impl Socket {
         }
     }
 
-    /// As [`Self::dump`], as octets: also what cannot be read.
+    /// As [`Self::dump`], as bytes, undecodable messages included.
     pub(super) fn dump_raw(
         &mut self,
         family: NetfilterProtoFamily,
@@ -386,14 +389,14 @@ impl Socket {
         })
     }
 
-    /// Forgets what is left of an answer.
+    /// Discards the rest of a reply.
     fn drain(&self) {
         let mut scrap = vec![0; 64 << 10];
         while self.socket.recv(&mut scrap.as_mut_slice(), MSG_DONTWAIT).is_ok() {}
     }
 }
 
-/// The messages of one datagram; what cannot be read ends it.
+/// The messages of one datagram; an undecodable one ends it.
 fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>> {
     let mut left = bytes;
     std::iter::from_fn(move || {
@@ -404,7 +407,8 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>>
     })
 }
 
-/// A message's length and type, and of an error its code, by the first octets; `None` where there is no message.
+/// A message's length and type and, for an error, its code, from its first bytes; `None` if it is
+/// too short.
 fn head(bytes: &[u8]) -> Option<(usize, u16, i32)> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -428,11 +432,12 @@ pub(super) fn refused(action: &str, source: io::Error) -> NftError {
     }
 }
 
-/// Gives it an address by chance. By itself the kernel gives a process's first socket the process's number, at once again when that
-/// is closed, and takes away the tables of who owned the address a moment later: by then they may be the next socket's.
+/// Binds a random port id. By default the kernel gives a process's first socket its process id,
+/// again as soon as that socket is closed, and deletes the tables of the previous owner of the port
+/// id shortly afterwards: by then they may be the next socket's.
 fn bind(socket: &mut NetlinkSocket) -> io::Result<u32> {
     loop {
-        // Above every number that a process can have.
+        // Above every process id.
         let port = rand::random::<u32>() | 1 << 31;
         match socket.bind(&SocketAddr::new(port, 0)) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -441,10 +446,10 @@ fn bind(socket: &mut NetlinkSocket) -> io::Result<u32> {
     }
 }
 
-/// How many [`Socket::commit_unseen`] has had carried out.
+/// Number of commits by [`Socket::commit_unseen`].
 static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
-/// Nothing came within [`PATIENCE`].
+/// No message within [`PATIENCE`].
 #[derive(Debug, thiserror::Error)]
 #[error("no reply from the kernel within 2 s")]
 struct Mute;

@@ -1,4 +1,4 @@
-//! `localdns node`: its commands and flags, which may stand in the environment, too.
+//! `localdns node`: its commands and flags, which the environment may set, too.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -69,12 +69,12 @@ fn exporter() -> Arg {
         .help("Address of /metrics with the metrics of production's exporter only; off: none")
 }
 
-/// The variable of the environment that stands for a flag of `node run`, `up` and `status`.
+/// The environment variable of a flag of `node run`, `up` and `status`.
 pub(super) fn variable(flag: &str) -> String {
     format!("LOCALDNS_NODE_{}", flag.replace(['-', '.'], "_").to_uppercase())
 }
 
-/// Says in the help of each flag which variable stands for it.
+/// Adds its variable to each flag's help.
 fn with_names(command: Command) -> Command {
     command.mut_args(|arg| {
         let Some(flag) = arg.get_long() else { return arg };
@@ -84,7 +84,7 @@ fn with_names(command: Command) -> Command {
     })
 }
 
-/// A command line with the flags that the environment has, in front of those that were typed: the last of several counts.
+/// A command line with the environment's flags before the typed ones, since the last one counts.
 pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsString> {
     let ([first, name, ..], node) = (args.as_slice(), command()) else { return args };
     let Some(sub) = name.to_str().and_then(|name| node.find_subcommand(name)).filter(|_| first == "node")
@@ -92,8 +92,8 @@ pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Opti
         return args;
     };
     let said = |flag: &str| env(&variable(flag)).filter(|value| !value.is_empty());
-    // Of two flags that exclude each other the one on the command line wins over the other's environment variable. Of both
-    // variables AKS's file wins: the unit has the other one.
+    // For two flags that exclude each other, the command line overrides the other's variable.
+    // Between both variables, AKS's file wins: the unit sets the other.
     let is_excluded = |flag: &str| match flag {
         "conf" => is_typed(&args, "environment") || said("environment").is_some(),
         "environment" => is_typed(&args, "conf"),
@@ -109,7 +109,7 @@ pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Opti
     args
 }
 
-/// Whether a flag is among the words of a command line.
+/// Whether a flag is on a command line.
 pub(super) fn is_typed(words: &[OsString], flag: &str) -> bool {
     let mut names = words.iter().map(|word| word.to_string_lossy());
     names.any(|word| word.starts_with('-') && word.trim_start_matches('-').split('=').next() == Some(flag))
@@ -229,7 +229,7 @@ fn annotation(sub: &ArgMatches) -> Annotation {
     }
 }
 
-/// What the flags of [`settings`] mean.
+/// The settings of the flags of [`settings`].
 pub(super) fn settings_of(sub: &ArgMatches) -> NodeSettings {
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
     let health = sub.get_one("health-port").copied().unwrap_or(NodeSettings::HEALTH_PORT);
@@ -248,8 +248,8 @@ pub(super) fn settings_of(sub: &ArgMatches) -> NodeSettings {
         acl_fails_closed: text("failover-acl") == Some("closed"),
         at_stop: match text("at-stop") {
             Some("clean") => AtStop::Clean,
-            // Without leases the rules cannot lead clients elsewhere: where the addresses are removed, clients get an error
-            // at once.
+            // Without leases the rules cannot fail clients over: without the addresses, clients get
+            // an error at once.
             None if !rules.has_leases() => AtStop::Clean,
             _ => AtStop::Failover,
         },
@@ -298,13 +298,13 @@ fn mark(text: &str) -> Result<u32, String> {
     number.ok().filter(|mark| *mark != 0).ok_or_else(|| "no mark".to_owned())
 }
 
-/// What `-host-resolver` may be.
+/// Values of `-host-resolver`.
 pub(super) const HOST_RESOLVERS: [&str; 4] = ["networkd", "resolved", "resolv.conf", "none"];
-/// What `-failover-acl` may be.
+/// Values of `-failover-acl`.
 pub(super) const FAILOVER_ACL: [&str; 2] = ["open", "closed"];
-/// What `-at-stop` may be.
+/// Values of `-at-stop`.
 pub(super) const AT_STOP: [&str; 2] = ["failover", "clean"];
-/// Where `node run` writes its process id unless said.
+/// Default of `-pidfile` for `node run`.
 const PIDFILE: &str = "/run/localdns.pid";
-/// What a lease may last.
+/// Range of `-lease`.
 const LEASE_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(10);

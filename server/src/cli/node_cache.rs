@@ -120,8 +120,8 @@ fn path(name: &'static str, help: &'static str) -> Arg {
     text(name, "PATH", help).value_parser(value_parser!(PathBuf))
 }
 
-/// A number of seconds or a duration. node-cache multiplies the latter by a second, so that its users write `30ns` for 30 s:
-/// below a microsecond each nanosecond is a second here, too.
+/// Parses a number of seconds or a duration. node-cache multiplies the latter by a second, so its
+/// users write `30ns` for 30 s: below a microsecond each nanosecond counts as a second here, too.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()));
     let interval = seconds.or_else(|| corefile::go::parse_duration(text).ok()).filter(|one| !one.is_zero());
@@ -132,7 +132,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// One that a pod can have in its resolv.conf.
+/// Parses an address that a pod can have in its resolv.conf.
 fn local_ip(text: &str) -> Result<IpAddr, String> {
     let ip = text.parse().ok().filter(|ip: &IpAddr| {
         !(ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || is_of_one_link(*ip))

@@ -1,4 +1,4 @@
-//! What words mean, and which are refused.
+//! Accepted and refused command lines.
 
 use super::*;
 use node_run::FailoverClients;
@@ -122,7 +122,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
         Ok(Invocation::Node(NodeCommand::Status(false), ..))
     ));
     assert_eq!(with(all, &["down"]), Ok(Invocation::NodeDown));
-    // A flag that is typed wins, and so does -conf over a variable that says -environment.
+    // A typed flag wins, and so does -conf over the variable of -environment.
     let Ok(Invocation::Node(_, flags, settings)) = with(all, &["up", "-p", "53", "-link=eth9"]) else {
         panic!("no up")
     };
@@ -134,18 +134,18 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     assert_eq!((flags.conf, settings.environment), (Some("/f".into()), None));
     let Ok(Invocation::Node(_, _, settings)) = with(environment, &["run"]) else { panic!("no run") };
     assert_eq!(settings.environment, Some("/e".into()));
-    // The unit says LOCALDNS_NODE_CONF, and the environment's file may say the other.
+    // The unit sets LOCALDNS_NODE_CONF, and the environment's file may set the other.
     let both: &[_] = &[("LOCALDNS_NODE_CONF", "/b"), ("LOCALDNS_NODE_ENVIRONMENT", "/e")];
     let Ok(Invocation::Node(_, flags, settings)) = with(both, &["run"]) else { panic!("no run") };
     assert_eq!((flags.conf, settings.environment), (None, Some("/e".into())));
-    // Of `node run` alone there is always a pidfile, unless none is wanted.
+    // Only `node run` has a default pidfile.
     for (args, pidfile) in
         [(&["run"][..], Some("/run/localdns.pid".into())), (&["run", "-pidfile", ""], None)]
     {
         let Ok(Invocation::Node(_, flags, _)) = with(&[], args) else { panic!("no run") };
         assert_eq!(flags.pidfile, pidfile, "{args:?}");
     }
-    // Who serves without `node` reads none of them.
+    // Without `node` none of them is read.
     let serve = parse([], &|name: &str| name.starts_with("LOCALDNS_NODE_").then(|| "so".to_owned()));
     assert!(matches!(serve, Ok(Invocation::Serve(_))), "{serve:?}");
     for (set, args, told) in [
@@ -168,7 +168,7 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     ] {
         match with(set, args) {
             Err(error) => assert_eq!(error, told),
-            // `up` has no such flag, and reads none of it.
+            // `up` does not have this flag, and does not read it.
             Ok(_) => assert_eq!(told, "LOCALDNS_NODE_QUIET"),
         }
     }

@@ -1,4 +1,4 @@
-//! A start, once for each process. What it does in this order a reload does as well, with what is there already.
+//! The start of a process. Its steps and their order are those of a reload.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -28,10 +28,10 @@ use node_run::{LeaseManager, LeaseState, NodeSettings, Readiness, ReloadStatus};
 use observe::Logger;
 
 impl Server {
-    /// Reads, builds, binds and starts, in this order: whatever fails leaves nothing behind.
+    /// Reads, builds, binds and starts, in this order; an error leaves nothing behind.
     ///
-    /// READY is told later, by the watchdog that is started last: once every endpoint has answered it and, with `node`, the
-    /// rules are in place.
+    /// READY is sent later, by the watchdog that is started last: once every endpoint has answered
+    /// it and, with `node`, the rules are in place.
     ///
     /// # Errors
     /// [`StartError`].
@@ -83,8 +83,9 @@ impl Server {
         let more_pages = (flags.more_metrics, flags.exporter);
         let mut prepared = Some(admin.prepare(plan(&configuration.admin, more_pages))?);
         if predecessor.is_none() {
-            // Probes are answered while what follows waits for a cluster; a predecessor goes on answering them. They may be served
-            // at an address that is there since the endpoints are bound.
+            // HTTP probes are answered while the following steps wait for a cluster; a predecessor
+            // still answers them. They may be on an address that exists only since the endpoints
+            // are bound.
             prepared.take().into_iter().for_each(|prepared| admin.commit(prepared));
         }
         running.shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
@@ -131,7 +132,7 @@ impl Server {
         server.serve_status();
         server.running.settle(handle);
         server.detect_loops();
-        // READY is told once the rules are in place, where there are to be any.
+        // READY waits for the rules, if there are any.
         let (in_place, ready) = watch::channel(node.is_none().then(Vec::new));
         let looks_for_rules = node.is_none() && server.succession.taker.is_some();
         if let (Some(settings), Some(discovery)) = (node, discovery) {
@@ -144,7 +145,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the thread that writes the rules and keeps the leases of our addresses; `in_place` hears when both are there.
+    /// Starts the lease thread; `in_place` is set once rules and leases are in place.
     fn keep_leases(
         &mut self,
         settings: NodeSettings,
@@ -162,7 +163,7 @@ impl Server {
         });
         let keeper =
             LeaseManager::start(&self.running, settings, (read, discovery, filler), reload_status, in_place)?;
-        // What `node down` takes while two processes change places, one of them would put back.
+        // During a handover one process would restore what `node down` removes.
         keeper.state().hands_over(self.succession.taker.is_some());
         let _ = leased.set(keeper.state().clone());
         self.keeper = Some(keeper);
@@ -170,8 +171,8 @@ impl Server {
     }
 }
 
-/// Builds the first configuration, and what outlives it: all that serves, without a socket or a worker yet. With `node` the
-/// upstreams that the network names are had before.
+/// Builds the first configuration and its long-lived state, without sockets and workers. With
+/// `node` the network's name servers are read first.
 fn build(
     flags: &Flags,
     draft: &ValidatedConfig,
@@ -202,7 +203,7 @@ fn build(
     Ok((running, discovery))
 }
 
-/// What the pages of the admin listeners say of this server, and who serves them.
+/// The content of the admin pages, and their server.
 fn pages(
     running: &Arc<Running>,
     reloads: &Arc<ReloadState>,

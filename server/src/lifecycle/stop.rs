@@ -1,4 +1,4 @@
-//! The end: clients go elsewhere, or wait for the next process; what is in flight is answered.
+//! The stop: clients fail over, or wait for the next process; queries in flight are answered.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use node_run::{LeaseManager, StopMode};
 use observe::logger::LAST_LINES;
 
 impl Server {
-    /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.
+    /// Stops as CoreDNS does: /ready ends, `lameduck` passes in full service, then queries in
+    /// flight are answered.
     pub fn stop(mut self) {
-        // Another process has taken over everything: there is nothing to stop.
+        // Another process has taken over everything.
         if self.succession.gone {
             return;
         }
         self.end_successor();
-        // It fails where systemd did not start this process; nothing depends on it.
+        // Fails if systemd did not start this process; nothing depends on it.
         let _ = self.notifier.stopping();
         self.admin.stop_ready();
         let (ended, held) = self.let_go();
@@ -28,13 +29,14 @@ impl Server {
                 Some("health"),
                 &format!("Going into lameduck mode for {}", corefile::go::format_duration(lameduck)),
             );
-            // The timer has to be made inside the runtime that drives it.
+            // The timer must be created inside the runtime that drives it.
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
         self.leave_known();
         self.watchdog = None;
         if let Some(keeper) = &held {
-            // From now on the sockets' queues keep queries for the next process. A worker that hangs is waited for, but not by them.
+            // From now on the sockets' queues keep queries for the next process. A worker that
+            // hangs is waited for, but does not delay them.
             keeper.hold(Some(ENDS));
         }
         self.endpoints.close_listeners(&self.handle);
@@ -47,7 +49,7 @@ impl Server {
         };
         self.answer_the_last(in_flight);
         if let Some(keeper) = held {
-            // Without this process, too.
+            // Beyond the end of this process, too.
             keeper.hold(None);
         }
         if ended == Some(StopMode::Clean)
@@ -58,7 +60,7 @@ impl Server {
         self.running.logger.flush(LAST_LINES);
     }
 
-    /// Takes away what this process put there that cannot begin to serve: rules, link and addresses.
+    /// Removes the rules, link and addresses of a process that cannot begin to serve.
     pub fn take_back(&mut self) {
         self.watchdog = None;
         if let Some(keeper) = self.keeper.take() {
@@ -70,12 +72,12 @@ impl Server {
         }
     }
 
-    /// Sends this node's clients elsewhere, and answers who still asks. On a restart, where the sockets outlive this process, they
-    /// go nowhere: what keeps them is returned.
+    /// Fails this node's clients over, and answers late queries. On a restart with sockets that
+    /// outlive the process they stay, and the lease manager is returned.
     fn let_go(&mut self) -> (Option<StopMode>, Option<LeaseManager>) {
         let Some(keeper) = self.keeper.take() else {
-            // No process will follow, so the sockets that systemd stores are taken back: queries would wait in their queues
-            // unanswered.
+            // No process follows, so the sockets are removed from systemd's store: queries would
+            // wait in their queues unanswered.
             if self.endpoints.are_left() && Job::now() == Job::Stop {
                 self.endpoints.withdraw(&self.notifier);
             }
@@ -88,7 +90,7 @@ impl Server {
                     self.endpoints.offer(&self.notifier);
                 }
                 if self.endpoints.are_left() {
-                    // What `node down` took away meanwhile the next process would put back.
+                    // The next process would restore what `node down` removes meanwhile.
                     keeper.state().hands_over(true);
                     return (Some(ended), Some(keeper));
                 }
@@ -96,13 +98,14 @@ impl Server {
             StopMode::Failover | StopMode::Clean => self.endpoints.withdraw(&self.notifier),
         }
         if ended != StopMode::Restart {
-            // The next query over a connection would go to another machine, which does not know it. A client sees the end only
-            // while packets go both ways.
+            // The next query over a connection would go to another server, which does not know it.
+            // A client sees the close only while packets pass both ways.
             self.running.end_idle_connections();
         }
         keeper.stop(ended);
         if ended != StopMode::Restart {
-            // Queries in flight, and clients whose flow is in the connection table already, still come here and are answered.
+            // Queries in flight, and clients whose flow is already in the connection table, still
+            // arrive here and are answered.
             let last = corefile::go::format_duration(LAST_CLIENTS);
             self.running
                 .logger
@@ -112,16 +115,17 @@ impl Server {
         (Some(ended), None)
     }
 
-    /// Has plugins keep what they know, for the next process.
+    /// Lets plugins save their state for the next process.
     pub(super) fn leave_known(&self) {
         self.running.shared.lasting.all().iter().for_each(|kept| kept.leave());
     }
 
-    /// Ends the workers once what is in flight is answered.
+    /// Ends the workers once queries in flight are answered.
     pub(super) fn answer_the_last(&mut self, in_flight: InFlight) {
         self.running.end(self.workers.drain(..), in_flight, &self.handle);
     }
 }
 
-/// How long queries wait for workers that answer what is in flight: about 1.5 s at most where none hangs.
+/// How long queries wait for workers that answer queries in flight: about 1.5 s at most if none
+/// hangs.
 const ENDS: Duration = Duration::from_secs(3);

@@ -1,4 +1,4 @@
-//! A server that leaves its sockets to another process, or takes over another's.
+//! Handover of the sockets to the next process, or from the previous one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use crate::corefile_source::Origin;
 use crate::next_process::{self, HandoverEvent, HandoverEvents, Started};
 use crate::warm_start;
 
-/// What this process has to do with the one before and the one after.
+/// The state of handovers with the previous and the next process.
 pub(super) struct Succession {
     pub(super) events: HandoverEvents,
-    /// Who is to be told that this process serves.
+    /// The previous process, until it is notified that this one serves.
     pub(super) taker: Option<Taker>,
-    /// Whether it is being told.
+    /// Whether it is being notified.
     pub(super) succeeds: bool,
-    /// Where the next one comes to.
+    /// The socket path for the next process.
     pub(super) handover: Option<PathBuf>,
-    /// Whether there is one that is not ready yet, or has not failed.
+    /// Whether a successor is not ready yet, and has not failed.
     pub(super) under_way: bool,
-    /// That one, where we started it.
+    /// The successor, if this process started it.
     started: Started,
-    /// Whether the workers have stopped reading the sockets, for the next process.
+    /// Whether the workers have stopped reading the sockets for the next process.
     parked: bool,
-    /// Whether another process has them for good.
+    /// Whether another process has taken over.
     pub(super) gone: bool,
-    /// Whether this process stays then.
+    /// Whether this process stays afterwards.
     stays: bool,
 }
 
@@ -56,13 +56,13 @@ impl Succession {
 }
 
 impl Server {
-    /// Whether another process still speaks for the service, or does again.
+    /// Whether another process is still, or again, the service's main process.
     pub fn is_beside_another(&self) -> bool {
         let Succession { taker, succeeds, under_way, gone, .. } = &self.succession;
         taker.is_some() || *succeeds || *under_way || *gone
     }
 
-    /// Starts the program's file as it is now, to take this process's place (SIGUSR2).
+    /// Starts the current file of the program as the next process (SIGUSR2).
     pub fn upgrade(&mut self) {
         let logger = self.running.logger.clone();
         logger.info(None, "SIGUSR2: Upgrading");
@@ -94,7 +94,8 @@ impl Server {
         }
     }
 
-    /// Whether there is a process that is to take this one's place: what is to be taken away then, it would put back.
+    /// Sets whether a handover is in progress: the next process would restore what `node down`
+    /// removes.
     fn is_under_way(&mut self, is: bool) {
         self.succession.under_way = is;
         if let Some(keeper) = &self.keeper {
@@ -102,10 +103,10 @@ impl Server {
         }
     }
 
-    /// Does what an event asks for.
+    /// Handles an event.
     ///
     /// # Errors
-    /// Where this process cannot take over.
+    /// If this process cannot take over.
     pub fn act_on(&mut self, event: HandoverEvent) -> Result<NextPhase, String> {
         match event {
             HandoverEvent::Settled(may_say_so) => match self.succession.taker.take() {
@@ -131,7 +132,8 @@ impl Server {
                     "the previous process took its sockets back: this one was not ready in time".to_owned()
                 );
             }
-            // One takeover at a time: dropping `giver` closes the second one's socket, which tells it so.
+            // One handover at a time: dropping `giver` closes the second one's socket, which
+            // reports it.
             HandoverEvent::Came(giver) if self.is_beside_another() => drop(giver),
             HandoverEvent::Came(giver) => {
                 self.running.logger.info(None, "another process is taking over");
@@ -152,12 +154,14 @@ impl Server {
         Ok(NextPhase::Goes)
     }
 
-    /// Once every address has answered, and nobody else speaks for the service.
+    /// Every address has answered, and no other process is the service's main process.
     fn settled(&mut self) {
         match &self.keeper {
-            // Rules that look for an open socket would not see this process die while systemd's store keeps the socket open.
+            // Rules that match an open socket would not detect this process's death while systemd's
+            // store keeps the socket open.
             Some(keeper) if keeper.state().is_seen_by_sockets() => self.endpoints.withdraw(&self.notifier),
-            // After a kill the next process gets the sockets from systemd's store, with the queries in their queues.
+            // After a kill the next process gets the sockets from systemd's store, with the queries
+            // in their queues.
             _ => self.endpoints.offer(&self.notifier),
         }
         if let Some((wanted, room)) = self.endpoints.beyond_store(&self.notifier) {
@@ -175,12 +179,13 @@ impl Server {
         }
     }
 
-    /// Leaves the sockets unread for another process, or reads them again.
+    /// Stops reading the sockets for another process, or starts again.
     fn park(&mut self, parked: bool) {
         if std::mem::replace(&mut self.succession.parked, parked) == parked {
             return;
         }
-        // The leases are extended before the workers stop reading: the sockets' queues keep queries meanwhile.
+        // Leases are extended before the workers stop reading: the sockets' queues keep queries
+        // meanwhile.
         if let Some(keeper) = self.keeper.as_ref().filter(|_| parked) {
             keeper.hold(Some(ANSWERS_ELSEWHERE));
         }
@@ -198,18 +203,18 @@ impl Server {
         }
     }
 
-    /// Ends the process that was to take this one's place, where this one started it and is to end without one. What it read is
-    /// lost, and what waits is read here again.
+    /// Kills a successor that this process started, if it must end without one. Queries that it
+    /// read are lost, and queued ones are read here again.
     pub fn end_successor(&mut self) {
         if !self.succession.gone && self.succession.started.end() {
             self.park(false);
         }
     }
 
-    /// Lets the next process speak for the service, and answers what is in flight.
+    /// Makes the next process the service's main process, and answers queries in flight.
     fn leave(&mut self, giver: Giver) -> NextPhase {
         let logger = self.running.logger.clone();
-        // The next process serves and pings systemd itself; pings of this one count no more.
+        // The next process serves and pings systemd itself; pings of this one no longer count.
         self.watchdog = None;
         if let Some(child) = self.succession.started.id()
             && let Err(error) = handover::succeed(&self.notifier, child)
@@ -218,7 +223,7 @@ impl Server {
         }
         let _ = giver.done();
         self.succession.gone = true;
-        // /health and /ready are the next process's from here on.
+        // /health and /ready are the next process's from now on.
         self.admin.close();
         if let Some(keeper) = self.keeper.take() {
             keeper.leave();
@@ -231,18 +236,18 @@ impl Server {
     }
 }
 
-/// How long queries wait for the next process to read them before they go the way out.
+/// How long queries wait for the next process before they fail over.
 const ANSWERS_ELSEWHERE: Duration = Duration::from_millis(1500);
 
-/// What becomes of this process after an event.
+/// The state of this process after an event.
 #[derive(Debug)]
 pub enum NextPhase {
-    /// It goes on.
+    /// It continues.
     Goes,
-    /// It serves in another one's place, and is ready once it is told that it may say so.
+    /// It has taken over, and is ready once the sender replies.
     TookOver(oneshot::Sender<()>),
-    /// Another one serves.
+    /// Another process serves: exit.
     Ends,
-    /// Another one serves, and this one does nothing until it is told to end.
+    /// Another process serves: wait for a stop signal.
     Waits,
 }

@@ -1,4 +1,4 @@
-//! What a Corefile wants kept, and what is done with what was learned.
+//! The names that a Corefile refreshes, and the use of learned addresses.
 
 use super::*;
 use crate::corefile_source::{Origin, ValidatedConfig};
@@ -89,7 +89,7 @@ fn the_first_root_block_says_whom_to_ask_and_every_listener_is_ours() {
     assert_eq!(asked("a. {\nbind 127.0.0.1\nforward . 192.0.2.9\n}\n").1, "");
 }
 
-/// A server that only serves what is kept.
+/// A server that only serves refreshed names.
 struct Serving {
     scene: Scene,
     environment: Environment,
@@ -162,7 +162,7 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
     assert!(fs::read_to_string(&file).unwrap().contains("192.0.2.1"), "then the file");
     assert!(!look(None), "it is served already");
     assert!(look(Some("192.0.2.8 canary\n")), "what somebody else wrote is built");
-    // What was read before something was learned is older than that.
+    // Data that was read before something was learned is older.
     let since = kept.learned();
     let read = |since| kept.read(since, b"192.0.2.7 canary\n", Duration::ZERO, server.scene.now);
     assert!(read(since).is_some());
@@ -178,7 +178,7 @@ fn a_table_whose_file_is_written_while_it_reads_has_its_names_at_once() {
     let file = directory.path().join("hosts");
     let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nrefresh a\n}}\n}}\n", file.display());
     let draft = ValidatedConfig::read(&Origin::Text(corefile.as_str().into()), 53).unwrap();
-    // Long enough that a look at it rarely ends before the next line of this test.
+    // Long enough that a check rarely ends before the next line of this test.
     fs::write(&file, "# as long as others are\n".repeat(40_000) + "192.0.2.9 canary\n").unwrap();
     let server = Arc::new(Serving { scene: Scene::new(&corefile), environment: Environment::default() });
     let (hosts, now) = (&server.scene.shared.hosts, server.scene.now);
@@ -189,7 +189,7 @@ fn a_table_whose_file_is_written_while_it_reads_has_its_names_at_once() {
     let canary = Name::from_text("canary").unwrap();
     assert_eq!(first.knows(&canary, wire::RType::A), Some(true));
     for ttl in 1..20 {
-        // As a reload makes it whose `hosts` says something else.
+        // As after a reload that changes `hosts`.
         let spec = HostsSpec { ttl, ..first.spec().clone() };
         let _held = hosts.table(&spec);
         let table = hosts.all().pop().unwrap();
