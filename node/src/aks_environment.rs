@@ -72,8 +72,10 @@ mod tests {
     const LEGACY: &str = "LOCALDNS_BASE64_ENCODED_COREFILE=bGVnYWN5\n";
     const WANTED: &str = "SHOULD_ENABLE_HOSTS_PLUGIN=true\n";
 
+    /// With hosts, then the base, then the legacy one.
+
     #[test]
-    fn the_variant_with_hosts_comes_first_then_the_base_then_the_legacy_one() {
+    fn variant_order() {
         let all = [LEGACY, BASE, HOSTS, WANTED].concat();
         for (text, file, corefile) in [
             (all.clone(), true, "with"),
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_corefile_is_told_by_its_key() {
+    fn invalid_corefile_names_its_key() {
         for text in ["", "SHOULD_ENABLE_HOSTS_PLUGIN=true", HOSTS, "LOCALDNS_COREFILE_BASE"] {
             assert_eq!(corefile_of(text, false), Err(VariantError::None), "{text}");
         }

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_heard_past_silent_and_slow_connections() {
+    fn command_passes_silent_connections() {
         let (name, orders, _hearing) = serve();
         let _silent: Vec<_> = (0..100).map(|_| connect(&name)).collect();
         let mut slow = connect(&name);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_is_put_off_has_an_answer() {
+    fn busy_server_answers() {
         let (name, orders, _hearing) = serve();
         let mut asks = connect(&name);
         asks.write_all(b"status").expect("sent");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn no_order_is_heard_once_hearing_is_dropped() {
+    fn no_command_after_guard_is_dropped() {
         let (server, hearing) = ControlSocket::listen().expect("bound");
         let hears = thread::spawn(move || server.hear(|_| {}));
         drop(hearing);

@@ -44,8 +44,10 @@ mod tests {
 
     use super::*;
 
+    /// In the links' order.
+
     #[test]
-    fn only_leases_of_links_whose_network_has_our_drop_in_count_in_the_links_order() {
+    fn only_leases_with_our_drop_in() {
         let state = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| {
             let path = state.path().join(name);

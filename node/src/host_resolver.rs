@@ -426,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drop_in_has_the_name_of_a_network_file() {
+    fn drop_in_path_by_network_file() {
         let home = tempfile::tempdir().expect("a directory");
         let at = |name: &str| home.path().join(name).to_string_lossy().into_owned();
         for name in ["10-eth0.network", ".network", "passwd", "a\nb.network", "\u{202e}.network"] {
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_there_keeps_its_mode() {
+    fn existing_directory_keeps_its_mode() {
         let home = tempfile::tempdir().expect("a directory");
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o7777;
         let closed = home.path().join("closed");

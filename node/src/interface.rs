@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_is_listed_with_its_network() {
+    fn lists_loopback_with_its_network() {
         let lo =
             interfaces().expect("listed").into_iter().find(|known| known.name == "lo").expect("lo exists");
         assert!(lo.up && lo.loopback);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_link_local_ipv6_address_without_a_link_is_given_one() {
+    fn adds_scope_to_link_local_only() {
         // fe80::5 may be anywhere, but hardly on a machine that runs tests.
         for text in ["127.0.0.1:53", "169.254.10.10:53", "[::1]:53", "[fe80::5%1]:53", "[fe80::5]:53"] {
             let address: SocketAddr = text.parse().expect("an address");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_interface_is_named_in_the_error() {
+    fn error_names_absent_interface() {
         for name in ["nosuchlink0", "", "lo:1", "an interface name beyond what the kernel takes"] {
             let error = addresses_of(name).expect_err("absent");
             assert_eq!(
@@ -198,8 +198,10 @@ mod tests {
         }
     }
 
+    /// Addresses of other networks must be listed.
+
     #[test]
-    fn every_address_of_a_loopback_network_is_ours_and_others_must_be_listed() {
+    fn loopback_network_is_local() {
         let rows = [
             ("127.0.0.1", true),
             ("127.9.8.7", true),
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_loopback_interface_lends_its_whole_network() {
+    fn only_loopback_networks_are_local() {
         let own = |text: &str, prefix_bits| Address {
             ip: text.parse().expect("an address"),
             prefix_bits,
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_goes_into_the_socket_address() {
+    fn socket_address_has_the_scope() {
         let rows =
             [("127.0.0.1", 0, "127.0.0.1:53"), ("::1", 0, "[::1]:53"), ("fe80::1", 7, "[fe80::1%7]:53")];
         for (ip, scope_id, text) in rows {

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_asked_is_left_out() {
+    fn unusable_servers_are_left_out() {
         for (text, servers, left_out) in [
             ("", "", &[][..]),
             ("nameserver 10.0.0.4\nnameserver fd00::4\nnameserver 10.0.0.4\n", "10.0.0.4 fd00::4", &[]),
@@ -185,8 +185,10 @@ mod tests {
         }
     }
 
+    /// No word of the text is trusted.
+
     #[test]
-    fn a_list_reads_as_it_was_written_and_no_word_is_trusted() {
+    fn list_round_trip() {
         let list = Usable::of_list("10.0.0.4 fd00::4\n", &ours).servers;
         assert_eq!(ListText(&list).to_string(), "10.0.0.4 fd00::4");
         assert_eq!(Usable::of_list(&ListText(&list).to_string(), &ours).servers, list);
@@ -198,8 +200,10 @@ mod tests {
         assert_eq!(Usable::of_list(&long, &ours).servers.len(), MAX_NAME_SERVERS);
     }
 
+    /// And stay within the limit.
+
     #[test]
-    fn two_lists_are_one_without_repetitions_and_within_the_bound() {
+    fn merged_lists_have_no_duplicates() {
         let list = |text: &str| Usable::of_list(text, &ours);
         let both = list("10.0.0.4 127.0.0.1 10.0.0.5").and(list("10.0.0.5 10.0.0.6 169.254.10.10"));
         assert_eq!(ListText(&both.servers).to_string(), "10.0.0.4 10.0.0.5 10.0.0.6");

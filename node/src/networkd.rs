@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_what_networkctl_prints_or_what_networkd_keeps() {
+    fn link_from_networkctl_or_state_file() {
         let file = "/run/systemd/network/10-netplan-eth0.network";
         let configured =
             NetworkdLink { network_file: Some(file.to_owned()), state: Some("configured".to_owned()) };

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_held_by_this_process_is_found() -> io::Result<()> {
+    fn finds_own_port() -> io::Result<()> {
         for ip in ["127.0.0.1", "::1"] {
             let udp = UdpSocket::bind((ip, 0))?;
             let tcp = TcpListener::bind((ip, 0))?;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_from_the_port_does_not_hold_it() -> io::Result<()> {
+    fn connection_does_not_own_port() -> io::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
         assert_eq!(holder_of(stream.local_addr()?, SocketKind::Tcp), None);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn lines_of_the_kernel_are_read_and_others_passed_over() {
+    fn parses_kernel_table_lines() {
         use SocketKind::{Tcp, Udp};
         let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
         let v4 = "  461: 0500007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000   101        0 20211 2 0";
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_made_to_confuse_is_printed_escaped() {
+    fn process_name_is_escaped() {
         let holder = PortOwner { pid: 7, comm: "evil\n\u{1b}[2J".to_owned() };
         assert_eq!(holder.to_string(), "evil\\n\\u{1b}[2J (pid 7)");
     }

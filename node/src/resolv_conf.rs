@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn only_nameserver_lines_with_an_address_count() {
+    fn only_valid_nameserver_lines_count() {
         for (text, servers) in [
             ("", &[][..]),
             ("nameserver 168.63.129.16\nsearch a.b\noptions ndots:5", &["168.63.129.16:53"]),

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_have_ports_and_links_or_not() {
+    fn addresses_with_ports_and_links() {
         for (text, address) in [
             ("192.0.2.1", Some("192.0.2.1:53")),
             ("192.0.2.1:5353", Some("192.0.2.1:5353")),

@@ -83,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ports_are_those_of_the_range_that_nobody_reserved() {
+    fn unreserved_ports_of_the_range() {
         for (range, reserved, runs) in [
             ("32768\t60999\n", "\n", &[(32_768, 60_999)][..]),
             (
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_port_that_is_left_is_drawn_and_no_other(
+        fn draws_exactly_the_free_ports(
             first in 1024u16..1060, length in 0u16..40, reserved in proptest::collection::vec((1020u16..1100, 0u16..9), 0..6),
         ) {
             let last = first + length;

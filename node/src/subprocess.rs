@@ -110,8 +110,10 @@ const MOST: u64 = 1 << 20;
 mod tests {
     use super::*;
 
+    /// A program that is missing, fails or hangs.
+
     #[test]
-    fn a_program_that_is_not_there_fails_or_hangs_is_an_error_with_its_name() {
+    fn errors_name_the_program() {
         let sh = OsStr::new("sh");
         let run = |script: &str| run_within(sh, &["-c", script], "heard", Duration::from_millis(300));
         assert_eq!(run("cat; echo said").unwrap(), "heardsaid\n");

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_manager_hears_one_message_each() {
+    fn one_message_for_each_notification() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).expect("bound");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_decides_what_is_told_to_whom() {
+    fn environment_selects_messages() {
         let rows: [(&[(&str, &str)], &str); 7] = [
             (&[], "interval None, ok true"),
             (&[("NOTIFY_SOCKET", "/nonexistent/notify")], "interval None, ok false"),
@@ -159,8 +159,10 @@ mod tests {
         }
     }
 
+    /// Only the process that the manager started, or its successor, sends messages.
+
     #[test]
-    fn only_what_the_manager_started_speaks_for_the_service() {
+    fn only_main_process_notifies() {
         const PID: u32 = 700;
         const PARENT: u32 = 600;
         type Variables<'r> = &'r [(&'r str, &'r str)];

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_killed_while_it_asks_asks_again() {
+    fn killed_query_is_repeated() {
         for (failures, kind, tries) in [
             (0, io::ErrorKind::Other, 1),
             (2, io::ErrorKind::Other, 3),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_systemd_that_hangs_is_asked_for_three_seconds_together() {
+    fn hanging_systemd_takes_three_seconds() {
         let took = Cell::new(Duration::ZERO);
         let left = || Job::PATIENCE.saturating_sub(took.get());
         let (mut asked, mut longest) = (0, Duration::ZERO);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_is_that_of_the_group() {
+    fn unit_of_control_group() {
         for (group, unit) in [
             ("0::/system.slice/localdns-node.service\n", Some("localdns-node.service")),
             ("1:name=x:/\n0::/localdns.slice/localdns.service/main\n", Some("localdns.service")),

@@ -172,8 +172,10 @@ mod tests {
         [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat()
     }
 
+    /// Malformed messages do not panic.
+
     #[test]
-    fn of_what_is_listed_those_of_our_addresses_are_taken_whatever_comes() {
+    fn listing_selects_our_addresses() {
         let ours: [IpAddr; 2] = ["169.254.10.10".parse().unwrap(), "fd10::11".parse().unwrap()];
         let connection = |ip: IpAddr, number: u8| {
             let (family, octets) = match ip {
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such socket")]
-    fn the_kernel_forgets_those_of_the_address_and_no_others() {
+    fn destroys_only_connections_of_the_address() {
         let end = |ip: [u8; 4]| {
             let listener = TcpListener::bind(SocketAddr::from((ip, 0))).unwrap();
             let at = listener.local_addr().unwrap();

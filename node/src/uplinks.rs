@@ -167,8 +167,10 @@ const DEEPEST: usize = 8;
 mod tests {
     use super::*;
 
+    /// Bridges count as shared.
+
     #[test]
-    fn hardware_and_default_routes_make_uplinks_and_bridges_are_shared() {
+    fn uplinks_by_hardware_and_default_route() {
         let other = |kind: &str| Some(InfoKind::Other(kind.to_owned()));
         let link = |name: &str, kind| Link { name: name.to_owned(), kind, ..Link::default() };
         let hardware = |name| Link { is_hardware: true, ..link(name, None) };

@@ -133,8 +133,10 @@ const ALWAYS: ReloadSpec = ReloadSpec { interval: Duration::from_secs(10), jitte
 mod tests {
     use super::*;
 
+    /// Of `reload`'s and of `-reloadwithsignal`'s.
+
     #[test]
-    fn the_more_frequent_of_reloads_looks_and_those_that_are_asked_for_counts() {
+    fn more_frequent_check_wins() {
         let of = |seconds| {
             let (interval, jitter) = (Duration::from_secs(seconds), Duration::ZERO);
             ReloadSpec { interval, jitter }

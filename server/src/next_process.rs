@@ -199,8 +199,10 @@ const LOOKS: Duration = Duration::from_millis(10);
 mod tests {
     use super::*;
 
+    /// The sockets are read here again before.
+
     #[test]
-    fn the_sockets_are_read_here_again_before_one_that_hangs_is_ended() {
+    fn hanging_successor_is_ended() {
         let (giver, theirs) = handover::pair().expect("two ends");
         let child = Command::new("sleep").arg("600").spawn().expect("it starts");
         let started = Started(Arc::new(Mutex::new(Some(child))));

@@ -253,8 +253,10 @@ mod tests {
 
     use super::*;
 
+    /// And not while memory is freed.
+
     #[test]
-    fn an_end_is_hurried_while_nothing_is_served_yet_and_not_while_memory_is_freed() {
+    fn stop_is_short_before_serving() {
         let life = ProcessControl::new(Paper::logger(Format::Text).0, None);
         assert_eq!(life.patience_left(), Duration::ZERO);
         // All are answered, and the server is gone.

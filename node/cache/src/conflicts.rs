@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_template_serves_and_who_we_are_is_refused() {
+    fn refuses_own_zones_and_addresses() {
         let template = Template {
             base: "base".into(),
             kube_dns: None,

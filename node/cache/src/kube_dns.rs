@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configmap_counts_whole_or_not_at_all() {
+    fn configmap_is_valid_or_ignored() {
         let directory = tempfile::tempdir().expect("a directory");
         let read = |stubs: &str, upstreams: &str| {
             std::fs::write(directory.path().join("stubDomains"), stubs).expect("written");

@@ -78,8 +78,10 @@ mod tests {
         }
     }
 
+    /// Line numbers stay the same.
+
     #[test]
-    fn every_variable_is_filled_and_lines_stay() {
+    fn fills_all_variables() {
         let filled = fill(BASE, &template(), &KubeDns::default()).expect("filled");
         assert_eq!(
             filled,
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_fills_is_an_error_with_its_name() {
+    fn unknown_variable_is_an_error() {
         let none = Template { cluster_dns: None, ..template() };
         let error = fill(BASE, &none, &KubeDns::default()).expect_err("no address");
         assert!(error.to_string().contains("KUBE_DNS_UPSTREAM_SERVICE_HOST is not set"), "{error}");

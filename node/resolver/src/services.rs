@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stand_between_commas_blanks_and_newlines() {
+    fn names_by_commas_spaces_and_lines() {
         for (text, want) in [
             ("", &[][..]),
             (" ,, \n\t", &[]),
@@ -261,8 +261,10 @@ mod tests {
         }
     }
 
+    /// The error names it.
+
     #[test]
-    fn anything_but_a_service_refuses_the_list_and_is_named() {
+    fn invalid_word_refuses_the_list() {
         let label = "a".repeat(64);
         for bad in [
             "A_b",
@@ -297,8 +299,10 @@ mod tests {
         assert!(told.contains("\"s20.n.svc\" is one too many") && told.contains("20 services"), "{told}");
     }
 
+    /// An invalid one keeps the list.
+
     #[test]
-    fn a_file_is_read_again_when_it_changes_and_kept_while_it_is_bad() {
+    fn changed_file_is_read_again() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("services");
         fs::write(&path, "# for the build\na.n.svc, b.n.svc # both\n").unwrap();
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_time_was_set_back_is_read_again() {
+    fn older_mtime_is_read_again() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("services");
         fs::write(&path, "a.n.svc").unwrap();

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_have_port_53_unless_they_say_otherwise() {
+    fn default_port_is_53() {
         for (text, want) in [
             ("10.96.0.10", &["10.96.0.10:53"][..]),
             (
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_domain_is_one_and_cluster_local_unless_it_is_told() {
+    fn default_domain_is_cluster_local() {
         for (text, want) in [
             ("", "cluster.local"),
             (" ", "cluster.local"),

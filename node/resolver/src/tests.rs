@@ -156,7 +156,7 @@ fn step(model: &mut Model, service: usize, came: [Came; 2], known_networks: bool
 
 proptest! {
     #[test]
-    fn what_is_published_is_what_a_simple_model_says(
+    fn published_lines_match_model(
         rounds in vec(([[came(), came()], [came(), came()], [came(), came()]], 0..8_usize), 1..12),
         known_networks in any::<bool>(),
         others in "(# c\r?\n|127.0.0.1 localhost\n|\n){0,4}",

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_listener_has_its_addresses_or_says_that_it_has_none() {
+    fn forward_info_of_each_listener() {
         let told = forward_ips(&read(TEXT), &servers("10.0.0.4 fd00::4"));
         assert_eq!(
             told,

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_groups_figures_count_where_there_is_a_group_of_a_service() {
+    fn figures_of_the_control_group() {
         let root = tempfile::tempdir().expect("a directory");
         let group = root.path().join("localdns.slice/localdns.service");
         std::fs::create_dir_all(&group).expect("made");

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_json_say_the_same_of_what_is_wrong() {
+    fn text_and_json_agree() {
         for (line, words, wrong) in [
             (Finding::fact("rules", "in place"), "rules     in place\n", None),
             (

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_told_of_by_rule_sets_that_have_one_and_by_no_others() {
+    fn lease_metrics_only_with_leases() {
         for (rules, told) in [
             (RuleSet::Nft, true),
             (RuleSet::Iptables(Iptables::Localdns), false),

@@ -317,8 +317,10 @@ impl NodeSettings {
 mod tests {
     use super::*;
 
+    /// Behind service addresses, and as node-cache's fallback.
+
     #[test]
-    fn the_clusters_dns_is_behind_services_addresses_and_node_caches_way_out() {
+    fn cluster_dns_answers_in_our_place() {
         for (ip, fallback, is_clusters) in [
             ("10.96.0.10", None, true),
             ("169.254.10.10", None, false),

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_servers_probe_is_for_addresses_at_which_it_says_that_it_answers() {
+    fn probes_claimed_addresses_only() {
         let held = json!({ "address": "192.0.2.1", "held": true, "probed_ms_ago": 9, "probe_error": null });
         let lost = json!({ "address": "192.0.2.1", "held": false, "probed_ms_ago": 9, "probe_error": null });
         let silent =
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_answered_by_a_server_of_ours_that_said_so() {
+    fn answered_by_a_localdns() {
         let answered = json!({ "address": "192.0.2.1", "probed_ms_ago": 9, "probe_error": null });
         let silent = json!({ "address": "192.0.2.1", "probed_ms_ago": 9, "probe_error": "silence" });
         let new = json!({ "address": "192.0.2.1", "probed_ms_ago": null, "probe_error": null });

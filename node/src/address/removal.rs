@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_command_has_taken_away_is_no_failure() {
+    fn already_removed_is_no_error() {
         let refused = |errno: Errno| {
             let mut message = ErrorMessage::default();
             message.code = NonZeroI32::new(-(errno as i32));

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn several_servers_of_one_process_are_told_at_once() {
+    fn commands_servers_concurrently() {
         let (first, first_orders, hearing) = serve();
         let (second, second_orders, _hearing) = serve();
         assert!(is_found(&first) && is_found(&second));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_queue_is_full_is_found_once_there_is_room() {
+    fn full_queue_is_retried() {
         let (server, hearing) = ControlSocket::listen().expect("bound");
         let running = RunningServer { pid: std::process::id(), name: server.name.clone() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("built");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_trickles_in_is_given_up() {
+    fn trickling_answer_times_out() {
         let listener = listen("4000002-0");
         let running = RunningServer { pid: 4_000_002, name: "4000002-0".to_owned() };
         let patience = Duration::from_millis(300);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn few_of_a_process_and_of_a_user_are_asked() {
+    fn limits_sockets_of_process_and_user() {
         let mut few = Few::default();
         let mut admitted = |uid, process| usize::from(few.admits(Peer { uid, process }));
         assert_eq!((0..100).map(|_| admitted(0, 7)).sum::<usize>(), OF_PROCESS);
@@ -396,8 +396,10 @@ mod tests {
         assert_eq!(few.unasked, 100 - OF_PROCESS + 1000 - (OF_USER - 1));
     }
 
+    /// A name with a line feed adds a line to /proc/net/unix.
+
     #[test]
-    fn a_name_that_makes_the_table_show_another_socket_is_no_server() {
+    fn forged_socket_name_is_no_server() {
         // The kernel prints the name without escapes.
         let forged = format!("x\n0: 00000002 00000000 00010000 0001 01 1 @{PREFIX}4000001-0");
         let forged = SocketAddr::from_abstract_name(forged).expect("short enough");
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listeners_of_our_name_are_found() {
+    fn finds_only_listeners_of_our_name() {
         let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
             0: 00000002 00000000 00010000 0001 01 1 @localdns-node-4711-0\n\
             0: 00000003 00000000 00000000 0001 03 2 @localdns-node-4711-0\n\

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_else_made_of_a_resolv_conf_is_not_undone() {
+    fn foreign_changes_are_kept() {
         let held = "nameserver 10.2.0.2\nsearch a.b\nnameserver fd00::4\noptions edns0";
         let ours = turned(held, [169, 254, 10, 10].into());
         assert_eq!(ours, "nameserver 169.254.10.10\nsearch a.b\noptions edns0\n");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_rewritten_is_never_empty_and_keeps_its_place() {
+    fn rewrite_in_place_is_never_empty() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("resolv.conf");
         fs::write(&path, "a longer text than the next").expect("written");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_it_named_at_first_comes_back_whatever_we_made_of_it_meanwhile() {
+    fn restores_original_after_several_changes() {
         let (held, other) = ("nameserver 10.2.0.2\nsearch a.b\n", "nameserver 10.2.0.9\n");
         let (a, b) = ([169, 254, 10, 10].into(), [169, 254, 10, 11].into());
         for (has_lasting, boots, between, back) in [
@@ -326,8 +326,10 @@ mod tests {
         }
     }
 
+    /// The file names only this server, and another program changed it.
+
     #[test]
-    fn what_names_us_alone_and_was_changed_keeps_what_it_held() {
+    fn changed_file_keeps_the_original() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = OwnFile {
             path: directory.path().join("resolv.conf"),

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_itself_however_iptables_prints_it() {
+    fn equal_rules_in_any_notation() {
         let own = |chain: &str| {
             let mut rules = localdns("169.254.10.10".parse().expect("an address"));
             rules.find(|rule| rule.text.starts_with(chain)).expect("a rule of that chain")
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rules_with_the_comment_are_ours() {
+    fn rules_are_known_by_comment() {
         for (line, ours) in [
             (r#"-A OUTPUT -m comment --comment "localdns: skip conntrack" -j NOTRACK"#, true),
             (r#"-A INPUT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT"#, true),

@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_that_acknowledges_nothing_is_an_error_with_its_cause() {
+    fn missing_acknowledgement_is_an_error() {
         let socket = Socket::open().expect("a netlink socket takes no privilege");
         setsockopt(&socket.socket, ReceiveTimeout, &TimeVal::new(0, 1000)).expect("it can be set");
         let error = socket.receive().expect_err("nothing was asked");

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_is_what_its_writer_meant() {
+    fn interval_units() {
         for (text, seconds) in [
             ("60", Some(60)),
             ("1", Some(1)),

@@ -230,8 +230,10 @@ fn down(configuration: &Configuration) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
+    /// In total, and for each process.
+
     #[test]
-    fn few_orders_wait_and_few_of_one_process() {
+    fn limits_queued_commands() {
         let places = CommandSlots::default();
         let mut of_one: Vec<_> = std::iter::from_fn(|| places.take(7)).collect();
         assert_eq!(of_one.len(), OF_PROCESS);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_whose_probe_panics_has_not_answered() {
+    fn panicked_probe_is_a_failure() {
         let silence = |why: &str| ProbeFailure { why: why.to_owned(), is_taken: false };
         let address = |last| IpAddr::from([192, 0, 2, last]);
         let listeners =

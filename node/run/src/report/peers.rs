@@ -124,8 +124,10 @@ mod tests {
 
     use super::*;
 
+    /// Without leases, each must have answered its last probe.
+
     #[test]
-    fn each_address_is_to_be_held_or_answered_without_leases() {
+    fn addresses_are_held_or_answered() {
         let server = |has_leases: bool, address: Value| {
             Ok(json!({ "has_leases": has_leases, "let_go": false, "addresses": [address] }))
         };
