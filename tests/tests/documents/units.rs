@@ -35,7 +35,7 @@ fn the_nodes_unit_is_the_servers_but_for_its_command() {
 }
 
 #[test]
-fn the_unit_without_a_server_puts_the_way_out_there_and_may_do_nothing_else() {
+fn the_unit_without_a_server_puts_the_fallback_there_and_may_do_nothing_else() {
     let rows = [
         ("Service", "ExecStart", "/usr/local/bin/localdns node up"),
         ("Service", "Environment", "LOCALDNS_NODE_CONF=/etc/localdns/Corefile"),

@@ -98,9 +98,9 @@ fn a_stop_is_no_restart_and_answers_until_the_last_query_in_flight_has_ended() {
 }
 
 #[test]
-fn a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_way_out() {
+fn a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_fallback() {
     isolated_steadily(Duration::from_secs(180), || {
-        let test = "a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_way_out";
+        let test = "a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_fallback";
         if !tool(test, "nft") {
             return;
         }

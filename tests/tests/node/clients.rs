@@ -166,7 +166,7 @@ fn tcp(
     (asked, failed)
 }
 
-/// Who answers at the addresses whose way out is the cluster's DNS, and at the others; the pod and the host, UDP and TCP.
+/// Who answers at the addresses whose fallback is the cluster's DNS, and at the others; the pod and the host, UDP and TCP.
 pub(crate) fn answers_everywhere(cluster: &'static str, plain: &'static str) {
     for (ip, who) in
         [("169.254.10.10", cluster), ("10.96.0.20", cluster), ("169.254.10.11", plain), ("fd10::11", plain)]

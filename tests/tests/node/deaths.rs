@@ -12,9 +12,9 @@ use super::lab::{CLUSTER, Lab, PLAIN, US};
 use super::restart::{UNIT, boot};
 
 #[test]
-fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out() {
+fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_fallback() {
     isolated(|| {
-        let test = "a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out";
+        let test = "a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_fallback";
         if !tool(test, "nft") {
             return;
         }
@@ -84,9 +84,9 @@ fn the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share
 }
 
 #[test]
-fn a_server_that_crashes_until_systemd_gives_it_up_leaves_the_way_out() {
+fn a_server_that_crashes_until_systemd_gives_it_up_leaves_the_fallback() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "a_server_that_crashes_until_systemd_gives_it_up_leaves_the_way_out";
+        let test = "a_server_that_crashes_until_systemd_gives_it_up_leaves_the_fallback";
         let Some((_lab, systemd)) = boot(test) else { return };
         systemd.more(UNIT, "[Unit]\nStartLimitIntervalSec=600\nStartLimitBurst=3\n");
         systemd.ctl(&["start", UNIT]);

@@ -1,4 +1,4 @@
-//! Which clients the way out answers while no server is here: pods, and no host outside.
+//! Which clients fail over while no server runs: pods, and no outside host.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;

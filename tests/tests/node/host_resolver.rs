@@ -128,7 +128,7 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         eventually("it is back", Duration::from_secs(10), || (machine.calls("reload") == 2).then_some(()));
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
 
-        // Killed, it leaves the drop-in, which leads to the way out; its successor finds it.
+        // Killed, it leaves the drop-in, which leads to the fallback; its successor finds it.
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
         let mut server = lab.serve_with(|options| machine.on_path(options));

@@ -53,5 +53,5 @@ mod upgrade;
 mod uplink;
 mod upstreams;
 mod wall_clock;
-mod way_out;
+mod fallback;
 mod without_nft;

@@ -12,7 +12,7 @@ use super::lab::{CLUSTER, Lab, NAME, PLAIN, US};
 use super::never_dark::{node, status};
 
 #[test]
-fn the_template_is_filled_follows_the_configmap_and_has_a_way_out() {
+fn the_template_is_filled_follows_the_configmap_and_has_a_fallback() {
     isolated(|| {
         if !tool("node-cache", "nft") {
             return;
@@ -62,7 +62,7 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_way_out() {
         ask_the_cluster();
         // Whom `.` is forwarded to denies what the cluster has.
         let said = status(&server, 1);
-        assert!(said.starts_with("rules     in place\n") && said.contains("way out 10.96.0.10"), "{said}");
+        assert!(said.starts_with("rules     in place\n") && said.contains("fallback 10.96.0.10"), "{said}");
         node(&server, &["up", "-host-resolver", "none", "-link", "nodelocaldns"], 0);
         ask_the_cluster();
     });

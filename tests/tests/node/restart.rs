@@ -63,9 +63,9 @@ fn restarts(times: usize, rate: u32, clients: fn(u32) -> Clients) {
 }
 
 #[test]
-fn a_stop_or_the_end_of_the_unit_leaves_the_way_out_and_a_start_takes_queries_back() {
+fn a_stop_or_the_end_of_the_unit_leaves_the_fallback_and_a_start_takes_queries_back() {
     isolated_for(Duration::from_secs(180), || {
-        let test = "a_stop_or_the_end_of_the_unit_leaves_the_way_out_and_a_start_takes_queries_back";
+        let test = "a_stop_or_the_end_of_the_unit_leaves_the_fallback_and_a_start_takes_queries_back";
         let Some((_lab, systemd)) = boot(test) else { return };
         systemd.ctl(&["start", UNIT]);
         for end in [&["stop", UNIT][..], &["disable", "--now", UNIT]] {

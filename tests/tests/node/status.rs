@@ -139,7 +139,7 @@ fn an_address_answers_although_no_upstream_does() {
             status(&server, 0).contains(told).then_some(())
         });
         assert!(json["servers"][0]["probe"].is_null(), "it is the server's secret: {json}");
-        // Nobody answers for one that hangs but its way out, which is silent.
+        // Nobody answers for one that hangs but its fallback, which is silent.
         server.signal("STOP");
         let said = status(&server, 1);
         assert_eq!(said.matches(", does not answer\n").count(), 4, "{said}");

@@ -211,7 +211,7 @@ fn up_waits_for_the_networks_servers_and_says_so_where_there_are_none() {
             "{told}"
         );
         assert_eq!(code, Some(1), "{told}");
-        // The other address has its way out all the same.
+        // The other address has its fallback all the same.
         assert_eq!(asked_at("169.254.10.11", false), CLUSTER);
 
         let up = begun();
@@ -300,7 +300,7 @@ fn without_rules_a_stop_is_clean_unless_said_otherwise() {
 }
 
 #[test]
-fn down_takes_everything_from_a_living_server_too_and_up_leaves_the_way_out() {
+fn down_takes_everything_from_a_living_server_too_and_up_leaves_the_fallback() {
     isolated(|| {
         if !tool("up and down", "nft") {
             return;

@@ -239,7 +239,7 @@ fn what_cannot_be_written_is_told_once_and_served_without() {
 }
 
 #[test]
-fn servers_of_ipv6_are_asked_and_the_way_out_and_a_links_own_keeps_its_link_over_restarts() {
+fn servers_of_ipv6_are_asked_and_the_fallback_and_a_links_own_keeps_its_link_over_restarts() {
     isolated(|| {
         if !tool("upstreams", "nft") {
             return;
@@ -270,7 +270,7 @@ fn servers_of_ipv6_are_asked_and_the_way_out_and_a_links_own_keeps_its_link_over
             server.wait(Duration::from_secs(5));
             // A new destination has no link: the next of the list takes who asks.
             let of_pod = || within(POD, || asked_at(IPV6)).join().expect("it asks");
-            eventually("the way out", Duration::from_secs(5), || (of_pod() == [PLAIN]).then_some(()));
+            eventually("the fallback", Duration::from_secs(5), || (of_pod() == [PLAIN]).then_some(()));
             fs::remove_file(RESOLV_CONF).expect("it is there");
             server = serve_ipv6();
             answered(OF_THE_LINK);

@@ -8,9 +8,9 @@ use tests::{Action, Ask, Options, Server, ask, eventually, isolated, run, signal
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, within};
 
 #[test]
-fn the_way_out_is_the_first_upstream_that_is_up() {
+fn the_fallback_is_the_first_upstream_that_is_up() {
     isolated(|| {
-        if !tool("way out", "nft") {
+        if !tool("fallback", "nft") {
             return;
         }
         let lab = Lab::new();
@@ -22,7 +22,7 @@ fn the_way_out_is_the_first_upstream_that_is_up() {
         };
         assert!(leads_to("10.2.0.2"));
         lab.upstream("10.2.0.2").answer_by(|_| Action::Silent);
-        eventually("the second is the way out", PATIENCE, || {
+        eventually("the second is the fallback", PATIENCE, || {
             // Nobody asks an upstream how it is that nobody waits for.
             let _ = Ask::new("other.test", "A").timeout(Duration::from_millis(500)).try_of(at());
             leads_to("10.3.0.2").then_some(())
@@ -34,9 +34,9 @@ fn the_way_out_is_the_first_upstream_that_is_up() {
 }
 
 #[test]
-fn the_way_out_sees_the_pods_address_where_nobody_is_to_hide_it() {
+fn the_fallback_sees_the_pods_address_where_nobody_is_to_hide_it() {
     isolated(|| {
-        if !tool("way out", "nft") {
+        if !tool("fallback", "nft") {
             return;
         }
         let lab = Lab::new();
@@ -59,9 +59,9 @@ fn the_way_out_sees_the_pods_address_where_nobody_is_to_hide_it() {
 }
 
 #[test]
-fn only_a_plain_address_at_port_53_is_a_way_out() {
+fn only_a_plain_address_at_port_53_is_a_fallback() {
     isolated(|| {
-        if !tool("way out", "nft") {
+        if !tool("fallback", "nft") {
             return;
         }
         let _lab = Lab::new();
