@@ -172,7 +172,7 @@ impl ControlCommand {
     }
 
     /// Answers that too many commands are queued.
-    pub fn put_off(&self) {
+    pub fn reject_busy(&self) {
         self.answer(BUSY);
     }
 }
@@ -238,7 +238,7 @@ mod tests {
         let mut asks = connect(&name);
         asks.write_all(b"status").expect("sent");
         asks.shutdown(std::net::Shutdown::Write).expect("it is open");
-        orders.recv().expect("a word").put_off();
+        orders.recv().expect("a word").reject_busy();
         let mut answer = String::new();
         asks.read_to_string(&mut answer).expect("it is closed");
         assert_eq!(answer, BUSY);

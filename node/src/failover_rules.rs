@@ -3,7 +3,7 @@
 //! The failover table stays when the server dies: queries to our addresses that no socket takes get
 //! a new destination, the listener's fallback, before conntrack, so that kube-proxy's DNAT still
 //! applies to a ClusterIP; replies get their source back. Each listener's flows have conntrack
-//! zones of their own, and other ones after each return: [`Rules::take_turns`].
+//! zones of their own, and other ones after each return: [`Rules::rotate_zones`].
 //!
 //! The lease table is owned by the server's netlink socket: the kernel deletes it when the process
 //! ends, for any reason. While an address has a lease in it, and a socket of this host takes
@@ -24,7 +24,7 @@ use crate::nft::{Batch, Contents, Family, NftError, Set, Socket, TRANSPORT_KEY, 
 
 pub use leases::{DeathDetection, Leases};
 use leases::{HOLDERS, pid_of, renew};
-use stays::{CHAINS, FAILOVER, SETS, TURNS, Turns, stays, turns_of};
+use stays::{CHAINS, FAILOVER, SETS, TURNS, Turns, stays, zones_of};
 
 /// An address that clients query.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Rules {
     /// Errors of the kernel; nothing is changed then.
     pub fn put(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), NftError> {
         (self.put, self.seen) = (None, None);
-        self.know_turns()?;
+        self.load_zones()?;
         for listener in listeners {
             self.turns.entry(listener.address).or_default();
         }
@@ -137,8 +137,8 @@ impl Rules {
     ///
     /// # Errors
     /// If the kernel does not return their current zones.
-    pub fn take_turns(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<(), NftError> {
-        self.know_turns()?;
+    pub fn rotate_zones(&mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<(), NftError> {
+        self.load_zones()?;
         for address in addresses {
             if let Some(turn) = self.turns.get_mut(&address) {
                 *turn = (*turn + 1) % TURNS;
@@ -148,9 +148,9 @@ impl Rules {
     }
 
     /// Continues from the zones of the existing table.
-    fn know_turns(&mut self) -> Result<(), NftError> {
+    fn load_zones(&mut self) -> Result<(), NftError> {
         if self.turns.is_empty() {
-            self.turns = turns_of(&self.contents()?);
+            self.turns = zones_of(&self.contents()?);
         }
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Rules {
     /// If the kernel does not return them.
     pub fn are_those_of(&mut self, listeners: &[Listener], clients: &Clients) -> Result<bool, NftError> {
         let there = self.contents()?;
-        let turns = turns_of(&there);
+        let turns = zones_of(&there);
         let table = |by_socket| stays((listeners, clients), by_socket, &turns);
         Ok([true, false].into_iter().any(|by_socket| there.is_of(&table(by_socket), &SETS)))
     }
@@ -264,7 +264,7 @@ impl Rules {
     ///
     /// # Errors
     /// If the kernel does not return it.
-    pub fn is_warrant_shown(&mut self) -> Result<bool, NftError> {
+    pub fn is_net_admin_proven(&mut self) -> Result<bool, NftError> {
         Ok(self.socket.tables()?.iter().any(|table| table.name.starts_with(WARRANT)))
     }
 

@@ -123,11 +123,11 @@ impl HostResolver {
     /// Restores the host's resolver, for any of these mechanisms, also after a killed predecessor
     /// or AKS's script. Returns the removed or restored files, and the errors.
     pub fn take_back() -> (Vec<PathBuf>, Vec<HostResolverError>) {
-        Self::None.take_back_others()
+        Self::None.restore_others()
     }
 
     /// As [`take_back`](Self::take_back), for all other mechanisms.
-    pub fn take_back_others(self) -> (Vec<PathBuf>, Vec<HostResolverError>) {
+    pub fn restore_others(self) -> (Vec<PathBuf>, Vec<HostResolverError>) {
         let (mut gone, mut failed) = (Vec::new(), Vec::new());
         let owners = [
             (Self::Networkd, networkd_drop_ins(), NETWORKD),
@@ -136,8 +136,8 @@ impl HostResolver {
         for (_, files, owner) in owners.into_iter().filter(|(kind, ..)| *kind != self) {
             // This process may end before the owner has reloaded: the mark lets the next one reload
             // it.
-            let before = owner.untold();
-            owner.note_untold(&files);
+            let before = owner.not_reloaded();
+            owner.note_not_reloaded(&files);
             let mut removed = !before.is_empty();
             for path in files {
                 match fs::remove_file(&path) {
@@ -186,14 +186,14 @@ impl HostResolver {
     }
 
     /// Why the host would have no name server after a restore.
-    pub fn unkept() -> Option<HostResolverError> {
-        OwnFile::of_machine().unkept()
+    pub fn lost_original() -> Option<HostResolverError> {
+        OwnFile::of_machine().lost_original()
     }
 
     /// Removed files whose owner may not have reloaded.
-    pub fn untold() -> Vec<PathBuf> {
+    pub fn not_reloaded() -> Vec<PathBuf> {
         let gone = |path: &PathBuf| !path.exists();
-        [NETWORKD, RESOLVED].iter().flat_map(Owner::untold).filter(gone).collect()
+        [NETWORKD, RESOLVED].iter().flat_map(Owner::not_reloaded).filter(gone).collect()
     }
 }
 
@@ -213,13 +213,13 @@ impl Owner {
         Ok(())
     }
 
-    fn untold(&self) -> Vec<PathBuf> {
+    fn not_reloaded(&self) -> Vec<PathBuf> {
         fs::read_to_string(self.mark).unwrap_or_default().lines().map(PathBuf::from).collect()
     }
 
-    fn note_untold(&self, files: &[PathBuf]) {
+    fn note_not_reloaded(&self, files: &[PathBuf]) {
         let new = files.iter().cloned();
-        let mut all: Vec<_> = self.untold().into_iter().chain(new).collect();
+        let mut all: Vec<_> = self.not_reloaded().into_iter().chain(new).collect();
         all.dedup();
         let lines: String = all.iter().map(|path| format!("{}\n", path.display())).collect();
         if !lines.is_empty() {
@@ -231,7 +231,7 @@ impl Owner {
     /// Removes a drop-in after a failed reload; the reload may have succeeded if it only timed out.
     fn take_away(&self, path: &Path, error: HostResolverError) -> HostResolverError {
         if matches!(&error, HostResolverError::Program(source) if source.kind() == io::ErrorKind::TimedOut) {
-            self.note_untold(&[path.to_owned()]);
+            self.note_not_reloaded(&[path.to_owned()]);
         }
         remove(path);
         error

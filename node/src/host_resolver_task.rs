@@ -26,7 +26,7 @@ pub struct HostResolverTask {
     /// When a failed try is repeated, or the setting is checked.
     again: Option<Instant>,
     /// Why a stop would leave the host without a name server.
-    unkept: Option<String>,
+    lost_original: Option<String>,
     /// Errors of removing settings of another `-host-resolver`; `None` before the first try.
     left: Option<Vec<String>>,
 }
@@ -62,7 +62,7 @@ impl HostResolverTask {
             server: None,
             state,
             again: None,
-            unkept: None,
+            lost_original: None,
             left: None,
         }
     }
@@ -74,7 +74,7 @@ impl HostResolverTask {
 
     /// Problems of a setting that works.
     pub fn wrong(&self) -> impl Iterator<Item = &String> {
-        self.left.iter().flatten().chain(&self.unkept)
+        self.left.iter().flatten().chain(&self.lost_original)
     }
 
     /// Starts the setting once the address answers, restores it when the address is no longer ours,
@@ -92,7 +92,7 @@ impl HostResolverTask {
                 Err(panic) => HostResolverState::Failed(panic.to_string()),
             };
             self.again = Some(Instant::now() + AGAIN);
-            self.unkept = HostResolver::unkept().map(|error| error.to_string());
+            self.lost_original = HostResolver::lost_original().map(|error| error.to_string());
         }
         let is_time = self.again.is_none_or(|again| again <= Instant::now());
         if let (HostResolverState::Put(Some(path)), Some(server)) = (&self.state, self.server)
@@ -100,7 +100,7 @@ impl HostResolverTask {
             && self.putting.is_none()
         {
             self.again = Some(Instant::now() + AGAIN);
-            self.unkept = HostResolver::unkept().map(|error| error.to_string());
+            self.lost_original = HostResolver::lost_original().map(|error| error.to_string());
             if !self.resolver.is_put(path, server) {
                 let why = format!("{} was removed by another program; it is restored", path.display());
                 self.state = HostResolverState::Failed(why);
@@ -144,8 +144,8 @@ impl HostResolverTask {
 
 /// Removes the settings of another `-host-resolver`; returns the errors.
 fn clear(resolver: HostResolver) -> Vec<String> {
-    let (_, failed) = resolver.take_back_others();
-    // `unkept` reports this one.
+    let (_, failed) = resolver.restore_others();
+    // `lost_original` reports this one.
     let is_unkept = |error: &HostResolverError| {
         matches!(error, HostResolverError::Unkept { .. } | HostResolverError::Changed { .. })
     };

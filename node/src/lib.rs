@@ -56,13 +56,13 @@ pub use interface::{
 pub use iptables::{Iptables, iptables_rules, remove_iptables_rules};
 pub use nameservers::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};
 pub use nft::NftError;
-pub use port_owner::{PortOwner, SocketKind, holder_of, is_taken_over_udp};
+pub use port_owner::{PortOwner, SocketKind, is_taken_over_udp, port_owner};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
 pub use socket_addr::{address, host_and_port, port_number, socket_address, split_port};
 pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
 pub use systemd_jobs::Job;
-pub use time_wait::forget_ended;
+pub use time_wait::destroy_closed_connections;
 pub use uplinks::Uplinks;
 
 /// An error of the host.

@@ -37,7 +37,7 @@ impl fmt::Display for PortOwner {
 ///
 /// `None` if there is none, or if it is not visible: another user's, or outside of our pid
 /// namespace. Reads all of `/proc`, which takes milliseconds: for error messages only.
-pub fn holder_of(addr: SocketAddr, proto: SocketKind) -> Option<PortOwner> {
+pub fn port_owner(addr: SocketAddr, proto: SocketKind) -> Option<PortOwner> {
     let tables = match proto {
         SocketKind::Udp => ["/proc/net/udp", "/proc/net/udp6"],
         SocketKind::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
@@ -158,12 +158,12 @@ mod tests {
             let tcp = TcpListener::bind((ip, 0))?;
             for (addr, proto) in [(udp.local_addr()?, SocketKind::Udp), (tcp.local_addr()?, SocketKind::Tcp)]
             {
-                let holder = holder_of(addr, proto).expect("we hold it");
+                let holder = port_owner(addr, proto).expect("we hold it");
                 assert_eq!(holder.pid, std::process::id());
                 assert_eq!(holder.comm, fs::read_to_string("/proc/self/comm")?.trim_end());
                 let wildcard = IpAddr::from([0; 4]);
                 let wanted = if addr.is_ipv4() { wildcard } else { IpAddr::from([0u16; 8]) };
-                assert_eq!(holder_of(SocketAddr::new(wanted, addr.port()), proto), Some(holder), "{addr}");
+                assert_eq!(port_owner(SocketAddr::new(wanted, addr.port()), proto), Some(holder), "{addr}");
             }
         }
         Ok(())
@@ -173,14 +173,14 @@ mod tests {
     fn connection_does_not_own_port() -> io::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
-        assert_eq!(holder_of(stream.local_addr()?, SocketKind::Tcp), None);
+        assert_eq!(port_owner(stream.local_addr()?, SocketKind::Tcp), None);
         Ok(())
     }
 
     #[test]
     fn a_free_port_has_no_holder() -> io::Result<()> {
         let addr = UdpSocket::bind("127.0.0.61:0")?.local_addr()?;
-        assert_eq!(holder_of(addr, SocketKind::Udp), None);
+        assert_eq!(port_owner(addr, SocketKind::Udp), None);
         Ok(())
     }
 

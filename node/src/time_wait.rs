@@ -23,7 +23,7 @@ use rtnetlink::sys::constants::NETLINK_SOCK_DIAG;
 ///
 /// # Errors
 /// Errors of the kernel when listing or destroying.
-pub fn forget_ended(addresses: &[IpAddr], port: u16) -> io::Result<()> {
+pub fn destroy_closed_connections(addresses: &[IpAddr], port: u16) -> io::Result<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let with_octets_left = version_of(&release) >= Some((6, 11));
     // A host may lack one of the families.
@@ -233,8 +233,8 @@ mod tests {
         };
         let [ours, others] = [[127, 77, 0, 1], [127, 77, 0, 2]].map(end);
         assert!(waits(ours) && waits(others));
-        let forgot = forget_ended(&[ours.ip()], ours.port());
-        let _ = forget_ended(&[ours.ip()], others.port());
+        let forgot = destroy_closed_connections(&[ours.ip()], ours.port());
+        let _ = destroy_closed_connections(&[ours.ip()], others.port());
         // Without the right or the kernel's support it reports an error, and they stay.
         assert_eq!(forgot.is_ok(), !waits(ours), "{forgot:?}");
         let root = std::fs::read_to_string("/proc/self/status").unwrap();

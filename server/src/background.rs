@@ -71,7 +71,7 @@ impl Background {
     }
 
     /// Delays a reload during a handover.
-    pub(crate) fn put_off(&mut self, signal: Option<&'static str>) {
+    pub(crate) fn defer(&mut self, signal: Option<&'static str>) {
         self.again = signal.or(self.again);
         self.last_seen.clear();
     }

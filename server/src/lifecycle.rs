@@ -229,7 +229,7 @@ impl Server {
     }
 
     /// Logs the configuration's hash if it has `reload`.
-    pub fn tell_hash(&self) {
+    pub fn log_hash(&self) {
         if self.running.configuration.load().reload.is_some() {
             let hash = self.reloads.hash();
             self.running.logger.info(Some("reload"), &format!("Running configuration SHA512 = {hash}"));
@@ -288,7 +288,7 @@ impl Server {
         self.running.settle(&self.handle);
         drop(old);
         self.detect_loops();
-        self.tell_hash();
+        self.log_hash();
         Ok(())
     }
 
@@ -298,7 +298,7 @@ impl Server {
     }
 
     /// Restores removed addresses that we added.
-    pub fn put_back_addresses(&mut self) {
+    pub fn restore_addresses(&mut self) {
         if self.is_let_go() {
             return;
         }

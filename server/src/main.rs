@@ -149,7 +149,7 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
         );
     }
     if !server.is_beside_another() {
-        say_pid(&life, of_node).inspect_err(|_| {
+        write_pid(&life, of_node).inspect_err(|_| {
             // No process had the addresses before: remove everything again.
             if !had_link {
                 server.take_back();
@@ -162,14 +162,14 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
             logger.print(&line);
         }
     }
-    server.tell_hash();
+    server.log_hash();
     if !flags.quiet {
         logger.print(cli::version().trim_end());
     }
     let mut aside = Background::new(flags.reloads_by_itself);
     let code = loop {
         match runtime.block_on(next_event(&server, &mut hears, &mut aside)) {
-            Event::Reload(signal) if server.is_beside_another() => aside.put_off(signal),
+            Event::Reload(signal) if server.is_beside_another() => aside.defer(signal),
             Event::Reload(signal) => aside.reload(&mut server, signal),
             Event::Upgrade => server.upgrade(),
             Event::Handover(event) => match hand_over(&mut server, event, &life) {
@@ -177,7 +177,7 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
                 Ok(NextPhase::Goes) => aside.reloaded(&mut server),
                 Ok(NextPhase::TookOver(ready)) => {
                     // No other process serves any more, so this is no reason to exit.
-                    if let Err(error) = say_pid(&life, of_node) {
+                    if let Err(error) = write_pid(&life, of_node) {
                         logger.warning(None, &error.text);
                     }
                     let _ = ready.send(());
@@ -200,7 +200,7 @@ fn serve(flags: &Flags, node: Option<NodeSettings>, start: std::time::Instant) -
                 server.finish_reload(*next, aside.signal);
                 aside.reloaded(&mut server);
             }
-            Event::AddressGone => server.put_back_addresses(),
+            Event::AddressGone => server.restore_addresses(),
             Event::Stop => {
                 server.stop();
                 break ExitCode::SUCCESS;
@@ -239,7 +239,7 @@ fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<SignalAction>) {
 }
 
 /// Writes the pidfile, if requested.
-fn say_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
+fn write_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
     let said = life.write_pidfile(|path| {
         // On a thread of its own: a thread that waits for a disk handles no signal.
         let of = path.to_owned();

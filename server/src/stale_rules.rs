@@ -6,7 +6,7 @@ use node::{NftError, Rules};
 
 /// Why queries to these addresses do not arrive here, if rules without a server redirect them;
 /// `None` also without the right to read rules, or without nftables.
-pub(crate) fn leads_away(addresses: &[IpAddr]) -> Option<String> {
+pub(crate) fn redirected_by_stale_rules(addresses: &[IpAddr]) -> Option<String> {
     let led = || -> Result<Option<IpAddr>, NftError> {
         let mut rules = Rules::open()?;
         if !rules.holders()?.is_empty() {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::next_process::{HandoverEvent, HandoverEvents};
-use crate::stale_rules::leads_away;
+use crate::stale_rules::redirected_by_stale_rules;
 use listen::Running;
 use node_run::Readiness;
 use node_run::self_probe::{DNS_PORT, ProbeOptions, query, stream, udp};
@@ -74,7 +74,7 @@ async fn run(
             (Err(_), _) => RETRY,
         };
         if let (Err(silent), false) = (&answered, is_told) {
-            is_told = tell_of_rules(&server, silent);
+            is_told = log_stale_rules(&server, silent);
         }
         match answered {
             Ok(()) if ready => notify(&server, "ping", notifier.ping()),
@@ -90,7 +90,7 @@ async fn run(
                 if notifier.watchdog_interval().is_none() {
                     drop(server);
                     return if looks_for_rules && !is_told {
-                        look_for_rules(&running).await
+                        check_stale_rules(&running).await
                     };
                 }
             }
@@ -104,10 +104,10 @@ async fn run(
 
 /// Checks for rules of the predecessor that redirect our queries, until it has released its last
 /// lease.
-async fn look_for_rules(running: &Weak<Running>) {
+async fn check_stale_rules(running: &Weak<Running>) {
     for _ in 0..LOOKS_FOR_RULES {
         let Some(server) = running.upgrade() else { return };
-        if tell_of_rules(&server, "the previous process has ended") {
+        if log_stale_rules(&server, "the previous process has ended") {
             return;
         }
         drop(server);
@@ -116,10 +116,10 @@ async fn look_for_rules(running: &Weak<Running>) {
 }
 
 /// Logs rules without a server that redirect our queries; returns whether there are any.
-fn tell_of_rules(running: &Running, silent: &str) -> bool {
+fn log_stale_rules(running: &Running, silent: &str) -> bool {
     let configuration = running.configuration.load();
     let addresses: Vec<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip()).collect();
-    let Some(why) = leads_away(&addresses) else { return false };
+    let Some(why) = redirected_by_stale_rules(&addresses) else { return false };
     running.logger.error(None, &format!("{silent}: {why}"));
     true
 }

@@ -174,7 +174,7 @@ impl Comparison {
         if work.memory {
             self.rounds_of(work, servers, None);
         } else {
-            self.turns_of(works, servers);
+            self.zones_of(works, servers);
         }
         let Some(reference) = self.reference(work) else { return };
         if !work.all_cores && !work.memory {
@@ -231,7 +231,7 @@ impl Comparison {
     }
 
     /// All rounds of what the servers carry in these rows, slice by slice in turns. As above.
-    fn turns_of(&mut self, works: &[Work], servers: &mut Vec<Server>) {
+    fn zones_of(&mut self, works: &[Work], servers: &mut Vec<Server>) {
         for number in 0..self.run.rounds {
             self.seed += 1;
             let all = servers.clone();

@@ -37,7 +37,7 @@ pub(super) fn listen(address: AdminAddress) -> Result<Vec<TcpListener>, AdminErr
             Err(error) if address.host.is_none() && !listeners.is_empty() && lacks_family(&error) => {}
             Err(source) => {
                 let taken = source.kind() == io::ErrorKind::AddrInUse;
-                let holder = taken.then(|| node::holder_of(socket, node::SocketKind::Tcp)).flatten();
+                let holder = taken.then(|| node::port_owner(socket, node::SocketKind::Tcp)).flatten();
                 let holder = holder.map(|holder| holder.to_string());
                 return Err(AdminError::Bind { address: socket, holder, source });
             }
@@ -115,7 +115,7 @@ mod tests {
             listen(address).unwrap_err().to_string(),
             format!(
                 "listen tcp 127.0.0.1:{port}: bind: address already in use by {}; stop that process or choose another address",
-                node::holder_of(foreign.local_addr().unwrap(), node::SocketKind::Tcp).unwrap()
+                node::port_owner(foreign.local_addr().unwrap(), node::SocketKind::Tcp).unwrap()
             )
         );
         let address = AdminAddress { host: Some("192.0.2.1".parse().unwrap()), port };

@@ -258,7 +258,7 @@ fn an_address_in_use_is_fatal_for_health_only() {
     plan.ready(taken);
     plan.health(place(1));
     scene.serve(&plan);
-    let holder = node::holder_of(foreign.local_addr().unwrap(), node::SocketKind::Tcp).unwrap();
+    let holder = node::port_owner(foreign.local_addr().unwrap(), node::SocketKind::Tcp).unwrap();
     let reason = format!(
         "listen tcp 127.0.0.1:{port}: bind: address already in use by {holder}; stop that process or choose another address"
     );

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use handover::Inherited;
-use node::{AddressPolicy, SocketKind, holder_of};
+use node::{AddressPolicy, SocketKind, port_owner};
 use rustix::io::Errno;
 use sockets::{ListenOptions, ListenSocket};
 use thiserror::Error;
@@ -230,7 +230,7 @@ pub(super) fn explain(address: SocketAddr, transport: SocketKind, error: io::Err
         io::ErrorKind::AddrInUse => BindError::InUse {
             address,
             transport: name,
-            holder: holder_of(address, transport).map(|holder| holder.to_string()),
+            holder: port_owner(address, transport).map(|holder| holder.to_string()),
         },
         io::ErrorKind::PermissionDenied => BindError::NotPermitted(address),
         _ => BindError::Other { address, transport: name, error },

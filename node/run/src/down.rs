@@ -34,20 +34,20 @@ pub fn down() -> DownReport {
         return down;
     }
     let mut hands_over = false;
-    for (server, said) in servers.iter().zip(RunningServer::tell_all(&servers, "down", PATIENCE)) {
+    for (server, said) in servers.iter().zip(RunningServer::send_all(&servers, "down", PATIENCE)) {
         match said {
             Ok(said) if said.starts_with(HANDS_OVER) || said.starts_with(REFUSED) => {
                 hands_over |= said.starts_with(HANDS_OVER);
                 down.left.push(said.trim_end().to_owned());
             }
             Ok(said) => down.gone.push(said.trim_end().to_owned()),
-            Err(error) => down.does_not_let_go(server.pid, &in_words(&error, PATIENCE)),
+            Err(error) => down.does_not_release(server.pid, &in_words(&error, PATIENCE)),
         }
     }
     if believes && hands_over {
         return down;
     }
-    down.tell_unproven(unproven, unasked);
+    down.send_to_unproven(unproven, unasked);
     drop(warrant);
     let (files, failed) = HostResolver::take_back();
     down.gone.extend(files.iter().map(|file| match file.ends_with("resolv.conf") {
@@ -135,15 +135,15 @@ const ANSWERS: usize = 8;
 impl DownReport {
     /// Sends `down` to unproven processes, too: one may be a server without CAP_NET_ADMIN. Their
     /// answers are shown, and have no effect.
-    fn tell_unproven(&mut self, unproven: Vec<Unproven>, unasked: usize) {
+    fn send_to_unproven(&mut self, unproven: Vec<Unproven>, unasked: usize) {
         let (hang, others): (Vec<_>, Vec<_>) = unproven.into_iter().partition(Unproven::may_hang);
         for one in hang {
-            self.does_not_let_go(one.pid(), "it has not answered within 1 s");
+            self.does_not_release(one.pid(), "it has not answered within 1 s");
         }
         self.gone.extend(notes(&others, unasked));
         let speak: Vec<_> = others.into_iter().filter(|one| one.doubt != Doubt::Silent).collect();
         let told: Vec<_> = speak.iter().map(|one| one.running.clone()).collect();
-        let said = speak.iter().zip(RunningServer::tell_all(&told, "down", OF_UNPROVEN));
+        let said = speak.iter().zip(RunningServer::send_all(&told, "down", OF_UNPROVEN));
         let mut said: Vec<_> = said
             .filter_map(|(one, said)| Some(format!("process {} says: {}", one.pid(), said.ok()?.trim_end())))
             .collect();
@@ -152,7 +152,7 @@ impl DownReport {
         self.gone.extend(said);
     }
 
-    fn does_not_let_go(&mut self, pid: u32, why: &str) {
+    fn does_not_release(&mut self, pid: u32, why: &str) {
         self.leaves(
             format!("process {pid} does not release its leases"),
             &format!("{why}; if it hangs, `kill -9 {pid}`, and run `localdns node down` again"),

@@ -60,7 +60,7 @@ impl KeptRules {
             Ok((added, if same { Ok(0) } else { set.remove_others(&wanted) }))
         })
         .await?;
-        tell_gone(&self.logger, gone);
+        log_removed(&self.logger, gone);
         self.put = Some(now);
         if let Some(probes) = self.probes.take() {
             // The table ends with this process, and affects only packets of probes.
@@ -92,10 +92,10 @@ pub(super) fn begin(settings: &NodeSettings, logger: &Logger) -> Option<KeptRule
 /// the fallback.
 fn remove_left(logger: &Logger) {
     let logger = logger.clone();
-    spawn_blocking(move || tell_gone(&logger, node::remove_iptables_rules()));
+    spawn_blocking(move || log_removed(&logger, node::remove_iptables_rules()));
 }
 
-fn tell_gone(logger: &Logger, rules: io::Result<usize>) {
+fn log_removed(logger: &Logger, rules: io::Result<usize>) {
     match rules {
         Ok(0) => {}
         Ok(rules) => logger.info(None, &format!("node: removed {rules} iptables rules")),

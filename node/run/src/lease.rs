@@ -235,7 +235,7 @@ impl LeaseThread {
             }
             drop(running);
             let until = Instant::now() + rest(self.settings.lease, began.elapsed());
-            if !self.rest_until(until).await {
+            if !self.serve_commands_until(until).await {
                 return;
             }
         }
@@ -290,7 +290,10 @@ impl LeaseThread {
             misplaced.iter().any(|(address, told)| address == ip && told.contains(foreign_addresses::IPVS))
         };
         notes.extend(
-            led_away.iter().filter(|ip| !is_told(ip)).map(|ip| probes::told_of(*ip, self.settings.rules)),
+            led_away
+                .iter()
+                .filter(|ip| !is_told(ip))
+                .map(|ip| probes::redirected_note(*ip, self.settings.rules)),
         );
         notes.extend(misplaced.into_iter().map(|(_, told)| told));
         let here = listeners.iter().filter(|one| !led_away.contains(&one.address)).cloned();
@@ -335,7 +338,7 @@ impl LeaseThread {
             // Without this list, a client that reuses the port of an old connection waits for its
             // own timeout.
             let led_away = Rules::open().and_then(|mut rules| rules.led_away(begin)).unwrap_or_default();
-            let _ = node::forget_ended(&led_away, DNS_PORT);
+            let _ = node::destroy_closed_connections(&led_away, DNS_PORT);
         }
         let ended = leases.end_others(&served);
         let renewed = match ended.and_then(|()| leases.renew(addresses, self.settings.lease)) {
@@ -364,7 +367,7 @@ impl LeaseThread {
             // The lease timed out before this renewal, for example because the whole process hung:
             // count it as lost.
             if state.ends.is_some_and(|ends| ends <= renewed) {
-                tell_lost(running, *address, state, LATE);
+                log_lost(running, *address, state, LATE);
             }
             state.ends = Some(ends);
         }
@@ -383,7 +386,7 @@ impl LeaseThread {
                 // Also before the loss was logged.
                 Some(ends) if ends <= now => {
                     let why = silent.iter().find(|(address, _)| *address == ip);
-                    tell_lost(running, ip, state, why.map_or(LATE, |(_, silent)| &silent.why));
+                    log_lost(running, ip, state, why.map_or(LATE, |(_, silent)| &silent.why));
                 }
                 Some(_) if !state.held => {
                     state.held = true;
@@ -431,7 +434,7 @@ impl LeaseThread {
 }
 
 /// Counts and logs a lease that ended while the server was running.
-fn tell_lost(running: &Running, ip: IpAddr, state: &mut AddressLease, why: &str) {
+fn log_lost(running: &Running, ip: IpAddr, state: &mut AddressLease, why: &str) {
     state.lost += 1;
     (state.held, state.ends) = (false, None);
     running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));

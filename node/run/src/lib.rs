@@ -256,7 +256,7 @@ fn usable_of(configuration: &Configuration, stanza: &forwarder::Stanza, ip: IpAd
 /// Keeps the fallback of existing rules for each address, if a `forward` of its listener names it:
 /// the writer of the rules knew which upstreams were up or, as node-cache by -upstreamsvc, that the
 /// cluster's DNS answers for every zone.
-fn as_led(
+fn keep_existing_fallbacks(
     (listeners, notes): (&mut [Listener], &mut Vec<String>),
     led: &[(IpAddr, Option<IpAddr>)],
     configuration: &Configuration,

@@ -85,7 +85,7 @@ fn note(unproven: &Unproven) -> String {
 
 /// The status of servers, queried concurrently; keys are those of their own version.
 pub(super) fn ask(servers: &[RunningServer]) -> Vec<Result<Value, String>> {
-    let answers = RunningServer::tell_all(servers, "status", PATIENCE);
+    let answers = RunningServer::send_all(servers, "status", PATIENCE);
     servers.iter().zip(answers).map(|(server, answer)| read(server, answer)).collect()
 }
 

@@ -12,11 +12,13 @@ use serde_json::{Value, json};
 use super::dns_probe::answering;
 use super::failover::FailoverScope;
 use super::finding::Finding;
-use super::peers::{self as told_by, PeerStatus};
-use super::{NO_ADDRESS, NodeSettings, RuleSet, as_led, foreign_addresses, iptables, listeners};
+use super::peers::{self as peers_status, PeerStatus};
+use super::{
+    NO_ADDRESS, NodeSettings, RuleSet, foreign_addresses, iptables, keep_existing_fallbacks, listeners,
+};
 use configuration::Configuration;
-use peers::{are_held, lookups_gone, server_lines};
-use rules::{none_left, rules_of};
+use peers::{are_held, removed_host_resolvers, server_lines};
+use rules::{no_iptables_rules_left, rules_of};
 
 /// The result of `localdns node status`.
 #[derive(Debug)]
@@ -53,9 +55,9 @@ struct Address {
 impl NodeStatus {
     /// Reads the host's state.
     pub fn of(configuration: &Configuration, settings: &NodeSettings) -> Self {
-        let servers = told_by::all();
+        let servers = peers_status::all();
         let said = &servers.said;
-        let settings = &as_kept(settings, said);
+        let settings = &with_server_flags(settings, said);
         let is_served = said.iter().flatten().all(|said| said["reload_failed"].is_null());
         let (listeners, notes) = match served(said) {
             // The previous configuration serves.
@@ -63,7 +65,12 @@ impl NodeStatus {
             _ => {
                 let (mut listeners, mut notes) = listeners(configuration, settings);
                 let led = Rules::open().and_then(|mut rules| rules.led());
-                as_led((&mut listeners, &mut notes), &led.unwrap_or_default(), configuration, settings);
+                keep_existing_fallbacks(
+                    (&mut listeners, &mut notes),
+                    &led.unwrap_or_default(),
+                    configuration,
+                    settings,
+                );
                 (listeners, notes)
             }
         };
@@ -75,7 +82,7 @@ impl NodeStatus {
     /// # Errors
     /// The error, if no server reports its addresses.
     pub fn without(corefile: String, settings: &NodeSettings) -> Result<Self, String> {
-        let servers = told_by::all();
+        let servers = peers_status::all();
         let listeners = served(&servers.said);
         if listeners.is_empty() {
             return Err(corefile);
@@ -86,7 +93,7 @@ impl NodeStatus {
 
     /// As [`Self::of`], without a Corefile, from the servers' status; `None` if there is no server.
     pub fn unnamed(settings: &NodeSettings) -> Option<Self> {
-        let servers = told_by::all();
+        let servers = peers_status::all();
         let note = "there is no ./Corefile and no -conf: addresses are those of the running server";
         let listeners = served(&servers.said);
         (!servers.said.is_empty()).then(|| Self::about(listeners, vec![note.to_owned()], servers, settings))
@@ -112,11 +119,11 @@ impl NodeStatus {
             notes.extend(failover.notes().into_iter().filter(|_| set.has_leases()));
             notes.extend(foreign_addresses::told(&listeners, settings).into_iter().map(|(_, told)| told));
         }
-        notes.extend(HostResolver::untold().iter().map(|path| {
+        notes.extend(HostResolver::not_reloaded().iter().map(|path| {
             let path = path.display();
             format!("host lookups may still be sent to this server: {path} is gone, but its reader was not reloaded; run `localdns node down`")
         }));
-        notes.extend(HostResolver::unkept().map(|error| error.to_string()));
+        notes.extend(HostResolver::lost_original().map(|error| error.to_string()));
         let (obstacles, unseen_filters) =
             (FirewallConflict::all(&listeners, &failover.clients), node::unseen_filters(&listeners));
         let mut tables = Rules::open();
@@ -128,9 +135,9 @@ impl NodeStatus {
                 Err(error) => Err(error.to_string()),
             },
             RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
-            RuleSet::None => none_left(&servers, &mut notes),
+            RuleSet::None => no_iptables_rules_left(&servers, &mut notes),
         };
-        let asked = listeners.iter().map(|one| (one.address, told_by::probes(&servers, one.address)));
+        let asked = listeners.iter().map(|one| (one.address, peers_status::probes(&servers, one.address)));
         let answering = answering(&asked.collect::<Vec<_>>());
         let addresses = listeners
             .into_iter()
@@ -143,7 +150,7 @@ impl NodeStatus {
             })
             .collect();
         for said in servers.iter_mut().flatten().filter_map(Value::as_object_mut) {
-            said.remove(told_by::PROBE);
+            said.remove(peers_status::PROBE);
         }
         let failover = set.has_leases().then_some(failover);
         let (host_resolver, corefile) = (HostResolver::stands(), None);
@@ -239,7 +246,7 @@ impl NodeStatus {
                 format!("of this host are sent to this server, by {}", path.display()),
             ));
         }
-        lines.extend(lookups_gone(&self.servers, &self.host_resolver));
+        lines.extend(removed_host_resolvers(&self.servers, &self.host_resolver));
         match &self.obstacles {
             Ok(obstacles) => lines.extend(obstacles.iter().map(of_obstacle)),
             Err(error) => lines.push(Finding::error("firewall", &error.to_string())),
@@ -326,7 +333,7 @@ fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// The flags of the server that maintains the rules.
-fn as_kept(settings: &NodeSettings, servers: &[Result<Value, String>]) -> NodeSettings {
+fn with_server_flags(settings: &NodeSettings, servers: &[Result<Value, String>]) -> NodeSettings {
     let said = keepers(servers).find_map(|said| said["acl_fails_closed"].as_bool());
     NodeSettings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
 }

@@ -163,7 +163,7 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &ProbeOptions) -> std::io
     // The mark is set before `connect`, which looks up the route.
     manner.mark(&socket)?;
     socket.connect(target).await?;
-    let reply = of_ours(resolver::over_udp(&socket, query).await?)?;
+    let reply = own_reply(resolver::over_udp(&socket, query).await?)?;
     // The worker's number is the last two bytes of its TXT record.
     Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
@@ -209,12 +209,12 @@ async fn tcp(
     manner: &ProbeOptions,
 ) -> std::io::Result<()> {
     let (mut stream, _expected) = connect(target, running, manner).await?;
-    of_ours(resolver::over_stream(&mut stream, query).await?).map(drop)
+    own_reply(resolver::over_stream(&mut stream, query).await?).map(drop)
 }
 
 /// Accepts only replies that end in our TXT record, apart from the worker's number, so that another
 /// server cannot satisfy the probe.
-fn of_ours(reply: Vec<u8>) -> std::io::Result<Vec<u8>> {
+fn own_reply(reply: Vec<u8>) -> std::io::Result<Vec<u8>> {
     let is_ours = reply.get(ANSWERS) == Some(&[0, 1])
         && reply.split_last_chunk::<2>().is_some_and(|(before, _)| before.ends_with(&WORKER_RECORD));
     match is_ours {
@@ -283,7 +283,7 @@ mod tests {
             (vec![0; 12], false),
             (Vec::new(), false),
         ] {
-            let found = of_ours(reply.clone());
+            let found = own_reply(reply.clone());
             assert_eq!(found.is_ok(), ours, "{reply:?}");
             assert!(found.err().is_none_or(|error| is_of_others(&error)));
         }

@@ -9,7 +9,8 @@ use tokio::runtime::Runtime;
 
 use super::failover::FailoverScope;
 use super::{
-    NO_ADDRESS, NodeSettings, RuleSet, as_led, foreign_addresses, iptables, is_link_local, listeners, peers,
+    NO_ADDRESS, NodeSettings, RuleSet, foreign_addresses, iptables, is_link_local, keep_existing_fallbacks,
+    listeners, peers,
 };
 use configuration::Configuration;
 use node::upstream_discovery;
@@ -36,7 +37,12 @@ pub fn up(
     let (mut listeners, mut notes) = listeners(configuration, settings);
     if settings.rules.has_leases() {
         let led = Rules::open().and_then(|mut rules| rules.led());
-        as_led((&mut listeners, &mut notes), &led.unwrap_or_default(), configuration, settings);
+        keep_existing_fallbacks(
+            (&mut listeners, &mut notes),
+            &led.unwrap_or_default(),
+            configuration,
+            settings,
+        );
     }
     match settings.rules {
         _ if !listeners.is_empty() => {}

@@ -214,9 +214,9 @@ impl RunningServer {
     /// Sends a word, and returns the answer.
     ///
     /// # Errors
-    /// As [`tell_all`](Self::tell_all).
+    /// As [`send_all`](Self::tell_all).
     pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
-        let mut answers = Self::tell_all(std::slice::from_ref(self), word, patience);
+        let mut answers = Self::send_all(std::slice::from_ref(self), word, patience);
         answers.pop().unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))
     }
 
@@ -225,7 +225,7 @@ impl RunningServer {
     /// # Errors
     /// For each: it has gone, does not accept, has too many queued commands, or has not answered
     /// completely within `patience`.
-    pub fn tell_all(all: &[Self], word: &str, patience: Duration) -> Vec<io::Result<String>> {
+    pub fn send_all(all: &[Self], word: &str, patience: Duration) -> Vec<io::Result<String>> {
         let until = Instant::now() + patience;
         let told = on_runtime(async || join_all(all.iter().map(|one| one.tell_until(word, until))).await);
         told.unwrap_or_else(|error| all.iter().map(|_| Err(error.kind().into())).collect())
@@ -332,7 +332,7 @@ mod tests {
         let (second, second_orders, _hearing) = serve();
         assert!(is_found(&first) && is_found(&second));
         let asked = [first.clone(), second];
-        let asks = thread::spawn(move || RunningServer::tell_all(&asked, "status", PATIENCE));
+        let asks = thread::spawn(move || RunningServer::send_all(&asked, "status", PATIENCE));
         // The first server queried answers last.
         let (first_order, second_order) = (first_orders.recv(), second_orders.recv());
         second_order.expect("a word").answer("second");
@@ -377,11 +377,11 @@ mod tests {
     fn a_busy_server_is_asked_again() {
         let (running, orders, _hearing) = serve();
         let asks = thread::spawn(move || running.tell("status", PATIENCE));
-        orders.recv().expect("a word").put_off();
+        orders.recv().expect("a word").reject_busy();
         orders.recv().expect("the same").answer("well");
         assert_eq!(asks.join().expect("no panic").expect("an answer"), "well");
         let (running, orders, _hearing) = serve();
-        thread::spawn(move || orders.iter().for_each(|order| order.put_off()));
+        thread::spawn(move || orders.iter().for_each(|order| order.reject_busy()));
         let error = running.tell("status", Duration::from_millis(300)).expect_err("it is busy");
         assert_eq!(error.to_string(), "too many commands wait for it; try again");
     }

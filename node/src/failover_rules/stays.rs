@@ -116,7 +116,7 @@ fn failed_over(clients: &Clients) -> Vec<Vec<Vec<Statement>>> {
 }
 
 /// The zones in the existing rules.
-pub(super) fn turns_of(there: &Contents) -> Turns {
+pub(super) fn zones_of(there: &Contents) -> Turns {
     there.loaded(FAILOVER).into_iter().map(|(address, zone)| (address, zone % TURNS)).collect()
 }
 

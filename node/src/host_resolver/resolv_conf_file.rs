@@ -62,7 +62,7 @@ impl OwnFile {
     /// changed or replaced by a link is not touched.
     pub(super) fn restore(&self) -> Result<bool> {
         let held = self.text().and_then(|now| self.held(&now));
-        match (&held, self.unkept()) {
+        match (&held, self.lost_original()) {
             (Some(held), _) => {
                 rewrite(&self.path, &held.text).map_err(|source| failed(&self.path, source))?
             }
@@ -90,7 +90,7 @@ impl OwnFile {
     }
 
     /// Why it cannot be restored although it names no other server.
-    pub(super) fn unkept(&self) -> Option<HostResolverError> {
+    pub(super) fn lost_original(&self) -> Option<HostResolverError> {
         let now = self.text()?;
         let server = self.ours_alone(&now)?;
         match (self.held(&now), self.has_kept()) {
@@ -310,14 +310,14 @@ mod tests {
             assert!(file.names(b) && !file.names(a) && file.stands(), "{row}");
             match back {
                 Some(back) => {
-                    assert!(file.unkept().is_none(), "{row}");
+                    assert!(file.lost_original().is_none(), "{row}");
                     assert!(file.restore().expect("it comes back"), "{row}");
                     assert_eq!(texts(&file), [Some(back.to_owned()), None, None], "{row}");
                     assert!(!file.restore().expect("once"), "{row}");
                 }
                 None => {
                     assert!(
-                        matches!(file.unkept(), Some(HostResolverError::Unkept { server }) if server == b)
+                        matches!(file.lost_original(), Some(HostResolverError::Unkept { server }) if server == b)
                     );
                     file.restore().expect_err("nobody knows");
                     file.restore().expect_err("nor later");

@@ -38,7 +38,7 @@ pub(super) fn hear(tell: mpsc::UnboundedSender<LeaseCommand>) -> io::Result<List
     let places = CommandSlots::default();
     let take = move |order: ControlCommand| match places.take(order.process) {
         Some(place) => drop(tell.send(LeaseCommand::ControlCommand(order, place))),
-        None => order.put_off(),
+        None => order.reject_busy(),
     };
     let thread = std::thread::Builder::new().name("orders".to_owned());
     thread.spawn(move || orders.hear(take))?;
@@ -79,8 +79,8 @@ impl Drop for CommandSlot {
 
 /// Checks that a `down` command comes from a process that may change the rules. Without nftables
 /// nothing can prove that, and the user, root or this server's own, is sufficient.
-fn is_warranted() -> Result<(), String> {
-    match Rules::open().and_then(|mut rules| rules.is_warrant_shown()) {
+fn check_net_admin() -> Result<(), String> {
+    match Rules::open().and_then(|mut rules| rules.is_net_admin_proven()) {
         Ok(true) | Err(NftError::NotSupported { .. }) => Ok(()),
         Ok(false) => Err("the command has not proven that it has CAP_NET_ADMIN".to_owned()),
         Err(error) => Err(format!("it cannot check whether the command has CAP_NET_ADMIN: {error}")),
@@ -89,12 +89,12 @@ fn is_warranted() -> Result<(), String> {
 
 impl LeaseThread {
     /// Executes commands until then; returns false if the thread must end.
-    pub(super) async fn rest_until(&mut self, until: Instant) -> bool {
+    pub(super) async fn serve_commands_until(&mut self, until: Instant) -> bool {
         loop {
             match timeout_at(until, self.told.recv()).await {
                 Ok(Some(LeaseCommand::ControlCommand(order, _place))) => {
                     let hands_over = self.state.is_handing_over();
-                    self.obey(order, hands_over).await;
+                    self.execute(order, hands_over).await;
                     // A stream of commands does not delay the next round.
                     if Instant::now() >= until {
                         return true;
@@ -113,14 +113,14 @@ impl LeaseThread {
 
     /// Executes a command. During a handover `down` is refused, since the next process would
     /// restore everything.
-    pub(super) async fn obey(&mut self, order: ControlCommand, hands_over: bool) {
+    pub(super) async fn execute(&mut self, order: ControlCommand, hands_over: bool) {
         match order.word.as_str() {
             "down" if hands_over => {
                 order.answer(&format!(
                     "{HANDS_OVER}, which would restore everything: run `localdns node down` again\n"
                 ));
             }
-            "down" => match is_warranted() {
+            "down" => match check_net_admin() {
                 Ok(()) => order.answer(&self.let_go().await),
                 Err(why) => order.answer(&format!("{REFUSED}: {why}\n")),
             },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{LeaseCommand, LeaseThread, tell_lost};
+use super::{LeaseCommand, LeaseThread, log_lost};
 
 impl LeaseThread {
     /// Keeps queries queued until this process resumes (true) or another has taken over; at most
@@ -35,7 +35,7 @@ impl LeaseThread {
                     self.stretch(until);
                     let _ = held.send(());
                 }
-                Ok(Some(LeaseCommand::ControlCommand(order, _place))) => self.obey(order, true).await,
+                Ok(Some(LeaseCommand::ControlCommand(order, _place))) => self.execute(order, true).await,
                 Ok(Some(LeaseCommand::Stop(ended))) => {
                     self.stop(ended).await;
                     return false;
@@ -50,7 +50,7 @@ impl LeaseThread {
         let now = Instant::now();
         let lasts = match until.map(|until| until.saturating_duration_since(now)) {
             None => HELD,
-            Some(Duration::ZERO) => return self.tell_ended(now),
+            Some(Duration::ZERO) => return self.log_expired(now),
             // The previous extension is long enough. In a table that both processes share, a
             // shorter one would cut the other's.
             Some(left) if left < HELD / 4 => return,
@@ -81,11 +81,11 @@ impl LeaseThread {
     }
 
     /// Logs the leases as lost: the next process did not answer in time.
-    fn tell_ended(&self, now: Instant) {
+    fn log_expired(&self, now: Instant) {
         let Some(running) = self.running.upgrade() else { return };
         for (address, lease) in self.state.addresses().iter_mut() {
             if lease.ends.is_some_and(|ends| ends <= now) {
-                tell_lost(&running, *address, lease, "the next process does not answer");
+                log_lost(&running, *address, lease, "the next process does not answer");
             }
         }
     }

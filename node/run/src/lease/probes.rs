@@ -101,7 +101,7 @@ impl LeaseThread {
 }
 
 /// The note for an address whose queries are redirected by other programs.
-pub(super) fn told_of(ip: IpAddr, rules: RuleSet) -> String {
+pub(super) fn redirected_note(ip: IpAddr, rules: RuleSet) -> String {
     let mend = match rules {
         RuleSet::Nft => "; fix what prevents the rules, or set -rules iptables",
         RuleSet::None => "; set -rules nft or iptables",

@@ -50,7 +50,7 @@ impl LeaseThread {
             RuleSet::Nft if self.leases.is_none() => return Ok(()),
             RuleSet::Nft => {
                 return self
-                    .keep_tables(listeners, clients)
+                    .reconcile_tables(listeners, clients)
                     .map_err(|error| format!("clients get no answer once this server dies: {error}"));
             }
             RuleSet::Iptables(_) => {
@@ -66,7 +66,7 @@ impl LeaseThread {
         Ok(())
     }
 
-    fn keep_tables(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), node::NftError> {
+    fn reconcile_tables(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), node::NftError> {
         if self.rules.is_none() {
             self.rules = Some(Rules::open()?);
         }
@@ -74,7 +74,7 @@ impl LeaseThread {
         let stand = are_in_place(rules)?;
         let same = self.put.as_deref() == Some(listeners) && self.put_clients.as_ref() == Some(clients);
         if !stand || !same || !self.back.is_empty() {
-            rules.take_turns(self.back.iter().copied())?;
+            rules.rotate_zones(self.back.iter().copied())?;
             rules.put(listeners, clients)?;
             self.put_clients = Some(clients.clone());
             self.back.clear();

@@ -36,7 +36,7 @@ pub(super) fn of_server(said: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Files by which servers had sent host lookups to localdns, and that another program has removed.
-pub(super) fn lookups_gone(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Finding> {
+pub(super) fn removed_host_resolvers(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Finding> {
     let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
     let put = keeping.filter_map(|said| said["host_resolver"].as_str());
     let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::keepers;
 use super::peers::of_server;
-use crate::peers as told_by;
+use crate::peers as peers_status;
 
 /// Whether the failover table exists and is complete.
 pub(super) fn rules_of(
@@ -43,7 +43,7 @@ pub(super) fn rules_of(
     let mut unled: Vec<IpAddr> = leased(servers).filter(|ip| !is_led(ip)).collect();
     if !unled.is_empty() {
         // An address may have gone with a reload since the query.
-        let again = told_by::all().said;
+        let again = peers_status::all().said;
         unled.retain(|ip| leased(&again).any(|leased| leased == *ip));
     }
     match unled.first() {
@@ -61,7 +61,10 @@ fn leased(servers: &[Result<Value, String>]) -> impl Iterator<Item = IpAddr> {
 }
 
 /// Whether no iptables rule is left if there must be none, other programs' rules not counted.
-pub(super) fn none_left(servers: &[Result<Value, String>], notes: &mut Vec<String>) -> Result<bool, String> {
+pub(super) fn no_iptables_rules_left(
+    servers: &[Result<Value, String>],
+    notes: &mut Vec<String>,
+) -> Result<bool, String> {
     if keepers(servers).any(|said| said["others_rules"] == true || said["rules"] != "none") {
         return Ok(true);
     }
