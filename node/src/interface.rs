@@ -15,7 +15,7 @@ pub struct Interface {
     pub name: String,
     /// Whether it is set up.
     pub up: bool,
-    /// Whether it is a loopback interface, all of whose IPv4 networks are local.
+    /// Whether it is a loopback interface: all addresses of its IPv4 networks are local.
     pub loopback: bool,
     /// Its addresses, in the kernel's order.
     pub addresses: Vec<Address>,
@@ -102,11 +102,11 @@ pub fn link_index(name: &str) -> Option<u32> {
 
 /// The name of the interface of this index, if it exists.
 pub fn link_name(index: u32) -> Option<String> {
-    // Where there is none it may also come back empty.
+    // The kernel may also return an empty name.
     if_indextoname(index).ok()?.into_string().ok().filter(|name| !name.is_empty())
 }
 
-/// Whether `ip` is an address of this machine. False also when the machine does not tell.
+/// Whether `ip` is an address of this host; false if the kernel does not list its interfaces.
 pub fn has_address(ip: IpAddr) -> bool {
     interfaces().is_ok_and(|interfaces| is_local(&interfaces, ip))
 }
@@ -116,7 +116,8 @@ pub fn is_local(interfaces: &[Interface], ip: IpAddr) -> bool {
     holder_of_address(interfaces, ip).is_some()
 }
 
-/// Whether what is sent to `to` comes to one of these listeners; a wildcard has every address of this machine.
+/// Whether packets to `to` reach one of these listeners; a wildcard listens on every address of
+/// this host.
 pub fn leads_to(to: SocketAddr, listeners: &[SocketAddr]) -> bool {
     listeners.iter().any(|own| {
         own.port() == to.port()
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn adds_scope_to_link_local_only() {
-        // fe80::5 may be anywhere, but hardly on a machine that runs tests.
+        // fe80::5 is unlikely on a host that runs tests.
         for text in ["127.0.0.1:53", "169.254.10.10:53", "[::1]:53", "[fe80::5%1]:53", "[fe80::5]:53"] {
             let address: SocketAddr = text.parse().expect("an address");
             assert_eq!(with_link(address), address, "{text}");

@@ -1,6 +1,7 @@
-//! Writes what a package has beside the program: man pages of it and its commands, and completions for shells.
+//! Writes man pages and shell completions for a package.
 //!
-//! `cargo run --example pages -- DIRECTORY` makes them of the command line itself, so that they cannot say anything else.
+//! `cargo run --example pages -- DIRECTORY` generates them from the command line, so that they
+//! cannot differ from it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -27,7 +28,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The page of a command, and those of its own commands, named as git names them: localdns-node-run.8.
+/// The page of a command and of its subcommands, named as git names them: localdns-node-run.8.
 fn manuals(command: &Command, name: &str, directory: &Path) -> io::Result<()> {
     let mut file = File::create(directory.join(format!("{name}.8")))?;
     let page = Man::new(command.clone()).title(name.to_uppercase()).section("8").manual("localdns");
@@ -62,7 +63,7 @@ fn section(title: &str, rows: &[(&str, &str)]) -> Roff {
     roff
 }
 
-/// What the command line does not know of itself.
+/// Sections that the command line does not have.
 const SECTIONS: &[(&str, &[(&str, &str)])] = &[
     (
         "FLAGS AS IN GO",

@@ -8,19 +8,19 @@ use wire::{HEADER, Name, RType, Records, Section};
 
 use super::zone::owner;
 
-/// What has come of a transfer.
+/// The received part of a transfer.
 #[derive(Debug, Default)]
 pub(crate) struct Came {
     pub(crate) rcode: u16,
-    /// Records that are no SOA.
+    /// Number of records other than SOA.
     pub(crate) records: u32,
-    /// Of each SOA.
+    /// The serial of each SOA.
     pub(crate) serials: Vec<u32>,
     pub(crate) octets: usize,
 }
 
 impl Came {
-    /// What one message says.
+    /// The content of one message.
     pub(crate) fn of(message: &[u8]) -> Self {
         let mut came = Self::default();
         came.add(message);
@@ -53,20 +53,20 @@ impl Came {
     }
 }
 
-/// One who reads a transfer.
-pub(crate) struct StatusReader {
+/// Reads a transfer.
+pub(crate) struct TransferReader {
     id: u16,
     expected: u32,
     came: Came,
 }
 
-impl StatusReader {
-    /// One that expects so many records between the SOAs.
+impl TransferReader {
+    /// Expects this many records between the SOAs.
     pub(crate) fn new(id: u16, expected: u32) -> Self {
         Self { id, expected, came: Came::default() }
     }
 
-    /// Reads one message; whether that was the last.
+    /// Reads one message; returns whether it was the last.
     pub(crate) fn step(&mut self, client: &mut Connection) -> bool {
         let message = client.receive().unwrap();
         assert_eq!(message[..2], self.id.to_be_bytes());
@@ -85,7 +85,7 @@ impl StatusReader {
     }
 }
 
-/// A connection of which the kernel keeps little that is not read.
+/// A connection with a small receive buffer.
 pub(crate) fn narrow(server: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();

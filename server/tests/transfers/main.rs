@@ -1,5 +1,5 @@
-//! A stream of messages as an answer, over TCP and TLS, from a source of this test's own: whole, in order, no faster than
-//! its client, within the octets that streams may hold.
+//! A stream of messages as an answer, over TCP and TLS, from a source of this test: complete, in
+//! order, no faster than its client, within the bytes that streams may hold.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -23,10 +23,10 @@ use testkit::{Ask, Authority, Connection, TlsClient, eventually, exchange_udp, f
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use client::{Came, StatusReader, ixfr, narrow};
+use client::{Came, TransferReader, ixfr, narrow};
 use zone::Zones;
 
-/// A server in this process whose zone `example` can be transferred: in the clear, and over TLS.
+/// A server in this process that transfers its zone `example`, over TCP and TLS.
 struct Scene {
     server: Option<Server>,
     running: Arc<Running>,
@@ -78,7 +78,7 @@ impl Scene {
         scene
     }
 
-    /// Swaps in a configuration that was built anew, with the source in each of its blocks.
+    /// Swaps in a new configuration, with the source in each of its blocks.
     fn reload(&self) {
         let mut draft = ValidatedConfig::read(&Origin::Text(self.corefile.clone()), 53).unwrap();
         for block in &mut draft.spec.blocks {
@@ -88,7 +88,7 @@ impl Scene {
         self.running.configuration.store(Arc::new(configuration));
     }
 
-    /// A client of each transport; of what is on its way the kernel holds little.
+    /// A client of each transport, with a small receive buffer.
     fn clients(&self) -> [Connection; 2] {
         let plain = Connection::ready(narrow(self.plain), PATIENCE).unwrap();
         let tls = narrow(self.tls);
@@ -96,7 +96,7 @@ impl Scene {
         [plain, Connection::encrypt(tls, &self.trust).unwrap()]
     }
 
-    /// How many hold the zone as it is now, beside the server and who asks.
+    /// The number of references to the current zone, other than the server's and the caller's.
     fn held(&self) -> usize {
         Arc::strong_count(&self.zones.now()) - 2
     }
@@ -115,20 +115,20 @@ impl Scene {
 fn a_hundred_thousand_records_come_whole_and_in_order_over_tcp_and_tls() {
     let scene = Scene::start("");
     for (mut client, transport) in scene.clients().into_iter().zip(["tcp", "tls"]) {
-        // A query behind it on the same connection has its turn.
+        // A query behind it on the same connection is answered next.
         client.send(&Ask::new("eXample", "AXFR").id(7).edns(1232).bytes()).unwrap();
         client.send(&Ask::new("a.example", "A").id(8).bytes()).unwrap();
-        let came = StatusReader::new(7, RECORDS).read(&mut client);
+        let came = TransferReader::new(7, RECORDS).read(&mut client);
         assert_eq!((came.records, came.serials.clone()), (RECORDS, vec![1, 1]), "{transport}");
         let behind = client.message().unwrap();
         assert_eq!((behind.id, behind.rcode()), (8, 0), "{transport}");
-        // It is one reply, counted and logged when it has ended, with all its octets.
+        // It is one reply, counted and logged when it has ended, with all its bytes.
         let line = format!("\"AXFR IN example. tcp 36 false 65535\" NOERROR qr,aa,rd {} ", came.octets);
         scene.wait("a line of the transfer", || scene.paper.text().contains(&line));
         scene.wait("nothing held for the client", || scene.running.connections.octets() == 0);
-        // And another one, until the client goes.
+        // Another one, until the client disconnects.
         client.send(&Ask::new("example", "AXFR").id(9).bytes()).unwrap();
-        assert_eq!(StatusReader::new(9, RECORDS).read(&mut client).records, RECORDS, "{transport}");
+        assert_eq!(TransferReader::new(9, RECORDS).read(&mut client).records, RECORDS, "{transport}");
     }
     scene.wait("nobody with the zone", || scene.held() == 0);
 }
@@ -138,7 +138,7 @@ fn a_transfer_of_one_message_has_taken_its_time() {
     let scene = Scene::with(3, "");
     for mut client in scene.clients() {
         client.send(&Ask::new("example", "AXFR").id(7).bytes()).unwrap();
-        assert_eq!(StatusReader::new(7, 3).read(&mut client).records, 3);
+        assert_eq!(TransferReader::new(7, 3).read(&mut client).records, 3);
     }
     let took = || {
         let text = scene.paper.text();
@@ -153,11 +153,11 @@ fn a_transfer_of_one_message_has_taken_its_time() {
 fn a_client_is_sent_no_more_than_it_reads_and_others_are_served_meanwhile() {
     let scene = Scene::start("");
     let mut clients = scene.clients();
-    let mut readers = [1, 2].map(|id| StatusReader::new(id, RECORDS));
+    let mut readers = [1, 2].map(|id| TransferReader::new(id, RECORDS));
     for (n, client) in clients.iter_mut().enumerate() {
         client.send(&Ask::new("example", "AXFR").id(n as u16 + 1).bytes()).unwrap();
     }
-    // Both are read a little, in turns; beside them every query is answered.
+    // Both are read a little, in turn; queries beside them are answered.
     for _ in 0..20 {
         for (client, reader) in clients.iter_mut().zip(&mut readers) {
             assert!(!reader.step(client));
@@ -168,14 +168,14 @@ fn a_client_is_sent_no_more_than_it_reads_and_others_are_served_meanwhile() {
     scene.wait("what waits for its clients", || scene.running.connections.octets() > 1024);
     assert!(scene.running.connections.octets() <= MOST_HELD);
     assert_eq!(scene.held(), 2, "one snapshot for each");
-    // What the zone is meanwhile, and what serves it, is nothing to them.
+    // Changes of the zone and of the configuration do not affect them.
     scene.zones.change(10);
     scene.reload();
     for (client, reader) in clients.iter_mut().zip(readers) {
         let came = reader.read(client);
         assert_eq!((came.records, came.serials), (RECORDS, vec![1, 1]));
         client.send(&Ask::new("example", "AXFR").id(3).bytes()).unwrap();
-        assert_eq!(StatusReader::new(3, 10).read(client).serials, [2, 2]);
+        assert_eq!(TransferReader::new(3, 10).read(client).serials, [2, 2]);
     }
 }
 
@@ -186,7 +186,7 @@ fn who_reads_no_more_or_goes_away_is_given_up_and_the_zone_let_go() {
         let mut clients = scene.clients();
         for client in &mut clients {
             client.send(&Ask::new("example", "AXFR").id(1).bytes()).unwrap();
-            assert!(!StatusReader::new(1, RECORDS).step(client));
+            assert!(!TransferReader::new(1, RECORDS).step(client));
         }
         scene.wait("two transfers", || scene.held() == 2);
         let kept = if goes { None } else { Some(clients) };
@@ -221,7 +221,7 @@ fn there_are_only_so_many_transfers_to_one_client() {
     let (running, refused) = clients.split_at_mut(4);
     for client in running.iter_mut() {
         client.send(&Ask::new("example", "AXFR").id(1).bytes()).unwrap();
-        assert!(!StatusReader::new(1, RECORDS).step(client));
+        assert!(!TransferReader::new(1, RECORDS).step(client));
     }
     for client in refused {
         client.send(&Ask::new("example", "AXFR").id(2).edns(1232).bytes()).unwrap();
@@ -229,7 +229,7 @@ fn there_are_only_so_many_transfers_to_one_client() {
         assert_eq!((told.rcode(), told.answers.len()), (2, 0));
     }
     assert!(scene.running.connections.octets() <= 2 * MOST_HELD);
-    // One goes, and there is room.
+    // One disconnects, and there is room.
     drop(clients.remove(0));
     scene.wait("room", || {
         let [mut client, _] = scene.clients();
@@ -243,7 +243,7 @@ fn a_server_that_stops_ends_a_transfer_that_is_read() {
     let mut scene = Scene::start("");
     let [mut client, _] = scene.clients();
     client.send(&Ask::new("example", "AXFR").id(1).bytes()).unwrap();
-    let mut reader = StatusReader::new(1, RECORDS);
+    let mut reader = TransferReader::new(1, RECORDS);
     assert!(!reader.step(&mut client));
     let server = scene.server.take().unwrap();
     let stopping = thread::spawn(move || server.stop());
@@ -309,7 +309,8 @@ fn flags() -> Flags {
 
 const HOST: &str = "dns.example";
 const RECORDS: u32 = 100_000;
-/// What two connections may make the server hold: a message of the largest size, encrypted, and its place in the row.
+/// Maximum memory for two connections: a message of the largest size, encrypted, and its queue
+/// entry.
 const MOST_HELD: usize = 2 * 68 * 1024;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// It outlives every server.

@@ -1,4 +1,4 @@
-//! A zone of many records, and a source that transfers it: what a plugin of zones would be.
+//! A zone of many records, and a source that transfers it, as a zone plugin would.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,14 +8,14 @@ use plugin::messages::{Messages, Next, OfZone, StreamMessage};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use wire::{Name, Opcode, Query, RType, Reply, Section, ZoneRequest};
 
-/// A zone as it is at one time: so many records below its SOA.
+/// A version of a zone: this many records below its SOA.
 #[derive(Debug)]
 pub(crate) struct Zone {
     pub(crate) serial: u32,
     pub(crate) records: u32,
 }
 
-/// What is written in the Corefile of a plugin that has it; and the source.
+/// The Corefile data of a plugin with the zone; also the source.
 #[derive(Debug, Clone)]
 pub(crate) struct Zones(pub(crate) Arc<Mutex<Arc<Zone>>>);
 
@@ -24,12 +24,12 @@ impl Zones {
         Self(Arc::new(Mutex::new(Arc::new(Zone { serial: 1, records }))))
     }
 
-    /// The zone as it is now.
+    /// The current version.
     pub(crate) fn now(&self) -> Arc<Zone> {
         self.0.lock().unwrap().clone()
     }
 
-    /// Another zone from now on.
+    /// Replaces the version.
     pub(crate) fn change(&self, records: u32) {
         let mut zone = self.0.lock().unwrap();
         *zone = Arc::new(Zone { serial: zone.serial + 1, records });
@@ -70,7 +70,7 @@ impl Source for Zones {
     }
 }
 
-/// The zone, from its SOA to its SOA, or the SOA alone.
+/// The zone, from SOA to SOA, or only the SOA.
 struct Walk {
     zone: Arc<Zone>,
     apex: Name,
@@ -85,7 +85,7 @@ impl Messages for Walk {
             let pushed = if self.next == 0 || self.next == self.zone.records + 1 {
                 message.push(&self.apex, RType::SOA, 60, &soa(self.zone.serial))
             } else if self.next.is_multiple_of(10_000) {
-                // One that fills a message, and more than most have.
+                // One that fills a message, larger than usual.
                 message.push(&owner(self.next), RType::TXT, 60, &[0; 60_000])
             } else {
                 message.push(&owner(self.next), RType::A, 60, &self.next.to_be_bytes())
@@ -99,7 +99,7 @@ impl Messages for Walk {
     }
 }
 
-/// A source with a bug: it has more, and says nothing; or panics.
+/// A faulty source: it has more, and adds nothing; or panics.
 struct Broken(u32);
 
 impl Messages for Broken {
@@ -115,7 +115,7 @@ impl Messages for Broken {
     }
 }
 
-/// The nth record's.
+/// The owner name of the nth record.
 pub(crate) fn owner(n: u32) -> Name {
     Name::from_text(&format!("r{n}.sub.example")).unwrap()
 }
