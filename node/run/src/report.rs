@@ -188,7 +188,7 @@ impl NodeStatus {
                 json!({
                     "address": address.ip,
                     "link": address.link,
-                    "way_out": address.fallback,
+                    "fallback": address.fallback,
                     "answers": address.answers,
                 })
             })
@@ -284,7 +284,7 @@ impl NodeStatus {
             [] => Finding::wrong("leases", "none held", "add the rules first"),
             pids => {
                 let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
-                Finding::fact("leases", format!("process {}", pids.join(", ")))
+                Finding::fact("leases", format!("held by process {}", pids.join(", ")))
             }
         }
     }
@@ -360,7 +360,7 @@ fn first_line(error: &str) -> &str {
 fn served(servers: &[Result<Value, String>]) -> Vec<Listener> {
     let ip = |value: &Value| value.as_str()?.parse().ok();
     let listener = |said: &Value| {
-        let fallback = ip(&said["way_out"]).map(|target| Fallback { target, masquerade: true });
+        let fallback = ip(&said["fallback"]).map(|target| Fallback { target, masquerade: true });
         let fails_closed = said["fails_closed"] == true;
         Some(Listener { address: ip(&said["address"])?, fallback, fails_closed })
     };

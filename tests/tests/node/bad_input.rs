@@ -139,7 +139,7 @@ fn a_second_server_ends_and_the_first_keeps_rules_leases_and_clients() {
         assert_eq!(told.lines().count(), 1, "{told}");
         assert_eq!(rules(), before);
         let said = status(&first, 0);
-        assert!(said.contains(&format!("leases    process {}\n", first.pid())), "{said}");
+        assert!(said.contains(&format!("leases    held by process {}\n", first.pid())), "{said}");
         assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
     });
 }
@@ -174,7 +174,7 @@ fn a_table_named_like_a_servers_leases_that_nobody_owns_is_no_server() {
         ready(&server);
         run("nft", &["add", "table", "inet", "localdns-lease-4711-1"]);
         let said = status(&server, 0);
-        assert!(said.contains(&format!("leases    process {}\n", server.pid())), "{said}");
+        assert!(said.contains(&format!("leases    held by process {}\n", server.pid())), "{said}");
         run("nft", &["flush", "chain", "inet", "localdns", "failover"]);
         eventually("the rules are back", PATIENCE, || {
             let away = run("nft", &["list", "chain", "inet", "localdns", "failover"]);

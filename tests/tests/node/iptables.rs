@@ -36,9 +36,9 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
             let json = tools.node(&server, &["status", "-json"], 0);
             let json: serde_json::Value = serde_json::from_str(&json).expect("one object");
             for said in [&json["addresses"], &json["servers"][0]["addresses"]] {
-                let way_outs: Vec<_> =
-                    said.as_array().expect("a list").iter().map(|one| &one["way_out"]).collect();
-                assert_eq!(way_outs, [&serde_json::Value::Null; 4], "{json:#}");
+                let fallbacks: Vec<_> =
+                    said.as_array().expect("a list").iter().map(|one| &one["fallback"]).collect();
+                assert_eq!(fallbacks, [&serde_json::Value::Null; 4], "{json:#}");
             }
             let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
             assert!(up.contains("0 rules added, the others exist already"), "{up}");

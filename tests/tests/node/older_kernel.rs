@@ -206,7 +206,7 @@ fn is_well(server: &Server, kernel: &OlderKernel, (by_owner, by_socket): (bool, 
     };
     for line in [
         "rules     in place\n".to_owned(),
-        format!("leases    process {}\n", server.pid()),
+        format!("leases    held by process {}\n", server.pid()),
         "lease     fd10::11  held, lost 0 times, answered a probe ".to_owned(),
         format!("note      {note}\n"),
     ] {

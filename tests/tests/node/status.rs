@@ -38,7 +38,7 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         let pid = server.pid();
         for line in [
             "rules     in place\n".to_owned(),
-            format!("leases    process {pid}\n"),
+            format!("leases    held by process {pid}\n"),
             format!("server    process {pid}, leases of 600 ms\n"),
             "lease     169.254.10.10  held, lost 0 times, answered a probe ".to_owned(),
             "upstreams 10.2.0.2 from /run/systemd/resolve/resolv.conf; not used: no `forward` of this Corefile names 168.63.129.16\n"
@@ -66,14 +66,14 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         assert_eq!(json["rules"], true, "{json}");
         assert_eq!(json["servers"][0]["upstreams_from"], "/run/systemd/resolve/resolv.conf", "{json}");
         assert_eq!(json["host_resolver"], json!([]), "{json}");
-        for (ip, way_out) in [
+        for (ip, fallback) in [
             ("169.254.10.10", json!("10.96.0.10")),
             ("10.96.0.20", Value::Null),
             ("169.254.10.11", json!("10.3.0.2")),
             ("fd10::11", json!("fd03::2")),
         ] {
             let of = |list: &Value| list.as_array()?.iter().find(|one| one["address"] == ip).cloned();
-            let told = json!({ "address": ip, "link": "localdns", "way_out": way_out, "answers": true });
+            let told = json!({ "address": ip, "link": "localdns", "fallback": fallback, "answers": true });
             assert_eq!(of(&json["addresses"]), Some(told), "{json}");
             let probed = of(&json["servers"][0]["addresses"]).and_then(|one| one["probed_ms_ago"].as_u64());
             assert!(probed.is_some_and(|ago| ago < 10_000), "{ip}: {json}");

@@ -141,7 +141,7 @@ impl LeaseThread {
         };
         let address = |(ip, lease): (&IpAddr, &AddressLease)| {
             let mut said = lease.status(*ip, now);
-            said["way_out"] = json!(fallback(*ip));
+            said["fallback"] = json!(fallback(*ip));
             said["fails_closed"] = json!(put(*ip).is_some_and(|listener| listener.fails_closed));
             said
         };
