@@ -5,7 +5,7 @@ use std::path::Path;
 use hostsfile::{Found, HostsText, Options, Table};
 use server::corefile_source::{Origin, ValidatedConfig};
 use wire::{Answer, Merge, Name, RType, Section};
-use zonetext::StatusReader;
+use zonetext::Reader;
 
 /// A Corefile is read and given its meaning, or told off with where and why.
 ///
@@ -59,7 +59,7 @@ pub fn zone_text(text: &[u8]) {
     if text.len() > MAX_TEXT {
         return;
     }
-    let mut reader = StatusReader::new(text, &Name::ROOT);
+    let mut reader = Reader::new(text, &Name::ROOT);
     while let Some(record) = reader.next() {
         assert!(reader.line() as usize <= 1 + text.len());
         let Ok(record) = record else {
