@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use trust::{CA_AS_OWN, TooManyCertificates};
+use tls::{CA_AS_OWN, TooManyCertificates};
 
 use crate::StreamKind;
 

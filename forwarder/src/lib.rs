@@ -28,6 +28,7 @@ mod streams;
 mod tls;
 mod upstream;
 
+pub use self::tls::{TlsSettings, UpstreamTlsSpec};
 pub use error::{ExchangeError, NoAnswer, NotSent, TlsError};
 pub use fair::{Fair, Who, client_number};
 pub use machine::{
@@ -40,5 +41,4 @@ pub use resolve::{Addresses, ResolveError, resolve};
 pub use stanza::{Chain, ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec};
 pub use stream_kind::StreamKind;
 pub use streams::{Deliver, Streams};
-pub use tls::{TlsSettings, UpstreamTlsSpec};
 pub use upstream::{HealthCheck, ProbeRequest, ProbeRequests, Registry, Upstream, UpstreamPath};

@@ -7,7 +7,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use trust::SystemError;
+use tls::SystemError;
 
 use crate::TlsError;
 
@@ -16,7 +16,7 @@ use crate::TlsError;
 /// # Errors
 /// [`TlsError::File`].
 pub fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    readfile::read_in_time(path, MOST_BYTES)
+    files::read_in_time(path, MOST_BYTES)
         .map_err(|error| TlsError::File { path: path.to_owned(), error: error.into() })
 }
 
@@ -69,7 +69,7 @@ pub fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
 /// # Errors
 /// [`TlsError::File`] where they cannot be read in time.
 pub fn system_roots() -> Result<(RootCertStore, Vec<u8>), TlsError> {
-    let mut system = trust::system_authorities()
+    let mut system = tls::system_authorities()
         .map_err(|SystemError { path, source }| TlsError::File { path, error: source.into() })?;
     system.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
     let digest = digest(&system);

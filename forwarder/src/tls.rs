@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use trust::Servers;
+use tls::Servers;
 
 use crate::{TlsError, pem};
 

@@ -157,7 +157,7 @@ fn holds(path: &Path, bytes: &[u8]) -> bool {
 /// Whether the file holds these bytes. One that cannot be read does not.
 fn says(path: &Path, bytes: &[u8]) -> bool {
     let compare = || -> io::Result<bool> {
-        let (file, found) = readfile::open(path)?;
+        let (file, found) = files::open(path)?;
         if found.len() != bytes.len() as u64 {
             return Ok(false);
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use readfile::Look;
+use files::Look;
 
 use crate::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, dhcp_servers, link_of};
 
@@ -93,7 +93,7 @@ impl Discovery {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);
             let of = self.file.clone();
-            self.look.begin(&self.file, now, move || Said::by(readfile::read(&of, MOST)));
+            self.look.begin(&self.file, now, move || Said::by(files::read(&of, MOST)));
         }
         let said = match self.look.take(now, Duration::ZERO) {
             None => return ListChange::Nothing,
@@ -149,7 +149,7 @@ fn there_are_none(wrong: &str) -> String {
 /// # Errors
 /// The system's error, or an expired time limit.
 pub fn text_of(file: &Path) -> std::io::Result<String> {
-    let text = readfile::read_in_time(file, MOST)?;
+    let text = files::read_in_time(file, MOST)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -170,11 +170,11 @@ fn await_list(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Looked {
 }
 
 fn look_at(file: &Path, is_ours: IsOurs<'_>) -> Looked {
-    let wrong = match Said::by(readfile::read_in_time(file, MOST)).usable(file, is_ours) {
+    let wrong = match Said::by(files::read_in_time(file, MOST)).usable(file, is_ours) {
         Ok((list, origin)) => return (list, origin, None),
         Err(wrong) => wrong,
     };
-    let kept = readfile::read_in_time(Path::new(KEPT), MOST).unwrap_or_default();
+    let kept = files::read_in_time(Path::new(KEPT), MOST).unwrap_or_default();
     let kept = Usable::of_list(&String::from_utf8_lossy(&kept), is_ours).servers;
     let origin = if kept.is_empty() { ListOrigin::Nowhere } else { ListOrigin::Kept };
     (kept, origin, Some(wrong))
@@ -188,7 +188,7 @@ struct Said {
 }
 
 impl Said {
-    fn by(resolv_conf: Result<Vec<u8>, readfile::ReadError>) -> Self {
+    fn by(resolv_conf: Result<Vec<u8>, files::ReadError>) -> Self {
         Self { resolv_conf: resolv_conf.map_err(std::io::Error::from), leases: dhcp_servers() }
     }
 

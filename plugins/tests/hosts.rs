@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use files::PATIENCE;
 use observe::counters::ThreadCounters;
 use plugin::{Lookup, QueryContext, Tables};
 use plugins::hosts::HostsTable;
 use query::Block;
-use readfile::PATIENCE;
 use scene::Scene;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

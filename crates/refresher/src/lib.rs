@@ -205,7 +205,7 @@ impl RefreshedFile {
 
     /// The text to serve where there is no file.
     pub fn missing(&self, now: Instant) -> Arc<[u8]> {
-        let shipped = readfile::read_in_time(&self.shipped, MAX_SHIPPED).unwrap_or_default();
+        let shipped = files::read_in_time(&self.shipped, MAX_SHIPPED).unwrap_or_default();
         self.state().keeper.ship(&shipped, reading(now))
     }
 
@@ -454,7 +454,7 @@ fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
             pace::rest()
         }
     };
-    let (text, stamp) = readfile::read_whole(path, MAX_FILE, rest)?;
+    let (text, stamp) = files::read_whole(path, MAX_FILE, rest)?;
     Ok((text, stamp.age(clock::wall_ms())))
 }
 

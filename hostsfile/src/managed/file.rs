@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use readfile::Stamp;
+use files::Stamp;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
@@ -190,7 +190,7 @@ fn lock(file: &Open, path: &Path) -> Result<(), PublishError> {
 fn read(path: &Path) -> Result<(Open, Metadata, Vec<u8>), PublishError> {
     let of = path.to_owned();
     let work = move || {
-        let (file, found) = readfile::open(&of).map_err(|error| Step::Open.at(&of)(error.into()))?;
+        let (file, found) = files::open(&of).map_err(|error| Step::Open.at(&of)(error.into()))?;
         if found.nlink() == 0 {
             return Err(PublishError::Orphaned(of));
         }
@@ -201,7 +201,7 @@ fn read(path: &Path) -> Result<(Open, Metadata, Vec<u8>), PublishError> {
         }
         Ok((file, found, bytes))
     };
-    readfile::within(path, readfile::PATIENCE, work).map_err(|error| Step::Read.at(path)(error.into()))?
+    files::within(path, files::PATIENCE, work).map_err(|error| Step::Read.at(path)(error.into()))?
 }
 
 /// How often a file that others change is read again.

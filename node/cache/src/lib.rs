@@ -98,7 +98,7 @@ impl TemplateRenderer {
     /// # Errors
     /// Errors of the template.
     pub fn text(&self) -> Result<String, FillError> {
-        let base = readfile::read_in_time(&self.template.base, LONGEST)
+        let base = files::read_in_time(&self.template.base, LONGEST)
             .map_err(|error| FillError::Unreadable(error.into()));
         let base = base.inspect_err(|_| self.errors.count(SetupErrorKind::ConfigMap))?;
         let base = String::from_utf8_lossy(&base);

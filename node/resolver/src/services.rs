@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use readfile::Stamp;
+use files::Stamp;
 use thiserror::Error;
 use wire::Name;
 
@@ -121,8 +121,7 @@ impl Services {
     /// # Errors
     /// Errors of the file, or the first word that is not a service.
     pub(crate) fn from_file(path: &Path) -> Result<Self, ServicesError> {
-        let (text, stamp) =
-            readfile::read_whole(path, MAX_BYTES, || {}).map_err(|error| unread(path, error))?;
+        let (text, stamp) = files::read_whole(path, MAX_BYTES, || {}).map_err(|error| unread(path, error))?;
         let file = ServicesFile { path: path.to_owned(), seen: Ok(stamp) };
         Ok(Self { names: read_text(path, &text)?, file: Some(file) })
     }
@@ -146,8 +145,8 @@ impl Services {
     pub(crate) fn take(&mut self, read: Read) -> Looked {
         let Some(file) = &mut self.file else { return Looked::Same };
         let (seen, text) = match read {
-            Ok(readfile::Looked::Text(text, stamp)) => (Ok(stamp), Ok(text)),
-            Ok(readfile::Looked::Same | readfile::Looked::Busy) => return Looked::Same,
+            Ok(files::Looked::Text(text, stamp)) => (Ok(stamp), Ok(text)),
+            Ok(files::Looked::Same | files::Looked::Busy) => return Looked::Same,
             Err(error) => (Err(error.kind()), Err(error)),
         };
         if seen == file.seen {
@@ -168,15 +167,13 @@ impl Services {
 }
 
 /// A file's current version, compared with the version last seen.
-pub(crate) type Read = io::Result<readfile::Looked>;
+pub(crate) type Read = io::Result<files::Looked>;
 
 impl ServicesFile {
-    /// Reads it, unless it is unchanged. Blocks, for at most [`readfile::PATIENCE`].
+    /// Reads it, unless it is unchanged. Blocks, for at most [`files::PATIENCE`].
     pub(crate) fn read(self) -> Read {
         let (of, seen) = (self.path.clone(), self.seen.ok());
-        readfile::within(&self.path, readfile::PATIENCE, move || {
-            readfile::look_at(&of, seen, MAX_BYTES, || {})
-        })?
+        files::within(&self.path, files::PATIENCE, move || files::look_at(&of, seen, MAX_BYTES, || {}))?
     }
 }
 

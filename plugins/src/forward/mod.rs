@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
+use files::Look;
 use forwarder::{Chain, ResolveError, Stanza, TlsError, TlsSettings, Upstream, UpstreamTlsSpec};
-use readfile::Look;
 use wire::Name;
 
 pub use handler::ForwardSource;
@@ -381,7 +381,7 @@ impl FollowedForward {
         for list in &mut self.lists {
             if begin {
                 let of = list.path.clone();
-                list.look.begin(&list.path, now, move || Ok(readfile::read(&of, MAX_LIST)?));
+                list.look.begin(&list.path, now, move || Ok(files::read(&of, MAX_LIST)?));
             }
             if let Some(Ok(Ok(found))) = list.look.take(now, patience)
                 && found != list.text
@@ -478,7 +478,7 @@ fn resolv_conf(text: Vec<u8>) -> std::io::Result<Vec<SocketAddr>> {
 
 /// A list of servers.
 pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<u8>> {
-    Ok(readfile::read_in_time(path, MAX_LIST)?)
+    Ok(files::read_in_time(path, MAX_LIST)?)
 }
 
 /// A resolv.conf has some hundred octets.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use files::{Look, Looked, PATIENCE, Stamp, look_at};
 use hostsfile::{Found, Options, Report, Table};
-use readfile::{Look, Looked, PATIENCE, Stamp, look_at};
 use refresher::{MAX_FILE, RefreshedFile, RefreshedFiles};
 use wire::{Class, Flags, Query, RType, Reply};
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use ::kubernetes::snapshot::{self, MOST_OCTETS, Snapshot};
 use ::kubernetes::{Index, Writer};
 use ::kubernetes_api::objects::SinceEpoch;
+use files::ReadError;
 use kubernetes_api::{Access, Kind, Wants};
-use readfile::ReadError;
 
 use super::wrong::Wrong;
 use observe::Logger;
@@ -120,7 +120,7 @@ impl Kept {
     }
 
     fn read(&self, of: &Followed, writer: &mut Writer) -> Result<Option<Duration>, String> {
-        let octets = match readfile::read_in_time(&self.spec.file, MOST_OCTETS as u64) {
+        let octets = match files::read_in_time(&self.spec.file, MOST_OCTETS as u64) {
             Ok(octets) => octets,
             Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use files::{Look, ReadError};
 use rand::Rng;
-use readfile::{Look, ReadError};
 use wire::{Name, Rr};
 
 use super::address;
@@ -101,7 +101,7 @@ impl Keeps for WeightFiles {
     fn check(&self, logger: &Logger) {
         let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for weights in files.iter().filter_map(|followed| followed.weights.upgrade()) {
-            let read = readfile::read_in_time(&weights.file, LARGEST).map_err(|error| error.to_string());
+            let read = files::read_in_time(&weights.file, LARGEST).map_err(|error| error.to_string());
             if let Err(error) = read.and_then(|text| parse(&String::from_utf8_lossy(&text))) {
                 weights.tell(&error, logger);
             }
@@ -115,7 +115,7 @@ impl Keeps for WeightFiles {
         for followed in files.iter_mut().filter(|followed| followed.next.is_some_and(|next| next <= now)) {
             let Some(weights) = followed.weights.upgrade() else { continue };
             let file = weights.file.clone();
-            followed.look.begin(&weights.file, now, move || readfile::read(&file, LARGEST));
+            followed.look.begin(&weights.file, now, move || files::read(&file, LARGEST));
             if let Some(came) = followed.look.take(now, Duration::ZERO) {
                 let read = came.and_then(|read| read).map_err(|error| error.to_string());
                 followed.apply(read, &weights, logger);

@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
-use trust::Clients;
+use tls::Clients;
 
 /// What is asked of clients: the values of Go's `tls.ClientAuthType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

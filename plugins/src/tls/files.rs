@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use files::{Look, ReadError};
 use forwarder::{TlsError, pem};
-use readfile::{Look, ReadError};
 use rustls::server::NoServerSessionStorage;
 use rustls::{RootCertStore, ServerConfig};
 
@@ -234,7 +234,7 @@ impl Keeps for Certificates {
             let mut paths = vec![settings.certificate.clone(), settings.key.clone()];
             paths.extend(settings.authority.clone());
             let read = |path: PathBuf| {
-                let read = readfile::read(&path, pem::MOST_BYTES);
+                let read = files::read(&path, pem::MOST_BYTES);
                 read.map_err(|error| TlsError::File { path, error: error.into() })
             };
             let read = move || paths.into_iter().map(read).collect();

@@ -14,8 +14,8 @@ use plugin::SetupError;
 use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property};
 use plugin::spec::{PluginSpec, Written};
 
+pub use self::files::{Certificates, Handshakes, ServerTls};
 pub use client_auth::ClientAuth;
-pub use files::{Certificates, Handshakes, ServerTls};
 
 const PLUGIN: &str = "tls";
 

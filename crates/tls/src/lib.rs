@@ -8,7 +8,7 @@
 //! Whoever has not shown a key yet may send certificates without end, and webpki tries every way through them that names leave
 //! open, up to 200,000 steps each of which reads all of them: seconds. So many as `MOST_INTERMEDIATES` take a millisecond.
 
-mod system;
+mod native_roots;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use rustls::{
     SignatureScheme,
 };
 
-pub use system::{SystemError, system_authorities};
+pub use native_roots::{SystemError, system_authorities};
 
 /// webpki's word for an authority that is shown as somebody's own certificate.
 pub const CA_AS_OWN: &str = "CaUsedAsEndEntity";

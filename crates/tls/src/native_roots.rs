@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use readfile::ReadError;
+use files::ReadError;
 use rustls::pki_types::CertificateDer;
 
 /// Why the system's authorities are not known.
@@ -21,7 +21,7 @@ pub struct SystemError {
 /// # Errors
 /// Where they cannot be read in time: their library opens whatever it finds there, as a pipe that nobody writes to.
 pub fn system_authorities() -> Result<Vec<CertificateDer<'static>>, SystemError> {
-    loaded(|| rustls_native_certs::load_native_certs().certs, readfile::PATIENCE)
+    loaded(|| rustls_native_certs::load_native_certs().certs, files::PATIENCE)
 }
 
 fn loaded(
@@ -30,7 +30,7 @@ fn loaded(
 ) -> Result<Vec<CertificateDer<'static>>, SystemError> {
     let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(std::env::var_os);
     let path = named.map_or_else(|| PathBuf::from("/etc/ssl/certs"), PathBuf::from);
-    readfile::within(&path, patience, load).map_err(|source| SystemError { path, source })
+    files::within(&path, patience, load).map_err(|source| SystemError { path, source })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! such work on a thread that serves nobody else, and goes on without it; a [`Look`] asks for what came of it from time to
 //! time. Knows no format.
 
-mod stamp;
+mod file_version;
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-pub use stamp::{Looked, Stamp, look_at, read_whole};
+pub use file_version::{Looked, Stamp, look_at, read_whole};
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
