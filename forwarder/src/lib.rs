@@ -19,7 +19,6 @@ mod fair;
 pub mod health;
 mod machine;
 mod metrics;
-pub mod pem;
 mod policy;
 mod resolve;
 mod stanza;
@@ -29,7 +28,7 @@ mod tls;
 mod upstream;
 
 pub use self::tls::{TlsSettings, UpstreamTlsSpec};
-pub use error::{ExchangeError, NoAnswer, NotSent, TlsError};
+pub use error::{ExchangeError, NoAnswer, NotSent};
 pub use fair::{Fair, Who, client_number};
 pub use machine::{
     Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tls::Servers;
-
-use crate::{TlsError, pem};
+use tls::{Servers, TlsError, pem};
 
 /// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name behind `%` of an upstream.
 #[derive(Clone, Debug, Default)]

@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 use memchr::memchr_iter;
 use wire::{Class, HEADER, MAX_NAME, Name, RType, hash_of};
 
-use crate::report::{LineError, MAX_PAIRS, Report};
+use crate::diagnostics::{LineError, MAX_PAIRS, Report};
 use crate::table::{A_RECORD, AAAA_RECORD, ENTRY_HEADER, RECORD_HEADER, Table};
 use crate::{HostsText, Options, parse};
 

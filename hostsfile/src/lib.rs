@@ -4,7 +4,6 @@
 //! ```text
 //! file text, inline text -> Table::build -> Table, Report
 //! question -> Table::lookup -> Absent | NoData | records, ready to send
-//! a file of ours: bytes -> publish
 //! a file that is not ours: its text -> which lines we want in it -> managed::File::update
 //! ```
 //!
@@ -12,16 +11,14 @@
 //! text is somebody else's: what cannot be read is skipped and told in the [`Report`], the rest serves.
 
 mod builder;
+mod diagnostics;
 pub mod managed;
 #[cfg(test)]
-mod model;
+mod model_tests;
 pub mod parse;
-mod publish;
-mod report;
 mod table;
 
-pub use publish::{PublishError, Step, publish};
-pub use report::{BadLine, LineError, Report};
+pub use diagnostics::{BadLine, LineError, Report};
 pub use table::{Found, Table};
 
 use wire::Name;

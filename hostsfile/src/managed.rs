@@ -9,7 +9,7 @@
 
 mod attributes;
 mod file;
-mod rewrite;
+mod in_place;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -17,4 +17,4 @@ mod text;
 pub use file::{File, Written};
 pub use text::{ManagedLine, Marker, MarkerError, Text};
 
-use crate::publish::MAX_BYTES;
+use files::MAX_BYTES;

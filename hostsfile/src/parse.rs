@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use wire::Name;
 
-use crate::report::{LineError, MAX_FIELD};
+use crate::diagnostics::{LineError, MAX_FIELD};
 
 /// The fields of a line, its comment left out. A `#` starts a comment inside a field, too.
 pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {

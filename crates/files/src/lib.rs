@@ -5,6 +5,7 @@
 //! such work on a thread that serves nobody else, and goes on without it; a [`Look`] asks for what came of it from time to
 //! time. Knows no format.
 
+mod atomic_write;
 mod file_version;
 
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
+pub use atomic_write::{Beside, MAX_BYTES, PublishError, Step, publish, resolve};
 pub use file_version::{Looked, Stamp, look_at, read_whole};
 
 /// Why a file was not read.

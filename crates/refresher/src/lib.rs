@@ -410,7 +410,7 @@ impl RefreshedFile {
             state.learned += 1;
             (text, state.keeper.base())
         };
-        match hostsfile::publish(&self.file, Some(&base), &text) {
+        match files::publish(&self.file, Some(&base), &text) {
             Ok(()) => {
                 let mut state = self.state();
                 state.learned += 1;
@@ -418,7 +418,7 @@ impl RefreshedFile {
                 (state.publish_error, state.publish_again) = (None, None);
             }
             // Somebody else wrote the file: its addresses hold until the next round, which comes soon.
-            Err(hostsfile::PublishError::Changed(_)) => {
+            Err(files::PublishError::Changed(_)) => {
                 let soon = clock::now() + CATCH_UP_AGAIN;
                 let caught = self.catch_up();
                 let mut state = self.state();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use hostsfile::PublishError;
+use files::PublishError;
 use refresh::{Keeper, Settings};
 use resolver::{LookupOutcome, Question};
 use tokio::runtime::Handle;
@@ -74,7 +74,7 @@ pub fn once(
             return Ok((keeper.text().to_vec(), told));
         }
         let Some(text) = keeper.to_publish() else { return Ok((Vec::new(), told)) };
-        match hostsfile::publish(&file, Some(&base), &text) {
+        match files::publish(&file, Some(&base), &text) {
             Ok(()) => return Ok((Vec::new(), told)),
             // The file changed since it was read: the answers are applied to the new text in the next round.
             Err(PublishError::Changed(_)) => failed = PublishError::Changing(file.clone()),

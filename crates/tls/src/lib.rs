@@ -8,7 +8,9 @@
 //! Whoever has not shown a key yet may send certificates without end, and webpki tries every way through them that names leave
 //! open, up to 200,000 steps each of which reads all of them: seconds. So many as `MOST_INTERMEDIATES` take a millisecond.
 
+mod error;
 mod native_roots;
+pub mod pem;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use rustls::{
     SignatureScheme,
 };
 
+pub use error::TlsError;
 pub use native_roots::{SystemError, system_authorities};
 
 /// webpki's word for an authority that is shown as somebody's own certificate.

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forwarder::{ExchangeError, TlsError, TlsSettings, UpstreamProto, UpstreamTlsSpec};
+use ::tls::TlsError;
+use forwarder::{ExchangeError, TlsSettings, UpstreamProto, UpstreamTlsSpec};
 use tokio::sync::mpsc;
 
 use super::common::ms;

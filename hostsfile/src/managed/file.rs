@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use files::Stamp;
+use files::{Beside, PublishError, Stamp, Step, resolve};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::rewrite::{Change, most, plan};
+use super::in_place::{Change, most, plan};
 use super::{MAX_BYTES, ManagedLine, Marker, Text, attributes};
-use crate::publish::{Beside, PublishError, Step, resolve};
 
 /// A hosts file with lines of ours in it.
 #[derive(Debug, Clone)]
@@ -47,7 +46,7 @@ impl File {
     /// Lets `choose` say which entries our lines are to hold, and makes it so. It is asked again when the file has changed
     /// meanwhile; its last answer counts.
     ///
-    /// A new file is written beside the old one and renamed onto it, under the same lock as [`publish`](crate::publish()).
+    /// A new file is written beside the old one and renamed onto it, under the same lock as [`files::publish`].
     /// Where that cannot be (a directory that is not writable, a file mounted by itself or with several names, an owner or
     /// attribute that may not be given) the file is changed in place, under a lock on itself, so that no reader finds part
     /// of a line at any moment: a line comes and goes by its first byte, which is `#` as long as the rest is written. The new

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use crate::diagnostics::MAX_FIELD;
 use crate::parse;
-use crate::report::MAX_FIELD;
 
 /// The comment that makes a line ours: 1 to 200 printable ASCII characters without `#`, and no blank at either end.
 #[derive(Debug, Clone, PartialEq, Eq)]

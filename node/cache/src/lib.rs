@@ -142,7 +142,7 @@ impl TemplateRenderer {
     /// Atomically: readers see no half of it, and the old file stays if there is no space.
     fn write(&self, filled: &str) {
         let Some(path) = &self.template.written else { return };
-        let error = hostsfile::publish(path, None, filled.as_bytes()).err();
+        let error = files::publish(path, None, filled.as_bytes()).err();
         let unwritten = error.map(|error| {
             format!("-conf: {error}: the server runs without it; name a file that can be written")
         });

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostsfile::PublishError;
+use files::PublishError;
 use hostsfile::managed::{File, ManagedLine, Written};
 use rand::Rng as _;
 use resolver::{Family, Question, Resolver};

@@ -251,7 +251,7 @@ pub enum SetupError {
         /// The directive.
         plugin: &'static str,
         /// Why.
-        error: forwarder::TlsError,
+        error: tls::TlsError,
     },
     /// A forward target that is one of our own listeners, and leads back.
     #[error(

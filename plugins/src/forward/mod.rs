@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
 use files::Look;
-use forwarder::{Chain, ResolveError, Stanza, TlsError, TlsSettings, Upstream, UpstreamTlsSpec};
+use forwarder::{Chain, ResolveError, Stanza, TlsSettings, Upstream, UpstreamTlsSpec};
+use tls::TlsError;
 use wire::Name;
 
 pub use handler::ForwardSource;

@@ -225,7 +225,7 @@ fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     let octets = snapshot::write(&of.index, &of.access, &of.wants, now);
     let octets = octets
         .ok_or_else(|| format!("{}: expected at most {MOST_OCTETS} octets, found more", file.display()))?;
-    hostsfile::publish(file, None, &octets).map_err(|error| error.to_string())
+    files::publish(file, None, &octets).map_err(|error| error.to_string())
 }
 
 /// How often it is looked whether all is known, until it is: as often as a snapshot may be written.

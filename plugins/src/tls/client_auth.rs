@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use forwarder::TlsError;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
-use tls::Clients;
+use tls::{Clients, TlsError};
 
 /// What is asked of clients: the values of Go's `tls.ClientAuthType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

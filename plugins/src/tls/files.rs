@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use files::{Look, ReadError};
-use forwarder::{TlsError, pem};
 use rustls::server::NoServerSessionStorage;
 use rustls::{RootCertStore, ServerConfig};
+use tls::{TlsError, pem};
 
 use super::keylog::{self, KeyLogFile};
 use super::{PLUGIN, Settings};

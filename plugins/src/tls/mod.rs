@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use corefile::{Directive, Located, Location, Word};
-use forwarder::TlsError;
+use tls::TlsError;
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property};

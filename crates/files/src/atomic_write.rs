@@ -5,19 +5,21 @@
 //! directory
 //! ```
 //!
-//! Knows no hosts text; [`managed`](crate::managed) uses the same file beside the target.
+//! [`Beside`] is the file beside the target, for writers that give it attributes of their own.
 
-mod beside;
+mod temp_file;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use beside::Beside;
+pub use temp_file::Beside;
 
 use std::fmt;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+
+use super::open;
 
 /// Makes `bytes` the content of the file at `path`, mode 0644, if it holds `base` or is not there; without `base` whatever
 /// it holds.
@@ -106,7 +108,7 @@ pub enum Step {
 
 impl Step {
     /// Of this step at `path`, for `map_err`.
-    pub(crate) fn at(self, path: &Path) -> impl FnOnce(io::Error) -> PublishError {
+    pub fn at(self, path: &Path) -> impl FnOnce(io::Error) -> PublishError {
         move |source| PublishError::Io { step: self, path: path.to_owned(), source }
     }
 }
@@ -130,7 +132,7 @@ impl fmt::Display for Step {
 }
 
 /// The regular file that `path` means, behind its symbolic links; it need not exist.
-pub(crate) fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
+pub fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
     let not_a_file = || PublishError::NotAFile(path.to_owned());
     match fs::canonicalize(path) {
         Ok(real) if fs::metadata(&real).is_ok_and(|found| !found.is_file()) => Err(not_a_file()),
@@ -145,7 +147,7 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
 }
 
 /// The directory that a file is in.
-pub(crate) fn directory_of(path: &Path) -> &Path {
+fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
@@ -157,7 +159,7 @@ fn holds(path: &Path, bytes: &[u8]) -> bool {
 /// Whether the file holds these bytes. One that cannot be read does not.
 fn says(path: &Path, bytes: &[u8]) -> bool {
     let compare = || -> io::Result<bool> {
-        let (file, found) = files::open(path)?;
+        let (file, found) = open(path)?;
         if found.len() != bytes.len() as u64 {
             return Ok(false);
         }
@@ -180,4 +182,4 @@ fn says(path: &Path, bytes: &[u8]) -> bool {
 const MODE: u32 = 0o644;
 
 /// The most that a file may hold that is read as a whole before it is replaced, in bytes.
-pub(crate) const MAX_BYTES: u64 = 16 << 20;
+pub const MAX_BYTES: u64 = 16 << 20;

@@ -13,7 +13,7 @@ use super::{PublishError, Step, directory_of, says};
 
 /// An empty file `.NAME.localdns.new`, under a lock. Dropped, both are removed.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub struct Beside {
     file: File,
     path: PathBuf,
     target: PathBuf,
@@ -36,7 +36,7 @@ impl Beside {
     ///
     /// # Errors
     /// [`Step::Open`], [`Step::Lock`], [`PublishError::NotAFile`], [`PublishError::Busy`].
-    pub(crate) fn open(target: &Path) -> Result<Self, PublishError> {
+    pub fn open(target: &Path) -> Result<Self, PublishError> {
         let lock = Lock::take(target)?;
         let path = path_beside(target, NEW)?;
         match fs::remove_file(&path) {
@@ -49,7 +49,7 @@ impl Beside {
     }
 
     /// Removes what a process that was killed after it had done its work left beside `target`.
-    pub(crate) fn tidy(target: &Path) {
+    pub fn tidy(target: &Path) {
         if path_beside(target, LOCK).is_ok_and(|path| fs::symlink_metadata(path).is_ok()) {
             // What cannot be removed does no harm.
             drop(Self::open(target));
@@ -60,7 +60,7 @@ impl Beside {
     ///
     /// # Errors
     /// [`Step::Write`].
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), PublishError> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), PublishError> {
         self.file.write_all(bytes).map_err(Step::Write.at(&self.path))
     }
 
@@ -68,12 +68,12 @@ impl Beside {
     ///
     /// # Errors
     /// [`Step::Attributes`].
-    pub(crate) fn set_mode(&self, mode: u32) -> Result<(), PublishError> {
+    pub fn set_mode(&self, mode: u32) -> Result<(), PublishError> {
         self.file.set_permissions(Permissions::from_mode(mode)).map_err(Step::Attributes.at(&self.path))
     }
 
     /// The file itself, for its attributes.
-    pub(crate) fn file(&self) -> &File {
+    pub fn file(&self) -> &File {
         &self.file
     }
 
@@ -86,7 +86,7 @@ impl Beside {
     /// # Errors
     /// [`Step::Sync`], [`Step::Replace`]: the target is as it was. [`Step::SyncDirectory`]: it is replaced.
     /// [`PublishError::Changing`]: others replace it again and again; theirs stands, or ours.
-    pub(crate) fn replace_target(self, base: Option<&[u8]>) -> Result<bool, PublishError> {
+    pub fn replace_target(self, base: Option<&[u8]>) -> Result<bool, PublishError> {
         self.file.sync_all().map_err(Step::Sync.at(&self.path))?;
         let failed = Step::Replace.at(&self.target);
         match base {

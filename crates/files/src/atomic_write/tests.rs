@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use super::beside::{LOCK, NEW, path_beside};
+use super::temp_file::{LOCK, NEW, path_beside};
 use super::{Beside, PublishError, Step};
 
 #[test]

@@ -7,9 +7,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use tls::SystemError;
-
-use crate::TlsError;
+use crate::{SystemError, TlsError, system_authorities};
 
 /// Reads a file, in time.
 ///
@@ -69,7 +67,7 @@ pub fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
 /// # Errors
 /// [`TlsError::File`] where they cannot be read in time.
 pub fn system_roots() -> Result<(RootCertStore, Vec<u8>), TlsError> {
-    let mut system = tls::system_authorities()
+    let mut system = system_authorities()
         .map_err(|SystemError { path, source }| TlsError::File { path, error: source.into() })?;
     system.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
     let digest = digest(&system);
