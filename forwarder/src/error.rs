@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use tls::{CA_AS_OWN, TooManyCertificates};
+use tls::{CA_USED_AS_END_ENTITY, TooManyCertificates};
 
 use crate::StreamKind;
 
@@ -232,7 +232,7 @@ impl fmt::Display for Judged<'_> {
         let words = match why {
             C::UnknownIssuer => "its issuer is none of the authorities",
             C::BadSignature => "its signature is not that of the authority of this name",
-            C::Other(other) if other.0.to_string() == CA_AS_OWN => {
+            C::Other(other) if other.0.to_string() == CA_USED_AS_END_ENTITY => {
                 "it is an authority's, not a server's own; name it itself as the authority, if it is meant"
             }
             C::Other(other) if other.0.is::<TooManyCertificates>() => {

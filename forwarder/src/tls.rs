@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tls::{Servers, TlsError, pem};
+use tls::{ServerVerifier, TlsError, native_root_store, pem};
 
 /// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name behind `%` of an upstream.
 #[derive(Clone, Debug, Default)]
@@ -43,12 +43,14 @@ impl TlsSettings {
             Some(path) => {
                 files[2] = pem::read(path)?;
                 let (named, roots) = (pem::certificates(path, &files[2])?, pem::roots(path, &files[2])?);
-                builder.dangerous().with_custom_certificate_verifier(Servers::new(named, roots, provider)?)
+                builder
+                    .dangerous()
+                    .with_custom_certificate_verifier(ServerVerifier::new(named, roots, provider)?)
             }
             None => {
-                let (roots, digest) = pem::system_roots()?;
+                let (roots, digest) = native_root_store()?;
                 files[2] = digest;
-                builder.dangerous().with_custom_certificate_verifier(Servers::new(
+                builder.dangerous().with_custom_certificate_verifier(ServerVerifier::new(
                     Vec::new(),
                     roots,
                     provider,
@@ -63,7 +65,7 @@ impl TlsSettings {
                 let chain = pem::chain(certificate, &files[0])?;
                 let private = pem::private_key(key, &files[1])?;
                 let built = builder.with_client_auth_cert(chain, private);
-                built.map_err(|error| TlsError::of_pair(certificate, key, error))?
+                built.map_err(|error| TlsError::from_pair(certificate, key, error))?
             }
         };
         let settings = Self { config: Arc::new(config), server_name: None, files: Arc::new(files) };

@@ -1,4 +1,4 @@
-//! Lines to a [`Table`]: collects pairs of name and address, then lays out entries of known length. Knows no question.
+//! Builds a [`Table`]: collects pairs of name and address, then lays out entries of known length.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -13,12 +13,13 @@ use crate::table::{A_RECORD, AAAA_RECORD, ENTRY_HEADER, RECORD_HEADER, Table};
 use crate::{HostsText, Options, parse};
 
 impl Table {
-    /// Builds a table from `sources`, the file first, then what stands in the Corefile.
+    /// Builds a table from `sources`: the file, then the lines of the Corefile.
     ///
-    /// Records keep the order of the text; the same name with the same address counts once. What cannot be taken is left
-    /// out and told in the report; beyond 4,000,000 pairs of name and address nothing is taken.
+    /// Records keep the order of the text; the same name with the same address is one record. Bad
+    /// lines are skipped and reported, as are all names beyond 4,000,000 pairs of name and address.
     ///
-    /// Calls `rest` at every line and every entry: a large text takes long, and others may be waiting for the processor.
+    /// Calls `rest` for every line and every entry: a large text takes long, and other threads need
+    /// the processor.
     pub fn build(sources: &[HostsText<'_>], options: &Options, rest: &mut dyn FnMut()) -> (Self, Report) {
         let expected = sources.iter().map(|source| expected_pairs(source.text)).sum();
         let mut builder = Builder::new(options, MAX_PAIRS, expected);
@@ -36,21 +37,21 @@ impl Table {
     }
 }
 
-/// As many as there are lines, if they go on as they begin; but no more than the text has room for. Counting them all is
-/// long work, and a guess costs room at most.
+/// Estimates the number of pairs from the lines in the first 64 KiB, at most as many as fit into
+/// the text. Counting all lines takes long, and a wrong estimate costs only memory.
 fn expected_pairs(text: &[u8]) -> usize {
-    let beginning = &text[..text.len().min(BEGINNING)];
-    let lines = beginning.iter().filter(|&&byte| byte == b'\n').count();
-    lines.saturating_mul(text.len().div_ceil(beginning.len().max(1))).min(text.len() / SHORT_LINE)
+    let sample = &text[..text.len().min(SAMPLE_BYTES)];
+    let lines = sample.iter().filter(|&&byte| byte == b'\n').count();
+    lines.saturating_mul(text.len().div_ceil(sample.len().max(1))).min(text.len() / MIN_LINE_BYTES)
 }
 
-/// Pairs of name and address as they come, each once; numbers instead of names and addresses.
+/// Distinct pairs of name and address in the order of the text; names and addresses are numbered.
 pub(crate) struct Builder<'o> {
     options: &'o Options,
     max_pairs: usize,
-    /// Of pairs.
+    /// Hashes pairs.
     hasher: RandomState,
-    /// The wire forms of all names, one behind the other.
+    /// The concatenated wire forms of all names.
     octets: Vec<u8>,
     names: Vec<NameRow>,
     name_numbers: HashTable<u32>,
@@ -62,9 +63,9 @@ pub(crate) struct Builder<'o> {
 }
 
 struct NameRow {
-    /// Of its wire form; a wildcard's key, which is shorter, has another one.
+    /// Hash of the wire form; a wildcard's key, which is shorter, has another hash.
     hash: u64,
-    /// Where its wire form starts in the builder's octets, and its length there.
+    /// Offset and length of the wire form in `Builder::octets`.
     start: u32,
     length: u8,
     a: Set,
@@ -72,7 +73,7 @@ struct NameRow {
 }
 
 struct AddressRow {
-    /// Of its octets, which are its key.
+    /// Hash of the address bytes, which are the key.
     hash: u64,
     address: IpAddr,
     ptr: Set,
@@ -82,7 +83,7 @@ struct AddressRow {
 struct Pair {
     name: u32,
     address: u32,
-    /// Whether the address's PTR records have this name.
+    /// Whether the address has a PTR record for the name.
     reverse: bool,
 }
 
@@ -91,15 +92,15 @@ struct Pair {
 struct Set {
     count: u16,
     octets: u16,
-    /// A record had no room.
+    /// A record did not fit.
     cut: bool,
-    /// Where the next record goes, once the arena is laid out.
+    /// Offset of the next record in the arena.
     at: u32,
 }
 
 impl<'o> Builder<'o> {
-    /// A builder that takes up to `max_pairs`, at most [`MAX_PAIRS`], and has room for `expected` of them: a table that
-    /// grows hashes everything in it again.
+    /// Creates a builder for up to `max_pairs`, at most [`MAX_PAIRS`], with capacity for
+    /// `expected`: a growing table rehashes all its entries.
     pub(crate) fn new(options: &'o Options, max_pairs: usize, expected: usize) -> Self {
         let max_pairs = max_pairs.min(MAX_PAIRS);
         let expected = expected.min(max_pairs);
@@ -118,7 +119,7 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// Takes what a line says, and tells `report` of each part that cannot be taken.
+    /// Adds the pairs of a line, and calls `report` for each error.
     pub(crate) fn read_line(&mut self, line: &[u8], mut report: impl FnMut(LineError)) {
         let mut fields = parse::fields(line);
         let Some(first) = fields.next() else { return };
@@ -139,7 +140,7 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// Takes a pair, unless the name is outside the zones.
+    /// Adds a pair, unless the name is outside the zones.
     fn add(&mut self, name: &Name, address: IpAddr) -> Result<(), LineError> {
         if !self.options.zones.iter().any(|zone| name.is_within(zone)) {
             return Ok(());
@@ -174,7 +175,7 @@ impl<'o> Builder<'o> {
         pointed.map(|_| ())
     }
 
-    /// The number of a name, a new one if need be.
+    /// Returns the number of a name, a new one if it is unknown.
     fn name_number(&mut self, name: &Name) -> u32 {
         let wire = name.as_wire();
         let hash = hash_of(wire);
@@ -223,7 +224,7 @@ impl<'o> Builder<'o> {
         });
     }
 
-    /// Lays the entries out, in the order in which names and addresses came, and fills them in.
+    /// Lays out the entries in the order of the text and fills them in.
     pub(crate) fn finish(mut self, rest: &mut dyn FnMut()) -> Table {
         let (mut most, mut wildcards, mut addresses) = (0, 0, 0);
         for row in &self.names {
@@ -237,7 +238,7 @@ impl<'o> Builder<'o> {
             addresses += usize::from(row.ptr.count > 0);
         }
         let mut arena = Vec::with_capacity(most);
-        // The same hashes serve again.
+        // The hashes of the builder are reused.
         let mut table = Table::empty();
         table.names = HashTable::with_capacity(self.names.len() - wildcards);
         table.wildcards = HashTable::with_capacity(wildcards);
@@ -288,7 +289,7 @@ impl NameRow {
         &octets[self.start as usize..][..usize::from(self.length)]
     }
 
-    /// The key of the name's entry: a wildcard's is the name below its asterisk.
+    /// Returns the key of the name's entry: for a wildcard the name below its asterisk.
     fn key<'a>(&self, octets: &'a [u8]) -> &'a [u8] {
         let wire = self.wire(octets);
         wire.strip_prefix(ASTERISK).unwrap_or(wire)
@@ -302,7 +303,8 @@ impl Pair {
 }
 
 impl Set {
-    /// Makes room for a record; whether there was any. The first record without room is an error.
+    /// Reserves space for a record; returns `false` if it does not fit, and an error for the first
+    /// that does not.
     fn take(&mut self, record: usize, rtype: RType) -> Result<bool, LineError> {
         if self.octets() + record > MAX_BODY {
             return if std::mem::replace(&mut self.cut, true) {
@@ -321,7 +323,7 @@ impl Set {
         usize::from(self.octets)
     }
 
-    /// Appends room for the records.
+    /// Appends zeroed space for the records.
     fn lay_out(&mut self, arena: &mut Vec<u8>) {
         // MAX_PAIRS keeps the arena below 4 GiB.
         self.at = arena.len() as u32;
@@ -340,7 +342,7 @@ impl Set {
     }
 }
 
-/// Writes an entry up to its key and puts it into its index; `hash` is the key's.
+/// Appends an entry up to its key and adds it to its index; `hash` is the hash of the key.
 fn start_entry(arena: &mut Vec<u8>, index: &mut HashTable<u32>, hash: u64, numbers: [u16; 2], key: &[u8]) {
     // MAX_PAIRS keeps the arena below 4 GiB.
     let at = arena.len() as u32;
@@ -350,7 +352,7 @@ fn start_entry(arena: &mut Vec<u8>, index: &mut HashTable<u32>, hash: u64, numbe
     index.insert_unique(hash, at, |&at| hash_of(entry_key(arena, at)));
 }
 
-/// The key of the entry at `at`.
+/// Returns the key of the entry at offset `at`.
 fn entry_key(arena: &[u8], at: u32) -> &[u8] {
     let entry = &arena[at as usize..];
     &entry[ENTRY_HEADER..][..usize::from(entry[ENTRY_HEADER - 1])]
@@ -364,9 +366,10 @@ fn is_wildcard(wire: &[u8]) -> bool {
 const ASTERISK: &[u8] = b"\x01*";
 /// Octets of an IPv6 address.
 const MAX_ADDRESS: usize = 16;
-/// Octets that a set of records may have: a message less its header, its question and an OPT without options.
+/// Maximum octets of a set of records: a message less its header, the longest question and an OPT
+/// without options.
 const MAX_BODY: usize = 65_535 - HEADER - (MAX_NAME + 4) - 11;
-/// Octets that are looked at for how long lines are.
-const BEGINNING: usize = 64 << 10;
-/// Octets of a short line with a pair, such as `10.0.0.1 ab`.
-const SHORT_LINE: usize = 12;
+/// Bytes from which the number of lines is estimated.
+const SAMPLE_BYTES: usize = 64 << 10;
+/// Bytes of a short line with a pair, such as `10.0.0.1 ab`.
+const MIN_LINE_BYTES: usize = 12;

@@ -1,14 +1,14 @@
-//! Hosts text to an index of ready answers, and hosts files that are written whole: what knows what a hosts file
-//! says, and how to change one under its readers' eyes.
+//! Reads hosts text into a table of encoded answers, and manages lines in a hosts file of the
+//! machine.
 //!
 //! ```text
 //! file text, inline text -> Table::build -> Table, Report
-//! question -> Table::lookup -> Absent | NoData | records, ready to send
-//! a file that is not ours: its text -> which lines we want in it -> managed::File::update
+//! question -> Table::lookup -> Absent | NoData | encoded records
+//! /etc/hosts: its text -> the managed lines wanted -> managed::HostsFile::update
 //! ```
 //!
-//! Nothing here reads a clock or knows a server block; a [`Table`] opens no file and never changes once it is built. Every
-//! text is somebody else's: what cannot be read is skipped and told in the [`Report`], the rest serves.
+//! Reads no clock and knows no server block. A [`Table`] opens no file and is immutable. Texts are
+//! untrusted: bad lines are skipped and listed in the [`Report`].
 
 mod builder;
 mod diagnostics;
@@ -23,23 +23,23 @@ pub use table::{Found, Table};
 
 use wire::Name;
 
-/// How texts become answers.
+/// Options for [`Table::build`].
 #[derive(Debug, Clone)]
 pub struct Options {
     /// TTL of every record in seconds: 3600 by default, 1 to 65535.
     pub ttl: u32,
-    /// Only names within one of these enter, as owners and as what a PTR record points to; addresses are not asked. None
-    /// at all lets nothing enter.
+    /// Only names within one of these zones are added, as owners and as targets of PTR records.
+    /// Addresses are not filtered. Without a zone the table is empty.
     pub zones: Vec<Name>,
-    /// Whether addresses answer PTR questions; the property `no_reverse` turns it off.
+    /// Whether PTR records are added; the property `no_reverse` disables them.
     pub reverse: bool,
 }
 
 /// One text in the format of hosts(5).
 #[derive(Debug, Clone, Copy)]
 pub struct HostsText<'t> {
-    /// Where the text is from, as the report is to call it.
+    /// Source of the text, for the report.
     pub name: &'t str,
-    /// The text; any bytes.
+    /// The text, which may contain any bytes.
     pub text: &'t [u8],
 }

@@ -1,11 +1,11 @@
-//! Lines of ours in a hosts file that is not ours.
+//! Managed lines in a hosts file that belongs to the machine, such as /etc/hosts.
 //!
 //! ```text
-//! read -> Text { entries, defined by others } -> the caller's choice of entries -> write, or leave alone
+//! read -> Text { managed entries, names of other lines } -> the caller's entries -> write or skip
 //! ```
 //!
-//! A line is ours if it has a field and its comment is the [`Marker`]; every other byte of the file is somebody else's and
-//! stays as it is. What names `localhost` is never ours. Knows no DNS and no service.
+//! A line is managed if it has a field and its comment is the [`Marker`], unless it names
+//! `localhost`. All other bytes of the file stay unchanged. Knows no DNS and no service.
 
 mod attributes;
 mod file;
@@ -14,7 +14,7 @@ mod in_place;
 mod tests;
 mod text;
 
-pub use file::{File, Written};
+pub use file::{HostsFile, UpdateOutcome};
 pub use text::{ManagedLine, Marker, MarkerError, Text};
 
-use files::MAX_BYTES;
+use files::MAX_REPLACED_BYTES;

@@ -1,4 +1,5 @@
-//! The table against a model of maps, over generated texts; and its answers against a second reader of messages.
+//! Compares the table with a model built of maps, for generated texts, and its answers with a
+//! second DNS parser.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,17 +11,17 @@ use wire::{Flags, Gate, Name, RType, Records, Reply, accept};
 
 use crate::{Found, HostsText, LineError, Options, Report, Table};
 
-/// A line of hosts text, before it is written.
+/// A generated line of hosts text.
 #[derive(Debug, Clone)]
 enum Line {
-    Entry { address: IpAddr, written: String, names: Vec<Written>, comment: bool },
+    Entry { address: IpAddr, written: String, names: Vec<SpelledName>, comment: bool },
     Blank(&'static str),
     Bad(&'static str),
 }
 
-/// A name as the model knows it, and as the text has it.
+/// A name in the model, and its spelling in the text.
 #[derive(Debug, Clone)]
-struct Written {
+struct SpelledName {
     name: String,
     text: String,
 }
@@ -37,7 +38,7 @@ impl Model {
         let mut model = Self::default();
         for line in lines {
             let Line::Entry { address, names, .. } = line else { continue };
-            for Written { name, .. } in names {
+            for SpelledName { name, .. } in names {
                 if zone != "." && name != zone && !name.ends_with(&format!(".{zone}")) {
                     continue;
                 }
@@ -115,7 +116,7 @@ fn render(lines: &[Line], ending: &str) -> String {
         match line {
             Line::Entry { written, names, comment, .. } => {
                 text += written;
-                for (index, Written { text: name, .. }) in names.iter().enumerate() {
+                for (index, SpelledName { text: name, .. }) in names.iter().enumerate() {
                     text += ["\t", " ", " \t "][index % 3];
                     text += name;
                 }
@@ -139,13 +140,13 @@ fn names() -> Vec<String> {
     names
 }
 
-fn written_name() -> impl Strategy<Value = Written> {
+fn written_name() -> impl Strategy<Value = SpelledName> {
     (prop::sample::select(names()), any::<bool>(), any::<bool>()).prop_map(|(name, upper, dot)| {
         let mut text = if upper { name.to_uppercase() } else { name.clone() };
         if !dot && name != "." {
             text.pop();
         }
-        Written { name, text }
+        SpelledName { name, text }
     })
 }
 
@@ -176,7 +177,7 @@ fn line() -> impl Strategy<Value = Line> {
 
 proptest! {
     #[test]
-    fn a_table_answers_as_the_model_does(
+    fn table_equals_model(
         file in prop::collection::vec(line(), 0..30),
         inline in prop::collection::vec(line(), 0..5),
         ending in prop::sample::select(vec!["\n", "\r\n"]),
@@ -208,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(
+    fn arbitrary_bytes_do_not_panic(
         text in prop::collection::vec(
             prop_oneof![
                 any::<u8>(),
@@ -234,7 +235,7 @@ proptest! {
 }
 
 #[test]
-fn a_reply_reads_as_it_was_meant() {
+fn hickory_parses_the_reply() {
     let text = b"192.0.2.1 www.Example.org alias.example.org\n2001:db8::1 www.example.org\n192.0.2.2 www.example.org";
     let options = Options { ttl: 5, zones: vec![Name::from_text("example.org").unwrap()], reverse: true };
     let (table, report) = Table::build(&[HostsText { name: "hosts", text }], &options, &mut || {});
@@ -279,7 +280,7 @@ fn a_reply_reads_as_it_was_meant() {
 }
 
 #[test]
-fn the_largest_set_fits_a_message_with_the_longest_question() {
+fn largest_set_fits_a_message() {
     let long = format!("{}{}", "a.".repeat(126), "a");
     let text: String = (0..5000).map(|n| format!("{} *.{}\n", Ipv4Addr::from(n), &long[2..])).collect();
     let options = Options { ttl: 5, zones: vec![Name::ROOT], reverse: true };

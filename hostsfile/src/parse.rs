@@ -1,4 +1,4 @@
-//! One line of hosts text to its address and names. Knows no table.
+//! Parses lines of hosts text. Knows no table.
 
 use std::net::IpAddr;
 
@@ -6,9 +6,9 @@ use wire::Name;
 
 use crate::diagnostics::{LineError, MAX_FIELD};
 
-/// The fields of a line, its comment left out. A `#` starts a comment inside a field, too.
+/// Returns the fields of a line without its comment. A `#` starts a comment inside a field, too.
 pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // Nearly all bytes are letters and digits, which come behind all of these.
+    // Nearly all bytes are letters and digits, which are greater than all of these.
     let ends = |byte: &u8| *byte <= b'#' && matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | b'\r' | b'#');
     let mut rest = line;
     std::iter::from_fn(move || {
@@ -16,13 +16,14 @@ pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         let content = &rest[start..];
         let end = content.iter().position(ends).unwrap_or(content.len());
         let (field, behind) = content.split_at(end);
-        // A comment is left where it is, and ends this for good.
+        // The comment is not consumed, so that the iterator stays at its end.
         rest = behind;
         (!field.is_empty()).then_some(field)
     })
 }
 
-/// Reads an address; a zone (`%eth0`) is cut off, and an IPv4-mapped IPv6 address is the IPv4 address.
+/// Parses an address without its zone (`%eth0`); an IPv4-mapped IPv6 address becomes the IPv4
+/// address.
 ///
 /// # Errors
 /// [`LineError::LongAddress`], [`LineError::Address`].
@@ -35,7 +36,7 @@ pub fn address(field: &[u8]) -> Result<IpAddr, LineError> {
     read(field).or_else(zoned).map(|address| address.to_canonical()).ok_or(LineError::Address)
 }
 
-/// Reads a name; a final dot may stand or lack.
+/// Parses a name, with or without the final dot.
 ///
 /// # Errors
 /// [`LineError::LongName`], [`LineError::Encoding`], [`LineError::Name`].
@@ -45,7 +46,7 @@ pub fn name(field: &[u8]) -> Result<Name, LineError> {
     Ok(name)
 }
 
-/// The same, in place of another name.
+/// [`name`], reusing the buffer of another name.
 #[inline]
 pub(crate) fn name_into(name: &mut Name, field: &[u8]) -> Result<(), LineError> {
     if field.len() > MAX_FIELD {
@@ -63,7 +64,7 @@ mod tests {
     use wire::NameError;
 
     #[test]
-    fn a_line_falls_into_fields() {
+    fn splits_lines_into_fields() {
         for (line, want) in [
             ("", &[][..]),
             (" \t\r", &[]),
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_as_coredns_reads_them() {
+    fn parses_addresses_like_coredns() {
         for (field, want) in [
             ("192.0.2.1", Some("192.0.2.1")),
             ("192.0.2.1%eth0", Some("192.0.2.1")),
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_above_1024_bytes_are_refused_unread() {
+    fn refuses_long_fields() {
         let long = [b'1'; MAX_FIELD + 1];
         assert_eq!(address(&long), Err(LineError::LongAddress));
         assert_eq!(address(&long[1..]), Err(LineError::Address));
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_domain_names() {
+    fn parses_domain_names() {
         for (field, want) in [
             (&b"A.Example"[..], Ok("a.example.")),
             (b"a.example.", Ok("a.example.")),

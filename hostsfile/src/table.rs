@@ -1,19 +1,20 @@
-//! The index: what a question finds. Knows how entries lie in memory, not what a hosts text looks like.
+//! The table of encoded answers and its lookup. Knows no hosts text.
 
 use std::net::IpAddr;
 
 use hashbrown::HashTable;
 use wire::{Name, RType, hash_of, reverse};
 
-/// Names and addresses with their answers, encoded once; never changes.
+/// An immutable table of names and addresses with their encoded records.
 ///
 /// ```text
 /// arena: entry entry entry ...
 /// entry of a name or wildcard: A records u16, AAAA records u16, key length u8, key, A records, AAAA records
-/// entry of an address:         PTR records u16, their octets u16, key length u8, key, PTR records
+/// entry of an address:         PTR records u16, their bytes u16, key length u8, key, PTR records
 /// ```
 ///
-/// A name's key is its wire form, a wildcard's that of the name below its asterisk, an address's its 4 or 16 octets.
+/// Keys: the wire form of a name, the wire form of the name below a wildcard's asterisk, the 4 or
+/// 16 bytes of an address.
 pub struct Table {
     pub(crate) arena: Box<[u8]>,
     pub(crate) names: HashTable<u32>,
@@ -22,25 +23,26 @@ pub struct Table {
     pub(crate) entries: usize,
 }
 
-/// What a table has for a question.
+/// Result of [`Table::lookup`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found<'t> {
-    /// The name is unknown; or the question is for PTR, and no name has this address.
+    /// The name does not exist, or for PTR: no name has this address.
     Absent,
-    /// The name is known, but has no records of this type.
+    /// The name exists, but has no records of this type.
     NoData,
-    /// The answer.
+    /// The name has records of this type.
     Ready {
-        /// The records as they are sent: each owner a pointer to the question at octet 12, class IN, TTL in place.
-        /// At most 65,253 octets, so that header, the longest question and a plain OPT fit into the message, too.
+        /// The encoded records: each owner is a pointer to the question at octet 12, the class IN,
+        /// the TTL set. At most 65,253 octets, so that header, the longest question and a plain OPT
+        /// fit into the message, too.
         body: &'t [u8],
-        /// How many records these are.
+        /// Number of records.
         count: u16,
     },
 }
 
 impl Table {
-    /// A table without entries.
+    /// Creates an empty table.
     pub fn empty() -> Self {
         Self {
             arena: Box::default(),
@@ -51,10 +53,10 @@ impl Table {
         }
     }
 
-    /// Finds the answer to a question of class IN: A, AAAA and PTR have one.
+    /// Returns the records of a name and type (A, AAAA or PTR) in class IN.
     ///
-    /// A wildcard answers for names one label longer than what follows its asterisk, where the name itself has no records of
-    /// this type. Names are found whatever the server's zones are.
+    /// A wildcard matches names with one label before its parent, if the name itself has no records
+    /// of this type. The server's zones are not checked.
     #[inline]
     pub fn lookup(&self, name: &Name, rtype: RType) -> Found<'_> {
         if rtype == RType::PTR {
@@ -72,13 +74,13 @@ impl Table {
         if exact.is_some() || wildcard.is_some() { Found::NoData } else { Found::Absent }
     }
 
-    /// How many entries the texts had, as `coredns_hosts_entries` counts: each name of each line, and once more where it
-    /// answers PTR questions; repetitions included.
+    /// Returns the number of entries as `coredns_hosts_entries` counts them: each name of each
+    /// line, duplicates included, and once more for its PTR record.
     pub fn entries(&self) -> usize {
         self.entries
     }
 
-    /// How many bytes of memory the table holds.
+    /// Returns the memory that the table uses, in bytes.
     pub fn bytes(&self) -> usize {
         let indexes = [&self.names, &self.wildcards, &self.addresses];
         size_of::<Self>() + self.arena.len() + indexes.map(HashTable::allocation_size).iter().sum::<usize>()
@@ -108,7 +110,7 @@ impl Table {
     }
 }
 
-/// What stands at an entry's place in the arena; `bodies` runs on to the arena's end.
+/// An entry of the arena; `bodies` extends to the end of the arena.
 struct NameEntry<'t> {
     numbers: [u16; 2],
     key: &'t [u8],
@@ -116,7 +118,7 @@ struct NameEntry<'t> {
 }
 
 impl<'t> NameEntry<'t> {
-    /// A name's records of one type; `None` if there are none.
+    /// Returns a name's records of one type; `None` if there are none.
     #[inline]
     fn set(&self, rtype: RType) -> Option<Found<'t>> {
         let [a, aaaa] = self.numbers;
@@ -162,17 +164,17 @@ mod tests {
         table
     }
 
-    /// What a lookup found, in words: `absent`, `nodata`, or the records' data.
+    /// The result of a lookup as text: `absent`, `nodata`, or the data of the records.
     fn words(table: &Table, qname: &str, rtype: RType) -> String {
         match table.lookup(&name(qname), rtype) {
             Found::Absent => "absent".to_owned(),
             Found::NoData => "nodata".to_owned(),
             Found::Ready { body, count } => {
-                let mut octets = 0;
+                let mut end = 0;
                 let data = Records::new(body, 0, [count, 0, 0]).map(|record| {
                     let record = record.unwrap();
-                    assert_eq!((record.rtype, record.owner), (rtype, octets));
-                    octets = record.end();
+                    assert_eq!((record.rtype, record.owner), (rtype, end));
+                    end = record.end();
                     match rtype {
                         RType::A => IpAddr::from(*record.data(body).first_chunk::<4>().unwrap()).to_string(),
                         RType::AAAA => {
@@ -182,7 +184,7 @@ mod tests {
                     }
                 });
                 let words = data.collect::<Vec<_>>().join(" ");
-                assert_eq!(octets, body.len());
+                assert_eq!(end, body.len());
                 words
             }
         }
@@ -195,19 +197,19 @@ mod tests {
     }
 
     #[test]
-    fn a_build_may_rest_at_every_line_and_every_entry() {
+    fn build_rests_for_lines_and_entries() {
         let text = b"192.0.2.1 a\n# no entry\n192.0.2.2 b c\n";
         let (sources, mut rests) = ([HostsText { name: "hosts", text }], 0);
         let options = Options { ttl: 5, zones: vec![Name::ROOT], reverse: true };
         let (table, _) = Table::build(&sources, &options, &mut || rests += 1);
         assert_eq!(table.entries(), 6);
-        // Four lines, the empty one behind the last newline among them; three names and two addresses, measured and laid out;
-        // three pairs.
+        // Four lines, including the empty one after the last newline; three names and two
+        // addresses, measured and laid out; three pairs.
         assert_eq!(rests, 4 + 2 * (3 + 2) + 3);
     }
 
     #[test]
-    fn a_question_finds_the_records_of_its_name_and_type() {
+    fn finds_records_by_name_and_type() {
         let table = build(
             "127.0.0.1\tlocalhost  LocalHost.localdomain.\r\n\
              ::1 localhost # the loopback\n\
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_answers_for_one_label_where_the_name_itself_does_not() {
+    fn wildcard_matches_one_label() {
         let table = build(
             "192.0.2.1 *.example\n\
              2001:db8::1 *.example\n\
@@ -259,7 +261,7 @@ mod tests {
             ("x.example", RType::TXT, "nodata"),
             ("*.example", RType::A, "192.0.2.1"),
             ("a.example", RType::A, "192.0.2.2"),
-            // CoreDNS decides for each address family.
+            // CoreDNS decides by address family.
             ("a.example", RType::AAAA, "2001:db8::1"),
             ("x.sub.example", RType::A, "192.0.2.2"),
             ("x.sub.example", RType::AAAA, "nodata"),
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_comes_before_the_corefile() {
+    fn file_precedes_corefile_lines() {
         let sources = [
             HostsText { name: "file", text: b"192.0.2.2 a b\n192.0.2.9 *.example" },
             HostsText { name: "inline", text: b"192.0.2.1 a\n192.0.2.2 c a\n192.0.2.8 a.example" },
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn names_outside_the_zones_stay_outside() {
+    fn skips_names_outside_the_zones() {
         let text = b"192.0.2.1 a.example example notexample a.example.org b.test *.test";
         let options = Options { zones: vec![name("example"), name("b.test")], ..options() };
         let (table, report) = Table::build(&[HostsText { name: "hosts", text }], &options, &mut || {});
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn no_reverse_answers_no_ptr_question() {
+    fn no_reverse_adds_no_ptr() {
         let options = Options { reverse: false, ..options() };
         let (table, _) =
             Table::build(&[HostsText { name: "hosts", text: b"192.0.2.1 a" }], &options, &mut || {});
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_counted_as_coredns_counts_them() {
+    fn counts_entries_like_coredns() {
         for (text, entries) in [
             ("", 0),
             ("192.0.2.1 a", 2),
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_table_knows_nothing() {
+    fn empty_table_has_no_names() {
         for qname in [".", "a", "1.2.0.192.in-addr.arpa"] {
             for rtype in [RType::A, RType::PTR, RType::TXT] {
                 assert_eq!(Table::empty().lookup(&name(qname), rtype), Found::Absent);
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told_by_number_and_the_good_ones_serve() {
+    fn reports_bad_lines_and_uses_the_rest() {
         let long = "a".repeat(1025);
         let text = format!(
             "123.123.123 loki\n\
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_ten_bad_lines_are_kept() {
+    fn stores_ten_bad_lines() {
         let sources = [
             HostsText { name: "file", text: &b"x\n".repeat(7) },
             HostsText { name: "inline", text: &b"x\n".repeat(7) },
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_utf8_spoils_only_its_own_field() {
+    fn invalid_utf8_drops_one_field() {
         let text = b"192.0.2.1 a \xff b # \xfe\n\xff c\n192.0.2.2 d";
         assert_eq!(report(text), [(1, LineError::Encoding), (2, LineError::Address)]);
         let (table, _) = Table::build(&[HostsText { name: "hosts", text }], &options(), &mut || {});
@@ -394,10 +396,10 @@ mod tests {
     }
 
     #[test]
-    fn a_set_that_fills_a_message_is_cut_and_told_once() {
+    fn truncates_a_set_that_fills_a_message() {
         let line = |n: u32, name: &str| format!("{} {name}\n", std::net::Ipv4Addr::from(0x0a00_0000 + n));
         let mut text: String = (0..5000).map(|n| line(n, "many")).collect();
-        text += &line(0, "many").repeat(2); // repeats are held already
+        text += &line(0, "many").repeat(2); // duplicates
         text += &line(9999, "one");
         let full = 65_253 / 16;
         assert_eq!(report(text.as_bytes()), [(full + 1, LineError::FullSet(RType::A))]);
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_no_more() {
+    fn full_table_refuses_pairs() {
         let options = options();
         let mut builder = Builder::new(&options, 2, 0);
         let mut errors = Vec::new();
@@ -435,13 +437,13 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_shared_between_threads() {
+    fn table_is_send_and_sync() {
         fn shared<T: Send + Sync>(_: T) {}
         shared(Table::empty());
     }
 
     #[test]
-    fn bytes_grow_with_the_entries() {
+    fn bytes_grow_with_entries() {
         let [few, many] = [10, 1000].map(|names| {
             build(&(0..names).map(|n| format!("192.0.2.1 n{n}.example\n")).collect::<String>()).bytes()
         });

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use files::Look;
+use files::FileRead;
 
 use crate::{LINK, ListText, Upstreams, Usable, WIRE_SERVER, dhcp_servers, link_of};
 
@@ -23,7 +23,7 @@ pub struct Discovery {
     upstreams: Arc<Upstreams>,
     file: PathBuf,
     origin: ListOrigin,
-    look: Look<Said>,
+    look: FileRead<Said>,
     due: Option<Instant>,
     /// The file's last error, as reported.
     wrong: Option<String>,
@@ -70,7 +70,7 @@ impl Discovery {
         }
         let upstreams = Arc::new(Upstreams::new(&list));
         let wrong = wrong.filter(|_| needed);
-        Ok(Self { upstreams, file: file.to_owned(), origin, look: Look::default(), due: None, wrong })
+        Ok(Self { upstreams, file: file.to_owned(), origin, look: FileRead::default(), due: None, wrong })
     }
 
     /// The list, for upstreams.
@@ -93,9 +93,9 @@ impl Discovery {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);
             let of = self.file.clone();
-            self.look.begin(&self.file, now, move || Said::by(files::read(&of, MOST)));
+            self.look.start(&self.file, now, move || Said::by(files::read(&of, MOST)));
         }
-        let said = match self.look.take(now, Duration::ZERO) {
+        let said = match self.look.poll(now, Duration::ZERO) {
             None => return ListChange::Nothing,
             Some(said) => said.unwrap_or_else(|error| Said::by(Err(error))),
         };
@@ -149,7 +149,7 @@ fn there_are_none(wrong: &str) -> String {
 /// # Errors
 /// The system's error, or an expired time limit.
 pub fn text_of(file: &Path) -> std::io::Result<String> {
-    let text = files::read_in_time(file, MOST)?;
+    let text = files::read_with_timeout(file, MOST)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
@@ -170,11 +170,11 @@ fn await_list(file: &Path, needed: bool, is_ours: IsOurs<'_>) -> Looked {
 }
 
 fn look_at(file: &Path, is_ours: IsOurs<'_>) -> Looked {
-    let wrong = match Said::by(files::read_in_time(file, MOST)).usable(file, is_ours) {
+    let wrong = match Said::by(files::read_with_timeout(file, MOST)).usable(file, is_ours) {
         Ok((list, origin)) => return (list, origin, None),
         Err(wrong) => wrong,
     };
-    let kept = files::read_in_time(Path::new(KEPT), MOST).unwrap_or_default();
+    let kept = files::read_with_timeout(Path::new(KEPT), MOST).unwrap_or_default();
     let kept = Usable::of_list(&String::from_utf8_lossy(&kept), is_ours).servers;
     let origin = if kept.is_empty() { ListOrigin::Nowhere } else { ListOrigin::Kept };
     (kept, origin, Some(wrong))

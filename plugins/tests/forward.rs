@@ -19,7 +19,7 @@ fn look_at(scene: &Scene) -> Option<Instant> {
         shared.forward(),
         &|stanza, upstreams| configuration::ourselves(&scene.configuration, stanza, upstreams),
         scene.now,
-        files::PATIENCE,
+        files::READ_TIMEOUT,
         &shared.logger,
     );
     looked.next

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use files::PATIENCE;
+use files::READ_TIMEOUT;
 use observe::counters::ThreadCounters;
 use plugin::{Lookup, QueryContext, Tables};
 use plugins::hosts::HostsTable;
@@ -53,7 +53,7 @@ impl Followed {
     fn look(&mut self) -> String {
         self.scene.now += Duration::from_secs(5);
         let table = self.table();
-        let next = table.look_for(self.scene.now, PATIENCE, &self.scene.shared.logger);
+        let next = table.look_for(self.scene.now, READ_TIMEOUT, &self.scene.shared.logger);
         assert_eq!(next, Some(self.scene.now + Duration::from_secs(5)));
         self.a()
     }
@@ -109,7 +109,7 @@ fn a_change_is_served_from_the_next_look_on() {
     file.write("192.0.2.2 a\n192.0.2.3 a\n");
     assert_eq!(file.a(), "192.0.2.1");
     let early = file.scene.now + Duration::from_millis(4999);
-    let next = file.table().look_for(early, PATIENCE, &file.scene.shared.logger);
+    let next = file.table().look_for(early, READ_TIMEOUT, &file.scene.shared.logger);
     assert_eq!((next, file.a()), (Some(file.scene.now + Duration::from_secs(5)), "192.0.2.1".into()));
     assert_eq!(file.look(), "192.0.2.2 192.0.2.3");
     let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
@@ -228,7 +228,7 @@ fn without_reload_the_file_is_read_once() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "reload 0");
     file.write("192.0.2.2 a\n");
     file.scene.now += Duration::from_secs(3600);
-    assert_eq!(file.table().look_for(file.scene.now, PATIENCE, &file.scene.shared.logger), None);
+    assert_eq!(file.table().look_for(file.scene.now, READ_TIMEOUT, &file.scene.shared.logger), None);
     assert_eq!(file.a(), "192.0.2.1");
 }
 
@@ -245,7 +245,7 @@ fn without_reload_the_file_is_read_again_with_the_corefile() {
     assert_eq!(file.a(), "192.0.2.2");
     file.write("192.0.2.3 a\n192.0.2.4 a\n");
     file.scene.now += Duration::from_secs(5);
-    assert_eq!(file.table().look_for(file.scene.now, PATIENCE, &file.scene.shared.logger), None);
+    assert_eq!(file.table().look_for(file.scene.now, READ_TIMEOUT, &file.scene.shared.logger), None);
     assert_eq!(file.a(), "192.0.2.3 192.0.2.4");
 }
 
@@ -254,7 +254,7 @@ fn a_file_that_is_missing_is_looked_for_as_often_as_any_other_is_looked_at() {
     for (properties, interval) in [("", Some(5)), ("reload 30s", Some(30)), ("reload 0", None)] {
         let file = Followed::new(None, properties);
         let now = file.scene.now + Duration::from_secs(60);
-        let next = file.table().look_for(now, PATIENCE, &file.scene.shared.logger);
+        let next = file.table().look_for(now, READ_TIMEOUT, &file.scene.shared.logger);
         assert_eq!(next, interval.map(|seconds| now + Duration::from_secs(seconds)), "{properties:?}");
     }
 }

@@ -66,7 +66,7 @@ impl Origin {
                 let of = path.clone();
                 let mut text = Vec::new();
                 let read = move || File::open(of)?.take(MAX_STDIN + 1).read_to_end(&mut text).map(|_| text);
-                let text = files::within(path, files::PATIENCE, read).map_err(std::io::Error::from);
+                let text = files::with_timeout(path, files::READ_TIMEOUT, read).map_err(std::io::Error::from);
                 let text = text.and_then(|text| text);
                 text.map(Self::Text).map_err(|error| OriginError::Pipe { path: path.clone(), error })
             }
@@ -100,7 +100,7 @@ impl Origin {
     /// Errors of the file.
     pub(crate) fn text(&self) -> std::io::Result<String> {
         let bytes = match self {
-            Self::File(path) => files::read_in_time(path, MAX_STDIN)?,
+            Self::File(path) => files::read_with_timeout(path, MAX_STDIN)?,
             Self::Text(text) => text.clone(),
             Self::Environment(path) => {
                 from_environment(path).map_err(std::io::Error::other).map(|(_, text)| text)?
@@ -123,7 +123,7 @@ impl Origin {
                 let work = move || corefile::read_file(&of, &|name| std::env::var(name).ok());
                 // With all imports: their directories may be on a disk that hangs. A hanging file
                 // is reported by name before that.
-                files::within(path, WITH_IMPORTS, work).unwrap_or_else(|error| {
+                files::with_timeout(path, WITH_IMPORTS, work).unwrap_or_else(|error| {
                     let reason = std::io::Error::from(error).kind();
                     let error = corefile::SyntaxError::Unreadable { path: path.clone(), reason };
                     Err(Located::new(&Location::file_only(&path.display().to_string()), error))
@@ -159,7 +159,7 @@ impl Origin {
 
 /// The Corefile that an environment file selects, and its key.
 fn from_environment(path: &Path) -> Result<(&'static str, Vec<u8>), SetupError> {
-    let text = files::read_in_time(path, MAX_STDIN)
+    let text = files::read_with_timeout(path, MAX_STDIN)
         .map_err(|error| SetupError::EnvironmentFile(std::io::Error::from(error)))?;
     Ok(node::corefile_of(&String::from_utf8_lossy(&text), Path::new(HOSTS_FILE).is_file())?)
 }

@@ -243,7 +243,8 @@ fn write_pid(life: &ProcessControl, of_node: bool) -> Result<(), Failure> {
     let said = life.write_pidfile(|path| {
         // On a thread of its own: a thread that waits for a disk handles no signal.
         let of = path.to_owned();
-        let written = files::within(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
+        let written =
+            files::with_timeout(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
         written.map_err(|error: std::io::Error| {
             let mend = "name a file where this user may write, or -pidfile '' for none";
             format!("cannot write the pidfile {}: {error}; {mend}", path.display())

@@ -172,7 +172,7 @@ impl ProcessControl {
         if let Pidfile::At(path) = std::mem::replace(&mut *pidfile, Pidfile::None) {
             let own = std::process::id().to_string();
             let of = path.clone();
-            let _ = files::within(&path, PIDFILE, move || {
+            let _ = files::with_timeout(&path, PIDFILE, move || {
                 if files::read(&of, 64).is_ok_and(|text| text.trim_ascii() == own.as_bytes()) {
                     let _ = std::fs::remove_file(of);
                 }

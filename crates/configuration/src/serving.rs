@@ -73,7 +73,7 @@ impl Configuration {
         }
         let began = clock::now();
         for table in &tables {
-            table.look_for(now, files::PATIENCE.saturating_sub(clock::now() - began), logger);
+            table.look_for(now, files::READ_TIMEOUT.saturating_sub(clock::now() - began), logger);
         }
     }
 

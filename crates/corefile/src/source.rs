@@ -25,7 +25,7 @@ pub(crate) fn text(name: &str, bytes: &[u8], dir: &Path) -> Result<SourceText, S
 /// Anything else in its place, or whatever the system says.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SyntaxError> {
     // One that hangs is given up by its own name: a Corefile that names it no more can be read.
-    files::read_in_time(path, MAX_FILE_BYTES as u64).map_err(|error| match error {
+    files::read_with_timeout(path, MAX_FILE_BYTES as u64).map_err(|error| match error {
         ReadError::NotAFile("a directory") => SyntaxError::IsDirectory { path: path.to_owned() },
         ReadError::NotAFile(found) => SyntaxError::NotAFile { path: path.to_owned(), found },
         ReadError::TooLarge(_) => {

@@ -1,17 +1,18 @@
-//! A file that is ours, replaced whole: readers find the old content or the new, whatever ends us in between.
+//! Replaces a file atomically: readers see the old content or the new one, even if the process is
+//! killed.
 //!
 //! ```text
-//! lock -> write a file beside the target, 0644, sync -> exchange it with the target -> look at what came out -> sync the
-//! directory
+//! lock -> write and sync a temporary file (mode 0644) -> exchange it with the target
+//!      -> verify the content that it replaced -> sync the directory
 //! ```
 //!
-//! [`Beside`] is the file beside the target, for writers that give it attributes of their own.
+//! [`TempFile`] is the temporary file, for writers that set other attributes.
 
 mod temp_file;
 #[cfg(test)]
 mod tests;
 
-pub use temp_file::Beside;
+pub use temp_file::TempFile;
 
 use std::fmt;
 use std::fs;
@@ -21,99 +22,100 @@ use std::path::{Path, PathBuf};
 
 use super::open;
 
-/// Makes `bytes` the content of the file at `path`, mode 0644, if it holds `base` or is not there; without `base` whatever
-/// it holds.
+/// Replaces the content of the file at `path` with `bytes`, mode 0644, if it holds `expected` or
+/// does not exist; without `expected` unconditionally.
 ///
-/// The bytes are written to `.NAME.localdns.new` in the same directory, synced and renamed; a symbolic link at `path` is
-/// followed, and a file that holds these bytes already is left alone. Whoever publishes holds a lock (flock) on the file
-/// `.NAME.localdns`, so two processes take turns: one waits for the other, at most 2 s. What a killed one left there goes
-/// with the next.
+/// The bytes are written to `.NAME.localdns.new` in the same directory, synced and renamed. A
+/// symbolic link at `path` is followed, and a file that already holds the bytes is left unchanged.
+/// A lock (flock) on `.NAME.localdns` serializes writers: each waits up to 2 s for the other. The
+/// next writer removes files that a killed one left.
 ///
 /// # Errors
-/// Any step that fails, a directory that is missing among them, [`PublishError::NotAFile`], [`PublishError::Busy`] and
-/// [`PublishError::Changed`]. The file holds what it held before, and those beside it are gone, unless the step is
-/// [`Step::SyncDirectory`]: then the new content stands, and a crash of the machine may undo it.
-pub fn publish(path: &Path, base: Option<&[u8]>, bytes: &[u8]) -> Result<(), PublishError> {
-    let target = resolve(path)?;
-    if holds(&target, bytes) {
-        Beside::tidy(&target);
+/// The step that failed, for example if the directory is missing, [`WriteError::NotAFile`],
+/// [`WriteError::Busy`] and [`WriteError::Changed`]. The file is then unchanged and the temporary
+/// files are removed, except after [`WriteStep::SyncDirectory`]: the new content is in place, but a
+/// crash of the machine may undo it.
+pub fn atomic_write(path: &Path, expected: Option<&[u8]>, bytes: &[u8]) -> Result<(), WriteError> {
+    let target = resolve_target(path)?;
+    if is_up_to_date(&target, bytes) {
+        TempFile::clean_up(&target);
         return Ok(());
     }
-    let mut beside = Beside::open(&target)?;
-    beside.write(bytes)?;
-    beside.set_mode(MODE)?;
-    if beside.replace_target(base)? { Ok(()) } else { Err(PublishError::Changed(target)) }
+    let mut temp = TempFile::create(&target)?;
+    temp.write(bytes)?;
+    temp.set_mode(MODE)?;
+    if temp.replace_target(expected)? { Ok(()) } else { Err(WriteError::Changed(target)) }
 }
 
 /// Why a file could not be replaced.
 #[derive(Debug, thiserror::Error)]
-pub enum PublishError {
+pub enum WriteError {
     /// A directory, a device, or a path without a file name.
     #[error("{} is not a regular file", .0.display())]
     NotAFile(PathBuf),
-    /// Another process is writing, and has not finished for 2 s.
+    /// Another process has held the lock for 2 s.
     #[error("another process has held the lock on {} for 2 s", .0.display())]
     Busy(PathBuf),
-    /// It does not hold what it was thought to hold: somebody else has written it.
-    #[error("{} was written by another program meanwhile", .0.display())]
+    /// The file does not hold the expected content: another program has written it.
+    #[error("another program has changed {}", .0.display())]
     Changed(PathBuf),
-    /// Somebody else changes it again and again.
-    #[error("{} changes faster than it can be written", .0.display())]
+    /// Other programs change it again and again.
+    #[error("other programs change {} faster than it can be written", .0.display())]
     Changing(PathBuf),
-    /// The file is larger than may be read into memory.
-    #[error("{} is larger than {} bytes", .0.display(), MAX_BYTES)]
+    /// The file exceeds the limit for reading it into memory.
+    #[error("{} is larger than {} bytes", .0.display(), MAX_REPLACED_BYTES)]
     TooLarge(PathBuf),
-    /// The path leads to a file that is in no directory any more: it is mounted by itself, and where it comes from another
-    /// file has taken its place.
-    #[error("{} was replaced where it is mounted from; only a new mount shows the new file", .0.display())]
+    /// The path leads to a file without a name: the file is mounted by itself (bind mount), and its
+    /// source was replaced.
+    #[error("{} is a bind mount whose source file was replaced; mount it again", .0.display())]
     Orphaned(PathBuf),
-    /// The system refused a step.
+    /// The system reported an error.
     #[error("cannot {step} {}: {source}", .path.display())]
     Io {
-        /// What was to be done.
-        step: Step,
-        /// To this.
+        /// The step that failed.
+        step: WriteStep,
+        /// The file or directory concerned.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What the system may refuse.
+/// A step of a replacement, for [`WriteError::Io`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// To find out what the path leads to.
+pub enum WriteStep {
+    /// Resolve the path.
     Resolve,
-    /// To open or create.
+    /// Open or create.
     Open,
-    /// To lock.
+    /// Lock.
     Lock,
-    /// To read.
+    /// Read.
     Read,
-    /// To write.
+    /// Write.
     Write,
-    /// To give mode, owner or extended attributes.
+    /// Set mode, owner or extended attributes.
     Attributes,
-    /// To reserve the space that the new content needs.
+    /// Reserve disk space for the new content.
     Reserve,
-    /// To bring the content to the disk.
+    /// Sync the content to the disk.
     Sync,
-    /// To cut the file to its new length.
+    /// Truncate the file to its new length.
     Truncate,
-    /// To put the new file in the old one's place.
+    /// Rename the new file onto the old one.
     Replace,
-    /// To bring the new name to the disk.
+    /// Sync the directory to the disk.
     SyncDirectory,
 }
 
-impl Step {
-    /// Of this step at `path`, for `map_err`.
-    pub fn at(self, path: &Path) -> impl FnOnce(io::Error) -> PublishError {
-        move |source| PublishError::Io { step: self, path: path.to_owned(), source }
+impl WriteStep {
+    /// Returns a closure for `map_err` that wraps an error of this step at `path`.
+    pub fn at(self, path: &Path) -> impl FnOnce(io::Error) -> WriteError {
+        move |source| WriteError::Io { step: self, path: path.to_owned(), source }
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for WriteStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Resolve => "find",
@@ -131,33 +133,37 @@ impl fmt::Display for Step {
     }
 }
 
-/// The regular file that `path` means, behind its symbolic links; it need not exist.
-pub fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
-    let not_a_file = || PublishError::NotAFile(path.to_owned());
+/// Resolves the symbolic links of `path` to a regular file, which need not exist.
+///
+/// # Errors
+/// [`WriteError::NotAFile`], [`WriteStep::Resolve`].
+pub fn resolve_target(path: &Path) -> Result<PathBuf, WriteError> {
+    let not_a_file = || WriteError::NotAFile(path.to_owned());
     match fs::canonicalize(path) {
         Ok(real) if fs::metadata(&real).is_ok_and(|found| !found.is_file()) => Err(not_a_file()),
         Ok(real) => Ok(real),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let name = path.file_name().ok_or_else(not_a_file)?;
             let directory = directory_of(path);
-            Ok(fs::canonicalize(directory).map_err(Step::Resolve.at(directory))?.join(name))
+            Ok(fs::canonicalize(directory).map_err(WriteStep::Resolve.at(directory))?.join(name))
         }
-        Err(error) => Err(Step::Resolve.at(path)(error)),
+        Err(error) => Err(WriteStep::Resolve.at(path)(error)),
     }
 }
 
-/// The directory that a file is in.
+/// Returns the directory of a file.
 fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
-/// Whether the file holds these bytes, readable by all. One that cannot be read does not.
-fn holds(path: &Path, bytes: &[u8]) -> bool {
-    fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o7777 == MODE) && says(path, bytes)
+/// Whether the file has these bytes and mode 0644; `false` if it cannot be read.
+fn is_up_to_date(path: &Path, bytes: &[u8]) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o7777 == MODE)
+        && has_content(path, bytes)
 }
 
-/// Whether the file holds these bytes. One that cannot be read does not.
-fn says(path: &Path, bytes: &[u8]) -> bool {
+/// Whether the file has these bytes; `false` if it cannot be read.
+fn has_content(path: &Path, bytes: &[u8]) -> bool {
     let compare = || -> io::Result<bool> {
         let (file, found) = open(path)?;
         if found.len() != bytes.len() as u64 {
@@ -170,16 +176,16 @@ fn says(path: &Path, bytes: &[u8]) -> bool {
             if count == 0 {
                 return Ok(rest.is_empty());
             }
-            let Some(left) = rest.strip_prefix(found) else { return Ok(false) };
-            rest = left;
+            let Some(unread) = rest.strip_prefix(found) else { return Ok(false) };
+            rest = unread;
             file.consume(count);
         }
     };
     compare().unwrap_or(false)
 }
 
-/// Everybody may know the hosts.
+/// Readable by all users.
 const MODE: u32 = 0o644;
 
-/// The most that a file may hold that is read as a whole before it is replaced, in bytes.
-pub const MAX_BYTES: u64 = 16 << 20;
+/// Maximum size in bytes of a file that is read into memory before it is replaced.
+pub const MAX_REPLACED_BYTES: u64 = 16 << 20;

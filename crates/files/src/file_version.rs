@@ -1,4 +1,4 @@
-//! A file that others write, as it is read: whole, and only if it has changed.
+//! Detects changes of files that other programs write, and reads them whole.
 
 use std::fs::Metadata;
 use std::io::{self, Read as _};
@@ -6,82 +6,94 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{PATIENCE, ReadError, open, within};
+use super::{READ_TIMEOUT, ReadError, open, with_timeout};
 
-/// What tells one version of a file from another.
+/// Identifies one version of a file: it differs for each version, whether written in place or
+/// renamed onto the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
+pub struct FileVersion {
     device: u64,
     inode: u64,
     modified: (i64, i64),
-    /// Of the inode: it cannot be set back, as the modification time can.
+    /// Change time of the inode: unlike the modification time it cannot be set back.
     changed: (i64, i64),
     size: u64,
 }
 
-/// What a look at a file found.
-pub enum Looked {
-    /// What was seen last.
-    Same,
-    /// It was written while it was read: the next look will see it whole.
-    Busy,
-    /// Its text.
-    Text(Vec<u8>, Stamp),
+/// Result of [`read_if_changed`].
+pub enum Change {
+    /// The file has the known version.
+    Unchanged,
+    /// The file was written during the read: read it again later.
+    BeingWritten,
+    /// The new text and its version.
+    Text(Vec<u8>, FileVersion),
 }
 
-/// Reads the file, at most `most` octets, unless it is the one that was seen last; `rest` is called between pieces.
+/// Reads the file, at most `max_bytes`, unless it has the version `known`; calls `rest` after each
+/// 64 KiB.
 ///
 /// # Errors
-/// [`ReadError`], or what the system says.
-pub fn look_at(path: &Path, seen: Option<Stamp>, most: u64, rest: impl Fn()) -> io::Result<Looked> {
+/// [`ReadError`], or the system's error.
+pub fn read_if_changed(
+    path: &Path,
+    known: Option<FileVersion>,
+    max_bytes: u64,
+    rest: impl Fn(),
+) -> io::Result<Change> {
     let (mut file, metadata) = open(path)?;
-    let before = Stamp::from(&metadata);
-    if seen == Some(before) {
-        return Ok(Looked::Same);
+    let before = FileVersion::from(&metadata);
+    if known == Some(before) {
+        return Ok(Change::Unchanged);
     }
-    if before.size > most {
-        return Err(ReadError::TooLarge(most).into());
+    if before.size > max_bytes {
+        return Err(ReadError::TooLarge(max_bytes).into());
     }
-    // One octet more than there is tells the end without growing.
+    // With one byte to spare the end is detected without growing the buffer.
     let mut text = Vec::new();
     text.try_reserve_exact(before.size as usize + 1)?;
-    while file.by_ref().take(PIECE).read_to_end(&mut text)? > 0 {
-        if text.len() as u64 > most {
-            return Err(ReadError::TooLarge(most).into());
+    while file.by_ref().take(CHUNK_BYTES).read_to_end(&mut text)? > 0 {
+        if text.len() as u64 > max_bytes {
+            return Err(ReadError::TooLarge(max_bytes).into());
         }
         rest();
     }
-    let after = Stamp::from(&file.metadata()?);
-    Ok(if before == after { Looked::Text(text, after) } else { Looked::Busy })
+    let after = FileVersion::from(&file.metadata()?);
+    Ok(if before == after { Change::Text(text, after) } else { Change::BeingWritten })
 }
 
-/// A file's text, and which version it is; given up after [`PATIENCE`].
+/// Returns a file's text and version, limited to [`READ_TIMEOUT`].
 ///
 /// # Errors
-/// [`io::ErrorKind::ResourceBusy`] where it is being written, [`ReadError`], or what the system says.
-pub fn read_whole(path: &Path, most: u64, rest: impl Fn() + Send + 'static) -> io::Result<(Vec<u8>, Stamp)> {
-    let of = path.to_owned();
-    match within(path, PATIENCE, move || look_at(&of, None, most, rest))?? {
-        Looked::Text(text, stamp) => Ok((text, stamp)),
-        Looked::Same | Looked::Busy => {
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, "it is being written"))
+/// [`io::ErrorKind::ResourceBusy`] if it is written during the read, [`ReadError`], or the system's
+/// error.
+pub fn read_version(
+    path: &Path,
+    max_bytes: u64,
+    rest: impl Fn() + Send + 'static,
+) -> io::Result<(Vec<u8>, FileVersion)> {
+    let owned = path.to_owned();
+    match with_timeout(path, READ_TIMEOUT, move || read_if_changed(&owned, None, max_bytes, rest))?? {
+        Change::Text(text, version) => Ok((text, version)),
+        Change::Unchanged | Change::BeingWritten => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another program is writing it"))
         }
     }
 }
 
-impl Stamp {
+impl FileVersion {
     /// The modification time in milliseconds since 1970.
     pub fn modified_ms(&self) -> u64 {
         self.modified.0.max(0) as u64 * 1000 + self.modified.1.max(0) as u64 / 1_000_000
     }
 
-    /// How long ago it was written, by a wall clock in milliseconds since 1970.
+    /// Time since the modification, given the wall clock in milliseconds since 1970.
     pub fn age(&self, now_ms: u64) -> Duration {
         Duration::from_millis(now_ms.saturating_sub(self.modified_ms()))
     }
 }
 
-impl From<&Metadata> for Stamp {
+impl From<&Metadata> for FileVersion {
     fn from(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
@@ -93,5 +105,5 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-/// What is read at once.
-const PIECE: u64 = 64 << 10;
+/// Bytes that are read between two calls of `rest`.
+const CHUNK_BYTES: u64 = 64 << 10;

@@ -1,9 +1,10 @@
-//! The one way to read a file: a regular one, within a bound, given up in time.
+//! Reads and replaces files: bounded reads with a deadline, change detection, atomic writes.
 //!
-//! A path of the configuration may lead anywhere: to a pipe that nobody writes to, a device without end, a network file
-//! system whose server is gone. [`read`] opens nothing but a regular file and reads no more than it is told; [`within`] does
-//! such work on a thread that serves nobody else, and goes on without it; a [`Look`] asks for what came of it from time to
-//! time. Knows no format.
+//! A path in the configuration may lead anywhere: to a pipe without a writer, an endless device, a
+//! network file system whose server is down. [`read`] opens regular files only and limits the bytes
+//! that it reads; [`with_timeout`] runs such work on a thread of its own and abandons it after a
+//! timeout; [`FileRead`] polls for the result without blocking. [`atomic_write`] replaces a file so
+//! that readers see the old content or the new one. Knows no format.
 
 mod atomic_write;
 mod file_version;
@@ -19,26 +20,26 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-pub use atomic_write::{Beside, MAX_BYTES, PublishError, Step, publish, resolve};
-pub use file_version::{Looked, Stamp, look_at, read_whole};
+pub use atomic_write::{MAX_REPLACED_BYTES, TempFile, WriteError, WriteStep, atomic_write, resolve_target};
+pub use file_version::{Change, FileVersion, read_if_changed, read_version};
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// What the system says.
+    /// The system reported an error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is something else than a regular file.
+    /// The path does not lead to a regular file.
     #[error("expected a file, found {0}")]
     NotAFile(&'static str),
-    /// It is beyond the bound, in octets.
+    /// The file exceeds the limit, in bytes.
     #[error("expected at most {0} bytes")]
     TooLarge(u64),
-    /// It was given up.
-    #[error("given up after {} s; does its disk or file server answer?", .0.as_secs())]
-    Late(Duration),
-    /// It was given up before, and that read has not come back.
-    #[error("an earlier read of it has not come back; does its disk or file server answer?")]
+    /// The read did not end within the timeout.
+    #[error("no data after {} s; check its disk or file server", .0.as_secs())]
+    TimedOut(Duration),
+    /// An earlier read of this path timed out and is still blocked, or too many others are.
+    #[error("an earlier read is still blocked; check its disk or file server")]
     Stuck,
 }
 
@@ -48,7 +49,7 @@ impl From<ReadError> for io::Error {
             ReadError::Io(_) => io::ErrorKind::Other,
             ReadError::NotAFile(_) => io::ErrorKind::InvalidInput,
             ReadError::TooLarge(_) => io::ErrorKind::FileTooLarge,
-            ReadError::Late(_) | ReadError::Stuck => io::ErrorKind::TimedOut,
+            ReadError::TimedOut(_) | ReadError::Stuck => io::ErrorKind::TimedOut,
         };
         match error {
             ReadError::Io(error) => error,
@@ -57,220 +58,231 @@ impl From<ReadError> for io::Error {
     }
 }
 
-/// Opens a regular file or /dev/null, behind symbolic links, and waits for nobody.
+/// Opens a regular file or /dev/null, following symbolic links, without blocking on a pipe or
+/// device.
 ///
 /// # Errors
-/// [`ReadError::NotAFile`], or what the system says.
+/// [`ReadError::NotAFile`], or the system's error.
 pub fn open(path: &Path) -> Result<(File, Metadata), ReadError> {
-    // Looked at first: to open a device may start something.
-    regular(&fs::metadata(path)?)?;
-    // It may be another now: a pipe is opened without waiting for its writer.
+    // Checked before opening: opening a device may have side effects.
+    check_regular(&fs::metadata(path)?)?;
+    // The path may have been replaced since: O_NONBLOCK opens a pipe without waiting for its
+    // writer.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
     let metadata = file.metadata()?;
-    regular(&metadata)?;
+    check_regular(&metadata)?;
     Ok((file, metadata))
 }
 
-/// A regular file's content, if that is at most `most` octets.
+/// Returns a regular file's content of at most `max_bytes`. Blocks.
 ///
 /// # Errors
 /// Those of [`open`], and [`ReadError::TooLarge`].
-pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, ReadError> {
+pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, ReadError> {
     let (file, metadata) = open(path)?;
-    if metadata.len() > most {
-        return Err(ReadError::TooLarge(most));
+    if metadata.len() > max_bytes {
+        return Err(ReadError::TooLarge(max_bytes));
     }
     let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    // What /proc has says of itself that it is empty, and others grow meanwhile.
-    if bytes.len() as u64 > most { Err(ReadError::TooLarge(most)) } else { Ok(bytes) }
+    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    // Files in /proc report a length of 0, and others may grow during the read.
+    if bytes.len() as u64 > max_bytes { Err(ReadError::TooLarge(max_bytes)) } else { Ok(bytes) }
 }
 
-/// As [`read`], [`within`] the usual patience.
+/// [`read`], limited to [`READ_TIMEOUT`].
 ///
 /// # Errors
-/// Those of [`read`] and of [`within`].
-pub fn read_in_time(path: &Path, most: u64) -> Result<Vec<u8>, ReadError> {
-    let of = path.to_owned();
-    within(path, PATIENCE, move || read(&of, most))?
+/// Those of [`read`] and of [`with_timeout`].
+pub fn read_with_timeout(path: &Path, max_bytes: u64) -> Result<Vec<u8>, ReadError> {
+    let owned = path.to_owned();
+    with_timeout(path, READ_TIMEOUT, move || read(&owned, max_bytes))?
 }
 
-/// Does `work`, which reads the file at `path`, on a thread of its own, and gives it up after `patience`.
+/// Runs `work`, which reads the file at `path`, on a thread of its own, and abandons it after
+/// `timeout`.
 ///
 /// # Errors
-/// Those of [`begin`], [`ReadError::Late`], or that it panicked.
-pub fn within<T: Send + 'static>(
+/// Those of [`spawn`], [`ReadError::TimedOut`], or an error if `work` panicked.
+pub fn with_timeout<T: Send + 'static>(
     path: &Path,
-    patience: Duration,
+    timeout: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ReadError> {
-    begin(path, work)?.wait(patience).unwrap_or(Err(ReadError::Late(patience)))
+    spawn(path, work)?.wait(timeout).unwrap_or(Err(ReadError::TimedOut(timeout)))
 }
 
-/// Begins `work`, which reads the file at `path`, on a thread of its own.
+/// Starts `work`, which reads the file at `path`, on a thread of its own.
 ///
-/// A thread that the kernel holds cannot be ended. One whose [`Reading`] is dropped is left behind, and as long as it has not
-/// come back no other is sent after it: the path is refused at once. So are others of its directory when
-/// [`MOST_STUCK_IN_ONE`] are held there, and all when [`MOST_STUCK`] are.
+/// A thread that is blocked in the kernel cannot be ended. If its [`PendingRead`] is dropped, the
+/// thread is abandoned; until it returns, further reads of the path are refused at once. So are
+/// reads of other files in the directory while [`MAX_STUCK_PER_DIRECTORY`] are blocked there, and
+/// all reads while [`MAX_STUCK`] are.
 ///
 /// # Errors
-/// [`ReadError::Stuck`], or what the system says to one more thread.
-pub fn begin<T: Send + 'static>(
+/// [`ReadError::Stuck`], or the system's error if it starts no thread.
+pub fn spawn<T: Send + 'static>(
     path: &Path,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<Reading<T>, ReadError> {
-    begin_of(&STUCK, path, work)
+) -> Result<PendingRead<T>, ReadError> {
+    spawn_in(&STUCK, path, work)
 }
 
-/// Where a read goes: one that was given up takes its path out again when it comes back.
-type Stuck = Mutex<Vec<Arc<Path>>>;
+/// Paths of abandoned reads; each is removed when its thread returns.
+type StuckPaths = Mutex<Vec<Arc<Path>>>;
 
-static STUCK: Stuck = Mutex::new(Vec::new());
+static STUCK: StuckPaths = Mutex::new(Vec::new());
 
-fn begin_of<T: Send + 'static>(
-    stuck: &'static Stuck,
+fn spawn_in<T: Send + 'static>(
+    stuck: &'static StuckPaths,
     path: &Path,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<Reading<T>, ReadError> {
+) -> Result<PendingRead<T>, ReadError> {
     let path: Arc<Path> = path.into();
-    let held = lock(stuck);
-    let beside = held.iter().filter(|held| held.parent() == path.parent()).count();
-    if held.contains(&path) || beside >= MOST_STUCK_IN_ONE || held.len() >= MOST_STUCK {
+    let paths = lock(stuck);
+    let in_directory = paths.iter().filter(|other| other.parent() == path.parent()).count();
+    if paths.contains(&path) || in_directory >= MAX_STUCK_PER_DIRECTORY || paths.len() >= MAX_STUCK {
         return Err(ReadError::Stuck);
     }
-    drop(held);
+    drop(paths);
     let (sender, receiver) = mpsc::channel();
-    let back = Back { stuck, path: path.clone(), sender: Some(sender) };
+    let guard = ThreadGuard { stuck, path: path.clone(), sender: Some(sender) };
     thread::Builder::new().name("reader".to_owned()).spawn(move || {
-        let back = back;
-        let done = work();
-        if let Some(sender) = &back.sender {
-            // Nobody waits for what was given up.
-            let _ = sender.send(done);
+        let guard = guard;
+        let result = work();
+        if let Some(sender) = &guard.sender {
+            // Fails if the read was abandoned.
+            let _ = sender.send(result);
         }
     })?;
-    Ok(Reading { stuck, path, receiver: Some(receiver) })
+    Ok(PendingRead { stuck, path, receiver: Some(receiver) })
 }
 
-/// A read that goes on; dropped, it is given up.
+/// A read in progress; dropping it abandons the read.
 #[derive(Debug)]
-pub struct Reading<T> {
-    stuck: &'static Stuck,
+pub struct PendingRead<T> {
+    stuck: &'static StuckPaths,
     path: Arc<Path>,
-    /// Until what came of it was taken.
+    /// `None` once the result was returned.
     receiver: Option<Receiver<T>>,
 }
 
-impl<T> Reading<T> {
-    /// Waits up to `patience` for the result, and takes it; `None` if there is none yet, or it was taken.
-    pub fn wait(&mut self, patience: Duration) -> Option<Result<T, ReadError>> {
-        let came = match self.receiver.as_ref()?.recv_timeout(patience) {
+impl<T> PendingRead<T> {
+    /// Waits up to `timeout` for the result; `None` if there is none yet, or if it was returned
+    /// before.
+    pub fn wait(&mut self, timeout: Duration) -> Option<Result<T, ReadError>> {
+        let result = match self.receiver.as_ref()?.recv_timeout(timeout) {
             Ok(done) => Ok(done),
             Err(RecvTimeoutError::Timeout) => return None,
-            // The thread panicked, and the panic hook has written why.
-            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the reading failed").into()),
+            // The thread panicked, and the panic hook has logged the cause.
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(io::Error::other("the read failed: internal error").into())
+            }
         };
         self.receiver = None;
-        Some(came)
+        Some(result)
     }
 }
 
-impl<T> Drop for Reading<T> {
+impl<T> Drop for PendingRead<T> {
     fn drop(&mut self) {
         let Some(receiver) = self.receiver.take() else { return };
-        let mut held = lock(self.stuck);
-        // `Back` drops the sender under this lock: an empty channel means that the thread is still held.
+        let mut paths = lock(self.stuck);
+        // `ThreadGuard` drops the sender under this lock: an empty channel means that the thread is
+        // still blocked.
         if matches!(receiver.try_recv(), Err(TryRecvError::Empty)) {
-            held.push(self.path.clone());
+            paths.push(self.path.clone());
         }
     }
 }
 
-/// Takes the path out of the list of those given up when the thread ends, also by a panic.
-struct Back<T> {
-    stuck: &'static Stuck,
+/// Removes the path from the abandoned ones when the thread ends, also by a panic.
+struct ThreadGuard<T> {
+    stuck: &'static StuckPaths,
     path: Arc<Path>,
     sender: Option<Sender<T>>,
 }
 
-impl<T> Drop for Back<T> {
+impl<T> Drop for ThreadGuard<T> {
     fn drop(&mut self) {
-        let mut held = lock(self.stuck);
-        // Both under one lock, for `Reading::drop`, which looks at both.
+        let mut paths = lock(self.stuck);
+        // Both under one lock, since `PendingRead::drop` checks both.
         self.sender = None;
-        held.retain(|path| !Arc::ptr_eq(path, &self.path));
+        paths.retain(|path| !Arc::ptr_eq(path, &self.path));
     }
 }
 
-fn lock(stuck: &Stuck) -> MutexGuard<'_, Vec<Arc<Path>>> {
+fn lock(stuck: &StuckPaths) -> MutexGuard<'_, Vec<Arc<Path>>> {
     stuck.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that is looked at again and again by who has others to look at as well, and waits for none: one look goes on at a
-/// time, and what hangs is told once.
+/// Reads one file again and again without blocking its caller, which polls several: at most one
+/// read at a time, and a read that blocks is reported once.
 #[derive(Debug)]
-pub struct Look<T> {
-    going: Option<Reading<T>>,
-    began: Option<Instant>,
-    told_late: bool,
-    /// A look that could not begin.
+pub struct FileRead<T> {
+    pending: Option<PendingRead<T>>,
+    started: Option<Instant>,
+    timeout_reported: bool,
+    /// Why the last read could not start.
     refused: Option<ReadError>,
 }
 
-impl<T> Default for Look<T> {
+impl<T> Default for FileRead<T> {
     fn default() -> Self {
-        Self { going: None, began: None, told_late: false, refused: None }
+        Self { pending: None, started: None, timeout_reported: false, refused: None }
     }
 }
 
-impl<T: Send + 'static> Look<T> {
-    /// Whether one goes on.
-    pub fn goes_on(&self) -> bool {
-        self.going.is_some()
+impl<T: Send + 'static> FileRead<T> {
+    /// Whether a read is in progress.
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
-    /// Begins a look, unless one goes on.
-    pub fn begin(&mut self, path: &Path, now: Instant, work: impl FnOnce() -> T + Send + 'static) {
-        if self.going.is_some() {
+    /// Starts a read, unless one is in progress.
+    pub fn start(&mut self, path: &Path, now: Instant, work: impl FnOnce() -> T + Send + 'static) {
+        if self.pending.is_some() {
             return;
         }
-        match begin(path, work) {
+        match spawn(path, work) {
             Ok(reading) => {
-                (self.going, self.began, self.told_late) = (Some(reading), Some(now), false);
+                (self.pending, self.started, self.timeout_reported) = (Some(reading), Some(now), false);
             }
             Err(error) => self.refused = Some(error),
         }
     }
 
-    /// What came of it, if that is known within `patience`; once [`ReadError::Late`] if it has taken [`PATIENCE`] by then,
-    /// and what comes of it after all when it comes.
-    pub fn take(&mut self, now: Instant, patience: Duration) -> Option<Result<T, ReadError>> {
+    /// Returns the result, waiting for it up to `timeout`. If the read has taken [`READ_TIMEOUT`],
+    /// returns [`ReadError::TimedOut`] once; the read continues, and a later call returns its
+    /// result.
+    pub fn poll(&mut self, now: Instant, timeout: Duration) -> Option<Result<T, ReadError>> {
         if let Some(error) = self.refused.take() {
             return Some(Err(error));
         }
-        let took = self.took(now);
-        let patience = patience.min(PATIENCE.saturating_sub(took));
-        if let Some(came) = self.going.as_mut()?.wait(patience) {
-            self.going = None;
-            return Some(came);
+        let elapsed = self.elapsed(now);
+        let timeout = timeout.min(READ_TIMEOUT.saturating_sub(elapsed));
+        if let Some(result) = self.pending.as_mut()?.wait(timeout) {
+            self.pending = None;
+            return Some(result);
         }
-        let late = took + patience >= PATIENCE && !std::mem::replace(&mut self.told_late, true);
-        late.then_some(Err(ReadError::Late(PATIENCE)))
+        let timed_out =
+            elapsed + timeout >= READ_TIMEOUT && !std::mem::replace(&mut self.timeout_reported, true);
+        timed_out.then_some(Err(ReadError::TimedOut(READ_TIMEOUT)))
     }
 
-    /// When to ask again for what goes on: soon, and less often the longer it has taken.
-    pub fn again(&self, now: Instant) -> Instant {
-        now + (self.took(now) / 4).clamp(SOON, LATER)
+    /// When to poll a read in progress again: after a quarter of the time it has taken, 20 ms to 1
+    /// s.
+    pub fn next_poll(&self, now: Instant) -> Instant {
+        now + (self.elapsed(now) / 4).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)
     }
 
-    fn took(&self, now: Instant) -> Duration {
-        self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
+    fn elapsed(&self, now: Instant) -> Duration {
+        self.started.map_or(Duration::ZERO, |started| now.saturating_duration_since(started))
     }
 }
 
-/// A regular file, or /dev/null, which stands for one without content.
-fn regular(metadata: &Metadata) -> Result<(), ReadError> {
+/// Accepts a regular file, or /dev/null, which stands for an empty one.
+fn check_regular(metadata: &Metadata) -> Result<(), ReadError> {
     let found = metadata.file_type();
     if found.is_file() || (found.is_char_device() && metadata.rdev() == rustix::fs::makedev(1, 3)) {
         return Ok(());
@@ -283,20 +295,21 @@ fn regular(metadata: &Metadata) -> Result<(), ReadError> {
     }))
 }
 
-/// Whether the path leads to a pipe, such as a shell makes of `<(...)`.
+/// Whether the path leads to a pipe, such as a shell creates for `<(...)`.
 pub fn is_pipe(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
 }
 
-/// How long a file may take.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How many reads may be left behind before no other is tried.
-pub const MOST_STUCK: usize = 64;
-/// How many in one directory before no other is tried there: most that hang hang together.
-pub const MOST_STUCK_IN_ONE: usize = 16;
-/// The least and the most between two questions for what came of a look.
-const SOON: Duration = Duration::from_millis(20);
-const LATER: Duration = Duration::from_secs(1);
+/// The longest that a read may take.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// Abandoned reads at which all further reads are refused.
+pub const MAX_STUCK: usize = 64;
+/// Abandoned reads in one directory at which further reads there are refused: a file server blocks
+/// all its files.
+pub const MAX_STUCK_PER_DIRECTORY: usize = 16;
+/// Bounds of [`FileRead::next_poll`].
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -305,17 +318,17 @@ mod tests {
 
     use super::*;
 
-    fn within_of<T: Send + 'static>(
-        held: &'static Stuck,
+    fn with_timeout_in<T: Send + 'static>(
+        held: &'static StuckPaths,
         path: &Path,
-        patience: Duration,
+        timeout: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ReadError> {
-        begin_of(held, path, work)?.wait(patience).unwrap_or(Err(ReadError::Late(patience)))
+        spawn_in(held, path, work)?.wait(timeout).unwrap_or(Err(ReadError::TimedOut(timeout)))
     }
 
     #[test]
-    fn only_a_regular_file_is_read_and_no_more_than_the_bound() {
+    fn reads_regular_files_up_to_the_limit() {
         let home = tempfile::tempdir().unwrap();
         let at = |name: &str| home.path().join(name);
         fs::write(at("four"), "four").unwrap();
@@ -323,7 +336,9 @@ mod tests {
         assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
         let found = |path: PathBuf| {
-            read_in_time(&path, 4).map(|text| String::from_utf8(text).unwrap()).map_err(|e| e.to_string())
+            read_with_timeout(&path, 4)
+                .map(|text| String::from_utf8(text).unwrap())
+                .map_err(|e| e.to_string())
         };
         assert_eq!(found(at("four")).as_deref(), Ok("four"));
         assert_eq!(found(at("link")).as_deref(), Ok("four"));
@@ -333,7 +348,7 @@ mod tests {
             (at("pipe"), "expected a file, found a pipe"),
             (at("socket"), "expected a file, found a socket"),
             ("/dev/zero".into(), "expected a file, found a device"),
-            // Of no length, as it says.
+            // Its metadata reports a length of 0.
             ("/proc/self/status".into(), "expected at most 4 bytes"),
             (at("absent"), "No such file or directory (os error 2)"),
         ] {
@@ -344,80 +359,88 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_hangs_is_given_up_and_not_repeated_until_it_comes_back() {
-        static HELD: Stuck = Mutex::new(Vec::new());
-        let (path, other) = (Path::new("/hangs"), Path::new("/serves"));
+    fn refuses_a_path_while_its_read_is_blocked() {
+        static HELD: StuckPaths = Mutex::new(Vec::new());
+        let (path, other) = (Path::new("/blocked"), Path::new("/other"));
         let (release, held) = mpsc::channel::<()>();
-        let gone = within_of(&HELD, path, Duration::from_millis(10), move || held.recv());
-        assert!(matches!(gone, Err(ReadError::Late(_))), "{gone:?}");
-        let again = within_of(&HELD, path, PATIENCE, || unreachable!("it is not sent after the first"));
+        let gone = with_timeout_in(&HELD, path, Duration::from_millis(10), move || held.recv());
+        assert!(matches!(gone, Err(ReadError::TimedOut(_))), "{gone:?}");
+        let again =
+            with_timeout_in(&HELD, path, READ_TIMEOUT, || unreachable!("refused while the first is blocked"));
         assert!(matches!(again, Err(ReadError::Stuck)), "{again:?}");
-        assert_eq!(within_of(&HELD, other, PATIENCE, || 1).unwrap(), 1);
+        assert_eq!(with_timeout_in(&HELD, other, READ_TIMEOUT, || 1).unwrap(), 1);
         release.send(()).unwrap();
-        // It is let go by the thread that comes back.
+        // The thread removes its path when it returns.
         while !lock(&HELD).is_empty() {
             thread::yield_now();
         }
-        assert_eq!(within_of(&HELD, path, PATIENCE, || 2).unwrap(), 2);
+        assert_eq!(with_timeout_in(&HELD, path, READ_TIMEOUT, || 2).unwrap(), 2);
     }
 
     #[test]
-    fn so_many_threads_are_left_behind_and_no_more() {
-        static HELD: Stuck = Mutex::new(Vec::new());
+    fn limits_abandoned_threads() {
+        static HELD: StuckPaths = Mutex::new(Vec::new());
         let mut releases = Vec::new();
         let mut hang = |path: &str| {
             let (release, held) = mpsc::channel::<()>();
             releases.push(release);
-            within_of(&HELD, Path::new(path), Duration::ZERO, move || held.recv()).unwrap_err().to_string()
+            with_timeout_in(&HELD, Path::new(path), Duration::ZERO, move || held.recv())
+                .unwrap_err()
+                .to_string()
         };
-        let late = ReadError::Late(Duration::ZERO).to_string();
-        for directory in 0..MOST_STUCK / MOST_STUCK_IN_ONE {
-            for n in 0..MOST_STUCK_IN_ONE {
+        let late = ReadError::TimedOut(Duration::ZERO).to_string();
+        for directory in 0..MAX_STUCK / MAX_STUCK_PER_DIRECTORY {
+            for n in 0..MAX_STUCK_PER_DIRECTORY {
                 assert_eq!(hang(&format!("/{directory}/{n}")), late);
             }
             assert_eq!(hang(&format!("/{directory}/one-more")), ReadError::Stuck.to_string());
-            let beside = within_of(&HELD, Path::new("/serves/well"), PATIENCE, || 1);
-            let room = directory + 1 < MOST_STUCK / MOST_STUCK_IN_ONE;
-            assert_eq!(beside.ok(), room.then_some(1), "with {} held", lock(&HELD).len());
+            let elsewhere = with_timeout_in(&HELD, Path::new("/healthy/file"), READ_TIMEOUT, || 1);
+            let below_limit = directory + 1 < MAX_STUCK / MAX_STUCK_PER_DIRECTORY;
+            assert_eq!(elsewhere.ok(), below_limit.then_some(1), "with {} held", lock(&HELD).len());
         }
         drop(releases);
         while !lock(&HELD).is_empty() {
             thread::yield_now();
         }
-        assert_eq!(within_of(&HELD, Path::new("/0/1"), PATIENCE, || 1).unwrap(), 1);
+        assert_eq!(with_timeout_in(&HELD, Path::new("/0/1"), READ_TIMEOUT, || 1).unwrap(), 1);
     }
 
     #[test]
-    fn a_look_waits_for_nobody_and_tells_what_hangs_once() {
-        let path = Path::new("/a/look/of/a/test");
+    fn file_read_reports_a_timeout_once() {
+        let path = Path::new("/a/test");
         let (release, held) = mpsc::channel::<()>();
-        let mut look = Look::default();
-        #[expect(clippy::disallowed_methods, reason = "only steps from here count")]
+        let mut file = FileRead::default();
+        #[expect(clippy::disallowed_methods, reason = "only differences to it count")]
         let start = Instant::now();
-        look.begin(path, start, move || held.recv().is_ok());
-        look.begin(path, start, || unreachable!("one goes on"));
+        file.start(path, start, move || held.recv().is_ok());
+        file.start(path, start, || unreachable!("one is in progress"));
         for (seconds, late) in [(0, false), (4, false), (5, true), (6, false), (3600, false)] {
-            let came = look.take(start + Duration::from_secs(seconds), Duration::ZERO);
-            assert_eq!(matches!(came, Some(Err(ReadError::Late(_)))), late, "after {seconds} s: {came:?}");
-            assert_eq!(came.is_none(), !late);
+            let result = file.poll(start + Duration::from_secs(seconds), Duration::ZERO);
+            assert_eq!(
+                matches!(result, Some(Err(ReadError::TimedOut(_)))),
+                late,
+                "after {seconds} s: {result:?}"
+            );
+            assert_eq!(result.is_none(), !late);
         }
-        assert_eq!(look.again(start) - start, SOON);
-        assert_eq!(look.again(start + PATIENCE * 2) - start, PATIENCE * 2 + LATER);
+        assert_eq!(file.next_poll(start) - start, MIN_POLL_INTERVAL);
+        assert_eq!(file.next_poll(start + READ_TIMEOUT * 2) - start, READ_TIMEOUT * 2 + MAX_POLL_INTERVAL);
         release.send(()).unwrap();
-        let came = look.going.as_mut().unwrap().wait(PATIENCE);
-        assert!(matches!(came, Some(Ok(true))), "what comes late comes: {came:?}");
+        let result = file.pending.as_mut().unwrap().wait(READ_TIMEOUT);
+        assert!(matches!(result, Some(Ok(true))), "the late result is returned: {result:?}");
     }
 
     #[test]
-    fn a_panic_of_a_reader_is_an_error() {
-        static HELD: Stuck = Mutex::new(Vec::new());
-        let failed = within_of(&HELD, Path::new("/panics"), PATIENCE, || -> u8 { panic!("on purpose") });
-        assert_eq!(failed.unwrap_err().to_string(), "the reading failed");
-        // Whenever it is given up: at the latest when the thread is gone nothing holds the path.
+    fn panic_in_a_read_is_an_error() {
+        static HELD: StuckPaths = Mutex::new(Vec::new());
+        let failed =
+            with_timeout_in(&HELD, Path::new("/panics"), READ_TIMEOUT, || -> u8 { panic!("on purpose") });
+        assert_eq!(failed.unwrap_err().to_string(), "the read failed: internal error");
+        // However early the read is abandoned, the path is free once the thread has ended.
         for micros in 0..2_000 {
-            let panics = || std::panic::resume_unwind(Box::new("on purpose, and told to nobody"));
+            let panics = || std::panic::resume_unwind(Box::new("on purpose, without a message"));
             let _: Result<u8, _> =
-                within_of(&HELD, Path::new("/panics"), Duration::from_micros(micros % 100), panics);
+                with_timeout_in(&HELD, Path::new("/panics"), Duration::from_micros(micros % 100), panics);
             while !lock(&HELD).is_empty() {
                 thread::yield_now();
             }

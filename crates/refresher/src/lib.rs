@@ -205,7 +205,7 @@ impl RefreshedFile {
 
     /// The text to serve where there is no file.
     pub fn missing(&self, now: Instant) -> Arc<[u8]> {
-        let shipped = files::read_in_time(&self.shipped, MAX_SHIPPED).unwrap_or_default();
+        let shipped = files::read_with_timeout(&self.shipped, MAX_SHIPPED).unwrap_or_default();
         self.state().keeper.ship(&shipped, reading(now))
     }
 
@@ -410,7 +410,7 @@ impl RefreshedFile {
             state.learned += 1;
             (text, state.keeper.base())
         };
-        match files::publish(&self.file, Some(&base), &text) {
+        match files::atomic_write(&self.file, Some(&base), &text) {
             Ok(()) => {
                 let mut state = self.state();
                 state.learned += 1;
@@ -418,7 +418,7 @@ impl RefreshedFile {
                 (state.publish_error, state.publish_again) = (None, None);
             }
             // Somebody else wrote the file: its addresses hold until the next round, which comes soon.
-            Err(files::PublishError::Changed(_)) => {
+            Err(files::WriteError::Changed(_)) => {
                 let soon = clock::now() + CATCH_UP_AGAIN;
                 let caught = self.catch_up();
                 let mut state = self.state();
@@ -454,7 +454,7 @@ fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
             pace::rest()
         }
     };
-    let (text, stamp) = files::read_whole(path, MAX_FILE, rest)?;
+    let (text, stamp) = files::read_version(path, MAX_FILE, rest)?;
     Ok((text, stamp.age(clock::wall_ms())))
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use files::PublishError;
+use files::WriteError;
 use refresh::{Keeper, Settings};
 use resolver::{LookupOutcome, Question};
 use tokio::runtime::Handle;
@@ -42,7 +42,7 @@ pub fn once(
     if servers.is_empty() {
         servers = servers::system(upstreams);
     }
-    let (mut outcomes, mut failed) = (None, PublishError::Changing(file.clone()));
+    let (mut outcomes, mut failed) = (None, WriteError::Changing(file.clone()));
     for _ in 0..TRIES {
         let mut keeper = Keeper::new(settings.clone(), reading(clock::now()));
         match read_file(&file) {
@@ -50,7 +50,7 @@ pub fn once(
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // It was written, or replaced, while it was read.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                failed = PublishError::Changing(file.clone());
+                failed = WriteError::Changing(file.clone());
                 thread::sleep(SETTLES);
                 continue;
             }
@@ -74,12 +74,12 @@ pub fn once(
             return Ok((keeper.text().to_vec(), told));
         }
         let Some(text) = keeper.to_publish() else { return Ok((Vec::new(), told)) };
-        match files::publish(&file, Some(&base), &text) {
+        match files::atomic_write(&file, Some(&base), &text) {
             Ok(()) => return Ok((Vec::new(), told)),
             // The file changed since it was read: the answers are applied to the new text in the next round.
-            Err(PublishError::Changed(_)) => failed = PublishError::Changing(file.clone()),
+            Err(WriteError::Changed(_)) => failed = WriteError::Changing(file.clone()),
             // Who holds the lock may bring its own text to a slow disk.
-            Err(error @ PublishError::Busy(_)) => failed = error,
+            Err(error @ WriteError::Busy(_)) => failed = error,
             Err(error) => return Err(error.to_string()),
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn servers(via: &[SocketAddr], upstreams: &Upstreams) -> Vec<SocketAd
     if !via.is_empty() {
         return first(via.to_vec()).unwrap_or_default();
     }
-    let text = files::read_in_time(Path::new(LIST), MAX_LIST).unwrap_or_default();
+    let text = files::read_with_timeout(Path::new(LIST), MAX_LIST).unwrap_or_default();
     first(listed(&String::from_utf8_lossy(&text)))
         .or_else(|| first(upstreams.forwarded.clone()))
         .unwrap_or_default()
@@ -33,7 +33,7 @@ pub(super) fn servers(via: &[SocketAddr], upstreams: &Upstreams) -> Vec<SocketAd
 
 /// The system's own resolvers, without ourselves.
 pub(super) fn system(upstreams: &Upstreams) -> Vec<SocketAddr> {
-    let text = files::read_in_time(Path::new("/etc/resolv.conf"), MAX_LIST).unwrap_or_default();
+    let text = files::read_with_timeout(Path::new("/etc/resolv.conf"), MAX_LIST).unwrap_or_default();
     let servers = node::name_servers(&String::from_utf8_lossy(&text));
     if servers.is_empty() { Vec::new() } else { self::servers(&servers, upstreams) }
 }

@@ -3,61 +3,61 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why TLS settings cannot be used. The configuration is refused with it.
+/// Why TLS settings cannot be used; the configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// A file cannot be written.
     #[error("{}: cannot be written: {error}", path.display())]
     Unwritable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// A file has no certificate in it, or not a valid one.
+    /// A file has no certificate, or an invalid one.
     #[error("{}: no valid certificate", .0.display())]
     Certificate(PathBuf),
-    /// A chain of certificates that no peer takes.
-    #[error("{}: {octets} octets of certificates, more than peers take (at most 60 KiB)", path.display())]
+    /// A chain of certificates that is too long for peers.
+    #[error("{}: {bytes} bytes of certificates, more than peers accept (at most 60 KiB)", path.display())]
     LongChain {
-        /// Its file.
+        /// The file.
         path: PathBuf,
-        /// In DER.
-        octets: usize,
+        /// Size in DER.
+        bytes: usize,
     },
-    /// A file has no private key in it, or not a valid one.
+    /// A file has no private key, or an invalid one.
     #[error("{}: no valid private key", .0.display())]
     Key(PathBuf),
     /// `tls_servername` is neither a name nor an address.
-    #[error("{0:?} is no server name")]
+    #[error("{0:?} is not a server name")]
     ServerName(String),
-    /// A key that is not the certificate's.
-    #[error("{}: not the key of the certificate in {}", key.display(), certificate.display())]
-    Pair {
-        /// The certificate's file.
+    /// The key does not match the certificate.
+    #[error("{}: does not match the certificate in {}", key.display(), certificate.display())]
+    KeyMismatch {
+        /// The file of the certificate.
         certificate: PathBuf,
-        /// The key's.
+        /// The file of the key.
         key: PathBuf,
     },
-    /// What else rustls does not take.
+    /// Another error of rustls.
     #[error(transparent)]
     Settings(#[from] rustls::Error),
 }
 
 impl TlsError {
-    /// What rustls says of a certificate and its key, with the file that it speaks of.
-    pub fn of_pair(certificate: &Path, key: &Path, error: rustls::Error) -> Self {
+    /// Converts an error of rustls about a certificate and its key, and adds the file concerned.
+    pub fn from_pair(certificate: &Path, key: &Path, error: rustls::Error) -> Self {
         match error {
             rustls::Error::InconsistentKeys(_) => {
-                Self::Pair { certificate: certificate.to_owned(), key: key.to_owned() }
+                Self::KeyMismatch { certificate: certificate.to_owned(), key: key.to_owned() }
             }
             rustls::Error::InvalidCertificate(_) => Self::Certificate(certificate.to_owned()),
             rustls::Error::General(_) => Self::Key(key.to_owned()),
@@ -65,7 +65,7 @@ impl TlsError {
         }
     }
 
-    /// The file that is to be mended.
+    /// The file that causes the error.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File { path, .. }
@@ -73,22 +73,22 @@ impl TlsError {
             | Self::Certificate(path)
             | Self::LongChain { path, .. }
             | Self::Key(path)
-            | Self::Pair { key: path, .. } => Some(path),
+            | Self::KeyMismatch { key: path, .. } => Some(path),
             Self::ServerName(_) | Self::Settings(_) => None,
         }
     }
 
-    /// What mends it.
-    pub fn mend(&self) -> &'static str {
+    /// What the operator can do.
+    pub fn remedy(&self) -> &'static str {
         match self {
-            Self::File { .. } => "name a file in PEM form that this user can read",
-            Self::Unwritable { .. } => "name a file that this user can write, in a directory that is there",
-            Self::Certificate(_) => "name a file with certificates in PEM form",
-            Self::LongChain { .. } => "name the server's own and those between it and its authority alone",
-            Self::Key(_) => "name a file with one private key in PEM form",
-            Self::Pair { .. } => "name the key and the certificate that were made for each other",
+            Self::File { .. } => "name a PEM file that this user can read",
+            Self::Unwritable { .. } => "name a file that this user can write, in an existing directory",
+            Self::Certificate(_) => "name a PEM file with certificates",
+            Self::LongChain { .. } => "name a file with the server's certificate and its intermediates only",
+            Self::Key(_) => "name a PEM file with one private key",
+            Self::KeyMismatch { .. } => "name a certificate and its own key",
             Self::ServerName(_) => "expected a name such as dns.example.org, or an IP address",
-            Self::Settings(_) => "make certificate and key anew",
+            Self::Settings(_) => "create a new certificate and key",
         }
     }
 }

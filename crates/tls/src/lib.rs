@@ -1,12 +1,13 @@
-//! Who is believed on the other side of TLS: whose certificate one of the authorities signed, and who shows an authority itself.
+//! TLS for both sides of a connection: certificate verifiers, the system's roots, PEM files.
 //!
-//! `openssl req -x509` makes one certificate that is an authority and its server's own. Whoever names it as the authority means that
-//! server. rustls refuses an authority as anybody's own certificate; Go's TLS, and with it CoreDNS, takes it. Here it is taken
-//! where it is, octet for octet, one of the certificates that the configuration names, is valid now, is for the name asked for
-//! and is meant for what it is used for.
+//! `openssl req -x509` creates one certificate that is both an authority and the server's own.
+//! rustls refuses a CA certificate as an end entity; Go's TLS, and with it CoreDNS, accepts it. The
+//! verifiers here accept it if it is, byte for byte, one of the roots that the configuration names,
+//! is valid now, has the expected name and allows the usage.
 //!
-//! Whoever has not shown a key yet may send certificates without end, and webpki tries every way through them that names leave
-//! open, up to 200,000 steps each of which reads all of them: seconds. So many as `MOST_INTERMEDIATES` take a millisecond.
+//! A peer may send any number of certificates before it proves possession of a key, and webpki
+//! tries all paths through them that their names allow: up to 200,000 signatures and seconds of CPU
+//! time. `MAX_INTERMEDIATES` take 1 ms.
 
 mod error;
 mod native_roots;
@@ -27,66 +28,66 @@ use rustls::{
 };
 
 pub use error::TlsError;
-pub use native_roots::{SystemError, system_authorities};
+pub use native_roots::{NativeRootsError, native_root_store, native_roots};
 
-/// webpki's word for an authority that is shown as somebody's own certificate.
-pub const CA_AS_OWN: &str = "CaUsedAsEndEntity";
+/// webpki's error for a CA certificate that is used as an end entity.
+pub const CA_USED_AS_END_ENTITY: &str = "CaUsedAsEndEntity";
 
-/// Certificates between somebody's own and its authority, at most: several times what is usual.
-const MOST_INTERMEDIATES: usize = 5;
+/// Maximum number of intermediate certificates; usual are 1 or 2.
+const MAX_INTERMEDIATES: usize = 5;
 
-/// Refuses what would take long to judge.
-fn refuse_many(intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
+/// Refuses a chain that would take long to verify.
+fn check_length(intermediates: &[CertificateDer<'_>]) -> Result<(), Error> {
     match intermediates.len() {
-        ..=MOST_INTERMEDIATES => Ok(()),
+        ..=MAX_INTERMEDIATES => Ok(()),
         _ => Err(CertificateError::Other(OtherError(Arc::new(TooManyCertificates))).into()),
     }
 }
 
-/// More certificates than can be judged in a moment: above five beside somebody's own.
+/// The peer sent more than `MAX_INTERMEDIATES` certificates beside its own.
 #[derive(Debug)]
 pub struct TooManyCertificates;
 
 impl fmt::Display for TooManyCertificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "it comes with more than {MOST_INTERMEDIATES} others")
+        write!(f, "more than {MAX_INTERMEDIATES} intermediate certificates")
     }
 }
 
 impl std::error::Error for TooManyCertificates {}
 
-/// Judges servers.
+/// Verifies certificates of servers.
 #[derive(Debug)]
-pub struct Servers {
-    /// `None` without an authority: nobody is believed.
-    signed: Option<Arc<WebPkiServerVerifier>>,
-    named: Named,
+pub struct ServerVerifier {
+    /// `None` without a root: every certificate is refused.
+    webpki: Option<Arc<WebPkiServerVerifier>>,
+    named: NamedRoots,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Servers {
-    /// By these authorities; `named` are those of them that a file names.
+impl ServerVerifier {
+    /// Accepts certificates that `roots` signed; `named` are those of the roots that a file lists.
     ///
     /// # Errors
-    /// What rustls finds wrong with them.
+    /// Reports roots that rustls refuses.
     pub fn new(
         named: Vec<CertificateDer<'static>>,
         roots: RootCertStore,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<Self>, Error> {
         let algorithms = provider.signature_verification_algorithms;
-        let signed = match roots.is_empty() {
+        let webpki = match roots.is_empty() {
             true => None,
             false => {
-                let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-                Some(signed.map_err(|error| Error::General(error.to_string()))?)
+                let webpki = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+                Some(webpki.map_err(|error| Error::General(error.to_string()))?)
             }
         };
-        Ok(Arc::new(Self { signed, named: Named(named), algorithms }))
+        Ok(Arc::new(Self { webpki, named: NamedRoots(named), algorithms }))
     }
 }
 
-impl ServerCertVerifier for Servers {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -95,14 +96,14 @@ impl ServerCertVerifier for Servers {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        refuse_many(intermediates)?;
-        let signed = self.signed.as_ref().ok_or(CertificateError::UnknownIssuer)?;
-        match signed.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
-            Err(error) if self.named.has(end_entity, &error, SERVER_AUTH) => {
+        check_length(intermediates)?;
+        let webpki = self.webpki.as_ref().ok_or(CertificateError::UnknownIssuer)?;
+        match webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
+            Err(error) if self.named.accepts(end_entity, &error, SERVER_AUTH) => {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())
             }
-            signed => signed,
+            verified => verified,
         }
     }
 
@@ -129,31 +130,31 @@ impl ServerCertVerifier for Servers {
     }
 }
 
-/// Judges clients.
+/// Verifies certificates of clients.
 #[derive(Debug)]
-pub struct Clients {
-    signed: Arc<dyn ClientCertVerifier>,
-    named: Named,
+pub struct ClientVerifier {
+    webpki: Arc<dyn ClientCertVerifier>,
+    named: NamedRoots,
 }
 
-impl Clients {
-    /// As `signed` does, and by the authorities that a file names.
-    pub fn new(signed: Arc<dyn ClientCertVerifier>, named: Vec<CertificateDer<'static>>) -> Arc<Self> {
-        Arc::new(Self { signed, named: Named(named) })
+impl ClientVerifier {
+    /// Accepts what `webpki` accepts, and the roots `named` that a file lists.
+    pub fn new(webpki: Arc<dyn ClientCertVerifier>, named: Vec<CertificateDer<'static>>) -> Arc<Self> {
+        Arc::new(Self { webpki, named: NamedRoots(named) })
     }
 }
 
-impl ClientCertVerifier for Clients {
+impl ClientCertVerifier for ClientVerifier {
     fn offer_client_auth(&self) -> bool {
-        self.signed.offer_client_auth()
+        self.webpki.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.signed.client_auth_mandatory()
+        self.webpki.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.signed.root_hint_subjects()
+        self.webpki.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -162,12 +163,12 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        refuse_many(intermediates)?;
-        match self.signed.verify_client_cert(end_entity, intermediates, now) {
-            Err(error) if self.named.has(end_entity, &error, CLIENT_AUTH) => {
+        check_length(intermediates)?;
+        match self.webpki.verify_client_cert(end_entity, intermediates, now) {
+            Err(error) if self.named.accepts(end_entity, &error, CLIENT_AUTH) => {
                 Ok(ClientCertVerified::assertion())
             }
-            signed => signed,
+            verified => verified,
         }
     }
 
@@ -177,7 +178,7 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls12_signature(message, cert, dss)
+        self.webpki.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -186,33 +187,35 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.signed.verify_tls13_signature(message, cert, dss)
+        self.webpki.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signed.supported_verify_schemes()
+        self.webpki.supported_verify_schemes()
     }
 }
 
-/// The certificates that a file names as authorities.
+/// Roots that a file lists.
 #[derive(Debug)]
-struct Named(Vec<CertificateDer<'static>>);
+struct NamedRoots(Vec<CertificateDer<'static>>);
 
-impl Named {
-    /// Whether this is one of them, for `purpose` if it says for what, and was refused for being an authority and for nothing
-    /// else: webpki looks at the time before it looks at that, so neither an expired one nor one of tomorrow comes here.
-    fn has(&self, end_entity: &CertificateDer<'_>, error: &Error, purpose: &[u8]) -> bool {
+impl NamedRoots {
+    /// Whether the certificate is one of them, its extended key usage, if it has one, includes
+    /// `usage`, and `error` is that it is a CA certificate. webpki checks validity times first, so
+    /// that an expired or future one has another error.
+    fn accepts(&self, end_entity: &CertificateDer<'_>, error: &Error, usage: &[u8]) -> bool {
         let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
-        let says = |octets: &[u8]| end_entity.windows(octets.len()).any(|at| at == octets);
-        other.0.to_string() == CA_AS_OWN
+        let contains = |oid: &[u8]| end_entity.windows(oid.len()).any(|window| window == oid);
+        other.0.to_string() == CA_USED_AS_END_ENTITY
             && self.0.iter().any(|named| named == end_entity)
-            && (!says(EXTENDED_KEY_USAGE) || says(purpose))
+            && (!contains(EXTENDED_KEY_USAGE) || contains(usage))
     }
 }
 
-/// Object identifiers in DER: what an extension is that says for what a certificate is (RFC 5280, section 4.2.1.12), and two of these
-/// purposes. Where the octets stand by chance in another field, a certificate is refused that might be taken, or is an
-/// authority's own that was named.
+/// Object identifiers in DER: the extension for extended key usage (RFC 5280, section 4.2.1.12),
+/// and two usages. They are searched in the whole certificate: if another field has the same bytes
+/// by chance, a certificate may be refused, or a listed root may be accepted for a usage that it
+/// does not have.
 const EXTENDED_KEY_USAGE: &[u8] = b"\x06\x03\x55\x1d\x25";
 const SERVER_AUTH: &[u8] = b"\x06\x08\x2b\x06\x01\x05\x05\x07\x03\x01";
 const CLIENT_AUTH: &[u8] = b"\x06\x08\x2b\x06\x01\x05\x05\x07\x03\x02";
@@ -226,93 +229,94 @@ mod tests {
 
     const NAME: &str = "dns.example";
 
-    /// What `openssl req -x509` makes, but for what is changed of it.
-    fn made(change: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
+    /// A certificate as `openssl req -x509` creates it, modified by `change`.
+    fn certificate(change: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
         let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         change(&mut params);
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
     }
 
-    /// What is said of `shown` where `named` is the authority: as a server's of this name, and as a client's.
-    fn judged(named: &CertificateDer<'static>, shown: &CertificateDer<'_>, name: &str) -> [String; 2] {
+    /// Results for `shown` with the root `named`: as the certificate of a server of this name, and
+    /// of a client.
+    fn verify(named: &CertificateDer<'static>, shown: &CertificateDer<'_>, name: &str) -> [String; 2] {
         let provider = Arc::new(crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add(named.clone()).unwrap();
-        let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider.clone());
-        let clients = Clients::new(signed.build().unwrap(), vec![named.clone()]);
-        let servers = Servers::new(vec![named.clone()], roots, provider).unwrap();
+        let webpki = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider.clone());
+        let clients = ClientVerifier::new(webpki.build().unwrap(), vec![named.clone()]);
+        let servers = ServerVerifier::new(vec![named.clone()], roots, provider).unwrap();
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
-        let said =
+        let text =
             |error: Option<Error>| error.map_or_else(|| "good".to_owned(), |error| format!("{error:?}"));
         [
-            said(servers.verify_server_cert(shown, &[], &name, &[], now).err()),
-            said(clients.verify_client_cert(shown, &[], now).err()),
+            text(servers.verify_server_cert(shown, &[], &name, &[], now).err()),
+            text(clients.verify_client_cert(shown, &[], now).err()),
         ]
     }
 
     fn check(named: &CertificateDer<'static>, shown: &CertificateDer<'_>, name: &str, expected: [&str; 2]) {
-        let judged = judged(named, shown, name);
-        for (said, expected) in judged.iter().zip(expected) {
-            assert!(said.contains(expected), "{judged:?}, expected {expected}");
+        let results = verify(named, shown, name);
+        for (result, expected) in results.iter().zip(expected) {
+            assert!(result.contains(expected), "{results:?}, expected {expected}");
         }
     }
 
     #[test]
-    fn an_authority_that_is_named_is_good_as_somebodys_own_certificate() {
-        let own = made(|_| {});
+    fn accepts_listed_root_as_end_entity() {
+        let own = certificate(|_| {});
         check(&own, &own, NAME, ["good", "good"]);
         check(&own, &own, "other.example", ["NotValidForName", "good"]);
     }
 
     #[test]
-    fn one_that_is_not_named_is_refused() {
-        let (named, other) = (made(|_| {}), made(|_| {}));
+    fn refuses_other_ca_certificates() {
+        let (named, other) = (certificate(|_| {}), certificate(|_| {}));
         check(&named, &other, NAME, ["CaUsedAsEndEntity", "CaUsedAsEndEntity"]);
     }
 
     #[test]
-    fn one_whose_time_is_over_or_has_not_come_is_refused() {
-        let over = made(|params| params.not_after = date_time_ymd(2020, 1, 1));
-        check(&over, &over, NAME, ["Expired", "Expired"]);
-        let to_come = made(|params| params.not_before = date_time_ymd(2100, 1, 1));
-        check(&to_come, &to_come, NAME, ["NotValidYet", "NotValidYet"]);
+    fn refuses_expired_and_future_certificates() {
+        let expired = certificate(|params| params.not_after = date_time_ymd(2020, 1, 1));
+        check(&expired, &expired, NAME, ["Expired", "Expired"]);
+        let future = certificate(|params| params.not_before = date_time_ymd(2100, 1, 1));
+        check(&future, &future, NAME, ["NotValidYet", "NotValidYet"]);
     }
 
-    /// Without a key and without a signature that is right: names alone lead from one to the next.
+    /// The certificates are not even parsed, so that an attacker needs neither key nor signature.
     #[test]
-    fn more_certificates_than_a_chain_has_are_refused_unread() {
-        let own = made(|_| {});
+    fn refuses_long_chains_unread() {
+        let own = certificate(|_| {});
         let provider = Arc::new(crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         roots.add(own.clone()).unwrap();
-        let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider.clone());
-        let clients = Clients::new(signed.build().unwrap(), vec![own.clone()]);
+        let webpki = WebPkiClientVerifier::builder_with_provider(Arc::new(roots.clone()), provider.clone());
+        let clients = ClientVerifier::new(webpki.build().unwrap(), vec![own.clone()]);
         let name = ServerName::try_from(NAME).unwrap();
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_800_000_000));
         for roots in [roots, RootCertStore::empty()] {
-            let servers = Servers::new(vec![own.clone()], roots, provider.clone()).unwrap();
-            for (count, is_refused_unread) in [(0, false), (5, false), (6, true), (400, true)] {
+            let servers = ServerVerifier::new(vec![own.clone()], roots, provider.clone()).unwrap();
+            for (count, refused_unread) in [(0, false), (5, false), (6, true), (400, true)] {
                 let others = vec![CertificateDer::from(&b"none"[..]); count];
-                let stranger = made(|params| params.is_ca = IsCa::NoCa);
-                let judged = [
+                let stranger = certificate(|params| params.is_ca = IsCa::NoCa);
+                let results = [
                     servers.verify_server_cert(&stranger, &others, &name, &[], now).err(),
                     clients.verify_client_cert(&stranger, &others, now).err(),
                 ];
-                for error in judged {
-                    let said = format!("{error:?}");
-                    assert_eq!(said.contains("TooManyCertificates"), is_refused_unread, "{count}: {said}");
-                    assert!(error.is_some(), "{count} are believed");
+                for error in results {
+                    let text = format!("{error:?}");
+                    assert_eq!(text.contains("TooManyCertificates"), refused_unread, "{count}: {text}");
+                    assert!(error.is_some(), "{count} certificates are accepted");
                 }
             }
         }
     }
 
     #[test]
-    fn one_that_says_what_it_is_for_is_for_that_alone() {
+    fn extended_key_usage_limits_listed_roots() {
         use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
-        let of = |purpose| made(|params| params.extended_key_usages = vec![purpose]);
+        let of = |purpose| certificate(|params| params.extended_key_usages = vec![purpose]);
         let server = of(ServerAuth);
         check(&server, &server, NAME, ["good", "CaUsedAsEndEntity"]);
         let client = of(ClientAuth);

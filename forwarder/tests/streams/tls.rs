@@ -212,7 +212,7 @@ fn tls_settings_that_cannot_work_are_refused_with_their_file() {
     std::fs::write(path("another.pem"), another.serialize_pem()).unwrap();
     let error = TlsSettings::load(&client("cert.pem", "another.pem")).unwrap_err();
     let told = format!(
-        "{}: not the key of the certificate in {}",
+        "{}: does not match the certificate in {}",
         path("another.pem").display(),
         path("cert.pem").display()
     );

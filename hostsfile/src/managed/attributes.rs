@@ -1,4 +1,5 @@
-//! Owner, mode and extended attributes (ACL and SELinux label are among them) from one file to another.
+//! Copies owner, mode and extended attributes (including ACL and SELinux label) from one file to
+//! another.
 
 use std::fs::File;
 use std::io;
@@ -8,28 +9,29 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 
-/// Gives `to` what `from` has.
+/// Copies the attributes of `from` to `to`.
 ///
 /// # Errors
-/// What the system does not allow; `to` may then have some of it.
+/// If the system refuses one; `to` may then have some of them.
 pub(super) fn copy(from: &File, to: &File) -> io::Result<()> {
     let (want, have) = (from.metadata()?, to.metadata()?);
     if (want.uid(), want.gid()) != (have.uid(), have.gid()) {
         fchown(to, Some(want.uid()), Some(want.gid()))?;
     }
-    // An ACL of the directory's may have come with the new file.
+    // The new file may have inherited the default ACL of the directory.
     let (wanted, had) = (names(from)?, names(to)?);
     for name in had.iter().filter(|name| !wanted.contains(name)) {
         fremovexattr(to, name.as_slice())?;
     }
     for name in &wanted {
         let value = value(from, name)?;
-        // What is so already needs no privilege.
+        // An attribute that is equal already needs no privilege.
         if !had.contains(name) || self::value(to, name)? != value {
             fsetxattr(to, name.as_slice(), &value, XattrFlags::empty())?;
         }
     }
-    // Last: a new owner clears bits of the mode. With an ACL, its group bits are the mask, which they were before, too.
+    // Last, since fchown clears bits of the mode. With an ACL the group bits are its mask, in the
+    // source as well.
     to.set_permissions(want.permissions())
 }
 
@@ -49,5 +51,5 @@ fn value(file: &File, name: &[u8]) -> io::Result<Vec<u8>> {
     Ok(value)
 }
 
-/// What the kernel allows, for a list as for a value (xattr(7)).
+/// Maximum size of a list and of a value (xattr(7)).
 const MAX_BYTES: usize = 64 << 10;

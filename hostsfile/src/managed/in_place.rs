@@ -1,26 +1,29 @@
-//! In which steps one text becomes another in the same file, so that no line ever stands there in part, wherever it ends.
-//! (A single read that lasts over several steps combines them.) Pure: opens no file.
+//! Plans the writes that turn one text into another in the same file, so that after each write,
+//! even a partial one, no line is incomplete. (A single read that lasts over several steps may
+//! combine them.) Pure: opens no file.
 //!
 //! ```text
 //! old -> old, new -> comment, new -> new, new -> new
 //! ```
 //!
-//! A line comes and goes by its first byte, which is `#` as long as the rest is written; every write but those of single bytes
-//! is of comments, over comments or behind the end. How much of one step a reader sees, and where a crash cuts it, does not
-//! matter then. The new lines stand behind the old ones until they have come to their place, so that none is missing meanwhile.
+//! A line is hidden and shown by its first byte, which is `#` while the rest is written. Every
+//! longer write consists of comments, over comments or past the end, so that it does not matter how
+//! much of it a reader sees or a crash cuts off. A spare copy of the new lines past the end stays
+//! until they are in place, so that none is missing in between.
 
-/// One step.
+/// One step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Bytes over those that are there, or behind them.
+    /// Write bytes at an offset, over existing ones or past the end.
     Write { at: usize, bytes: Vec<u8> },
-    /// To the disk, before what follows.
+    /// Sync before the next step.
     Sync,
-    /// What stands behind goes.
-    Cut { length: usize },
+    /// Truncate the file.
+    Truncate { length: usize },
 }
 
-/// The steps from `old` to `new`. Without a `spare` copy, for which there may be no room, lines are missing for a moment.
+/// Returns the steps from `old` to `new`. Without a `spare` copy, for which the disk may lack
+/// space, lines are missing for a short time.
 pub(super) fn plan(old: &[u8], new: &[u8], spare: bool) -> Vec<Change> {
     let same = old.iter().zip(new).take_while(|(old, new)| old == new).count();
     let from = new[..same].iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
@@ -30,61 +33,61 @@ pub(super) fn plan(old: &[u8], new: &[u8], spare: bool) -> Vec<Change> {
     let mut plan = Vec::new();
     if let Some(spare) = spare {
         plan.push(Change::Write { at: old.len(), bytes: vec![b'\n'; spare - old.len()] });
-        reveal(&mut plan, spare, is);
+        show(&mut plan, spare, is);
         plan.push(Change::Sync);
     }
     hide(&mut plan, from, was);
     if both {
-        // One comment of all that was there.
+        // One comment in place of all old lines.
         let end = spare.unwrap_or(old.len());
         let mut comment = vec![b'#'; end - from];
-        // Within the new lines no line may begin but theirs.
+        // Within the new lines no other line may begin.
         if end >= new.len() {
             comment.pop();
             comment.push(b'\n');
         }
         plan.push(Change::Write { at: from, bytes: comment });
     }
-    reveal(&mut plan, from, is);
+    show(&mut plan, from, is);
     plan.push(Change::Sync);
     if let Some(spare) = spare {
         hide(&mut plan, spare, is);
     }
     if spare.is_some() || new.len() < old.len() {
-        plan.extend([Change::Cut { length: new.len() }, Change::Sync]);
+        plan.extend([Change::Truncate { length: new.len() }, Change::Sync]);
     }
     plan
 }
 
-/// How long the file is at most meanwhile.
-pub(super) fn most(plan: &[Change]) -> usize {
+/// Returns the maximum length of the file during the plan.
+pub(super) fn max_length(plan: &[Change]) -> usize {
     let end = |change: &Change| match change {
         Change::Write { at, bytes } => at + bytes.len(),
-        Change::Sync | Change::Cut { .. } => 0,
+        Change::Sync | Change::Truncate { .. } => 0,
     };
     plan.iter().map(end).max().unwrap_or_default()
 }
 
-/// Lines that come as comments, and then the first byte of each.
-fn reveal(plan: &mut Vec<Change>, at: usize, text: &[u8]) {
+/// Writes lines as comments, then the first byte of each.
+fn show(plan: &mut Vec<Change>, at: usize, text: &[u8]) {
     if text.is_empty() {
         return;
     }
     let mut comments = text.to_vec();
-    starts(text).for_each(|start| comments[start] = b'#');
+    line_starts(text).for_each(|start| comments[start] = b'#');
     plan.push(Change::Write { at, bytes: comments });
-    let shown = starts(text).filter(|start| text[*start] != b'#');
+    let shown = line_starts(text).filter(|start| text[*start] != b'#');
     plan.extend(shown.map(|start| Change::Write { at: at + start, bytes: vec![text[start]] }));
 }
 
-/// Comments of the lines that stand there.
+/// Turns existing lines into comments.
 fn hide(plan: &mut Vec<Change>, at: usize, text: &[u8]) {
-    let hidden = starts(text).filter(|start| text[*start] != b'#');
+    let hidden = line_starts(text).filter(|start| text[*start] != b'#');
     plan.extend(hidden.map(|start| Change::Write { at: at + start, bytes: vec![b'#'] }));
 }
 
-/// Where lines begin.
-fn starts(text: &[u8]) -> impl Iterator<Item = usize> {
+/// Returns the offsets of line starts.
+fn line_starts(text: &[u8]) -> impl Iterator<Item = usize> {
     text.split_inclusive(|&byte| byte == b'\n').scan(0, |next, line| {
         let start = *next;
         *next += line.len();
@@ -121,7 +124,8 @@ mod tests {
         text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).collect()
     }
 
-    /// Whether every line is one of the texts', or a comment; a last line without end may have a comment behind it.
+    /// Whether every line is one of the two texts, or a comment; a last line without newline may be
+    /// followed by one.
     fn is_whole(found: &[u8], texts: [&[u8]; 2]) -> bool {
         let known: Vec<&[u8]> = texts.into_iter().flat_map(lines).collect();
         let rests: Vec<&[u8]> =
@@ -134,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wherever_it_is_cut_every_line_is_whole_and_none_is_missing(
+        fn lines_are_complete_after_each_write(
             old in text(),
             new in text(),
             spare in any::<bool>(),
@@ -148,7 +152,8 @@ mod tests {
                 match change {
                     Change::Write { at, bytes } => {
                         prop_assert!(*at <= now.len(), "no hole");
-                        // Some bytes have come and some have not, and the file has grown by some of them.
+                        // A partial write: any subset of the bytes over existing ones, and any
+                        // number past the end.
                         let over = bytes.len().min(now.len() - at);
                         let grown = over + end.index(bytes.len() - over + 1);
                         for (index, byte) in bytes[..grown].iter().enumerate() {
@@ -164,9 +169,9 @@ mod tests {
                         now[*at..at + bytes.len()].copy_from_slice(bytes);
                     }
                     Change::Sync => {}
-                    Change::Cut { length } => now.truncate(*length),
+                    Change::Truncate { length } => now.truncate(*length),
                 }
-                prop_assert!(now.len() <= most(&plan).max(old.len()));
+                prop_assert!(now.len() <= max_length(&plan).max(old.len()));
                 prop_assert!(is_whole(&now, [&old, &new]), "{:?}", String::from_utf8_lossy(&now));
                 let there = lines(&now);
                 let stays = |line: &&[u8]| {

@@ -6,11 +6,12 @@ use std::thread;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
-use super::{File, ManagedLine, Marker, Written};
-use crate::PublishError;
+use files::WriteError;
+
+use super::{HostsFile, ManagedLine, Marker, UpdateOutcome};
 
 #[test]
-fn a_file_is_replaced_with_its_mode_owner_and_extended_attributes() {
+fn replacement_keeps_attributes() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("hosts");
     fs::write(&path, OTHERS).unwrap();
@@ -20,12 +21,12 @@ fn a_file_is_replaced_with_its_mode_owner_and_extended_attributes() {
     let user = setxattr(&path, "user.note", b"kept", XattrFlags::empty());
     let label = setxattr(&path, "security.selinux", LABEL, XattrFlags::empty());
     let before = fs::metadata(&path).unwrap();
-    assert_eq!(update(&path, &["10.96.0.1"]).unwrap(), Written::Replaced);
+    assert_eq!(update(&path, &["10.96.0.1"]).unwrap(), UpdateOutcome::Replaced);
     let after = fs::metadata(&path).unwrap();
     assert_ne!(before.ino(), after.ino());
     assert_eq!((before.mode(), before.uid(), before.gid()), (after.mode(), after.uid(), after.gid()));
     assert!(!root || after.uid() == 4242);
-    // Where the file system or the privilege is missing there is nothing to keep.
+    // Only attributes that the file system and our privileges allow.
     for (set, name, want) in [
         (acl, "system.posix_acl_access", ACL),
         (user, "user.note", &b"kept"[..]),
@@ -42,7 +43,7 @@ fn a_file_is_replaced_with_its_mode_owner_and_extended_attributes() {
 }
 
 #[test]
-fn a_file_that_is_right_keeps_inode_and_times() {
+fn unchanged_file_is_not_written() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("hosts");
     fs::write(&path, OTHERS).unwrap();
@@ -53,12 +54,12 @@ fn a_file_that_is_right_keeps_inode_and_times() {
         (found.ino(), found.mtime_nsec(), found.ctime_nsec(), home.mtime_nsec())
     };
     let before = state(&path);
-    assert_eq!(update(&path, &["fd00::1", "10.96.0.1", "fd00::1"]).unwrap(), Written::Unchanged);
+    assert_eq!(update(&path, &["fd00::1", "10.96.0.1", "fd00::1"]).unwrap(), UpdateOutcome::Unchanged);
     assert_eq!(state(&path), before);
 }
 
 #[test]
-fn a_file_with_a_second_name_is_changed_in_place() {
+fn hard_links_are_rewritten_in_place() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("hosts");
     fs::write(&path, OTHERS).unwrap();
@@ -67,68 +68,68 @@ fn a_file_with_a_second_name_is_changed_in_place() {
     for addresses in
         [&["10.96.0.1", "fd00::1"][..], &["10.96.0.2"], &["10.96.0.3", "10.96.0.4", "10.96.0.5"], &[]]
     {
-        assert_eq!(update(&path, addresses).unwrap(), Written::InPlace);
+        assert_eq!(update(&path, addresses).unwrap(), UpdateOutcome::InPlace);
         let lines: String = addresses.iter().map(|address| line(address)).collect();
         assert_eq!(fs::read_to_string(home.path().join("twin")).unwrap(), format!("{OTHERS}{lines}"));
         assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
-        assert_eq!(update(&path, addresses).unwrap(), Written::Unchanged);
+        assert_eq!(update(&path, addresses).unwrap(), UpdateOutcome::Unchanged);
     }
 }
 
 #[test]
-fn a_symbolic_link_stays_one() {
+fn follows_symbolic_links() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("real"), OTHERS).unwrap();
     symlink("real", home.path().join("hosts")).unwrap();
-    assert_eq!(update(&home.path().join("hosts"), &["10.96.0.1"]).unwrap(), Written::Replaced);
+    assert_eq!(update(&home.path().join("hosts"), &["10.96.0.1"]).unwrap(), UpdateOutcome::Replaced);
     assert!(fs::symlink_metadata(home.path().join("hosts")).unwrap().is_symlink());
     assert!(fs::read_to_string(home.path().join("real")).unwrap().ends_with(&line("10.96.0.1")));
 }
 
 #[test]
-fn a_file_that_is_absent_is_not_made_and_one_that_is_none_or_huge_is_refused() {
+fn refuses_missing_and_huge_files() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("hosts");
     let error = update(&path, &["10.96.0.1"]).unwrap_err().to_string();
     assert!(error.starts_with("cannot open ") && error.contains("No such file"), "{error}");
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
     fs::create_dir(&path).unwrap();
-    assert!(matches!(update(&path, &[]), Err(PublishError::NotAFile(_))));
+    assert!(matches!(update(&path, &[]), Err(WriteError::NotAFile(_))));
     fs::remove_dir(&path).unwrap();
-    fs::File::create(&path).unwrap().set_len(super::MAX_BYTES + 1).unwrap();
-    assert!(matches!(update(&path, &["10.96.0.1"]), Err(PublishError::TooLarge(_))));
+    fs::File::create(&path).unwrap().set_len(super::MAX_REPLACED_BYTES + 1).unwrap();
+    assert!(matches!(update(&path, &["10.96.0.1"]), Err(WriteError::TooLarge(_))));
 }
 
 #[test]
-fn what_somebody_else_writes_meanwhile_is_not_lost() {
+fn keeps_concurrent_changes() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("hosts");
     fs::write(&path, OTHERS).unwrap();
-    let mut looks = 0;
-    let written = File::new(&path, marker()).update(|_| {
-        looks += 1;
-        if looks == 2 {
-            // Between our reading and our renaming.
+    let mut calls = 0;
+    let written = HostsFile::new(&path, marker()).update(|_| {
+        calls += 1;
+        if calls == 2 {
+            // Between read and rename.
             fs::write(&path, format!("{OTHERS}192.0.2.7 late\n")).unwrap();
         }
         vec![entry("10.96.0.1")]
     });
-    assert_eq!((written.unwrap(), looks), (Written::Replaced, 3));
+    assert_eq!((written.unwrap(), calls), (UpdateOutcome::Replaced, 3));
     assert_eq!(fs::read_to_string(&path).unwrap(), format!("{OTHERS}192.0.2.7 late\n{}", line("10.96.0.1")));
     let mut size = 0;
-    let error = File::new(&path, marker()).update(|_| {
+    let error = HostsFile::new(&path, marker()).update(|_| {
         size += 1;
         fs::write(&path, "#".repeat(size)).unwrap();
         vec![entry("10.96.0.2")]
     });
-    assert!(matches!(error, Err(PublishError::Changing(_))), "{error:?}");
+    assert!(matches!(error, Err(WriteError::Changing(_))), "{error:?}");
 }
 
 #[test]
-fn localhost_is_always_found_while_lines_come_and_go() {
-    // In memory, where there is no disk to wait for.
+fn localhost_is_readable_during_updates() {
+    // In memory, since a disk would be slow.
     let home = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    for (_, path) in alone_and_linked(home.path()) {
+    for (_, path) in plain_and_linked(home.path()) {
         let reads = AtomicU32::new(0);
         thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -150,20 +151,19 @@ fn localhost_is_always_found_while_lines_come_and_go() {
 }
 
 #[test]
-fn two_processes_with_markers_of_their_own_lose_no_line_of_each_other() {
+fn two_markers_keep_each_others_lines() {
     let home = tempfile::tempdir().unwrap();
-    for (linked, path) in alone_and_linked(home.path()) {
+    for (linked, path) in plain_and_linked(home.path()) {
         thread::scope(|scope| {
             for marker in ["one", "two"] {
-                let file = File::new(&path, Marker::new(marker).unwrap());
+                let file = HostsFile::new(&path, Marker::new(marker).unwrap());
                 scope.spawn(move || {
                     for round in 0..100 {
                         let wanted =
                             vec![entry(&format!("10.96.0.{round}")), entry(&format!("fd00::{round}"))];
-                        // Who finds the file changed too often tries again, as the next round does.
+                        // A lost race is retried, as the next round of the resolver does.
                         while let Err(error) = file.update(|_| wanted.clone()) {
-                            let is_lost_race =
-                                matches!(error, PublishError::Changing(_) | PublishError::Busy(_));
+                            let is_lost_race = matches!(error, WriteError::Changing(_) | WriteError::Busy(_));
                             assert!(is_lost_race, "{error}");
                         }
                         let text = fs::read_to_string(file.path()).unwrap();
@@ -179,8 +179,8 @@ fn two_processes_with_markers_of_their_own_lose_no_line_of_each_other() {
     }
 }
 
-/// A file with the lines of others, and one that cannot be replaced because it has a second name.
-fn alone_and_linked(home: &Path) -> [(bool, PathBuf); 2] {
+/// A file, and one that cannot be replaced because it has a second hard link.
+fn plain_and_linked(home: &Path) -> [(bool, PathBuf); 2] {
     [false, true].map(|linked| {
         let path = home.join(format!("hosts{linked}"));
         fs::write(&path, OTHERS).unwrap();
@@ -191,12 +191,12 @@ fn alone_and_linked(home: &Path) -> [(bool, PathBuf); 2] {
     })
 }
 
-/// A million reads during a thousand updates, half of them renamed and half in place.
+/// For each file: a million reads during a thousand updates in all.
 const READS: u32 = 500_000;
 const UPDATES: u32 = 500;
 
-fn update(path: &Path, addresses: &[&str]) -> Result<Written, PublishError> {
-    File::new(path, marker()).update(|_| addresses.iter().map(|address| entry(address)).collect())
+fn update(path: &Path, addresses: &[&str]) -> Result<UpdateOutcome, WriteError> {
+    HostsFile::new(path, marker()).update(|_| addresses.iter().map(|address| entry(address)).collect())
 }
 
 fn marker() -> Marker {

@@ -1,4 +1,4 @@
-//! The text of a hosts file as two sets of lines, ours and theirs. Opens no file.
+//! The text of a hosts file, divided into managed lines and other lines. Opens no file.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -7,19 +7,20 @@ use std::net::IpAddr;
 use crate::diagnostics::MAX_FIELD;
 use crate::parse;
 
-/// The comment that makes a line ours: 1 to 200 printable ASCII characters without `#`, and no blank at either end.
+/// The comment that marks managed lines: 1 to 200 printable ASCII characters without `#`, and no
+/// blank at either end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Marker(Box<str>);
 
-/// Why a text cannot be a marker.
+/// The text is not a valid marker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the marker {0:?} is not 1 to 200 printable ASCII characters without `#` and without blanks at its ends"
+    "invalid marker {0:?}: expected 1 to 200 printable ASCII characters without `#` and without blanks at the ends"
 )]
 pub struct MarkerError(String);
 
 impl Marker {
-    /// A marker.
+    /// Validates a marker.
     ///
     /// # Errors
     /// [`MarkerError`].
@@ -30,19 +31,19 @@ impl Marker {
     }
 }
 
-/// One line of ours: an address of a name that is written with and without its domain.
+/// A managed line: an address, a short name and the full name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ManagedLine {
     /// The short name, such as `name.namespace.svc`.
     pub name: Box<str>,
-    /// What makes it a full name, such as `cluster.local`.
+    /// The domain that completes the full name, such as `cluster.local`.
     pub domain: Box<str>,
     /// The address.
     pub address: IpAddr,
 }
 
 impl ManagedLine {
-    /// Reads a line of ours; `None` for one that we would not have written.
+    /// Parses a managed line; `None` if its format differs from ours.
     fn read(content: &[u8]) -> Option<Self> {
         let mut fields = parse::fields(content).map(|field| str::from_utf8(field).ok());
         let mut next = || fields.next().flatten();
@@ -59,7 +60,7 @@ impl fmt::Display for ManagedLine {
     }
 }
 
-/// What a hosts file says.
+/// The text of a hosts file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text<'t> {
     bytes: &'t [u8],
@@ -67,26 +68,28 @@ pub struct Text<'t> {
 }
 
 impl<'t> Text<'t> {
-    /// A text in which lines with this marker are ours.
+    /// Wraps a text in which lines with this marker are managed.
     pub fn new(bytes: &'t [u8], marker: &'t Marker) -> Self {
         Self { bytes, marker }
     }
 
-    /// The entries of our lines, in order.
+    /// Returns the entries of the managed lines, in order.
     pub fn entries(&self) -> Vec<ManagedLine> {
-        self.lines().filter_map(|line| self.ours(line)).filter_map(ManagedLine::read).collect()
+        self.lines().filter_map(|line| self.managed_content(line)).filter_map(ManagedLine::read).collect()
     }
 
-    /// How many lines are ours, those that we would not have written among them.
+    /// Returns the number of managed lines, including those that do not parse.
     pub fn managed_lines(&self) -> usize {
-        self.lines().filter(|line| self.ours(line).is_some()).count()
+        self.lines().filter(|line| self.managed_content(line).is_some()).count()
     }
 
-    /// Which of these names, in lower case without final dot, other lines give an address; each with the number of the first
-    /// such line, from 1.
+    /// Returns those of the names (in lower case, without final dot) that other lines define, each
+    /// with the number of the first such line, from 1.
     pub fn defined_by_others(&self, wanted: &HashSet<String>) -> HashMap<String, usize> {
         let mut names = HashMap::new();
-        for (number, line) in self.lines().enumerate().filter(|(_, line)| self.ours(line).is_none()) {
+        for (number, line) in
+            self.lines().enumerate().filter(|(_, line)| self.managed_content(line).is_none())
+        {
             let mut fields = parse::fields(content_of(line));
             if fields.next().is_none_or(|field| parse::address(field).is_err()) {
                 continue;
@@ -101,25 +104,26 @@ impl<'t> Text<'t> {
         names
     }
 
-    /// The text with these entries in our lines; `None` where it has them already, in whatever order.
+    /// Returns the text with these entries as the managed lines; `None` if it has them already, in
+    /// any order.
     ///
-    /// Our lines stand together behind the last complete line of the others, sorted, each once. A rest without a newline
-    /// stays without one, behind them.
+    /// The managed lines are sorted, without duplicates, and placed after the last complete line of
+    /// the others. A last line without a newline stays last.
     pub fn with(&self, entries: &[ManagedLine]) -> Option<Vec<u8>> {
         let mut wanted: Vec<&ManagedLine> = entries.iter().collect();
         wanted.sort_unstable();
         wanted.dedup();
         let found: Option<Vec<ManagedLine>> =
-            self.lines().filter_map(|line| self.ours(line)).map(ManagedLine::read).collect();
-        let is_so = found.is_some_and(|mut found| {
+            self.lines().filter_map(|line| self.managed_content(line)).map(ManagedLine::read).collect();
+        let unchanged = found.is_some_and(|mut found| {
             found.sort_unstable();
             found.iter().eq(wanted.iter().copied())
         });
-        if is_so {
+        if unchanged {
             return None;
         }
         let (mut new, mut rest) = (Vec::with_capacity(self.bytes.len()), &[][..]);
-        for line in self.lines().filter(|line| self.ours(line).is_none()) {
+        for line in self.lines().filter(|line| self.managed_content(line).is_none()) {
             match line {
                 [.., b'\n'] => new.extend(line),
                 unfinished => rest = unfinished,
@@ -136,8 +140,8 @@ impl<'t> Text<'t> {
         self.bytes.split_inclusive(|&byte| byte == b'\n')
     }
 
-    /// What stands before the comment of a line of ours; `None` for a line of somebody else.
-    fn ours<'l>(&self, line: &'l [u8]) -> Option<&'l [u8]> {
+    /// Returns the part of a managed line before its comment; `None` for other lines.
+    fn managed_content<'l>(&self, line: &'l [u8]) -> Option<&'l [u8]> {
         let hash = line.iter().position(|&byte| byte == b'#')?;
         let (content, comment) = (&line[..hash], &line[hash + 1..]);
         let mut fields = parse::fields(content);
@@ -147,7 +151,7 @@ impl<'t> Text<'t> {
     }
 }
 
-/// A line without its end.
+/// Returns a line without its newline.
 fn content_of(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\n").unwrap_or(line)
 }
@@ -175,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn our_lines_stand_behind_the_last_complete_line_of_the_others() {
+    fn places_lines_after_the_others() {
         let ours = [entry("10.96.0.1", "a.n.svc"), entry("fd00::1", "a.n.svc")];
         let lines = "10.96.0.1 a.n.svc a.n.svc.cluster.local # openshift-generated-node-resolver\n\
                      fd00::1 a.n.svc a.n.svc.cluster.local # openshift-generated-node-resolver\n";
@@ -193,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_has_the_entries_in_any_order_and_place_is_left_alone() {
+    fn keeps_a_text_with_the_entries() {
         let text = "fd00::1\ta.n.svc  a.n.svc.cluster.local #openshift-generated-node-resolver\r\n127.0.0.1 localhost\n\
                     10.96.0.1 a.n.svc a.n.svc.cluster.local # openshift-generated-node-resolver\n# end\n";
         let ours = [entry("10.96.0.1", "a.n.svc"), entry("fd00::1", "a.n.svc")];
@@ -205,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_mentions_the_marker_is_not_ours() {
+    fn ignores_lines_that_mention_the_marker() {
         for line in [
             "# openshift-generated-node-resolver",
             "10.0.0.1 mine # not openshift-generated-node-resolver",
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_script_wrote_wrongly_is_ours_and_goes() {
+    fn removes_malformed_managed_lines() {
         for line in [
             "www.example.com. b.n.svc b.n.svc.cluster.local # openshift-generated-node-resolver",
             "10.96.0.1  .cluster.local # openshift-generated-node-resolver",
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others_are_known_with_their_line() {
+    fn finds_names_of_other_lines() {
         let marker = marker();
         let text = "# 10.0.0.9 no.n.svc\n10.0.0.1 Web.T1.svc. web # c\nnone a.n.svc\n10.0.0.2 web\n\
                     10.96.0.1 a.n.svc a.n.svc.cluster.local # openshift-generated-node-resolver\n::1\tb.n.svc\r\n";
@@ -249,17 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_comments_that_are_read_as_they_are_written() {
+    fn validates_markers() {
         for good in ["x", MARKER, "two words", &"x".repeat(200)] {
             assert_eq!(&*Marker::new(good).unwrap().0, good);
         }
         for bad in ["", " x", "x ", "a#b", "a\nb", "a\tb", "\u{e4}", &"x".repeat(201)] {
-            let told = Marker::new(bad).unwrap_err().to_string();
-            assert!(told.contains(&format!("{bad:?}")), "{told}");
+            let error = Marker::new(bad).unwrap_err().to_string();
+            assert!(error.contains(&format!("{bad:?}")), "{error}");
         }
     }
 
-    /// Lines that a hosts file may have, ours and all that looks like ours among them, and any bytes.
+    /// Lines that a hosts file may have: managed ones, similar ones, and arbitrary bytes.
     fn line() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             vec(any::<u8>(), 0..12),
@@ -286,8 +290,8 @@ mod tests {
         vec(entry, least..6)
     }
 
-    /// What is not ours, by another reading of the rule.
-    fn theirs(text: &[u8]) -> Vec<u8> {
+    /// The lines that are not managed, by a second implementation.
+    fn other_lines(text: &[u8]) -> Vec<u8> {
         let ours = |line: &&[u8]| {
             let line = String::from_utf8_lossy(line);
             let Some((content, comment)) = line.split_once('#') else { return false };
@@ -302,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_of_others_never_change(text in file(), rounds in vec(entries(0), 1..5)) {
+        fn other_lines_never_change(text in file(), rounds in vec(entries(0), 1..5)) {
             let marker = marker();
             let mut now = text.clone();
             for round in rounds {
@@ -312,9 +316,9 @@ mod tests {
                 let changed = before.with(&round);
                 let names = defined(&before);
                 now = changed.clone().unwrap_or(now);
-                prop_assert_eq!(theirs(&now), theirs(&text));
+                prop_assert_eq!(other_lines(&now), other_lines(&text));
                 let after = Text::new(&now, &marker);
-                // What was written is read back, and written once.
+                // The lines parse, and a second update changes nothing.
                 let mut wanted = round.clone();
                 wanted.sort();
                 wanted.dedup();
@@ -327,11 +331,11 @@ mod tests {
                 prop_assert_eq!(defined(&after), names);
             }
             let without = Text::new(&now, &marker).with(&[]);
-            prop_assert!(without.is_none_or(|without| without == theirs(&text)));
+            prop_assert!(without.is_none_or(|without| without == other_lines(&text)));
         }
 
         #[test]
-        fn an_entry_is_read_as_it_is_printed(entries in entries(1)) {
+        fn printed_entries_parse(entries in entries(1)) {
             for entry in entries {
                 prop_assert_eq!(ManagedLine::read(entry.to_string().as_bytes()), Some(entry));
             }

@@ -73,7 +73,7 @@ impl KubeDns {
 
 /// A key's value; `None` if it is absent or empty.
 fn key(path: &Path) -> Result<Option<String>, String> {
-    match files::read_in_time(path, LONGEST).map_err(std::io::Error::from) {
+    match files::read_with_timeout(path, LONGEST).map_err(std::io::Error::from) {
         Ok(bytes) => {
             Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned()).filter(|text| !text.is_empty()))
         }

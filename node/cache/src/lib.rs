@@ -98,7 +98,7 @@ impl TemplateRenderer {
     /// # Errors
     /// Errors of the template.
     pub fn text(&self) -> Result<String, FillError> {
-        let base = files::read_in_time(&self.template.base, LONGEST)
+        let base = files::read_with_timeout(&self.template.base, LONGEST)
             .map_err(|error| FillError::Unreadable(error.into()));
         let base = base.inspect_err(|_| self.errors.count(SetupErrorKind::ConfigMap))?;
         let base = String::from_utf8_lossy(&base);
@@ -142,7 +142,7 @@ impl TemplateRenderer {
     /// Atomically: readers see no half of it, and the old file stays if there is no space.
     fn write(&self, filled: &str) {
         let Some(path) = &self.template.written else { return };
-        let error = files::publish(path, None, filled.as_bytes()).err();
+        let error = files::atomic_write(path, None, filled.as_bytes()).err();
         let unwritten = error.map(|error| {
             format!("-conf: {error}: the server runs without it; name a file that can be written")
         });

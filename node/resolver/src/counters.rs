@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use hostsfile::managed::Written;
+use hostsfile::managed::UpdateOutcome;
 use resolver::LookupOutcome;
 
 use super::reconcile::{Outcomes, WantedLines};
@@ -35,13 +35,13 @@ impl Counters {
     }
 
     /// Counts a round's change of the file; `None`: it could not be changed.
-    pub(crate) fn wrote(&self, now: Instant, written: Option<Written>, plan: &WantedLines) {
+    pub(crate) fn wrote(&self, now: Instant, written: Option<UpdateOutcome>, plan: &WantedLines) {
         let mut counts = self.counts();
         let result = match written {
             None => "failed",
-            Some(Written::Unchanged) => "unchanged",
-            Some(Written::Replaced) => "replaced",
-            Some(Written::InPlace) => "in_place",
+            Some(UpdateOutcome::Unchanged) => "unchanged",
+            Some(UpdateOutcome::Replaced) => "replaced",
+            Some(UpdateOutcome::InPlace) => "in_place",
         };
         *counts.writes.entry(result).or_default() += 1;
         if written.is_some() {

@@ -20,8 +20,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use files::PublishError;
-use hostsfile::managed::{File, ManagedLine, Written};
+use files::WriteError;
+use hostsfile::managed::{HostsFile, ManagedLine, UpdateOutcome};
 use rand::Rng as _;
 use resolver::{Family, Question, Resolver};
 use thiserror::Error;
@@ -71,7 +71,7 @@ pub enum RunError {
     Settings(#[from] SettingsError),
     /// The hosts file cannot be changed.
     #[error(transparent)]
-    Hosts(#[from] PublishError),
+    Hosts(#[from] WriteError),
     /// The address for metrics.
     #[error(transparent)]
     Metrics(#[from] admin::AdminError),
@@ -81,7 +81,7 @@ pub enum RunError {
 }
 
 fn remove(request: &Request) -> Result<ExitCode, RunError> {
-    let file = File::new(&request.hosts_file, settings::marker(request)?);
+    let file = HostsFile::new(&request.hosts_file, settings::marker(request)?);
     let mut lines = 0;
     let written = file.update(|text| {
         lines = text.managed_lines();
@@ -90,14 +90,14 @@ fn remove(request: &Request) -> Result<ExitCode, RunError> {
     let path = file.path().display();
     // Errors of standard output are ignored.
     let _ = match written {
-        Written::Unchanged => writeln!(std::io::stdout(), "{path} has no managed lines"),
-        Written::Replaced | Written::InPlace => writeln!(std::io::stdout(), "{path}: {lines} lines removed"),
+        UpdateOutcome::Unchanged => writeln!(std::io::stdout(), "{path} has no managed lines"),
+        UpdateOutcome::Replaced | UpdateOutcome::InPlace => writeln!(std::io::stdout(), "{path}: {lines} lines removed"),
     };
     Ok(ExitCode::SUCCESS)
 }
 
 struct NodeResolver {
-    file: File,
+    file: HostsFile,
     rules: Rules,
     services: Services,
     servers: Vec<std::net::SocketAddr>,
@@ -162,7 +162,7 @@ impl NodeResolver {
                 // A round has no await point after it begins to write, so a signal cannot cancel it
                 // halfway.
                 ended = self.round() => match ended {
-                    Err(RunError::Hosts(error @ PublishError::Orphaned(_))) => return Err(error.into()),
+                    Err(RunError::Hosts(error @ WriteError::Orphaned(_))) => return Err(error.into()),
                     ended => self.tell_error(ended.err()),
                 },
                 () = signals.stop() => return Ok(()),
@@ -199,7 +199,7 @@ impl NodeResolver {
         });
         self.counters.wrote(clock::now(), written.as_ref().ok().copied(), &plan_made);
         self.tell_verdicts(&plan_made);
-        if written? != Written::Unchanged {
+        if written? != UpdateOutcome::Unchanged {
             self.tell_changes(&before, &plan_made.entries);
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use files::Stamp;
+use files::FileVersion;
 use thiserror::Error;
 use wire::Name;
 
@@ -60,7 +60,7 @@ pub(crate) struct ServicesFile {
 }
 
 /// The version of a file that was read, or the error.
-type Seen = Result<Stamp, io::ErrorKind>;
+type Seen = Result<FileVersion, io::ErrorKind>;
 
 /// Why a list of services cannot be used.
 #[derive(Debug, Error)]
@@ -121,7 +121,8 @@ impl Services {
     /// # Errors
     /// Errors of the file, or the first word that is not a service.
     pub(crate) fn from_file(path: &Path) -> Result<Self, ServicesError> {
-        let (text, stamp) = files::read_whole(path, MAX_BYTES, || {}).map_err(|error| unread(path, error))?;
+        let (text, stamp) =
+            files::read_version(path, MAX_BYTES, || {}).map_err(|error| unread(path, error))?;
         let file = ServicesFile { path: path.to_owned(), seen: Ok(stamp) };
         Ok(Self { names: read_text(path, &text)?, file: Some(file) })
     }
@@ -145,8 +146,8 @@ impl Services {
     pub(crate) fn take(&mut self, read: Read) -> Looked {
         let Some(file) = &mut self.file else { return Looked::Same };
         let (seen, text) = match read {
-            Ok(files::Looked::Text(text, stamp)) => (Ok(stamp), Ok(text)),
-            Ok(files::Looked::Same | files::Looked::Busy) => return Looked::Same,
+            Ok(files::Change::Text(text, stamp)) => (Ok(stamp), Ok(text)),
+            Ok(files::Change::Unchanged | files::Change::BeingWritten) => return Looked::Same,
             Err(error) => (Err(error.kind()), Err(error)),
         };
         if seen == file.seen {
@@ -167,13 +168,15 @@ impl Services {
 }
 
 /// A file's current version, compared with the version last seen.
-pub(crate) type Read = io::Result<files::Looked>;
+pub(crate) type Read = io::Result<files::Change>;
 
 impl ServicesFile {
-    /// Reads it, unless it is unchanged. Blocks, for at most [`files::PATIENCE`].
+    /// Reads it, unless it is unchanged. Blocks, for at most [`files::READ_TIMEOUT`].
     pub(crate) fn read(self) -> Read {
         let (of, seen) = (self.path.clone(), self.seen.ok());
-        files::within(&self.path, files::PATIENCE, move || files::look_at(&of, seen, MAX_BYTES, || {}))?
+        files::with_timeout(&self.path, files::READ_TIMEOUT, move || {
+            files::read_if_changed(&of, seen, MAX_BYTES, || {})
+        })?
     }
 }
 

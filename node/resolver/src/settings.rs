@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hostsfile::managed::{File, Marker, MarkerError};
+use hostsfile::managed::{HostsFile, Marker, MarkerError};
 use ipnet::IpNet;
 use thiserror::Error;
 
@@ -77,7 +77,7 @@ pub enum SettingsError {
 /// The validated settings.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    pub(crate) file: File,
+    pub(crate) file: HostsFile,
     pub(crate) services: Services,
     pub(crate) servers: Vec<SocketAddr>,
     pub(crate) rules: Rules,
@@ -93,7 +93,7 @@ impl Settings {
             None => Services::from_text(VARIABLE, request.services.as_deref().unwrap_or_default())?,
         };
         Ok(Self {
-            file: File::new(&request.hosts_file, marker(request)?),
+            file: HostsFile::new(&request.hosts_file, marker(request)?),
             services,
             servers: servers(request.nameserver.as_deref().unwrap_or_default())?,
             rules: Rules {

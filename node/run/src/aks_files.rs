@@ -19,7 +19,7 @@ pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String
     let mut put = |path: &str, text: &str| {
         let path = Path::new(path);
         if path.parent().is_some_and(Path::is_dir)
-            && let Err(error) = files::publish(path, None, text.as_bytes())
+            && let Err(error) = files::atomic_write(path, None, text.as_bytes())
         {
             failed.push(format!(
                 "{error}: the server runs without it, but other programs read it; free disk space, and allow this service to write it (ReadWritePaths)"

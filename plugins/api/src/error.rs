@@ -246,7 +246,7 @@ pub enum SetupError {
         error: std::io::Error,
     },
     /// Certificates or keys.
-    #[error("plugin/{plugin}: {error}; {}", error.mend())]
+    #[error("plugin/{plugin}: {error}; {}", error.remedy())]
     Tls {
         /// The directive.
         plugin: &'static str,

@@ -99,7 +99,7 @@ impl PathSource {
 impl AutopathSpec {
     /// The search list of `file`: a name of one domain at least.
     pub(super) fn search_list(&self, file: &Path) -> Result<Vec<Name>> {
-        let text = files::read_in_time(file, LARGEST).map_err(|error| {
+        let text = files::read_with_timeout(file, LARGEST).map_err(|error| {
             let error = SetupError::File { plugin: PLUGIN, path: file.to_owned(), error: error.into() };
             Located::new(&self.at, error)
         })?;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
-use files::Look;
+use files::FileRead;
 use forwarder::{Chain, ResolveError, Stanza, TlsSettings, Upstream, UpstreamTlsSpec};
 use tls::TlsError;
 use wire::Name;
@@ -259,7 +259,7 @@ struct List {
     text: Vec<u8>,
     /// Those that it named last; none where it has named none yet.
     servers: Vec<SocketAddr>,
-    look: Look<std::io::Result<Vec<u8>>>,
+    look: FileRead<std::io::Result<Vec<u8>>>,
 }
 
 impl List {
@@ -268,7 +268,7 @@ impl List {
             |error| Located::new(at, SetupError::File { plugin: "forward", path: path.to_owned(), error });
         let text = read_list(path).map_err(of)?;
         let servers = resolv_conf(text.clone()).map_err(of)?;
-        Ok(Self { path: path.to_owned(), at: at.clone(), text, servers, look: Look::default() })
+        Ok(Self { path: path.to_owned(), at: at.clone(), text, servers, look: FileRead::default() })
     }
 
     /// Takes another text of it. Whether it names other servers; one that names none any more changes nothing.
@@ -358,8 +358,8 @@ impl Followed {
                 follow.names.publish(&self.names);
                 changed |= follow.apply(&stanza, context, ourselves, logger);
             }
-            for list in follow.lists.iter().filter(|list| list.look.goes_on()) {
-                next = next.min(list.look.again(now));
+            for list in follow.lists.iter().filter(|list| list.look.is_pending()) {
+                next = next.min(list.look.next_poll(now));
             }
         }
         Looked { next: (!files.follows.is_empty()).then_some(next), changed }
@@ -382,9 +382,9 @@ impl FollowedForward {
         for list in &mut self.lists {
             if begin {
                 let of = list.path.clone();
-                list.look.begin(&list.path, now, move || Ok(files::read(&of, MAX_LIST)?));
+                list.look.start(&list.path, now, move || Ok(files::read(&of, MAX_LIST)?));
             }
-            if let Some(Ok(Ok(found))) = list.look.take(now, patience)
+            if let Some(Ok(Ok(found))) = list.look.poll(now, patience)
                 && found != list.text
             {
                 match list.take(found) {
@@ -479,7 +479,7 @@ fn resolv_conf(text: Vec<u8>) -> std::io::Result<Vec<SocketAddr>> {
 
 /// A list of servers.
 pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<u8>> {
-    Ok(files::read_in_time(path, MAX_LIST)?)
+    Ok(files::read_with_timeout(path, MAX_LIST)?)
 }
 
 /// A resolv.conf has some hundred octets.

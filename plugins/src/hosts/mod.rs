@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use files::{Look, Looked, PATIENCE, Stamp, look_at};
+use files::{Change, FileRead, FileVersion, READ_TIMEOUT, read_if_changed};
 use hostsfile::{Found, Options, Report, Table};
 use refresher::{MAX_FILE, RefreshedFile, RefreshedFiles};
 use wire::{Class, Flags, Query, RType, Reply};
@@ -51,14 +51,14 @@ pub struct HostsTable {
 #[derive(Default)]
 struct State {
     /// The look that goes on.
-    look: Look<io::Result<Looked>>,
+    look: FileRead<io::Result<Change>>,
     /// How much had been learned of the file's refreshed names when it began.
     since: Option<u64>,
     /// More was learned of them meanwhile: what the look found is older.
     overtaken: bool,
-    seen: Option<Stamp>,
+    seen: Option<FileVersion>,
     /// A change that looks like a write in progress: taken only if the next look finds the same.
-    doubted: Option<Stamp>,
+    doubted: Option<FileVersion>,
     next_look: Option<Instant>,
     /// Replaced tables, dropped here and not by a worker that was still reading.
     replaced: Vec<Arc<Table>>,
@@ -181,15 +181,15 @@ impl HostsTable {
     }
 
     /// Looks at the file if it is time to, and says when it will be the next time; `None` for never. Waits for a disk, for
-    /// at most `patience`, which is no longer than [`PATIENCE`].
+    /// at most `patience`, which is no longer than [`READ_TIMEOUT`].
     ///
     /// A file that is gone, cannot be read or is being written leaves the table as it is: a change that would lose every
     /// name, or whose last line has no end, is believed only when the next look finds it unchanged.
     pub fn look_for(&self, now: Instant, patience: Duration, logger: &Logger) -> Option<Instant> {
         let mut state = self.state();
         let next = self.look_at(&mut state, now, patience, logger);
-        match state.look.goes_on() && patience < PATIENCE {
-            true => self.look_at(&mut state, now + PATIENCE, Duration::ZERO, logger),
+        match state.look.is_pending() && patience < READ_TIMEOUT {
+            true => self.look_at(&mut state, now + READ_TIMEOUT, Duration::ZERO, logger),
             false => next,
         }
     }
@@ -214,7 +214,7 @@ impl HostsTable {
         logger: &Logger,
     ) -> Option<Instant> {
         state.replaced.retain(|table| Arc::strong_count(table) > 1);
-        if !state.look.goes_on() {
+        if !state.look.is_pending() {
             if self.spec.reload.is_zero() && !state.again {
                 return None;
             }
@@ -224,15 +224,15 @@ impl HostsTable {
                 return Some(next);
             }
             let (of, seen, rests) = (self.spec.file.clone(), state.seen, pace::rests());
-            let look = move || look_at(&of, seen, MAX_FILE, pace::rest);
+            let look = move || read_if_changed(&of, seen, MAX_FILE, pace::rest);
             let work = move || if rests { pace::with_rests(look) } else { look() };
             state.since = self.kept.find(&self.spec.file).map(|kept| kept.learned());
-            state.look.begin(&self.spec.file, now, work);
+            state.look.start(&self.spec.file, now, work);
         }
-        let Some(found) = state.look.take(now, patience) else { return Some(state.look.again(now)) };
+        let Some(found) = state.look.poll(now, patience) else { return Some(state.look.next_poll(now)) };
         let whole = self.took(state, found.map_err(Into::into).flatten(), now, logger);
-        if state.look.goes_on() {
-            return Some(state.look.again(now));
+        if state.look.is_pending() {
+            return Some(state.look.next_poll(now));
         }
         state.again = !whole;
         if std::mem::take(&mut state.overtaken) {
@@ -253,20 +253,20 @@ impl HostsTable {
     }
 
     /// Takes what was found, if it is another file than the one seen last; false where somebody seems to be writing it.
-    fn took(&self, state: &mut State, found: io::Result<Looked>, now: Instant, logger: &Logger) -> bool {
+    fn took(&self, state: &mut State, found: io::Result<Change>, now: Instant, logger: &Logger) -> bool {
         let kept = self.kept.find(&self.spec.file);
-        if !state.look.goes_on() && kept.as_ref().map(|kept| kept.learned()) != state.since {
+        if !state.look.is_pending() && kept.as_ref().map(|kept| kept.learned()) != state.since {
             state.overtaken = true;
             return false;
         }
         let since = state.since.unwrap_or_default();
         let (text, stamp) = match found {
-            Ok(Looked::Text(text, stamp)) => (text, stamp),
-            Ok(Looked::Same) => {
+            Ok(Change::Text(text, stamp)) => (text, stamp),
+            Ok(Change::Unchanged) => {
                 state.doubted = None;
                 return true;
             }
-            Ok(Looked::Busy) => {
+            Ok(Change::BeingWritten) => {
                 state.doubted = None;
                 return false;
             }
@@ -344,7 +344,7 @@ impl HostsTable {
         }
     }
 
-    fn saw(&self, state: &mut State, stamp: Stamp) {
+    fn saw(&self, state: &mut State, stamp: FileVersion) {
         state.doubted = None;
         state.seen = Some(stamp);
         self.modified_ms.store(stamp.modified_ms(), Relaxed);

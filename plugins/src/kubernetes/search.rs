@@ -48,7 +48,7 @@ impl fmt::Debug for PodPaths {
 
 /// The domains of the machine's own search list, which kubelet puts behind the cluster's; none where it cannot be read.
 fn machine(file: &Path) -> Vec<Name> {
-    let text = files::read_in_time(file, LARGEST).unwrap_or_default();
+    let text = files::read_with_timeout(file, LARGEST).unwrap_or_default();
     domains(&String::from_utf8_lossy(&text))
 }
 

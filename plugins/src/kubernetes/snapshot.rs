@@ -120,7 +120,7 @@ impl Kept {
     }
 
     fn read(&self, of: &Followed, writer: &mut Writer) -> Result<Option<Duration>, String> {
-        let octets = match files::read_in_time(&self.spec.file, MOST_OCTETS as u64) {
+        let octets = match files::read_with_timeout(&self.spec.file, MOST_OCTETS as u64) {
             Ok(octets) => octets,
             Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),
@@ -225,7 +225,7 @@ fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     let octets = snapshot::write(&of.index, &of.access, &of.wants, now);
     let octets = octets
         .ok_or_else(|| format!("{}: expected at most {MOST_OCTETS} octets, found more", file.display()))?;
-    files::publish(file, None, &octets).map_err(|error| error.to_string())
+    files::atomic_write(file, None, &octets).map_err(|error| error.to_string())
 }
 
 /// How often it is looked whether all is known, until it is: as often as a snapshot may be written.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use files::{Look, ReadError};
+use files::{FileRead, ReadError};
 use rand::Rng;
 use wire::{Name, Rr};
 
@@ -33,7 +33,7 @@ pub(super) struct WeightFiles(Mutex<Vec<Followed>>);
 #[derive(Debug)]
 struct Followed {
     weights: Weak<Weights>,
-    look: Look<Result<Vec<u8>, ReadError>>,
+    look: FileRead<Result<Vec<u8>, ReadError>>,
     text: Option<Vec<u8>>,
     /// Why the file counts no longer, as was told.
     failed: Option<String>,
@@ -92,7 +92,7 @@ impl WeightFiles {
         let weights = Arc::new(Weights { file: file.to_owned(), reload, current: ArcSwap::from(current) });
         let weak = Arc::downgrade(&weights);
         let next = Some(clock::now());
-        files.push(Followed { weights: weak, look: Look::default(), text: None, failed: None, next });
+        files.push(Followed { weights: weak, look: FileRead::default(), text: None, failed: None, next });
         weights
     }
 }
@@ -101,7 +101,7 @@ impl Keeps for WeightFiles {
     fn check(&self, logger: &Logger) {
         let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for weights in files.iter().filter_map(|followed| followed.weights.upgrade()) {
-            let read = files::read_in_time(&weights.file, LARGEST).map_err(|error| error.to_string());
+            let read = files::read_with_timeout(&weights.file, LARGEST).map_err(|error| error.to_string());
             if let Err(error) = read.and_then(|text| parse(&String::from_utf8_lossy(&text))) {
                 weights.tell(&error, logger);
             }
@@ -115,13 +115,13 @@ impl Keeps for WeightFiles {
         for followed in files.iter_mut().filter(|followed| followed.next.is_some_and(|next| next <= now)) {
             let Some(weights) = followed.weights.upgrade() else { continue };
             let file = weights.file.clone();
-            followed.look.begin(&weights.file, now, move || files::read(&file, LARGEST));
-            if let Some(came) = followed.look.take(now, Duration::ZERO) {
+            followed.look.start(&weights.file, now, move || files::read(&file, LARGEST));
+            if let Some(came) = followed.look.poll(now, Duration::ZERO) {
                 let read = came.and_then(|read| read).map_err(|error| error.to_string());
                 followed.apply(read, &weights, logger);
             }
-            followed.next = match followed.look.goes_on() {
-                true => Some(followed.look.again(now)),
+            followed.next = match followed.look.is_pending() {
+                true => Some(followed.look.next_poll(now)),
                 false => (!weights.reload.is_zero()).then(|| now + weights.reload.max(LEAST_RELOAD)),
             };
         }

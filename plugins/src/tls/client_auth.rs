@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
-use tls::{Clients, TlsError};
+use tls::{ClientVerifier, TlsError};
 
 /// What is asked of clients: the values of Go's `tls.ClientAuthType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl ClientAuth {
                     _ => builder,
                 };
                 let signed = builder.build().map_err(|error| Error::General(error.to_string()))?;
-                Clients::new(signed, named)
+                ClientVerifier::new(signed, named)
             }
         }))
     }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use files::{Look, ReadError};
+use files::{FileRead, ReadError};
 use rustls::server::NoServerSessionStorage;
 use rustls::{RootCertStore, ServerConfig};
-use tls::{TlsError, pem};
+use tls::{TlsError, native_root_store, pem};
 
 use super::keylog::{self, KeyLogFile};
 use super::{PLUGIN, Settings};
@@ -72,7 +72,7 @@ impl ServerTls {
         if let Some(path) = &settings.authority {
             files[2] = pem::read(path)?;
         } else if settings.client_auth.verifies() {
-            let (system, digest) = pem::system_roots()?;
+            let (system, digest) = native_root_store()?;
             (files[2], roots) = (digest, Some(Arc::new(system)));
         }
         let unwritable = |path: &PathBuf, error| TlsError::Unwritable { path: path.clone(), error };
@@ -135,7 +135,7 @@ impl Loaded {
         };
         let built = builder.with_single_cert(chain, key);
         let mut config =
-            built.map_err(|error| TlsError::of_pair(&settings.certificate, &settings.key, error))?;
+            built.map_err(|error| TlsError::from_pair(&settings.certificate, &settings.key, error))?;
         // Sessions are the clients' to keep (RFC 5077), under a key that ends with these files.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -164,7 +164,7 @@ pub struct Certificates(Mutex<Vec<Followed>>);
 
 struct Followed {
     tls: Weak<ServerTls>,
-    look: Look<Result<Vec<Vec<u8>>, TlsError>>,
+    look: FileRead<Result<Vec<Vec<u8>>, TlsError>>,
     next: Instant,
     /// Looks in a row that found what cannot be used.
     failed: u32,
@@ -205,7 +205,7 @@ impl Certificates {
         }
         let found = Arc::new(found);
         let (tls, next) = (Arc::downgrade(&found), now + INTERVAL);
-        self.lock().push(Followed { tls, look: Look::default(), next, failed: 0 });
+        self.lock().push(Followed { tls, look: FileRead::default(), next, failed: 0 });
         Ok(found)
     }
 
@@ -234,12 +234,12 @@ impl Keeps for Certificates {
             let mut paths = vec![settings.certificate.clone(), settings.key.clone()];
             paths.extend(settings.authority.clone());
             let read = |path: PathBuf| {
-                let read = files::read(&path, pem::MOST_BYTES);
+                let read = files::read(&path, pem::MAX_BYTES);
                 read.map_err(|error| TlsError::File { path, error: error.into() })
             };
             let read = move || paths.into_iter().map(read).collect();
-            followed.look.begin(&settings.certificate, now, read);
-            if let Some(came) = followed.look.take(now, Duration::ZERO) {
+            followed.look.start(&settings.certificate, now, read);
+            if let Some(came) = followed.look.poll(now, Duration::ZERO) {
                 // That they do not come in time is told of the first.
                 let late = |error: ReadError| TlsError::File {
                     path: settings.certificate.clone(),
@@ -247,8 +247,8 @@ impl Keeps for Certificates {
                 };
                 followed.apply(came.map_err(late).and_then(|read| read), &tls, logger);
             }
-            followed.next = match followed.look.goes_on() {
-                true => followed.look.again(now),
+            followed.next = match followed.look.is_pending() {
+                true => followed.look.next_poll(now),
                 false => now + INTERVAL,
             };
         }
@@ -279,7 +279,7 @@ impl Followed {
             Err(error) => {
                 self.failed += 1;
                 if self.failed == TOLD_AT {
-                    let mend = error.mend();
+                    let mend = error.remedy();
                     logger.error(
                         Some(PLUGIN),
                         &format!("cannot use the files of `tls`: {error}; what they held serves on; {mend}"),

@@ -142,7 +142,7 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
         }
         let before = table.built();
         now += Duration::from_secs(5);
-        table.look_for(now, files::PATIENCE, server.logger());
+        table.look_for(now, files::READ_TIMEOUT, server.logger());
         table.built() > before
     };
     assert!(look(Some("192.0.2.9 canary\n")));
@@ -185,7 +185,7 @@ fn a_table_whose_file_is_written_while_it_reads_has_its_names_at_once() {
     hosts.kept.prepare(&plans(&draft.spec, &server.environment), &server.environment, now);
     let kept = hosts.kept.find(&file).unwrap();
     let first = hosts.all().pop().unwrap();
-    first.look_for(now, files::PATIENCE, server.logger());
+    first.look_for(now, files::READ_TIMEOUT, server.logger());
     let canary = Name::from_text("canary").unwrap();
     assert_eq!(first.knows(&canary, wire::RType::A), Some(true));
     for ttl in 1..20 {
@@ -195,7 +195,7 @@ fn a_table_whose_file_is_written_while_it_reads_has_its_names_at_once() {
         let table = hosts.all().pop().unwrap();
         table.glance(now, server.logger());
         kept.finish(now, Vec::new(), 0.0, &Arc::downgrade(&server));
-        table.look_for(now, files::PATIENCE, server.logger());
+        table.look_for(now, files::READ_TIMEOUT, server.logger());
         assert_eq!(table.knows(&canary, wire::RType::A), Some(true), "table {ttl}");
     }
 }

@@ -78,16 +78,16 @@ fn a_server_block_that_cannot_be_served_is_told_with_cause_and_mend() {
         (
             "forward . tls://192.0.2.1 {\nmax_fails 3\ntls /nonexistent\n}",
             ":5:5: plugin/forward: /nonexistent: No such file",
-            "name a file in PEM form that this user can read",
+            "name a PEM file that this user can read",
         ),
         (
             "forward . tls://192.0.2.1 {\ntls_servername a_b..c\n}",
-            ":4:16: plugin/forward: \"a_b..c\" is no server name",
+            ":4:16: plugin/forward: \"a_b..c\" is not a server name",
             "expected a name such as dns.example.org, or an IP address",
         ),
         (
             "forward . tls://192.0.2.1%a_b..c",
-            ":3:11: plugin/forward: \"a_b..c\" is no server name",
+            ":3:11: plugin/forward: \"a_b..c\" is not a server name",
             "expected a name such as dns.example.org, or an IP address",
         ),
     ];

@@ -227,7 +227,7 @@ fn a_file_mounted_by_itself_is_changed_in_place_and_one_that_was_replaced_outsid
         // As vim and sed -i write: the mount goes on showing the old file.
         tests::publish(&outside, "127.0.0.1 localhost\n192.0.2.1 new\n");
         assert_eq!(running.end(), Some(1));
-        running.wait_for("/etc/hosts was replaced where it is mounted from");
+        running.wait_for("/etc/hosts is a bind mount whose source file was replaced");
         run("umount", &["/etc/hosts"]);
         mount();
         let mut again = Running::start(command());

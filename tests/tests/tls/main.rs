@@ -189,7 +189,7 @@ fn a_new_key_of_another_certificate_and_one_that_is_gone_are_told_by_their_files
     std::fs::rename(other.path().join("key.pem"), key(&wrong)).unwrap();
     std::fs::remove_file(key(&gone)).unwrap();
     for (dot, cause) in [
-        (&wrong, "key.pem: not the key of the certificate in "),
+        (&wrong, "key.pem: does not match the certificate in "),
         (&gone, "key.pem: No such file or directory (os error 2); "),
     ] {
         let line = dot.server.wait_for_log("cannot use the files of `tls`: ", Duration::from_secs(20));
@@ -265,13 +265,13 @@ fn what_cannot_be_served_is_told_at_its_word() {
         (
             block("tls://.", &format!("tls {long} {}", here(&one, "key.pem"))),
             format!(
-                "Corefile:3:5: plugin/tls: {long}: @ octets of certificates, more than peers take (at most 60 KiB); name "
+                "Corefile:3:5: plugin/tls: {long}: @ bytes of certificates, more than peers accept (at most 60 KiB); name "
             ),
         ),
         (
             block("tls://.", &format!("tls {} {}", here(&one, "cert.pem"), here(&two, "key.pem"))),
             format!(
-                "Corefile:3:{second}: plugin/tls: {}: not the key of the certificate in {}; name ",
+                "Corefile:3:{second}: plugin/tls: {}: does not match the certificate in {}; name ",
                 here(&two, "key.pem"),
                 here(&one, "cert.pem")
             ),

@@ -1,4 +1,4 @@
-//! The files beside the target: a lock, and the new content until it takes the target's name.
+//! The temporary file with the new content, and the lock file, in the target's directory.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -9,90 +9,94 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 
-use super::{PublishError, Step, directory_of, says};
+use super::{WriteError, WriteStep, directory_of, has_content};
 
-/// An empty file `.NAME.localdns.new`, under a lock. Dropped, both are removed.
+/// The temporary file `.NAME.localdns.new`, under a lock. Dropping it removes both files.
 #[derive(Debug)]
-pub struct Beside {
+pub struct TempFile {
     file: File,
     path: PathBuf,
     target: PathBuf,
     _lock: Lock,
 }
 
-/// The file `.NAME.localdns`, locked. It never takes another name, so whoever waits for it waits for the right one.
+/// The locked file `.NAME.localdns`. It is never renamed, so that all writers lock the same file.
 #[derive(Debug)]
 struct Lock {
     path: PathBuf,
     _held: File,
 }
 
-impl Beside {
-    /// Locks, waiting up to 2 s for whoever holds the lock, and makes the file for the new content. What a killed process left
-    /// there goes.
+impl TempFile {
+    /// Takes the lock, waiting up to 2 s, and creates the temporary file in place of one that a
+    /// killed process left.
     ///
-    /// A lock that everybody may take would let everybody stop us: both files are for their owner alone until the content is
-    /// complete.
+    /// Both files have mode 0600, so that other users cannot hold the lock.
     ///
     /// # Errors
-    /// [`Step::Open`], [`Step::Lock`], [`PublishError::NotAFile`], [`PublishError::Busy`].
-    pub fn open(target: &Path) -> Result<Self, PublishError> {
+    /// [`WriteStep::Open`], [`WriteStep::Lock`], [`WriteError::NotAFile`], [`WriteError::Busy`].
+    pub fn create(target: &Path) -> Result<Self, WriteError> {
         let lock = Lock::take(target)?;
-        let path = path_beside(target, NEW)?;
+        let path = sibling_path(target, NEW)?;
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Step::Open.at(&path)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(WriteStep::Open.at(&path)(error));
+            }
             _ => {}
         }
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = file.map_err(Step::Open.at(&path))?;
+        let file = file.map_err(WriteStep::Open.at(&path))?;
         Ok(Self { file, path, target: target.to_owned(), _lock: lock })
     }
 
-    /// Removes what a process that was killed after it had done its work left beside `target`.
-    pub fn tidy(target: &Path) {
-        if path_beside(target, LOCK).is_ok_and(|path| fs::symlink_metadata(path).is_ok()) {
-            // What cannot be removed does no harm.
-            drop(Self::open(target));
+    /// Removes the files that a process left if it was killed after it had replaced `target`.
+    pub fn clean_up(target: &Path) {
+        if sibling_path(target, LOCK).is_ok_and(|path| fs::symlink_metadata(path).is_ok()) {
+            // A file that cannot be removed is harmless.
+            drop(Self::create(target));
         }
     }
 
-    /// Appends.
+    /// Appends bytes.
     ///
     /// # Errors
-    /// [`Step::Write`].
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), PublishError> {
-        self.file.write_all(bytes).map_err(Step::Write.at(&self.path))
+    /// [`WriteStep::Write`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        self.file.write_all(bytes).map_err(WriteStep::Write.at(&self.path))
     }
 
     /// Sets the mode.
     ///
     /// # Errors
-    /// [`Step::Attributes`].
-    pub fn set_mode(&self, mode: u32) -> Result<(), PublishError> {
-        self.file.set_permissions(Permissions::from_mode(mode)).map_err(Step::Attributes.at(&self.path))
+    /// [`WriteStep::Attributes`].
+    pub fn set_mode(&self, mode: u32) -> Result<(), WriteError> {
+        self.file.set_permissions(Permissions::from_mode(mode)).map_err(WriteStep::Attributes.at(&self.path))
     }
 
-    /// The file itself, for its attributes.
+    /// The open file, for setting attributes.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Gives the file the target's name, unless the target holds anything but `base`; `false`: it does, and stays.
+    /// Renames the file onto the target if the target holds `expected` or does not exist; returns
+    /// `false` if it holds other content, which stays.
     ///
-    /// The two change places in one step, and what came out is looked at: so nobody's rename is lost, however late it came.
-    /// Only who has the old file open and writes to it later still is not seen. Where the file system cannot do that, the
-    /// target is looked at just before.
+    /// The two files are exchanged in one step (RENAME_EXCHANGE), and then the replaced content is
+    /// verified, so that a concurrent rename is never lost. A program that has the old file open
+    /// and writes to it later is not detected. Where the file system cannot exchange files, the
+    /// target is verified just before the rename.
     ///
     /// # Errors
-    /// [`Step::Sync`], [`Step::Replace`]: the target is as it was. [`Step::SyncDirectory`]: it is replaced.
-    /// [`PublishError::Changing`]: others replace it again and again; theirs stands, or ours.
-    pub fn replace_target(self, base: Option<&[u8]>) -> Result<bool, PublishError> {
-        self.file.sync_all().map_err(Step::Sync.at(&self.path))?;
-        let failed = Step::Replace.at(&self.target);
-        match base {
+    /// [`WriteStep::Sync`], [`WriteStep::Replace`]: the target is unchanged.
+    /// [`WriteStep::SyncDirectory`]: it is replaced. [`WriteError::Changing`]: other programs
+    /// replace it again and again; their content or ours is in place.
+    pub fn replace_target(self, expected: Option<&[u8]>) -> Result<bool, WriteError> {
+        self.file.sync_all().map_err(WriteStep::Sync.at(&self.path))?;
+        let failed = WriteStep::Replace.at(&self.target);
+        match expected {
             None => self.rename(RenameFlags::empty()).map_err(failed)?,
-            Some(base) => match self.rename(RenameFlags::EXCHANGE) {
-                Ok(()) if says(&self.path, base) => {}
+            Some(expected) => match self.rename(RenameFlags::EXCHANGE) {
+                Ok(()) if has_content(&self.path, expected) => {}
                 Ok(()) => return self.put_back().map(|()| false),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     match self.rename(RenameFlags::NOREPLACE) {
@@ -101,7 +105,7 @@ impl Beside {
                     }
                 }
                 Err(error) if cannot_exchange(&error) => {
-                    if self.target.exists() && !says(&self.target, base) {
+                    if self.target.exists() && !has_content(&self.target, expected) {
                         return Ok(false);
                     }
                     self.rename(RenameFlags::empty()).map_err(failed)?;
@@ -111,9 +115,9 @@ impl Beside {
         }
         let synced = File::open(directory_of(&self.target)).and_then(|directory| directory.sync_all());
         match synced {
-            // Where directories cannot be synced there is nothing to wait for.
+            // The file system cannot sync directories.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(true),
-            synced => synced.map(|()| true).map_err(Step::SyncDirectory.at(&self.target)),
+            synced => synced.map(|()| true).map_err(WriteStep::SyncDirectory.at(&self.target)),
         }
     }
 
@@ -121,37 +125,38 @@ impl Beside {
         Ok(renameat_with(CWD, &self.path, CWD, &self.target, flags)?)
     }
 
-    /// What came out is somebody else's: it goes back, and if yet another came meanwhile, that one stays.
-    fn put_back(&self) -> Result<(), PublishError> {
+    /// Exchanges the files again, since the replaced content was another program's; a third file
+    /// that arrived since stays.
+    fn put_back(&self) -> Result<(), WriteError> {
         let identity = |path: &Path| fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()));
-        let failed = || Step::Replace.at(&self.target);
-        let mut expected = self.file.metadata().map(|own| (own.dev(), own.ino())).map_err(failed())?;
+        let failed = || WriteStep::Replace.at(&self.target);
+        let mut own = self.file.metadata().map(|own| (own.dev(), own.ino())).map_err(failed())?;
         for _ in 0..EXCHANGES {
-            let going_in = identity(&self.path).map_err(failed())?;
+            let restored = identity(&self.path).map_err(failed())?;
             match self.rename(RenameFlags::EXCHANGE) {
-                // The target was removed meanwhile: it stays removed.
+                // The target was removed: it stays removed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 exchanged => exchanged.map_err(failed())?,
             }
-            if identity(&self.path).map_err(failed())? == expected {
+            if identity(&self.path).map_err(failed())? == own {
                 return Ok(());
             }
-            expected = going_in;
+            own = restored;
         }
-        Err(PublishError::Changing(self.target.clone()))
+        Err(WriteError::Changing(self.target.clone()))
     }
 }
 
-impl Drop for Beside {
+impl Drop for TempFile {
     fn drop(&mut self) {
-        // Still locked: nobody else of us can have put a file there. What cannot be removed is removed next time.
+        // Still locked, so that it is our file. One that cannot be removed is removed next time.
         drop(fs::remove_file(&self.path));
     }
 }
 
 impl Lock {
-    fn take(target: &Path) -> Result<Self, PublishError> {
-        let path = path_beside(target, LOCK)?;
+    fn take(target: &Path) -> Result<Self, WriteError> {
+        let path = sibling_path(target, LOCK)?;
         for _ in 0..TRIES {
             let file = OpenOptions::new()
                 .read(true)
@@ -161,26 +166,26 @@ impl Lock {
                 .mode(0o600)
                 .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
                 .open(&path)
-                .map_err(Step::Open.at(&path))?;
+                .map_err(WriteStep::Open.at(&path))?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(fs::TryLockError::WouldBlock) => {
                     sleep(PAUSE);
                     continue;
                 }
-                Err(fs::TryLockError::Error(error)) => return Err(Step::Lock.at(&path)(error)),
+                Err(fs::TryLockError::Error(error)) => return Err(WriteStep::Lock.at(&path)(error)),
             }
-            let locked = file.metadata().map_err(Step::Open.at(&path))?;
+            let locked = file.metadata().map_err(WriteStep::Open.at(&path))?;
             if !locked.is_file() {
-                return Err(PublishError::NotAFile(path));
+                return Err(WriteError::NotAFile(path));
             }
-            // Whoever held the lock before us has removed the file: what we locked is not beside any more.
+            // The previous holder may have removed the file that we locked.
             let found = fs::symlink_metadata(&path);
             if found.is_ok_and(|found| (found.dev(), found.ino()) == (locked.dev(), locked.ino())) {
                 return Ok(Self { path, _held: file });
             }
         }
-        Err(PublishError::Busy(path))
+        Err(WriteError::Busy(path))
     }
 }
 
@@ -190,24 +195,24 @@ impl Drop for Lock {
     }
 }
 
-/// `.NAMEending` in the target's directory.
-pub(super) fn path_beside(target: &Path, ending: &str) -> Result<PathBuf, PublishError> {
-    let name = target.file_name().ok_or_else(|| PublishError::NotAFile(target.to_owned()))?;
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name);
-    beside.push(ending);
-    Ok(target.with_file_name(beside))
+/// Returns `.NAMEending` in the target's directory.
+pub(super) fn sibling_path(target: &Path, ending: &str) -> Result<PathBuf, WriteError> {
+    let name = target.file_name().ok_or_else(|| WriteError::NotAFile(target.to_owned()))?;
+    let mut sibling = std::ffi::OsString::from(".");
+    sibling.push(name);
+    sibling.push(ending);
+    Ok(target.with_file_name(sibling))
 }
 
-/// Whether it is the file system, or the kernel, that does not know how two files change places.
+/// Whether the file system or kernel does not support RENAME_EXCHANGE.
 fn cannot_exchange(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
 }
 
 pub(super) const LOCK: &str = ".localdns";
 pub(super) const NEW: &str = ".localdns.new";
-/// 2 s in all.
+/// Attempts to lock, 2 s in all.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(20);
-/// How often others may replace the target while theirs is put back.
+/// How often other programs may replace the target while their content is restored.
 const EXCHANGES: usize = 10;

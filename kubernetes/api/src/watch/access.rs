@@ -147,7 +147,7 @@ impl Pem {
         let name = ServerName::try_from(name.clone()).map_err(|_| lost(&name, "no name of a TLS server"))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let of_tls = |error: rustls::Error| lost("TLS", &error.to_string());
-        let judge = tls::Servers::new(Vec::new(), self.roots()?, provider.clone()).map_err(of_tls)?;
+        let judge = tls::ServerVerifier::new(Vec::new(), self.roots()?, provider.clone()).map_err(of_tls)?;
         // Not dangerous: with no certificate named as good it is stricter than rustls's own, to which it leaves chains that are short.
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -178,7 +178,7 @@ impl Pem {
                 }
             }
             None => {
-                let authorities = tls::system_authorities()
+                let authorities = tls::native_roots()
                     .map_err(|error| lost(&name_of(&error.path), &error.source.to_string()))?;
                 roots.add_parsable_certificates(authorities);
             }
@@ -195,7 +195,7 @@ fn certificates((name, pem): &Named) -> Result<Vec<CertificateDer<'static>>, Los
 
 /// A file's content.
 pub(super) fn file(path: &Path) -> Result<Vec<u8>, Lost> {
-    files::read_in_time(path, MOST_FILE).map_err(|error| lost(&name_of(path), &error.to_string()))
+    files::read_with_timeout(path, MOST_FILE).map_err(|error| lost(&name_of(path), &error.to_string()))
 }
 
 pub(super) fn name_of(path: &Path) -> Box<str> {
