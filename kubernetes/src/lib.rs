@@ -3,9 +3,9 @@
 //! Objects come in as `kubernetes-api` decodes them; the index of them is read by every worker, and none waits.
 
 mod answer;
-pub mod index;
 #[cfg(test)]
-mod looks;
+mod cost_counter;
+pub mod index;
 pub mod snapshot;
 mod sync;
 #[cfg(test)]

@@ -4,22 +4,22 @@
 //! lines of JSON. What is no object of its kind is told as such, and what follows it is read on; a stream that breaks its own
 //! form is an error.
 
+mod borrowed;
+mod decode_error;
 mod from_json;
 mod from_protobuf;
-mod list;
 mod protobuf;
+mod protobuf_list;
 mod time;
-mod unreadable;
-mod views;
 
-pub use unreadable::Unreadable;
+pub use decode_error::Unreadable;
 
 use crate::objects::{Kind, Object, ObjectKey};
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::settings::Wants;
 
-use list::List;
-use views::{Meta, Recorder, Text, View};
+use borrowed::{Meta, Recorder, Text, View};
+use protobuf_list::List;
 
 /// What the API calls the forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 pub mod decode;
 pub mod objects;
-mod plain;
+mod sanitize;
 pub mod selector;
 pub mod settings;
 mod sink;

@@ -3,15 +3,15 @@
 //! What is asked and what replies mean is [`Follower`]'s, which is handed the time; here are the thread, the connections and
 //! the sleep in between. The sink is called from that thread alone.
 
-mod access;
-mod annotate;
-mod ask;
 mod backoff;
+mod client_config;
+mod config_source;
 mod connection;
-mod find;
-mod follower;
 mod kubeconfig;
-mod pace;
+mod patch_node;
+mod rate_limiter;
+mod reflector;
+mod request;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -33,13 +33,13 @@ use crate::objects::Kind;
 use crate::settings::{Lost, Pace, Settings, Wants};
 use crate::sink::{Asked, Sink};
 
-pub use annotate::annotate;
+pub use patch_node::annotate;
 
-use access::{Api, Credentials};
-use ask::Ask;
+use client_config::{Api, Credentials};
 use connection::{Connection, broken};
-use follower::{Follower, Next, Rest};
-use pace::Bucket;
+use rate_limiter::Bucket;
+use reflector::{Follower, Next, Rest};
+use request::Ask;
 
 /// An API that is followed until this is dropped.
 pub struct Following {
@@ -384,7 +384,7 @@ async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Lost> + Send + 'static,
 ) -> Result<T, Lost> {
     let done = GivenUp(tokio::task::spawn_blocking(read)).await;
-    done.unwrap_or_else(|error| Err(access::lost("the configuration", &error.to_string())))
+    done.unwrap_or_else(|error| Err(client_config::lost("the configuration", &error.to_string())))
 }
 
 /// Work aside that is not begun any more where nobody waits for it.

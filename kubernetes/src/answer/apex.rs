@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wire::{Class, Flags, HEADER, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-use super::ports::MOST_LOOKS;
+use super::port_match::MOST_LOOKS;
 use super::{Grammar, Question, Responder, Zone, ZoneAnswer};
 use crate::index::{Index, Service};
 use kubernetes_api::objects::{Kind, Target};

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use wire::{Class, HEADER, MAX_NAME, Owner, RType, Reply, Section};
 
 use super::apex::{FURTHEST, push_address};
-use super::name::{Below, Topology};
-use super::ports::{MOST_LOOKS, MOST_SHARES, MeantPorts};
+use super::name_parser::{Below, Topology};
+use super::port_match::{MOST_LOOKS, MOST_SHARES, MeantPorts};
 use super::{Question, Responder, ZoneAnswer};
 use crate::index::{At, Service};
 
@@ -207,7 +207,7 @@ impl Srv<'_, '_> {
     /// be cut is not written.
     fn push(&mut self, below: &[u8], number: u16) {
         #[cfg(test)]
-        crate::looks::looked();
+        crate::cost_counter::looked();
         let is_new = self.ports.is_empty();
         if self.is_full() || !self.ports.insert(number) {
             return;

@@ -6,7 +6,7 @@ use wire::{Name, Query, RType};
 
 use super::endpoints::{Order, chosen};
 use super::external::{self, External, Meant};
-use super::name::{self, Asked, Below};
+use super::name_parser::{self, Asked, Below};
 use super::{Grammar, Pods, Recalled, Responder, external_target, pod};
 use crate::index::{At, Index, Service};
 use kubernetes_api::objects::{self, ExternalAddress, Kind, Target};
@@ -16,7 +16,7 @@ impl Responder {
     pub fn explain(&self, index: &Index, query: &Query<'_>) -> String {
         let Some((_, zone)) = self.zone_of(&query.name) else { return "in none of its zones".to_owned() };
         let Some(grammar) = zone.grammar else { return self.explain_reverse(index, &query.name) };
-        match name::read(&query.name, &zone.name, grammar) {
+        match name_parser::read(&query.name, &zone.name, grammar) {
             Asked::Apex | Asked::Above | Asked::Version | Asked::NameServer => {
                 "it is there in every cluster".to_owned()
             }

@@ -1,17 +1,17 @@
 //! A zone in which services are known by where they are reached from outside: `SERVICE.NAMESPACE.ZONE`, for `k8s_external`.
 
-mod name;
-mod places;
+mod addresses;
+mod name_parser;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::{Class, Flags, HEADER, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-pub(super) use self::name::{Below, Meant};
+pub(super) use self::name_parser::{Below, Meant};
 
-use self::name::read;
-use self::places::Places;
+use self::addresses::Places;
+use self::name_parser::read;
 use super::apex::{LEAD_TO_SERVERS, MOST_SERVERS, owner_at, push_address, soa_numbers};
 use super::{Answered, Responder};
 use crate::index::{Index, Service};

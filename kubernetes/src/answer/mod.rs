@@ -9,10 +9,10 @@ mod apex;
 mod endpoints;
 mod explain;
 mod external;
-mod labels;
-mod name;
+mod metadata;
+mod name_parser;
 mod pod;
-mod ports;
+mod port_match;
 mod reverse;
 mod transfer;
 
@@ -28,8 +28,8 @@ use wire::{Class, Flags, Name, Owner, Query, RType, Rcode, Reply, Section};
 pub use self::external::{External, ExternalRules};
 pub use self::transfer::{Progress, Push, Transfer};
 
-use self::name::{Asked, Below, Grammar};
-use self::ports::{MOST_LOOKS, MeantPorts};
+use self::name_parser::{Asked, Below, Grammar};
+use self::port_match::{MOST_LOOKS, MeantPorts};
 use crate::index::{Directory, Index, Leads, Service, Unknown, named};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
@@ -199,7 +199,7 @@ impl Responder {
     fn find(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         let Question { query, zone, .. } = question;
         let Some(grammar) = zone.grammar else { return self.in_reverse_zone(question, reply) };
-        let asked = name::read(&query.name, &zone.name, grammar);
+        let asked = name_parser::read(&query.name, &zone.name, grammar);
         if let Asked::Service(below) = &asked
             && query.rtype != RType::SOA
         {
@@ -443,7 +443,7 @@ impl Below<'_> {
     /// Whether a port is meant.
     fn means(&self, port: &Port) -> bool {
         #[cfg(test)]
-        crate::looks::looked();
+        crate::cost_counter::looked();
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",

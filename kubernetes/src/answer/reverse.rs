@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use wire::{Class, MAX_NAME, Name, Owner, RType, Reply, Section};
 
-use super::ports::MOST_LOOKS;
+use super::port_match::MOST_LOOKS;
 use super::{Question, Responder, ZoneAnswer};
 use crate::index::{Directory, Service};
 use kubernetes_api::objects::Kind;

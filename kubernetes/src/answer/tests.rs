@@ -1,5 +1,5 @@
+mod costs;
 mod explain;
-mod looks;
 mod options;
 
 use super::*;

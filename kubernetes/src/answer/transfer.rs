@@ -221,7 +221,7 @@ impl Transfer {
     /// What stands at the place that it has come to; goes on to the next part where one ends.
     fn place(&mut self) -> Place {
         #[cfg(test)]
-        crate::looks::looked();
+        crate::cost_counter::looked();
         loop {
             let [number, step, record] = self.at;
             let next = match self.part {

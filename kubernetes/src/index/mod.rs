@@ -10,18 +10,18 @@
 //! Once the first lists are there, a change of one object costs its service with its cell, and the buckets that this and the addresses
 //! that came or went lie in; a namespace that services lie in, a look at all cells when it goes, and at all services when it comes.
 
-mod buckets;
-mod cells;
-mod directory;
-mod entry;
-mod first;
-mod kinds;
-mod label;
+mod cow_map;
+mod dns_label;
+mod endpoint_slices;
+mod initial_sync;
+mod inline_service;
+mod kind_set;
+mod memory_accounting;
 mod pods;
-mod serials;
+mod seqlock_table;
 mod service;
-mod sizes;
-mod slices;
+mod service_index;
+mod soa_serial;
 mod writer;
 
 use std::net::IpAddr;
@@ -30,20 +30,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use wire::hash_of;
 
-use buckets::{BucketView, Buckets};
-use directory::hash_of_had;
-use kinds::Kinds;
+use cow_map::{BucketView, Buckets};
+use kind_set::Kinds;
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
-use serials::Serials;
+use service_index::hash_of_had;
+use soa_serial::Serials;
 
-use entry::Entries;
-pub(crate) use entry::ServiceEntry;
-pub(crate) use label::key;
-pub use serials::Now;
-pub(crate) use serials::{Listed, Listing};
+pub(crate) use dns_label::key;
+use inline_service::Entries;
+pub(crate) use inline_service::ServiceEntry;
 use service::Has;
 pub(crate) use service::{At, Leads, Namespace, Service};
+pub use soa_serial::Now;
+pub(crate) use soa_serial::{Listed, Listing};
 pub use writer::{Watcher, Writer};
 
 /// By names that are chosen by strangers.
@@ -322,7 +322,7 @@ const FEW_BUCKETS: usize = 256;
 
 // Not in the file itself, which `models/` compiles as well.
 #[cfg(test)]
-#[path = "cells/tests.rs"]
-mod cells_tests;
+#[path = "seqlock_table/tests.rs"]
+mod seqlock_table_tests;
 #[cfg(test)]
 mod tests;

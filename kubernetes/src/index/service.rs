@@ -9,7 +9,7 @@ use wire::{Class, RType};
 
 use kubernetes_api::objects::{self, Endpoint, Port, Slice, Target};
 
-use super::label::{LONGEST, Label};
+use super::dns_label::{LONGEST, Label};
 
 /// A service by its name, as queries find it. Never changes: a change is another one in its place.
 pub(crate) struct Service {
@@ -313,7 +313,7 @@ impl Service {
     pub(crate) fn external_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.external().iter().filter_map(|external| {
             #[cfg(test)]
-            crate::looks::looked();
+            crate::cost_counter::looked();
             match external {
                 objects::ExternalAddress::Ip(address) => Some(*address),
                 objects::ExternalAddress::Name(_) => None,
@@ -348,7 +348,7 @@ impl Service {
 
     fn at(&self, place: Place) -> At<'_> {
         #[cfg(test)]
-        crate::looks::looked();
+        crate::cost_counter::looked();
         // Every `Place` was made from `slices` when the service was, so both indices exist.
         let number = place.slice as usize;
         let slice = &self.slices[number];

@@ -7,12 +7,12 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::directory::Which;
-use super::first::FirstServices;
+use super::endpoint_slices::{Changes, Slices};
+use super::initial_sync::FirstServices;
+use super::memory_accounting::{key_of, octets_of};
 use super::pods::Addresses;
 use super::service::{Namespace, Naming, Service};
-use super::sizes::{key_of, octets_of};
-use super::slices::{Changes, Slices};
+use super::service_index::Which;
 use super::{HashMap, HashSet, Index, bit, key};
 use kubernetes_api::objects::{self, Kind, Object, ObjectKey, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};

@@ -6,7 +6,7 @@
 //! ```
 //! Knows no file. Octets that are not ours, or that were ours and are damaged, are refused as a whole.
 
-mod octets;
+mod codec;
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::index::Known;
 use kubernetes_api::objects::{Object, SinceEpoch};
 use kubernetes_api::settings::{Access, Wants};
 
-use octets::{Decoder, Encoder};
+use codec::{Decoder, Encoder};
 
 /// Octets of the largest snapshot; a million endpoints with names of ten letters are 20 MB.
 pub const MOST_OCTETS: usize = 64 << 20;

@@ -1,6 +1,6 @@
 //! The cells of an index, of two words each.
 
-use crate::cells::{Cells, Content};
+use crate::seqlock_table::{Cells, Content};
 
 /// Numbers by name, each twice.
 pub struct Entries(Cells<2>);

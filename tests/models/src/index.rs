@@ -5,8 +5,8 @@ use std::sync::Arc;
 use loom::sync::atomic::AtomicUsize;
 use loom::sync::atomic::Ordering::Relaxed;
 
-use crate::buckets::Buckets;
-use crate::kinds::Kinds;
+use crate::cow_map::Buckets;
+use crate::kind_set::Kinds;
 
 /// A cluster's index, of one sort of entry: numbers by name.
 pub struct Index {

@@ -8,26 +8,26 @@
 //! Beside that only two things are made up: the descriptor of a waker, a counter that orders nothing, for a thread must not rely on
 //! what a system call happens to order, and `arc_swap`, whose own steps are not modelled.
 
-#[path = "../../../kubernetes/src/index/buckets.rs"]
+#[path = "../../../kubernetes/src/index/cow_map.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
-mod buckets;
-#[path = "../../../kubernetes/src/index/cells.rs"]
-#[allow(dead_code, reason = "not everything of an index is modelled")]
-mod cells;
+mod cow_map;
 pub mod entries;
 #[path = "../../../crates/listen/src/flights.rs"]
 #[allow(dead_code, reason = "what hashes a query is not modelled")]
 pub mod flights;
 pub mod index;
-#[path = "../../../kubernetes/src/index/kinds.rs"]
+#[path = "../../../kubernetes/src/index/kind_set.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
-mod kinds;
+mod kind_set;
 #[path = "../../../crates/listen/src/mailbox.rs"]
 pub mod mailbox;
 #[path = "../../../crates/sockets/src/pending.rs"]
 mod pending;
 #[path = "../../../crates/observe/src/ring.rs"]
 pub mod ring;
+#[path = "../../../kubernetes/src/index/seqlock_table.rs"]
+#[allow(dead_code, reason = "not everything of an index is modelled")]
+mod seqlock_table;
 mod swap;
 
 mod sync {

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::objects::{Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS};
 
-use super::views::{
+use super::borrowed::{
     EndpointView, ImportView, Meta, PodView, PortView, ServiceView, SliceView, Text, View, address,
 };
 use super::{Malformed, Status};

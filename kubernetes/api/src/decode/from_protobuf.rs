@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use crate::objects::{Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS};
 
+use super::borrowed::{EndpointView, Meta, PodView, PortView, ServiceView, Text, View, address};
 use super::protobuf::{Fields, Value};
-use super::views::{EndpointView, Meta, PodView, PortView, ServiceView, Text, View, address};
 use super::{Malformed, Status};
 
 /// An object: its metadata is field 1, whatever its kind.

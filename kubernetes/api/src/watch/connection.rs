@@ -20,12 +20,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::settings::{Fault, Lost};
 
-use super::access::{Api, lost};
 use super::aside;
-use super::ask::Ask;
+use super::client_config::{Api, lost};
+use super::request::Ask;
 
 /// A connection that stands until it is dropped.
 pub(super) struct Connection {
@@ -228,7 +228,7 @@ mod tests {
     use rustls::{AlertDescription, Error as Tls};
 
     use super::*;
-    use crate::watch::access::{Credentials, Pem};
+    use crate::watch::client_config::{Credentials, Pem};
 
     #[test]
     fn what_tls_says_inside_of_the_systems_errors_says_what_ends_it() {

@@ -7,7 +7,7 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::settings::Lost;
 
-use super::access::{Api, Client, Credentials, Named, Pem, file, lost, name_of};
+use super::client_config::{Api, Client, Credentials, Named, Pem, file, lost, name_of};
 
 /// The API of a context, or of the current one.
 ///

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Release};
 use kubernetes_api::objects::{Kind, ObjectKey};
 use wire::hash_of;
 
-use super::super::directory::Which;
 use super::super::service::Namespace;
+use super::super::service_index::Which;
 use super::{HashSet, Writer, bit};
 
 impl Writer {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::decode::{self, Form};
 use crate::settings::{Access, Lost};
 
-use super::access::{Api, lost};
+use super::client_config::{Api, lost};
 use super::connection::Connection;
 
 /// Gives a node an annotation, or takes it away. Waits for the reply: not for threads of tokio.

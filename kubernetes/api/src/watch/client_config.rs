@@ -8,7 +8,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::settings::{ClientFiles, Lost};
 
 /// An API, and how to speak to it.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::super::endpoints::Order;
-use super::super::ports::{MOST_LOOKS, MOST_SHARES, MeantPorts};
+use super::super::port_match::{MOST_LOOKS, MOST_SHARES, MeantPorts};
 use crate::index::{At, Service};
 use kubernetes_api::objects::{Port, Protocol};
 
@@ -114,7 +114,7 @@ impl Meant<'_> {
 
     pub(in crate::answer) fn means(&self, port: &Port) -> bool {
         #[cfg(test)]
-        crate::looks::looked();
+        crate::cost_counter::looked();
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",

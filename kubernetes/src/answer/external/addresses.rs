@@ -8,7 +8,7 @@ use wire::{Class, HEADER, MAX_NAME, Name, Owner, Query, RType, Reply, Section};
 use super::super::apex::{MOST_SERVERS, owner_at, push_address};
 use super::super::endpoints::Order;
 use super::super::external_target;
-use super::super::ports::{MOST_LOOKS, MeantPorts};
+use super::super::port_match::{MOST_LOOKS, MeantPorts};
 use super::{External, Meant, weight};
 use crate::index::{At, Service};
 use kubernetes_api::objects::ExternalAddress;
@@ -183,7 +183,7 @@ impl Places<'_, '_> {
 
     fn address(&mut self, address: IpAddr) {
         #[cfg(test)]
-        crate::looks::looked();
+        crate::cost_counter::looked();
         if !self.is_full() {
             let (rtype, ttl) = (Some(self.query.rtype), self.external.rules.ttl);
             push_address(self.reply, Section::Answer, Owner::Question, rtype, ttl, address);
@@ -205,7 +205,7 @@ impl Places<'_, '_> {
         let mut place = None;
         for number in numbers {
             #[cfg(test)]
-            crate::looks::looked();
+            crate::cost_counter::looked();
             if self.is_full() {
                 break;
             }
@@ -227,6 +227,6 @@ impl Places<'_, '_> {
 fn looked_at(service: &Service) -> impl Iterator<Item = &ExternalAddress> {
     let looked = service.external().iter().take(MOST_LOOKS);
     #[cfg(test)]
-    let looked = looked.inspect(|_| crate::looks::looked());
+    let looked = looked.inspect(|_| crate::cost_counter::looked());
     looked
 }

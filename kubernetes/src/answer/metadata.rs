@@ -3,14 +3,15 @@
 use wire::{Name, write_label};
 
 use super::Responder;
-use super::name::{self, Asked};
+use super::name_parser::{self, Asked};
 
 impl Responder {
     /// A part of a name, as CoreDNS's label `kubernetes/PART` has it; empty where the name has none. `None` where the name is in
     /// no zone of the cluster, says nothing, or no part is called so.
     pub fn part(&self, name: &Name, part: &str) -> Option<String> {
         let (_, zone) = self.zone_of(name)?;
-        let asked = zone.grammar.map_or(Asked::Nothing, |grammar| name::read(name, &zone.name, grammar));
+        let asked =
+            zone.grammar.map_or(Asked::Nothing, |grammar| name_parser::read(name, &zone.name, grammar));
         let grammar = match (zone.grammar, asked) {
             (None, _) | (_, Asked::Version | Asked::NameServer | Asked::Nothing) => {
                 return (part == "parse-error").then(|| "invalid query name".to_owned());
@@ -25,7 +26,8 @@ impl Responder {
         let labels: Vec<&[u8]> = name.labels().take(count).collect();
         let from_zone =
             |number: usize| labels.len().checked_sub(number + 1).and_then(|at| labels.get(at..=at));
-        let ports = if count == 5 { name::port_and_protocol(labels[0], labels[1], grammar) } else { None };
+        let ports =
+            if count == 5 { name_parser::port_and_protocol(labels[0], labels[1], grammar) } else { None };
         let found = match part {
             "kind" => from_zone(0),
             "namespace" => from_zone(1),

@@ -4,7 +4,7 @@ use std::env;
 
 use crate::settings::{Access, Lost};
 
-use super::access::{Api, Credentials, Pem};
+use super::client_config::{Api, Credentials, Pem};
 use super::kubeconfig;
 
 impl Access {

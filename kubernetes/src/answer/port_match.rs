@@ -29,7 +29,7 @@ impl MeantPorts {
         let (mut seen, mut looks) = (vec![0_u64; 1024], MOST_LOOKS);
         for slice in looked {
             #[cfg(test)]
-            crate::looks::looked();
+            crate::cost_counter::looked();
             let looked = slice.ports.get(..looks).unwrap_or(&slice.ports);
             looks -= looked.len();
             let start = ports.numbers.len();

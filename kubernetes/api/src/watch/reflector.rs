@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use crate::decode::{self, Event, Form, Malformed, Reader, Shape, Status};
 use crate::objects::Kind;
-use crate::plain::plain;
+use crate::sanitize::plain;
 use crate::settings::{Lost, Wants};
 use crate::sink::Sink;
 
-use super::ask::{Ask, Query, form};
 use super::backoff::{Backoff, Failed, MOST_WAIT};
+use super::request::{Ask, Query, form};
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -464,8 +464,8 @@ const LIVED: Duration = Duration::from_secs(5);
 const LONG: Duration = Duration::from_secs(30);
 const MOST_REFUSAL: usize = 64 << 10;
 
-mod anew;
 #[cfg(test)]
-mod memory;
+mod list_budget;
+mod relist;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use wire::RType;
 
-use super::cells::{Cells, Content};
+use super::seqlock_table::{Cells, Content};
 use super::service::{Leads, Service};
 
 /// What most queries read of a service: A and AAAA of its own name, where few addresses stand there. Its namespace is there, and its

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::cells::*;
+use super::seqlock_table::*;
 
 type Numbers = Cells<2>;
 

@@ -1,8 +1,8 @@
 //! What one query costs where those who may write slices do so at their worst: looks at endpoints and ports are counted.
 
 use crate::answer::External;
-use crate::answer::ports::MOST_LOOKS;
-use crate::looks::looks_of;
+use crate::answer::port_match::MOST_LOOKS;
+use crate::cost_counter::looks_of;
 use crate::testing::*;
 use crate::{ExternalRules, Rules};
 use kubernetes_api::Object;
