@@ -1,19 +1,19 @@
-//! Counts what is looked at, for tests of what a query costs.
+//! Counts examined items, for tests of the cost of a query.
 
 use std::cell::Cell;
 
-/// Counts a look at an endpoint, a port or a place of a transfer.
-pub(crate) fn looked() {
-    LOOKS.set(LOOKS.get() + 1);
+/// Counts an examined endpoint, port or item of a transfer.
+pub(crate) fn count() {
+    COUNT.set(COUNT.get() + 1);
 }
 
-/// How many looks something takes.
-pub(crate) fn looks_of(what: impl FnOnce()) -> usize {
-    LOOKS.set(0);
-    what();
-    LOOKS.get()
+/// Returns the number of items that `f` examines.
+pub(crate) fn count_of(f: impl FnOnce()) -> usize {
+    COUNT.set(0);
+    f();
+    COUNT.get()
 }
 
 thread_local! {
-    static LOOKS: Cell<usize> = const { Cell::new(0) };
+    static COUNT: Cell<usize> = const { Cell::new(0) };
 }

@@ -1,6 +1,6 @@
-//! What is known of a cluster, and what its zones answer of it.
+//! Index of a cluster's objects, and answers from it.
 //!
-//! Objects come in as `kubernetes-api` decodes them; the index of them is read by every worker, and none waits.
+//! `kubernetes-api` delivers the objects. All workers read the index without waiting.
 
 mod answer;
 #[cfg(test)]
@@ -12,7 +12,7 @@ mod sync;
 mod testing;
 
 pub use answer::{
-    Answered, External, ExternalRules, LentCluster, Pods, Progress, Push, Recalled, Recalls, Responder,
-    Rules, Transfer,
+    AnswerOutcome, ClusterHandle, External, ExternalRules, Pods, Progress, Push, Responder, Rules,
+    SnapshotAge, SnapshotSource, Transfer,
 };
-pub use index::{Index, Writer};
+pub use index::{Index, IndexWriter};

@@ -1,4 +1,5 @@
-//! What threads share by. Files whose steps are modelled (`models/`) take it from here; there, a model of it stands in this place.
+//! What threads share by. Files whose steps are modelled (`models/`) take it from here; there, a
+//! model of it stands in this place.
 
 pub(crate) use std::sync::atomic;
 

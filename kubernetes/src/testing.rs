@@ -1,4 +1,4 @@
-//! Clusters for tests: objects in a few words, and what is answered of them in as few.
+//! Clusters for tests, with short notations for objects and answers.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,71 +7,71 @@ use std::time::Duration;
 
 use wire::{Gate, HEADER, Message, Name, Packed, RType, Rcode, Reply, Rr, Section, accept};
 
-use crate::index::{Index, Writer};
-use crate::{Answered, Progress, Responder, Rules, Transfer};
+use crate::index::{Index, IndexWriter};
+use crate::{AnswerOutcome, Progress, Responder, Rules, Transfer};
 use kubernetes_api::Sink;
 use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Imported, Kind, Object, ObjectKey, Pod, Port, Protocol, Service,
     ServiceImport, SinceEpoch, Slice, Target,
 };
-use kubernetes_api::settings::{PodsWanted, Wants};
+use kubernetes_api::settings::{PodWatch, WatchConfig};
 
-/// An index, its writer, and who answers of it.
+/// An index with its writer and responder.
 pub(crate) struct Cluster {
     pub(crate) index: Arc<Index>,
-    pub(crate) writer: Writer,
+    pub(crate) writer: IndexWriter,
     pub(crate) responder: Responder,
 }
 
 impl Cluster {
-    /// Nothing known yet.
-    pub(crate) fn new(wants: &Wants, rules: Rules) -> Self {
+    /// Creates an empty index.
+    pub(crate) fn new(wants: &WatchConfig, rules: Rules) -> Self {
         let now = || SinceEpoch(Duration::from_secs(SERIAL + LATER.get()));
         let index = Arc::new(Index::new(wants, now));
-        let writer = Writer::new(index.clone(), wants, 256 << 20, Box::new(()));
+        let writer = IndexWriter::new(index.clone(), wants, 256 << 20, Box::new(()));
         Self { index, writer, responder: Responder::new(rules) }
     }
 
-    /// The same with these objects, and all that is followed known.
-    pub(crate) fn of(wants: &Wants, rules: Rules, objects: impl IntoIterator<Item = Object>) -> Self {
+    /// Creates a synced index with these objects.
+    pub(crate) fn of(wants: &WatchConfig, rules: Rules, objects: impl IntoIterator<Item = Object>) -> Self {
         let mut cluster = Self::new(wants, rules);
         cluster.list(objects);
         cluster
     }
 
-    /// A list of all kinds that are followed.
+    /// Applies a list of all kinds.
     pub(crate) fn list(&mut self, objects: impl IntoIterator<Item = Object>) {
         Kind::ALL.into_iter().for_each(|kind| self.writer.begin(kind));
         objects.into_iter().for_each(|object| self.writer.apply(object));
         Kind::ALL.into_iter().for_each(|kind| self.writer.complete(kind));
     }
 
-    /// What a zone is sent as, record by record in words, so many to a message.
+    /// Returns the records of a zone transfer as text, `most` per message.
     pub(crate) fn transfer(
         &self,
         zone: &str,
         has: Option<u32>,
         most: usize,
-    ) -> Result<Vec<String>, Answered> {
+    ) -> Result<Vec<String>, AnswerOutcome> {
         let zone = Name::from_text(zone).unwrap();
         let transfer = self.responder.transfer(&self.index, &zone, has, false)?;
-        Ok(self.told(transfer, &zone, most))
+        Ok(self.transfer_text(transfer, &zone, most))
     }
 
-    /// The same of a zone of `k8s_external`.
+    /// [`Self::transfer`] of a zone of `k8s_external`.
     pub(crate) fn transfer_external(
         &self,
         external: &crate::External,
         zone: &str,
         has: Option<u32>,
         most: usize,
-    ) -> Result<Vec<String>, Answered> {
+    ) -> Result<Vec<String>, AnswerOutcome> {
         let zone = Name::from_text(zone).unwrap();
         let transfer = external.transfer(&self.responder, &self.index, &zone, has, false)?;
-        Ok(self.told(transfer, &zone, most))
+        Ok(self.transfer_text(transfer, &zone, most))
     }
 
-    fn told(&self, mut transfer: Transfer, zone: &Name, most: usize) -> Vec<String> {
+    fn transfer_text(&self, mut transfer: Transfer, zone: &Name, most: usize) -> Vec<String> {
         let mut words = Vec::new();
         loop {
             let full = words.len() + most;
@@ -89,7 +89,7 @@ impl Cluster {
         }
     }
 
-    /// What `k8s_external` answers, in words.
+    /// Returns the answer of `k8s_external` as text.
     pub(crate) fn ask_external(&self, external: &crate::External, question: &str) -> String {
         let (name, rtype) = question.split_once(' ').unwrap();
         let packet = packet(name, rtype_of(rtype));
@@ -98,10 +98,10 @@ impl Cluster {
         let mut reply = Reply::start(&mut octets, &query);
         let answered = external.answer(&self.responder, &self.index, &query, 65_535, &mut reply);
         match answered {
-            Answered::NotMine => return "not mine".to_owned(),
-            Answered::Unknown(kind) => return format!("{kind} are not known"),
-            Answered::NoName(zone) => external.deny(&self.index, zone, &query, &mut reply),
-            Answered::Written | Answered::Follow => {}
+            AnswerOutcome::NotInZones => return "not mine".to_owned(),
+            AnswerOutcome::Unsynced(kind) => return format!("{kind} are not known"),
+            AnswerOutcome::NoName(zone) => external.deny(&self.index, zone, &query, &mut reply),
+            AnswerOutcome::Written | AnswerOutcome::Follow => {}
         }
         let message = Packed::new(&query, &reply).message(u16::MAX).unwrap();
         let ttl = self.responder.rules().ttl;
@@ -114,11 +114,11 @@ impl Cluster {
             let what = if message.rcode == Rcode::NXDOMAIN { "NXDOMAIN" } else { "NODATA" };
             words.push(format!("{what} {}", rr.name()));
         }
-        let end = if answered == Answered::Follow { " ..." } else { "" };
+        let end = if answered == AnswerOutcome::Follow { " ..." } else { "" };
         words.join(", ") + end
     }
 
-    /// What is explained of a question.
+    /// Returns the explanation of a question.
     pub(crate) fn explain(&self, question: &str) -> String {
         let (name, rtype) = question.split_once(' ').unwrap();
         let packet = packet(name, rtype_of(rtype));
@@ -126,19 +126,19 @@ impl Cluster {
         self.responder.explain(&self.index, &query)
     }
 
-    /// What `k8s_external` explains.
+    /// Returns the explanation of `k8s_external`.
     pub(crate) fn explain_external(&self, external: &crate::External, name: &str) -> String {
         let packet = packet(name, RType::A);
         let Gate::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
         external.explain(&self.responder, &self.index, &query)
     }
 
-    /// What is answered, in words.
+    /// Returns the answer as text.
     pub(crate) fn ask(&self, question: &str) -> String {
         self.ask_within(question, 65_535).0
     }
 
-    /// The same of a reply that may have so many octets, and whether it was cut.
+    /// [`Self::ask`] with a maximum size of the reply in octets, and whether it was truncated.
     pub(crate) fn ask_within(&self, question: &str, room: usize) -> (String, bool) {
         let (name, rtype) = question.split_once(' ').unwrap();
         let rtype = rtype_of(rtype);
@@ -148,29 +148,29 @@ impl Cluster {
         let mut reply = Reply::start(&mut octets, &query);
         let answered = self.responder.answer(&self.index, &query, room, &mut reply);
         match answered {
-            Answered::NotMine => return ("not mine".to_owned(), false),
-            Answered::Unknown(kind) => return (format!("{kind} are not known"), false),
-            Answered::NoName(zone) => self.responder.deny(&self.index, zone, &query, &mut reply),
-            Answered::Written | Answered::Follow => {}
+            AnswerOutcome::NotInZones => return ("not mine".to_owned(), false),
+            AnswerOutcome::Unsynced(kind) => return (format!("{kind} are not known"), false),
+            AnswerOutcome::NoName(zone) => self.responder.deny(&self.index, zone, &query, &mut reply),
+            AnswerOutcome::Written | AnswerOutcome::Follow => {}
         }
         let message = Packed::new(&query, &reply).message(u16::MAX).unwrap();
         let (flags, _) = reply.finish(&query, room);
         assert!(flags.has(wire::Flags::AA), "{question}");
         let mut words = self.words(&message, &query.name);
-        if answered == Answered::Follow {
+        if answered == AnswerOutcome::Follow {
             words += " ...";
         }
         (words, flags.has(wire::Flags::TC))
     }
 
-    /// How many octets are written where a reply may have so many, and whether it is cut then.
+    /// Returns the size of a reply with a limit in octets, and whether it is truncated.
     pub(crate) fn written(&self, question: &str, room: usize) -> (usize, bool) {
         let (name, rtype) = question.split_once(' ').unwrap();
         let packet = packet(name, rtype_of(rtype));
         let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, &query);
-        assert_eq!(self.responder.answer(&self.index, &query, room, &mut reply), Answered::Written);
+        assert_eq!(self.responder.answer(&self.index, &query, room, &mut reply), AnswerOutcome::Written);
         (reply.octets().len(), reply.finish(&query, room).0.has(wire::Flags::TC))
     }
 
@@ -247,18 +247,18 @@ fn rtype_of(text: &str) -> RType {
     all.into_iter().find(|rtype| rtype.to_string() == text).unwrap()
 }
 
-/// What is followed where everything may be asked for.
-pub(crate) fn everything() -> Wants {
-    let pods = Some(PodsWanted::default());
-    Wants { endpoints: true, zones: true, imports: true, pods, ..Wants::default() }
+/// Watches all kinds.
+pub(crate) fn everything() -> WatchConfig {
+    let pods = Some(PodWatch::default());
+    WatchConfig { endpoints: true, zones: true, imports: true, pods, ..WatchConfig::default() }
 }
 
-/// Rules of these zones, with CoreDNS's defaults.
+/// Rules with CoreDNS's defaults.
 pub(crate) fn rules(zones: &str) -> Rules {
     Rules::of(zones.split(' ').map(|zone| Name::from_text(zone).unwrap()).collect())
 }
 
-/// `NAMESPACE/NAME`.
+/// Parses `NAMESPACE/NAME`.
 pub(crate) fn key(text: &str) -> ObjectKey {
     let (namespace, name) = text.split_once('/').unwrap_or(("", text));
     ObjectKey { namespace: namespace.into(), name: name.into() }
@@ -268,7 +268,8 @@ pub(crate) fn namespace(name: &str) -> Object {
     Object::Namespace(name.into())
 }
 
-/// `10.0.0.1 fd00::1`, `None`, or a name that is external. Ports as `http:80/tcp`, `:53/udp`, `x:-/tcp`.
+/// `10.0.0.1 fd00::1`, `None`, or an external name. Ports as `http:80/tcp`, `:53/udp`,
+/// `x:-/tcp`.
 pub(crate) fn service(at: &str, target: &str, ports: &str) -> Object {
     Object::Service(Service {
         key: key(at).into(),
@@ -278,7 +279,7 @@ pub(crate) fn service(at: &str, target: &str, ports: &str) -> Object {
     })
 }
 
-/// A service with addresses and names from outside.
+/// A service with external addresses and names.
 pub(crate) fn external(at: &str, target: &str, ports: &str, from: &str) -> Object {
     let Object::Service(service) = service(at, target, ports) else { unreachable!("a service") };
     let external = from.split_whitespace().map(|text| match text.parse() {
@@ -296,7 +297,8 @@ pub(crate) fn import(at: &str, target: &str, ports: &str) -> Object {
     })
 }
 
-/// Of `NAMESPACE/SLICE`; endpoints as `10.0.0.1`, `10.0.0.1=hostname`, `10.0.0.1#pod`, `10.0.0.1@zone`.
+/// A slice `NAMESPACE/SLICE`; endpoints as `10.0.0.1`, `10.0.0.1=hostname`, `10.0.0.1#pod`,
+/// `10.0.0.1@zone`.
 pub(crate) fn slice(at: &str, of: &str, endpoints: &str, ports: &str) -> Object {
     let endpoints = endpoints.split_whitespace().map(|text| {
         let end = text.find(['=', '#', '@']).unwrap_or(text.len());
@@ -321,7 +323,7 @@ pub(crate) fn slice(at: &str, of: &str, endpoints: &str, ports: &str) -> Object 
     })
 }
 
-/// The same, exported by a cluster.
+/// A slice exported by a cluster.
 pub(crate) fn imported(at: &str, of: &str, cluster: &str, endpoints: &str, ports: &str) -> Object {
     let Object::Slice(slice) = slice(at, "", endpoints, ports) else { unreachable!("a slice") };
     let import = Some(Box::new(Imported { service: of.into(), cluster: cluster.into() }));
@@ -339,8 +341,8 @@ pub(crate) fn pod(at: &str, addresses: &str) -> Object {
     })
 }
 
-/// A pod that is about to be deleted.
-pub(crate) fn to_go(pod: Object) -> Object {
+/// A pod that is being deleted.
+pub(crate) fn terminating(pod: Object) -> Object {
     let Object::Pod(pod) = pod else { unreachable!("a pod") };
     Object::Pod(Pod { terminating: true, ..pod })
 }
@@ -368,10 +370,10 @@ fn ports(text: &str) -> Box<[Port]> {
     text.split_whitespace().map(one).collect()
 }
 
-/// When everything changes here.
+/// Time of all changes, in seconds since 1970.
 pub(crate) const SERIAL: u64 = 1_700_000_000;
 
 thread_local! {
-    /// How many seconds later than [`SERIAL`] it is for a test.
+    /// Seconds since [`SERIAL`] in a test.
     pub(crate) static LATER: Cell<u64> = const { Cell::new(0) };
 }

@@ -1,4 +1,4 @@
-//! A question that ready answers or denials are the answer to allocates nothing, and lists allocate little for an object.
+//! Hits and denials allocate nothing, and lists allocate little for an object.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use kubernetes::{Answered, Index, Responder, Rules, Writer};
+use kubernetes::{AnswerOutcome, Index, IndexWriter, Responder, Rules};
 use kubernetes_api::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Slice, Target};
-use kubernetes_api::{Kind, Lost, Object, ObjectKey, Sink, Wants};
+use kubernetes_api::{Kind, Object, ObjectKey, Sink, WatchConfig, WatchError};
 use wire::{Flags, Gate, Name, RType, Rcode, Reply, accept};
 
 fn key(name: &str) -> Arc<ObjectKey> {
@@ -52,11 +52,11 @@ fn packet(name: &str, rtype: RType, edns: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_hit_and_a_denial_allocate_nothing() {
-    let wants = Wants { endpoints: true, ..Wants::default() };
+fn hit_and_denial_allocate_nothing() {
+    let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
     let index = Arc::new(Index::new(&wants, now));
-    let mut writer = Writer::new(index.clone(), &wants, 256 << 20, Box::new(()));
+    let mut writer = IndexWriter::new(index.clone(), &wants, 256 << 20, Box::new(()));
     Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
     objects().into_iter().for_each(|object| writer.apply(object));
     Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
@@ -72,7 +72,7 @@ fn a_hit_and_a_denial_allocate_nothing() {
         ("t1.svc.cluster.local", RType::A, Rcode::NOERROR, 0),
         ("none.t1.svc.cluster.local", RType::A, Rcode::NXDOMAIN, 0),
         ("web.none.svc.cluster.local", RType::AAAA, Rcode::NXDOMAIN, 0),
-        // What search paths make of other names.
+        // Names made by search paths.
         ("example.com.t1.svc.cluster.local", RType::A, Rcode::NXDOMAIN, 0),
         ("example.com.cluster.local", RType::A, Rcode::NXDOMAIN, 0),
     ] {
@@ -81,7 +81,7 @@ fn a_hit_and_a_denial_allocate_nothing() {
             let mut ask = || {
                 let Gate::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
                 let mut reply = Reply::start(&mut out, &query);
-                if let Answered::NoName(zone) = responder.answer(&index, &query, 4_096, &mut reply) {
+                if let AnswerOutcome::NoName(zone) = responder.answer(&index, &query, 4_096, &mut reply) {
                     responder.deny(&index, zone, &query, &mut reply);
                 }
                 let (rcode, answers) = (reply.rcode, reply.counts()[0]);
@@ -95,14 +95,15 @@ fn a_hit_and_a_denial_allocate_nothing() {
     }
 }
 
-/// A list of these objects.
-fn list(writer: &mut Writer, objects: impl IntoIterator<Item = Object>) {
+/// Applies a list of objects.
+fn list(writer: &mut IndexWriter, objects: impl IntoIterator<Item = Object>) {
     Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
     objects.into_iter().for_each(|object| writer.apply(object));
     Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
 }
 
-/// So many slices, so many of each service, of ten endpoints each, the first of which ends in `first`.
+/// `count` slices, `of_a_service` for each service, of ten endpoints whose last bytes begin at
+/// `first`.
 fn slices(count: u16, of_a_service: u16, first: u8) -> impl Iterator<Item = Object> {
     let slice = move |number: u16| {
         let endpoint = |last: u8| {
@@ -121,15 +122,15 @@ fn slices(count: u16, of_a_service: u16, first: u8) -> impl Iterator<Item = Obje
     (0..count).map(slice)
 }
 
-fn writer() -> Writer {
-    let wants = Wants { endpoints: true, ..Wants::default() };
+fn writer() -> IndexWriter {
+    let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
-    Writer::new(Arc::new(Index::new(&wants, now)), &wants, 256 << 20, Box::new(()))
+    IndexWriter::new(Arc::new(Index::new(&wants, now)), &wants, 256 << 20, Box::new(()))
 }
 
 #[test]
-fn a_list_puts_a_service_of_many_slices_together_once() {
-    // Those of the second list: whether there are any, and how their endpoints begin.
+fn list_rebuilds_service_once() {
+    // Slices of the second list: first octet of their endpoints, or none.
     for (what, later) in [("as they were", Some(0)), ("all changed", Some(1)), ("all gone", None)] {
         let [few, many] = [100, 1_600].map(|count| {
             let (mut writer, later) = (writer(), later.map(|first| slices(count, count, first)));
@@ -139,21 +140,21 @@ fn a_list_puts_a_service_of_many_slices_together_once() {
             [first, later].map(|counted| counted.bytes_total)
         });
         for (few, many) in few.into_iter().zip(many) {
-            // Sixteen times as many; tables grow in steps.
+            // 16 times as many objects; tables grow in steps.
             assert!(many < 2 * 16 * few, "{what}: {few} and {many} octets");
         }
     }
 }
 
 #[test]
-fn a_list_that_breaks_off_puts_a_service_of_many_slices_together_once() {
+fn broken_list_rebuilds_service_once() {
     let [few, many] = [100, 1_600].map(|count| {
         let mut writer = writer();
         list(&mut writer, objects().into_iter().chain(slices(count, count, 0)));
         let counted = measure(|| {
             writer.begin(Kind::Slice);
             slices(count, count, 1).for_each(|object| writer.apply(object));
-            writer.lost(Kind::Slice, &Lost::Silent(Duration::from_secs(150)));
+            writer.failed(Kind::Slice, &WatchError::Silent(Duration::from_secs(150)));
         });
         counted.bytes_total
     });
@@ -161,7 +162,7 @@ fn a_list_that_breaks_off_puts_a_service_of_many_slices_together_once() {
 }
 
 #[test]
-fn a_later_list_keeps_little_beside_what_is_known() {
+fn relist_needs_little_memory() {
     for (what, first) in [("as they were", 0), ("all changed", 1)] {
         let (mut writer, count) = (writer(), 20_000);
         let known = measure(|| list(&mut writer, objects().into_iter().chain(slices(count, 10, 0))));
@@ -171,9 +172,9 @@ fn a_later_list_keeps_little_beside_what_is_known() {
     }
 }
 
-/// What a start costs beside the reading of its lists: most of it is allocations.
+/// Allocations are most of the cost of a start beside decoding its lists.
 #[test]
-fn a_service_with_a_slice_of_ten_endpoints_is_put_in_with_few_allocations() {
+fn small_service_needs_few_allocations() {
     const COUNT: u16 = 4_096;
     let service = |number: u16| {
         let [high, low] = number.to_be_bytes();
@@ -185,6 +186,7 @@ fn a_service_with_a_slice_of_ten_endpoints_is_put_in_with_few_allocations() {
     let mut writer = writer();
     let counted = measure(|| list(&mut writer, objects));
     let each = counted.count_total / u64::from(COUNT);
-    // 37; eight of them are buckets of the endpoints' addresses, of which a larger cluster needs fewer for each service.
+    // 37; eight of them are buckets of the endpoints' addresses, of which a larger cluster needs
+    // fewer for each service.
     assert!(each <= 40, "{each} allocations of {} octets", counted.bytes_total / u64::from(COUNT));
 }

@@ -1,12 +1,12 @@
 //! What the plugins that have a cluster's zones share: how they answer a request for a zone, and what is not known yet.
 
-use ::kubernetes::{Answered, Progress, Transfer};
+use ::kubernetes::{AnswerOutcome, Progress, Transfer};
 use kubernetes_api::objects::Kind;
 use plugin::failure::{Failure, FailureKind};
 use plugin::messages::{Next, OfZone, Push, RecordByRecord};
 
 /// What a source does with a request for a zone of which the cluster says this.
-pub(crate) fn of_zone(transfer: Result<Transfer, Answered>) -> OfZone {
+pub(crate) fn of_zone(transfer: Result<Transfer, AnswerOutcome>) -> OfZone {
     match transfer {
         Ok(mut transfer) => {
             OfZone::Stream(Box::new(RecordByRecord(move |push: &mut Push<'_>| match transfer.next(push) {
@@ -15,7 +15,7 @@ pub(crate) fn of_zone(transfer: Result<Transfer, Answered>) -> OfZone {
                 Progress::All => Next::End,
             })))
         }
-        Err(Answered::Unknown(kind)) => OfZone::Fail(not_known_yet(kind)),
+        Err(AnswerOutcome::Unsynced(kind)) => OfZone::Fail(not_known_yet(kind)),
         Err(_) => OfZone::Pass,
     }
 }

@@ -1,8 +1,8 @@
-//! Octets of the API to compact records, as they come: no object is held whole but the one that is being read.
+//! Decodes replies of the API into compact records as they arrive; at most one object is buffered.
 //!
-//! Four forms come in: a list is one message, or one JSON text for each page; a watch is messages behind their lengths, or
-//! lines of JSON. What is no object of its kind is told as such, and what follows it is read on; a stream that breaks its own
-//! form is an error.
+//! There are four formats: a list is one protobuf message, or a JSON text for each page; a watch is
+//! protobuf messages with length prefixes, or lines of JSON. An invalid object is reported and
+//! skipped; invalid framing is an error.
 
 mod borrowed;
 mod decode_error;
@@ -12,16 +12,16 @@ mod protobuf;
 mod protobuf_list;
 mod time;
 
-pub use decode_error::Unreadable;
+pub use decode_error::DecodeError;
 
 use crate::objects::{Kind, Object, ObjectKey};
-use crate::sanitize::plain;
-use crate::settings::Wants;
+use crate::sanitize::sanitize;
+use crate::settings::WatchConfig;
 
 use borrowed::{Meta, Recorder, Text, View};
 use protobuf_list::List;
 
-/// What the API calls the forms.
+/// Encoding of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `application/vnd.kubernetes.protobuf`
@@ -30,7 +30,7 @@ pub enum Form {
     Json,
 }
 
-/// Whether a list is read, or what happens after it.
+/// Framing of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A page of a list.
@@ -39,97 +39,97 @@ pub enum Shape {
     Watch,
 }
 
-/// What a stream says.
+/// An event of a list or watch.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It is there.
+    /// An object was listed, added or modified.
     Applied(Object),
-    /// It is gone.
+    /// An object was deleted.
     Deleted(ObjectKey),
-    /// The version that the stream has come to, and nothing else.
+    /// Reports the current resource version only.
     Bookmark {
-        /// Every object has been told that was there when the watch began.
+        /// Whether all objects that existed at the start of the watch have been sent.
         listed: bool,
     },
-    /// The end of a page: the token for the next one, empty after the last.
+    /// The end of a page, with the token of the next one; empty after the last.
     Page {
-        /// As the API wants to have it back.
+        /// The token as the API sent it.
         next: Box<str>,
     },
     /// The watch has failed, and its stream ends.
     Failed(Status),
-    /// An object of a namespace that nobody asked for.
-    Passed,
-    /// An object that is none, or that has no name.
-    Unreadable(Unreadable),
+    /// An object of a namespace that is filtered out.
+    Filtered,
+    /// An object that is invalid or has no name.
+    Invalid(DecodeError),
 }
 
-/// A failure as the API tells it.
+/// A Status object of the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// As HTTP has it.
+    /// HTTP status.
     pub code: u16,
-    /// One word.
+    /// Machine-readable reason.
     pub reason: Box<str>,
-    /// For people.
+    /// Human-readable message.
     pub message: Box<str>,
-    /// One word for each cause.
+    /// Reason of each cause.
     pub causes: Vec<Box<str>>,
-    /// When to come again; 0 if it is not said.
+    /// Seconds after which to retry; 0 if absent.
     pub retry_after_s: u64,
 }
 
-/// What makes a stream unreadable.
+/// Why an object or a stream is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Fewer octets than announced.
-    #[error("a length beyond the end")]
+    /// A length that exceeds the data.
+    #[error("a length exceeds the data")]
     Length,
-    /// A field that cannot be.
-    #[error("a field of another type")]
+    /// A field of an unexpected wire type.
+    #[error("a field has the wrong type")]
     Field,
-    /// A text that is none.
-    #[error("a text that is not UTF-8")]
+    /// A text that is not UTF-8.
+    #[error("a text is not UTF-8")]
     Text,
-    /// Another beginning than every object has.
-    #[error("no envelope around an object")]
+    /// The magic bytes of an object are missing.
+    #[error("an object has no envelope")]
     Envelope,
-    /// More parts of one sort than an object may have.
-    #[error("more than {0} parts of one sort in an object")]
+    /// More elements of one field than the limit.
+    #[error("an object has more than {0} elements in a field")]
     TooMany(usize),
-    /// More than the bound, in octets.
-    #[error("an object of more than {0} octets")]
+    /// The limit in bytes.
+    #[error("an object has more than {0} bytes")]
     TooLarge(usize),
-    /// An object without what tells it apart.
-    #[error("no name, or no namespace")]
+    /// An object without name or namespace.
+    #[error("no name or no namespace")]
     Nameless,
-    /// A name or a namespace beyond the bound, in octets.
-    #[error("a name of more than {0} octets")]
+    /// A name or namespace longer than this, in bytes.
+    #[error("a name has more than {0} bytes")]
     LongName(usize),
-    /// Something else than that an object came, changed or went.
-    #[error("an event of an unknown type")]
+    /// A watch event of an unknown type.
+    #[error("an event has an unknown type")]
     Event,
-    /// The stream ended inside of an object.
-    #[error("the end in the midst of an object")]
+    /// The stream ended within an object.
+    #[error("the reply ended within an object")]
     Unfinished,
-    /// What the reader of JSON says.
+    /// The error of the JSON parser.
     #[error("{0}")]
     Json(Box<str>),
 }
 
 impl From<serde_json::Error> for Malformed {
     fn from(error: serde_json::Error) -> Self {
-        // It may quote what was sent.
-        Self::Json(plain(&error.to_string(), MOST_QUOTED))
+        // The message may quote untrusted input.
+        Self::Json(sanitize(&error.to_string(), MAX_QUOTED))
     }
 }
 
-/// Reads one reply.
+/// Decodes one reply.
 pub struct Reader {
     form: Form,
-    /// What has come and is not whole yet.
+    /// Data of an incomplete frame.
     pending: Vec<u8>,
-    /// So many octets of it are known to end no line: those of a large object that comes in pieces are looked at once each.
+    /// Length of the prefix of `pending` without a line end, so that each byte is searched once.
     searched: usize,
     state: State,
     objects: Objects,
@@ -137,13 +137,13 @@ pub struct Reader {
 
 enum State {
     List(List),
-    /// A page of JSON is read when it is whole.
+    /// A JSON page is decoded when it is complete.
     Page,
     Watch,
 }
 
 impl Reader {
-    /// Of a reply in that form and shape.
+    /// Creates a reader for a reply.
     pub fn new(kind: Kind, form: Form, shape: Shape) -> Self {
         let state = match (shape, form) {
             (Shape::Watch, _) => State::Watch,
@@ -159,31 +159,31 @@ impl Reader {
         }
     }
 
-    /// Takes what has come, and tells each event with the resource version that it brings.
+    /// Decodes data, and calls `emit` for each event with its resource version.
     ///
     /// # Errors
-    /// If it breaks its form; nothing can be read after that.
+    /// If the framing is invalid; the reader cannot continue.
     pub fn push(
         &mut self,
         bytes: &[u8],
-        wants: &Wants,
-        tell: &mut dyn FnMut(&str, Event),
+        wants: &WatchConfig,
+        emit: &mut dyn FnMut(&str, Event),
     ) -> Result<(), Malformed> {
-        // Where nothing is pending, what has come is read in its place.
+        // Without pending data the input is decoded in place.
         let mut pending = std::mem::take(&mut self.pending);
         let read = if pending.is_empty() {
-            let read = self.read(bytes, wants, tell)?;
+            let read = self.read(bytes, wants, emit)?;
             pending.extend_from_slice(&bytes[read..]);
             0
         } else {
             pending.extend_from_slice(bytes);
-            self.read(&pending, wants, tell)?
+            self.read(&pending, wants, emit)?
         };
         pending.drain(..read);
-        if pending.capacity() > KEPT && pending.len() < KEPT {
-            pending.shrink_to(KEPT);
+        if pending.capacity() > KEPT_CAPACITY && pending.len() < KEPT_CAPACITY {
+            pending.shrink_to(KEPT_CAPACITY);
         }
-        let most = if matches!(self.state, State::Page) { MOST_PAGE } else { MOST_OBJECT };
+        let most = if matches!(self.state, State::Page) { MAX_PAGE_BYTES } else { MAX_OBJECT_BYTES };
         if pending.len() > most {
             return Err(Malformed::TooLarge(most));
         }
@@ -191,37 +191,37 @@ impl Reader {
         Ok(())
     }
 
-    /// The reply has ended.
+    /// Handles the end of the reply.
     ///
     /// # Errors
-    /// If it ended before it was whole, or a page makes no sense.
-    pub fn end(&mut self, wants: &Wants, tell: &mut dyn FnMut(&str, Event)) -> Result<(), Malformed> {
+    /// If the reply is incomplete, or a page is invalid.
+    pub fn end(&mut self, wants: &WatchConfig, emit: &mut dyn FnMut(&str, Event)) -> Result<(), Malformed> {
         let pending = std::mem::take(&mut self.pending);
         match &mut self.state {
-            State::List(list) => list.end(&pending, tell),
-            State::Page => self.objects.page(&pending, wants, tell),
-            // A last line may lack its end.
+            State::List(list) => list.end(&pending, emit),
+            State::Page => self.objects.page(&pending, wants, emit),
+            // The last line must have its end.
             State::Watch if pending.is_empty() => Ok(()),
             State::Watch => Err(Malformed::Unfinished),
         }
     }
 
-    /// Reads what is whole; how many octets that were.
+    /// Decodes complete frames; returns the number of bytes consumed.
     fn read(
         &mut self,
         bytes: &[u8],
-        wants: &Wants,
-        tell: &mut dyn FnMut(&str, Event),
+        wants: &WatchConfig,
+        emit: &mut dyn FnMut(&str, Event),
     ) -> Result<usize, Malformed> {
         match &mut self.state {
             State::Page => Ok(0),
-            State::List(list) => list.read(bytes, &mut |item| self.objects.item(item, wants, tell)),
+            State::List(list) => list.read(bytes, &mut |item| self.objects.item(item, wants, emit)),
             State::Watch => {
                 let (mut read, mut searched) = (0, self.searched);
                 while let Some((frame, length)) = frame(self.form, &bytes[read..], searched)? {
                     match self.form {
-                        Form::Protobuf => self.objects.message(frame, wants, tell)?,
-                        Form::Json => self.objects.line(frame, wants, tell)?,
+                        Form::Protobuf => self.objects.message(frame, wants, emit)?,
+                        Form::Json => self.objects.line(frame, wants, emit)?,
                     }
                     read += length;
                     searched = 0;
@@ -233,14 +233,15 @@ impl Reader {
     }
 }
 
-/// The frame that `bytes` begin with, and its length with what is around it; `searched` of them end no line.
+/// Returns the first frame of `bytes`, and its length with its framing; the first `searched` bytes
+/// have no line end.
 fn frame(form: Form, bytes: &[u8], searched: usize) -> Result<Option<(&[u8], usize)>, Malformed> {
     match form {
         Form::Protobuf => {
             let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
             let length = u32::from_be_bytes(*length) as usize;
-            if length > MOST_OBJECT {
-                return Err(Malformed::TooLarge(MOST_OBJECT));
+            if length > MAX_OBJECT_BYTES {
+                return Err(Malformed::TooLarge(MAX_OBJECT_BYTES));
             }
             Ok(rest.get(..length).map(|frame| (frame, length + size_of::<u32>())))
         }
@@ -251,7 +252,7 @@ fn frame(form: Form, bytes: &[u8], searched: usize) -> Result<Option<(&[u8], usi
     }
 }
 
-/// Makes events of objects.
+/// Converts objects to events.
 struct Objects {
     kind: Kind,
     recorder: Recorder,
@@ -261,15 +262,15 @@ impl Objects {
     fn message(
         &mut self,
         frame: &[u8],
-        wants: &Wants,
-        tell: &mut dyn FnMut(&str, Event),
+        wants: &WatchConfig,
+        emit: &mut dyn FnMut(&str, Event),
     ) -> Result<(), Malformed> {
         let (event, object) = from_protobuf::event(frame)?;
         let (kind, object) = from_protobuf::envelope(object)?;
         if event == "ERROR" || kind == "Status" {
-            tell("", Event::Failed(from_protobuf::status(object)?));
+            emit("", Event::Failed(from_protobuf::status(object)?));
         } else {
-            self.event(event, self.of_protobuf(object), wants, tell);
+            self.event(event, self.of_protobuf(object), wants, emit);
         }
         Ok(())
     }
@@ -277,8 +278,8 @@ impl Objects {
     fn line(
         &mut self,
         line: &[u8],
-        wants: &Wants,
-        tell: &mut dyn FnMut(&str, Event),
+        wants: &WatchConfig,
+        emit: &mut dyn FnMut(&str, Event),
     ) -> Result<(), Malformed> {
         let line = text(line)?;
         if line.trim_ascii().is_empty() {
@@ -286,9 +287,9 @@ impl Objects {
         }
         let (event, object) = from_json::event(line)?;
         if event == "ERROR" {
-            tell("", Event::Failed(from_json::status(object)?));
+            emit("", Event::Failed(from_json::status(object)?));
         } else {
-            self.event(&event, self.of_json(object), wants, tell);
+            self.event(&event, self.of_json(object), wants, emit);
         }
         Ok(())
     }
@@ -296,79 +297,84 @@ impl Objects {
     fn page(
         &mut self,
         page: &[u8],
-        wants: &Wants,
-        tell: &mut dyn FnMut(&str, Event),
+        wants: &WatchConfig,
+        emit: &mut dyn FnMut(&str, Event),
     ) -> Result<(), Malformed> {
         let (version, next) = from_json::list(text(page)?, |item| {
             let object = match item.len() {
-                0..=MOST_OBJECT => self.of_json(item),
-                _ => Err(self.named(from_json::name(item), Malformed::TooLarge(MOST_OBJECT))),
+                0..=MAX_OBJECT_BYTES => self.of_json(item),
+                _ => Err(self.named(from_json::name(item), Malformed::TooLarge(MAX_OBJECT_BYTES))),
             };
-            self.event("ADDED", object, wants, tell);
+            self.event("ADDED", object, wants, emit);
         })?;
-        tell(&version, Event::Page { next: (*next).into() });
+        emit(&version, Event::Page { next: (*next).into() });
         Ok(())
     }
 
-    fn item(&mut self, item: &[u8], wants: &Wants, tell: &mut dyn FnMut(&str, Event)) {
-        self.event("ADDED", self.of_protobuf(item), wants, tell);
+    fn item(&mut self, item: &[u8], wants: &WatchConfig, emit: &mut dyn FnMut(&str, Event)) {
+        self.event("ADDED", self.of_protobuf(item), wants, emit);
     }
 
-    fn of_protobuf<'a>(&self, object: &'a [u8]) -> Result<(Meta<'a>, View<'a>), NotRead> {
+    fn of_protobuf<'a>(&self, object: &'a [u8]) -> Result<(Meta<'a>, View<'a>), ReadFailure> {
         from_protobuf::object(self.kind, object).map_err(|why| self.named(from_protobuf::name(object), why))
     }
 
-    fn of_json<'a>(&self, object: &'a str) -> Result<(Meta<'a>, View<'a>), NotRead> {
+    fn of_json<'a>(&self, object: &'a str) -> Result<(Meta<'a>, View<'a>), ReadFailure> {
         from_json::object(self.kind, object).map_err(|why| self.named(from_json::name(object), why))
     }
 
-    /// By as much as can be read of its namespace and its name.
-    fn named(&self, (namespace, name): (Text<'_>, Text<'_>), why: Malformed) -> NotRead {
-        let unreadable = Unreadable::new(&namespace, &name, why);
+    /// Returns the error with as much of namespace and name as can be read.
+    fn named(&self, (namespace, name): (Text<'_>, Text<'_>), why: Malformed) -> ReadFailure {
+        let unreadable = DecodeError::new(&namespace, &name, why);
         (Meta { namespace, name, ..Meta::default() }.key(self.kind).ok(), unreadable)
     }
 
     fn event(
         &mut self,
         event: &str,
-        object: Result<(Meta<'_>, View<'_>), NotRead>,
-        wants: &Wants,
-        tell: &mut dyn FnMut(&str, Event),
+        object: Result<(Meta<'_>, View<'_>), ReadFailure>,
+        wants: &WatchConfig,
+        emit: &mut dyn FnMut(&str, Event),
     ) {
         let (meta, view) = match object {
             Ok(object) => object,
             Err((key, what)) => {
-                tell("", Event::Unreadable(what));
-                // It is gone all the same, and what it was before is not what it is: a list leaves it out as well.
+                emit("", Event::Invalid(what));
+                // The known version of the object is outdated, so that it is deleted, as a list
+                // would do.
                 if let Some(key) = key.filter(|_| matches!(event, "ADDED" | "MODIFIED" | "DELETED")) {
-                    tell("", Event::Deleted(key));
+                    emit("", Event::Deleted(key));
                 }
                 return;
             }
         };
-        let odd = |why| Event::Unreadable(Unreadable::new(&meta.namespace, &meta.name, why));
-        let told = match event {
+        let invalid = |why| Event::Invalid(DecodeError::new(&meta.namespace, &meta.name, why));
+        let decoded = match event {
             "BOOKMARK" => Event::Bookmark { listed: meta.annotation(LISTED) == Some("true") },
-            "ADDED" | "MODIFIED" | "DELETED" if !self.is_wanted(&meta, wants) => Event::Passed,
-            // Whether the API selects them out as it is asked to or not, pods that have ended are none.
-            "ADDED" | "MODIFIED" if view.has_ended() => meta.key(self.kind).map_or_else(odd, Event::Deleted),
-            "DELETED" => meta.key(self.kind).map_or_else(odd, Event::Deleted),
-            "ADDED" | "MODIFIED" => self.recorder.record(&meta, view, wants).map_or_else(odd, Event::Applied),
-            _ => odd(Malformed::Event),
+            "ADDED" | "MODIFIED" | "DELETED" if !self.is_wanted(&meta, wants) => Event::Filtered,
+            // Pods that have ended are deleted, whether the API honours the field selector or not.
+            "ADDED" | "MODIFIED" if view.has_ended() => {
+                meta.key(self.kind).map_or_else(invalid, Event::Deleted)
+            }
+            "DELETED" => meta.key(self.kind).map_or_else(invalid, Event::Deleted),
+            "ADDED" | "MODIFIED" => {
+                self.recorder.record(&meta, view, wants).map_or_else(invalid, Event::Applied)
+            }
+            _ => invalid(Malformed::Event),
         };
-        tell(&meta.version, told);
+        emit(&meta.version, decoded);
     }
 
-    fn is_wanted(&self, meta: &Meta<'_>, wants: &Wants) -> bool {
+    fn is_wanted(&self, meta: &Meta<'_>, wants: &WatchConfig) -> bool {
         let namespace = if self.kind == Kind::Namespace { &meta.name } else { &meta.namespace };
         wants.namespaces.is_empty() || wants.namespaces.iter().any(|wanted| **wanted == **namespace)
     }
 }
 
-/// What tells an object apart, where that can be read, and why all of it cannot.
-type NotRead = (Option<ObjectKey>, Unreadable);
+/// Key of an invalid object if it can be read, and the error.
+type ReadFailure = (Option<ObjectKey>, DecodeError);
 
-/// What a refusal says.
+/// Decodes the body of an error reply.
 pub fn status(form: Form, body: &[u8]) -> Result<Status, Malformed> {
     match form {
         Form::Protobuf => from_protobuf::status(from_protobuf::envelope(body)?.1),
@@ -380,16 +386,16 @@ fn text(bytes: &[u8]) -> Result<&str, Malformed> {
     str::from_utf8(bytes).map_err(|_| Malformed::Text)
 }
 
-/// A bookmark that has it ends what a watch tells first.
+/// Annotation of the bookmark after the initial events of a watch.
 const LISTED: &str = "k8s.io/initial-events-end";
-/// etcd takes 1.5 MiB unless it is told otherwise.
-const MOST_OBJECT: usize = 8 << 20;
-/// A page of JSON: 100 slices of 1,000 endpoints are 50 MB, and no cluster has one such page.
-const MOST_PAGE: usize = 64 << 20;
-/// Characters of an error of JSON that are told.
-const MOST_QUOTED: usize = 200;
-/// What is kept of the room that one large object took.
-const KEPT: usize = 64 << 10;
+/// Maximum size of an object; the default limit of etcd is 1.5 MiB.
+const MAX_OBJECT_BYTES: usize = 8 << 20;
+/// Maximum size of a JSON page: 100 slices of 1,000 endpoints are 50 MB.
+const MAX_PAGE_BYTES: usize = 64 << 20;
+/// Maximum characters of a JSON error in a message.
+const MAX_QUOTED: usize = 200;
+/// Capacity that the buffer keeps after a large object.
+const KEPT_CAPACITY: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests;

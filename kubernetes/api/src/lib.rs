@@ -1,7 +1,8 @@
-//! A cluster's objects, as its API tells them: lists, watches, and compact records of what they hold.
+//! Client of the Kubernetes API: lists and watches the objects of a cluster and decodes them into
+//! compact records.
 //!
-//! The one crate that knows the Kubernetes API. Each object is handed over as it is decoded ([`Sink`]), and none is kept;
-//! what becomes of it, and DNS, are not known here.
+//! The only crate that knows the Kubernetes API. Each object is passed to a [`Sink`] as it is
+//! decoded and not stored. Knows no DNS and no index.
 
 pub mod decode;
 pub mod objects;
@@ -11,9 +12,12 @@ pub mod settings;
 mod sink;
 mod watch;
 
-pub use decode::Unreadable;
+pub use decode::DecodeError;
 pub use objects::{Kind, Object, ObjectKey};
 pub use selector::Selector;
-pub use settings::{Access, ClientFiles, Fault, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
-pub use sink::{Asked, Sink};
-pub use watch::{Following, annotate, follow};
+pub use settings::{
+    Access, ClientFiles, ConnectionFault, PodWatch, RateLimit, SERVICE_ACCOUNT, Settings, WatchConfig,
+    WatchError,
+};
+pub use sink::{RequestMetrics, Sink};
+pub use watch::{WatchHandle, annotate, follow};

@@ -1,14 +1,14 @@
-//! What is kept of an object: the fields that an answer is made of, and no other.
+//! Compact records of objects: only the fields that answers need.
 //!
-//! Names are as the API gives them, which makes them lower-case. An address or a port that makes no sense is left out of its
-//! object; an object without a name is left out whole.
+//! Names are as the API sends them, in lower case. Invalid addresses and ports are skipped; an
+//! object without a name is skipped as a whole.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is followed, each in a stream of its own.
+/// Kind of a watched object; each has a watch of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// `services`, v1.
@@ -24,10 +24,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order of `as usize`. A new one goes last, for snapshots have these numbers; eight find room in an index.
+    /// All kinds, in the order of `as usize`. Append new ones, since snapshots contain these
+    /// numbers; an index supports 8.
     pub const ALL: [Self; 5] = [Self::Service, Self::Slice, Self::Namespace, Self::Pod, Self::ServiceImport];
 
-    /// As the API and its roles call it.
+    /// Resource name in the API and in RBAC rules.
     pub fn resource(self) -> &'static str {
         match self {
             Self::Service => "services",
@@ -50,7 +51,7 @@ impl fmt::Display for Kind {
 pub enum Object {
     /// A service.
     Service(Service),
-    /// Some endpoints of a service.
+    /// An EndpointSlice: some endpoints of a service.
     Slice(Slice),
     /// A namespace, by its name alone.
     Namespace(Box<str>),
@@ -61,7 +62,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// Its kind.
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Service(_) => Kind::Service,
@@ -73,7 +74,7 @@ impl Object {
     }
 }
 
-/// What tells objects of a kind apart. An object shares it with the tables that lead to it.
+/// Namespace and name, unique within a kind. Shared by an object and the tables that refer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// Empty for a namespace.
@@ -91,31 +92,31 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// A name for endpoints, or for another name.
+/// A Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Namespace and name.
     pub key: Arc<ObjectKey>,
-    /// What its name leads to.
+    /// What its name resolves to.
     pub target: Target,
-    /// In the API's order; several may lack a name, or bear the same.
+    /// In the order of the API; names may be empty or duplicate.
     pub ports: Box<[Port]>,
-    /// `spec.externalIPs`, then what the load balancer's status says.
+    /// `spec.externalIPs`, then the ingress points of the load balancer status.
     pub external: Box<[ExternalAddress]>,
 }
 
-/// What a service's name leads to.
+/// What a service's name resolves to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// `spec.clusterIPs`, of one family or both; none while they are not assigned.
     ClusterIps(Box<[IpAddr]>),
-    /// Its ready endpoints: `clusterIP: None`, or an import of type Headless.
+    /// Ready endpoints: `clusterIP: None`, or an import of type Headless.
     Headless,
-    /// `type: ExternalName`. As it stands there: it may be an address, or no name at all.
+    /// `type: ExternalName`. Not validated: it may be an address or not a name.
     ExternalName(Box<str>),
 }
 
-/// Where a service is reached from outside.
+/// An external address of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ExternalAddress {
     /// An address.
@@ -127,11 +128,11 @@ pub enum ExternalAddress {
 /// A port of a service or of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Empty where it has none.
+    /// Empty if it has none.
     pub name: Box<str>,
-    /// What the API has by default is TCP.
+    /// TCP by default.
     pub protocol: Protocol,
-    /// `None`: endpoints without one, which means all of them. Such a port answers by address, never as SRV.
+    /// `None` for endpoints means all ports. Such a port has address records, but no SRV record.
     pub port: Option<u16>,
 }
 
@@ -146,43 +147,47 @@ pub enum Protocol {
     Sctp,
 }
 
-/// The ready endpoints of an EndpointSlice, at most 1,000 by the API's own bound.
+/// The ready endpoints of an EndpointSlice, at most 1,000 (limit of the API).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name.
     pub key: Arc<ObjectKey>,
-    /// Label `kubernetes.io/service-name`: the service in its namespace. Empty where it has none.
+    /// Label `kubernetes.io/service-name`: the service in its namespace. Empty if it has none.
     pub service: Box<str>,
-    /// Labels `multicluster.kubernetes.io/service-name` and `source-cluster`; only where imports are followed.
+    /// Labels `multicluster.kubernetes.io/service-name` and `source-cluster`; only if imports are
+    /// watched.
     pub import: Option<Box<Imported>>,
-    /// One for each address of each endpoint that is ready (`conditions.ready` is true or not known).
+    /// One for each address of each endpoint that is ready (`conditions.ready` is true or not
+    /// known).
     pub endpoints: Box<[Endpoint]>,
     /// The ports of each endpoint; empty where the slice has none.
     pub ports: Box<[Port]>,
-    /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: when what changed it did, for
-    /// `dns_programming_duration_seconds`.
+    /// Annotation `endpoints.kubernetes.io/last-change-trigger-time`: time of the change that
+    /// caused this version, for `dns_programming_duration_seconds`.
     pub changed: Option<SinceEpoch>,
 }
 
 /// A slice that another cluster exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// The import in the slice's namespace.
+    /// The ServiceImport in the namespace of the slice.
     pub service: Box<str>,
-    /// The cluster that it comes from.
+    /// The source cluster.
     pub cluster: Box<str>,
 }
 
 /// An address of a ready endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Of the family that its slice has.
+    /// Of the address family of its slice.
     pub address: IpAddr,
     /// Its own label below the service's name.
     pub hostname: Option<Box<str>>,
-    /// The pod's name (`targetRef.name`), shorter than 64 octets; only with [`Wants::pod_names`](crate::Wants).
+    /// The pod's name (`targetRef.name`), at most 63 bytes; only with
+    /// [`WatchConfig::pod_names`](crate::WatchConfig).
     pub pod: Option<Box<str>>,
-    /// In lower case; only with [`Wants::zones`](crate::Wants). Endpoints of a zone share it.
+    /// Topology zone in lower case; only with [`WatchConfig::zones`](crate::WatchConfig). Shared by
+    /// the endpoints of a zone.
     pub zone: Option<Arc<str>>,
 }
 
@@ -193,13 +198,13 @@ pub struct Pod {
     pub key: Arc<ObjectKey>,
     /// `status.podIPs`, of one family or both; none while they are not assigned.
     pub addresses: Box<[IpAddr]>,
-    /// Its addresses are its node's, and other pods' as well.
+    /// The pod shares the addresses of its node.
     pub host_network: bool,
-    /// Phase Running.
+    /// Whether its phase is Running.
     pub running: bool,
-    /// It has a `deletionTimestamp`: its addresses are its own until it is deleted.
+    /// Whether it has a `deletionTimestamp`; it keeps its addresses until it is deleted.
     pub terminating: bool,
-    /// Those of [`Wants::pod_labels`](crate::Wants) that it has, by key.
+    /// The labels selected by [`PodWatch::labels`](crate::PodWatch), by key.
     pub labels: Box<[(Box<str>, Box<str>)]>,
 }
 
@@ -208,23 +213,23 @@ pub struct Pod {
 pub struct ServiceImport {
     /// Namespace and name.
     pub key: Arc<ObjectKey>,
-    /// The clusterset's addresses, or headless; never a name.
+    /// Addresses of the clusterset, or headless; never a name.
     pub target: Target,
     /// In the API's order.
     pub ports: Box<[Port]>,
 }
 
-/// Wall time, as the cluster's machines write it, since 1970. Another machine's clock: never a deadline of ours.
+/// Wall-clock time since 1970 by the clock of another machine: not for deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SinceEpoch(pub Duration);
 
-/// Endpoints of a slice: as the API has it.
-pub const MOST_ENDPOINTS: usize = 1_000;
-/// Addresses of an endpoint, of a pod, and of a service in its cluster; the API has 100, 2 and 2.
-pub const MOST_ADDRESSES: usize = 100;
-/// Of everything else that an object has several of; the API lets a slice have 20,000 ports.
-pub const MOST_PARTS: usize = 32_768;
-/// Zones whose names endpoints share: a cluster has a handful; beyond these each endpoint has its own text.
-pub const MOST_ZONES: usize = 64;
-/// Octets of a name in the API.
-pub(crate) const MOST_NAME: usize = 253;
+/// Maximum endpoints of a slice (limit of the API).
+pub const MAX_ENDPOINTS: usize = 1_000;
+/// Maximum addresses of an endpoint, a pod, and a service; the limits of the API are 100, 2 and 2.
+pub const MAX_ADDRESSES: usize = 100;
+/// Maximum elements of every other list of an object; the API allows 20,000 ports of a slice.
+pub const MAX_PARTS: usize = 32_768;
+/// Maximum number of zone names that endpoints share; with more zones, endpoints have copies.
+pub const MAX_ZONES: usize = 64;
+/// Maximum length of a name in the API.
+pub(crate) const MAX_NAME_BYTES: usize = 253;

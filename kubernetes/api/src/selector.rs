@@ -1,34 +1,34 @@
-//! A label selector, as `labels` and `namespace_labels` have it: `app=web,tier in (a, b),!legacy`.
+//! Parses label selectors of `labels` and `namespace_labels`: `app=web,tier in (a, b),!legacy`.
 //!
-//! The API selects; what is read here is whether it will understand, so that a mistake has its place in the Corefile.
+//! The API selects; parsing here only reports errors with their position in the Corefile.
 
 use std::fmt;
 
-/// What labels have to be, in the API's own form.
+/// A valid label selector in the format of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector(Box<str>);
 
-/// What is wrong with a selector.
+/// Why a selector is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// Something else stands where a key or a value is expected.
+    /// Another token than expected.
     #[error("expected {expected}, found {found:?}")]
     Expected {
-        /// What.
+        /// The expected token.
         expected: &'static str,
-        /// What stands there.
+        /// The token found.
         found: String,
     },
-    /// A key or a value that no label can have.
-    #[error("{0:?} is no {1} of a label")]
-    Impossible(String, &'static str),
+    /// A key or value that is invalid for a label.
+    #[error("{0:?} is not a valid {1} of a label")]
+    Invalid(String, &'static str),
 }
 
 impl Selector {
-    /// Reads a selector.
+    /// Parses a selector.
     ///
     /// # Errors
-    /// What the API would refuse.
+    /// If the API would reject it.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut reader = Reader { rest: text };
         let mut requirements = Vec::new();
@@ -43,7 +43,7 @@ impl Selector {
         Ok(Self(requirements.join(",").into()))
     }
 
-    /// As the API reads it.
+    /// Returns the text for the API.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -60,7 +60,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The next word or sign; empty at the end.
+    /// Returns the next token; empty at the end.
     fn next(&mut self) -> &'a str {
         self.rest = self.rest.trim_start();
         let sign = ["!=", "==", "=", "!", ",", "(", ")"].into_iter().find(|sign| self.rest.starts_with(sign));
@@ -75,7 +75,8 @@ impl<'a> Reader<'a> {
         Reader { rest: self.rest }.next()
     }
 
-    /// One of `key`, `!key`, `key = value`, `key != value`, `key in (a, b)`, `key notin (a, b)`.
+    /// Parses one of `key`, `!key`, `key = value`, `key != value`, `key in (a, b)`, `key notin (a,
+    /// b)`.
     fn requirement(&mut self) -> Result<String, SelectorError> {
         if self.peek() == "!" {
             self.next();
@@ -119,27 +120,27 @@ impl<'a> Reader<'a> {
         }
         let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
         let possible = !name.is_empty() && is_part(name) && prefix.is_none_or(is_subdomain);
-        if possible { Ok(key) } else { Err(SelectorError::Impossible(key.to_owned(), "key")) }
+        if possible { Ok(key) } else { Err(SelectorError::Invalid(key.to_owned(), "key")) }
     }
 
-    /// May be empty: `key=` is one that has no value.
+    /// May be empty, as in `key=`.
     fn value(&mut self) -> Result<&'a str, SelectorError> {
         if matches!(self.peek(), "" | "," | ")") {
             return Ok("");
         }
         let value = self.next();
-        if is_part(value) { Ok(value) } else { Err(SelectorError::Impossible(value.to_owned(), "value")) }
+        if is_part(value) { Ok(value) } else { Err(SelectorError::Invalid(value.to_owned(), "value")) }
     }
 }
 
-/// Letters, digits, and inside of it `-`, `_` and `.`, at most 63.
+/// Whether a text has at most 63 letters, digits, and inner `-`, `_` and `.`.
 fn is_part(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let outer = |c: char| c.is_ascii_alphanumeric();
     text.len() <= 63 && text.chars().all(inner) && text.starts_with(outer) && text.ends_with(outer)
 }
 
-/// A DNS name in lower case, at most 253 octets.
+/// Whether a text is a DNS name in lower case of at most 253 bytes.
 fn is_subdomain(text: &str) -> bool {
     let label = |label: &str| {
         let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_are_read_as_the_api_reads_them() {
+    fn parses_selectors() {
         for (text, read) in [
             (
                 "environment in (production, qa),application in (nginx)",
@@ -182,12 +183,12 @@ mod tests {
             ("a b", "expected one of `,`, `=`, `!=`, `in` and `notin`, found \"b\""),
             ("a in b", "expected `(`, found \"b\""),
             ("a in (b", "expected `,` or `)`, found \"\""),
-            ("-a", "\"-a\" is no key of a label"),
-            ("A.B/c", "\"A.B/c\" is no key of a label"),
-            ("a=ü", "\"ü\" is no value of a label"),
+            ("-a", "\"-a\" is not a valid key of a label"),
+            ("A.B/c", "\"A.B/c\" is not a valid key of a label"),
+            ("a=ü", "\"ü\" is not a valid value of a label"),
             ("!", "expected a label's key, found \"\""),
             ("a=b c", "expected `,`, found \"c\""),
-            ("a==(", "\"(\" is no value of a label"),
+            ("a==(", "\"(\" is not a valid value of a label"),
         ] {
             assert_eq!(
                 Selector::parse(text).map_err(|error| error.to_string()),

@@ -1,104 +1,107 @@
-//! Which objects are followed, where the API server is, and why a list or watch failed.
+//! Configuration of the API client, and errors of lists and watches.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::{Kind, Selector};
 
-/// Which objects to follow, where and how fast.
+/// Configuration of the API client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the API is, and who asks it.
+    /// Address and credentials.
     pub access: Access,
-    /// Which kinds, and of them which objects.
-    pub wants: Wants,
-    /// How fast requests may be made.
-    pub pace: Pace,
+    /// The objects to watch.
+    pub wants: WatchConfig,
+    /// Limits for requests.
+    pub pace: RateLimit,
     /// The monotonic clock.
     pub now: fn() -> Instant,
 }
 
-/// How fast the API is asked, all kinds together: as fast as it answers unless this says otherwise.
+/// Limits for requests of all kinds together; without limit by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pace {
-    /// Requests in a second, over time: `apiserver_qps`. Zero or less is no bound.
+pub struct RateLimit {
+    /// Requests per second on average: `apiserver_qps`. Zero or less means no limit.
     pub per_second: f64,
-    /// Requests at once, before that counts: `apiserver_burst`. At least one.
+    /// Burst of requests above that rate: `apiserver_burst`. At least one.
     pub burst: u32,
-    /// Requests that wait for the head of their reply at one time: `apiserver_max_inflight`. Zero is no bound.
+    /// Requests that wait for the head of their reply at a time: `apiserver_max_inflight`. Zero
+    /// means no limit.
     pub in_flight: usize,
 }
 
-/// Where the API is, and who asks it.
+/// Address of the API and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// What a pod finds: the environment's `KUBERNETES_SERVICE_HOST` and `_PORT`, and its account's `token` and `ca.crt`
-    /// below this directory ([`SERVICE_ACCOUNT`] but in tests).
+    /// In a pod: the variables `KUBERNETES_SERVICE_HOST` and `_PORT`, and `token` and `ca.crt` of
+    /// the service account in this directory ([`SERVICE_ACCOUNT`] except in tests).
     InCluster(PathBuf),
     /// `endpoint URL`, and `tls CERT KEY CA`.
     Endpoint {
-        /// `http://` or `https://`, host, port if it is not the scheme's, and what stands before the API's own paths.
+        /// `http://` or `https://`, host, optional port, and optional path prefix.
         url: Box<str>,
-        /// Without it the system's certificate authorities are trusted, and requests carry no credentials.
+        /// `None`: the system's certificate authorities are trusted, and requests have no
+        /// credentials.
         tls: Option<ClientFiles>,
     },
     /// `kubeconfig FILE [CONTEXT]`.
     Kubeconfig {
-        /// Read at the start, and again after a 401.
+        /// Read at start, and again after status 401.
         file: PathBuf,
-        /// `current-context` if it is not named.
+        /// `None`: `current-context`.
         context: Option<Box<str>>,
     },
 }
 
-/// The directory that the kubelet mounts a pod's service account at.
+/// The directory in which the kubelet mounts a pod's service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Files in PEM form, read again for every connection.
+/// PEM files, read again for each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
     /// Our client certificate.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// The certificate authorities that the API server's certificate is verified against.
+    /// The certificate authorities of the API server.
     pub authority: PathBuf,
 }
 
-/// Which kinds are followed besides services and namespaces, and which objects.
+/// The kinds to watch besides services and namespaces, and filters for their objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wants {
-    /// EndpointSlices: off by `noendpoints`.
+pub struct WatchConfig {
+    /// Whether EndpointSlices are watched; `noendpoints` disables them.
     pub endpoints: bool,
-    /// Whether an endpoint's `targetRef` is kept: `endpoint_pod_names`.
+    /// Whether an endpoint's `targetRef` is stored: `endpoint_pod_names`.
     pub pod_names: bool,
-    /// Whether an endpoint's topology zone is kept: `zonal`.
+    /// Whether an endpoint's topology zone is stored: `zonal`.
     pub zones: bool,
-    /// Pods, where they are needed at all.
-    pub pods: Option<PodsWanted>,
-    /// ServiceImports, and the EndpointSlices of other clusters: `multicluster`.
+    /// Which pods are watched, if any.
+    pub pods: Option<PodWatch>,
+    /// Whether ServiceImports and the EndpointSlices of other clusters are watched: `multicluster`.
     pub imports: bool,
-    /// Objects of these namespaces alone: `namespaces`. All of them where it is empty.
+    /// The namespaces whose objects are used: `namespaces`. Empty means all.
     pub namespaces: Vec<Box<str>>,
-    /// Services, slices and pods with these labels: `labels`.
+    /// Label selector for services, slices and pods: `labels`.
     pub labels: Option<Selector>,
-    /// Namespaces with these labels: `namespace_labels`. Objects in other namespaces
-    /// are sent all the same, and left out by whoever reads them.
+    /// Label selector for namespaces: `namespace_labels`. The API sends objects of other namespaces
+    /// as well; readers filter them.
     pub namespace_labels: Option<Selector>,
 }
 
-/// Which pods, and which of their labels. Pods in phase Succeeded, Failed or Unknown are never followed.
+/// Which pods to watch, and which of their labels to store. Pods in phase Succeeded, Failed or
+/// Unknown are skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodsWanted {
-    /// Only those with this `spec.nodeName`.
+pub struct PodWatch {
+    /// Only pods with this `spec.nodeName`.
     pub node: Option<Box<str>>,
-    /// Labels that are kept, by key.
+    /// Keys of the labels to store.
     pub labels: Vec<Box<str>>,
 }
 
-/// Why a list or watch of a kind failed; it is tried again.
+/// Why a list or watch failed; it is retried.
 #[derive(Debug, thiserror::Error)]
-pub enum Lost {
+pub enum WatchError {
     /// 403: RBAC does not allow it, or the API server has not loaded its roles yet.
     #[error("may not {verb} {kind}: {message}")]
     Forbidden {
@@ -106,145 +109,146 @@ pub enum Lost {
         verb: &'static str,
         /// The resource.
         kind: Kind,
-        /// What the API says.
+        /// The message of the API.
         message: Box<str>,
     },
-    /// 401: the credentials are not accepted.
-    #[error("the API does not accept who asks: {message}")]
+    /// 401: the API rejects the credentials.
+    #[error("the API rejects our credentials: {message}")]
     Unauthorized {
-        /// What the API says.
+        /// The message of the API.
         message: Box<str>,
     },
     /// 404: the API server does not have this resource.
     #[error("the API has no {kind}: {message}")]
-    Unknown {
+    NoSuchResource {
         /// The resource.
         kind: Kind,
-        /// What the API says.
+        /// The message of the API.
         message: Box<str>,
     },
-    /// Any other HTTP status but 200.
+    /// Any other HTTP status except 200.
     #[error("{status} from the API: {message}")]
     Status {
         /// The HTTP status.
         status: u16,
-        /// What the API says.
+        /// The message of the API.
         message: Box<str>,
     },
-    /// 400, 406, 415 or 422: the API does not offer this way to ask, as an older one has no lists by a watch; it is asked in
-    /// another way at once.
+    /// 400, 406, 415 or 422: the API does not support this form of request, for example an older
+    /// one has no watch lists; another form is tried at once.
     #[error("{status} from the API: {message}")]
-    Unoffered {
+    Unsupported {
         /// The HTTP status.
         status: u16,
-        /// What the API says.
+        /// The message of the API.
         message: Box<str>,
     },
-    /// A file or variable with the address or credentials cannot be read or parsed.
+    /// A file or variable with address or credentials cannot be read or parsed.
     #[error("{file}: {cause}")]
     Access {
-        /// The file, or the variable.
+        /// The file or variable.
         file: Box<str>,
-        /// What is wrong with it.
+        /// The cause.
         cause: Box<str>,
     },
-    /// The connection failed, or broke.
+    /// The connection failed.
     #[error("{address}: {cause}")]
     Connection {
         /// The API's host and port.
         address: Box<str>,
-        /// What the system, TLS or HTTP says.
+        /// The error of the system, TLS or HTTP.
         cause: Box<str>,
-        /// Where that lies.
-        at: Fault,
+        /// Class of the cause.
+        at: ConnectionFault,
     },
-    /// Nothing came for this long.
-    #[error("nothing came for {} s", .0.as_secs())]
+    /// No data arrived for this duration.
+    #[error("no data for {} s", .0.as_secs())]
     Silent(Duration),
-    /// Something comes, but is not whole after this long.
-    #[error("a reply is not whole after {} s", .0.as_secs())]
+    /// Data arrives, but the reply is incomplete after this duration.
+    #[error("reply incomplete after {} s", .0.as_secs())]
     Slow(Duration),
-    /// 410: the resource version is too old to watch from; everything is listed again.
-    #[error("the API has forgotten what was heard last: {0}")]
+    /// 410: the resource version is too old to watch from; all objects are listed again.
+    #[error("resource version expired: {0}")]
     Expired(Box<str>),
-    /// A resource version below one that was sent before; everything is listed again.
-    #[error("version {0} after {1}")]
-    Disorder(Box<str>, Box<str>),
-    /// Objects were left out for want of room, and there is room again; everything is listed again.
-    #[error("there is room again for what was left out")]
-    Crowded,
-    /// The reply is no Kubernetes list, watch event or Status.
-    #[error("the reply makes no sense: {0}")]
-    Nonsense(Box<str>),
+    /// A resource version lower than an earlier one; all objects are listed again.
+    #[error("resource version {0} received after {1}")]
+    OutOfOrder(Box<str>, Box<str>),
+    /// Objects were skipped at the memory limit, and memory is available again; all objects are
+    /// listed again.
+    #[error("memory is available again for skipped objects")]
+    RelistForMemory,
+    /// The reply is not a Kubernetes list, watch event or Status.
+    #[error("invalid reply: {0}")]
+    Invalid(Box<str>),
 }
 
-/// Where a connection fails.
+/// Class of a connection failure, which decides the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The API's name has no address.
+pub enum ConnectionFault {
+    /// The API's name was not resolved.
     Lookup,
-    /// On the way, or at its end.
-    Way,
-    /// The API's certificate is not of the authority that it is verified against.
+    /// The network, or the API itself.
+    Network,
+    /// The API's certificate is not signed by the configured authority.
     Authority,
-    /// The API's certificate has other names than the one it is reached by.
+    /// The API's certificate does not have the name of the API's address.
     Name,
-    /// The API's certificate is not valid yet, or no more.
+    /// The API's certificate is expired or not yet valid.
     Validity,
-    /// The API refuses our certificate, or how TLS is spoken.
-    Refused,
+    /// The API rejects our certificate or TLS parameters.
+    Rejected,
 }
 
-/// What the names of a pod's variables begin with.
-const VARIABLES: &str = "KUBERNETES_SERVICE_";
+/// Prefix of the variables of a pod.
+const VARIABLE_PREFIX: &str = "KUBERNETES_SERVICE_";
 
-impl Lost {
-    /// What ends it, for the log: behind the cause, and without a full stop.
-    pub fn mend(&self) -> &'static str {
+impl WatchError {
+    /// What the operator can do, for the log.
+    pub fn remedy(&self) -> &'static str {
         match self {
             Self::Forbidden { kind: Kind::ServiceImport, .. } => {
-                "does the account have the role of system:localdns? That of system:coredns has no such right"
+                "bind the account to the ClusterRole system:localdns, since system:coredns lacks this right"
             }
-            Self::Forbidden { .. } => "does the account have the role of system:coredns?",
+            Self::Forbidden { .. } => "bind the account to the ClusterRole system:coredns",
             Self::Unauthorized { .. } => {
-                "are its token or certificate of this cluster, and not expired? They are read again before each try"
+                "use a token or certificate of this cluster that has not expired; it is read again before each attempt"
             }
-            Self::Unknown { kind: Kind::ServiceImport, .. } => "is its CRD installed?",
-            Self::Unknown { .. } | Self::Nonsense(_) => "is a Kubernetes API at this address?",
-            // What Go's servers say to who speaks no TLS to them.
+            Self::NoSuchResource { kind: Kind::ServiceImport, .. } => "install its CRD",
+            Self::NoSuchResource { .. } | Self::Invalid(_) => {
+                "check that a Kubernetes API is at this address"
+            }
+            // The status of Go's servers for plain HTTP on a TLS port.
             Self::Status { status: 400, .. } => {
-                "does it want TLS, by a URL of https://? Else the API server's own log says more"
+                "use an https:// URL if the API expects TLS, otherwise see the API server's log"
             }
-            Self::Status { .. } => "the API server's own log says more",
-            Self::Unoffered { .. } => "it is asked in another way at once",
-            Self::Access { file, .. } if file.starts_with(VARIABLES) => {
-                "the environment is read once: start anew when it is right"
+            Self::Status { .. } => "see the API server's log",
+            Self::Unsupported { .. } => "another form of request is tried at once",
+            Self::Access { file, .. } if file.starts_with(VARIABLE_PREFIX) => {
+                "correct it and restart, since the environment is read once"
             }
-            Self::Access { .. } => "once that is right it is taken without a restart",
-            Self::Connection { at, .. } => at.mend(),
-            Self::Silent(_) | Self::Slow(_) => "is the API overloaded, or the way to it broken?",
-            Self::Expired(_) | Self::Disorder(..) | Self::Crowded => "all is listed again",
+            Self::Access { .. } => "correct it, no restart is needed",
+            Self::Connection { at, .. } => at.remedy(),
+            Self::Silent(_) | Self::Slow(_) => "check the load of the API and the network",
+            Self::Expired(_) | Self::OutOfOrder(..) | Self::RelistForMemory => "all objects are listed again",
         }
     }
 }
 
-impl Fault {
-    fn mend(self) -> &'static str {
+impl ConnectionFault {
+    fn remedy(self) -> &'static str {
         match self {
-            Self::Lookup => {
-                "do the servers of /etc/resolv.conf know that name? An address may stand in its place"
-            }
-            Self::Way => "is the API up, and can it be reached from here?",
+            Self::Lookup => "check that the servers in /etc/resolv.conf resolve this name, or use an address",
+            Self::Network => "check that the API is up and reachable from here",
             Self::Authority => {
-                "is it verified against its own authority (CA of `tls`, certificate-authority of the kubeconfig, ca.crt of the \
-                 account)? That is read again before each try"
+                "name its own authority (CA of `tls`, certificate-authority of the kubeconfig, ca.crt of the account), which \
+                 is read again before each attempt"
             }
             Self::Name => {
-                "name the API as its certificate does, or that name as tls-server-name in a kubeconfig"
+                "use a name of the API's certificate as address, or as tls-server-name in a kubeconfig"
             }
-            Self::Validity => "renew the API's certificate, or set the clock of this machine",
-            Self::Refused => {
-                "does the API accept our certificate (`tls`, client-certificate of the kubeconfig)?"
+            Self::Validity => "renew the API's certificate, or correct the clock of this machine",
+            Self::Rejected => {
+                "use a certificate that the API accepts (`tls`, client-certificate of the kubeconfig)"
             }
         }
     }
@@ -255,16 +259,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mend_fits_its_cause() {
-        let access = |file: &str| Lost::Access { file: file.into(), cause: "bad".into() };
-        let status = |status| Lost::Status { status, message: "no".into() };
-        for (lost, expected) in [
+    fn remedy_fits_the_cause() {
+        let access = |file: &str| WatchError::Access { file: file.into(), cause: "bad".into() };
+        let status = |status| WatchError::Status { status, message: "no".into() };
+        for (error, expected) in [
             (access("KUBERNETES_SERVICE_HOST"), "the environment is read once"),
-            (access("/etc/kubeconfig"), "without a restart"),
+            (access("/etc/kubeconfig"), "no restart"),
             (status(400), "https://"),
             (status(503), "log"),
         ] {
-            assert!(lost.mend().contains(expected), "{lost}: {}", lost.mend());
+            assert!(error.remedy().contains(expected), "{error}: {}", error.remedy());
         }
     }
 }

@@ -1,66 +1,69 @@
-//! Who is told what becomes of a cluster's objects.
+//! Receiver of the objects of a cluster.
 
 use std::time::Duration;
 
-use crate::decode::Unreadable;
-use crate::{Kind, Lost, Object, ObjectKey};
+use crate::decode::DecodeError;
+use crate::{Kind, Object, ObjectKey, WatchError};
 
-/// Takes a cluster's objects as they come.
+/// Receives the objects of a cluster as they arrive.
 ///
-/// Of each kind either a list comes (`begin`, an `apply` for every object, `complete`), and what was not applied in between
-/// is gone; or single changes, as they happen. Before the first `complete` of a kind nothing is known of what it lacks.
-/// Until the next one the objects before `begin` stay as they are: a list may break off, and then begins anew. All calls
-/// come from one thread, and none waits for another.
+/// For each kind there are lists (`begin`, `apply` for each object, `complete`), after which
+/// objects that were not applied are gone, and single changes. Before the first `complete` of a
+/// kind, absence of an object means nothing. Until `complete`, objects from before `begin` stay: a
+/// list may break off and begin again. All calls are made by one thread.
 ///
-/// Between `gather` and `settle` what has come at once is told: it may be put in together, and is when `settle` returns.
+/// Calls between `begin_batch` and `end_batch` concern data that was available at once: the sink
+/// may apply them together, at the latest in `end_batch`.
 pub trait Sink: Send {
-    /// More of this kind may be at hand, up to `settle`.
-    fn gather(&mut self, kind: Kind) {
+    /// Changes of this kind may be deferred until `end_batch`.
+    fn begin_batch(&mut self, kind: Kind) {
         let _ = kind;
     }
-    /// All of this kind that is at hand was told; also after what was `lost`, and where nothing was gathered.
-    fn settle(&mut self, kind: Kind) {
+    /// All available data of this kind was delivered; also called after `failed`, and without
+    /// `begin_batch`.
+    fn end_batch(&mut self, kind: Kind) {
         let _ = kind;
     }
     /// A list of all objects of this kind begins.
     fn begin(&mut self, kind: Kind);
-    /// It is there, new or changed or as it was.
+    /// An object exists: new, changed or unchanged.
     fn apply(&mut self, object: Object);
-    /// It is gone, or was never there.
+    /// An object does not exist (any more).
     fn delete(&mut self, kind: Kind, key: ObjectKey);
-    /// The list is whole: what was not applied since `begin` is gone.
+    /// The list is complete: objects that were not applied since `begin` are gone.
     fn complete(&mut self, kind: Kind);
-    /// Changes come from now on, also those that were missed since `lost`.
-    fn following(&mut self, kind: Kind);
-    /// No changes come until `following`. It is tried again meanwhile; called for each failure.
-    fn lost(&mut self, kind: Kind, why: &Lost);
-    /// An object that makes no sense came and is left out; what was known of it is gone by the `delete` that follows where it can be
-    /// told which one it is, and stays where not.
-    fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
+    /// Changes are received from now on, including those since `failed`.
+    fn watching(&mut self, kind: Kind);
+    /// No changes are received until `watching`. The client retries; called for each failure.
+    fn failed(&mut self, kind: Kind, why: &WatchError);
+    /// An invalid object was skipped. If its key is known, `delete` follows; else its old version
+    /// stays.
+    fn invalid(&mut self, kind: Kind, what: &DecodeError) {
         let _ = (kind, what);
     }
-    /// Whether all of this kind is to be listed again: objects were left out for want of room, and there is room by now.
-    fn wants_list(&mut self, kind: Kind) -> bool {
+    /// Whether this kind must be listed again: objects were skipped at the memory limit, and memory
+    /// is available again.
+    fn needs_relist(&mut self, kind: Kind) -> bool {
         let _ = kind;
         false
     }
-    /// A request was answered, or failed: for the metrics of the API's client.
-    fn asked(&mut self, asked: &Asked<'_>) {
+    /// A request was answered or failed: for the metrics of the client.
+    fn request_done(&mut self, asked: &RequestMetrics<'_>) {
         let _ = asked;
     }
 }
 
-/// A request to the API.
+/// Metrics of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct RequestMetrics<'a> {
     /// Host and port.
     pub host: &'a str,
-    /// The reply's status; `None` if none came.
+    /// Status of the reply; `None` without reply.
     pub status: Option<u16>,
-    /// Before it was sent, since others had just been: for its turn by the pace. Zero where none is set.
+    /// Delay by the rate limiter.
     pub waited: Duration,
-    /// From then until the reply's head. Of a watch, that is until it begins.
+    /// Time until the head of the reply.
     pub took: Duration,
-    /// A watch, and no list.
+    /// Whether it is a watch.
     pub watch: bool,
 }

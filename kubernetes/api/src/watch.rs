@@ -1,7 +1,8 @@
-//! Follows the API on a thread of its own, a stream for each kind, until it is told to stop.
+//! Runs the API client on a thread of its own, with a connection for each kind, until it is
+//! dropped.
 //!
-//! What is asked and what replies mean is [`Follower`]'s, which is handed the time; here are the thread, the connections and
-//! the sleep in between. The sink is called from that thread alone.
+//! [`Reflector`] is the sans-I/O state machine that decides requests and interprets replies; this
+//! module has the thread, the connections and the sleeps. The sink is called from that thread only.
 
 mod backoff;
 mod client_config;
@@ -30,30 +31,30 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Sleep, sleep_until, timeout_at};
 
 use crate::objects::Kind;
-use crate::settings::{Lost, Pace, Settings, Wants};
-use crate::sink::{Asked, Sink};
+use crate::settings::{RateLimit, Settings, WatchConfig, WatchError};
+use crate::sink::{RequestMetrics, Sink};
 
 pub use patch_node::annotate;
 
 use client_config::{Api, Credentials};
-use connection::{Connection, broken};
-use rate_limiter::Bucket;
-use reflector::{Follower, Next, Rest};
-use request::Ask;
+use connection::{Connection, connection_error};
+use rate_limiter::TokenBucket;
+use reflector::{Next, ReadMore, Reflector};
+use request::WatchRequest;
 
-/// An API that is followed until this is dropped.
-pub struct Following {
+/// A running client; dropping it stops the client.
+pub struct WatchHandle {
     stop: Option<oneshot::Sender<()>>,
-    /// Says nothing, and is closed when the thread ends.
+    /// Carries no messages; closed when the thread ends.
     ended: Receiver<Infallible>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Begins to follow.
+/// Starts the client.
 ///
 /// # Errors
-/// What the system says to one more thread.
-pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<Following> {
+/// If the system starts no thread.
+pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<WatchHandle> {
     let (stop, stopped) = oneshot::channel();
     let (ends, ended) = mpsc::channel();
     let runtime =
@@ -62,30 +63,30 @@ pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<Following> 
         let _ends = ends;
         runtime.block_on(async {
             tokio::select! {
-                () = everything(settings, sink) => {}
+                () = watch_all(settings, sink) => {}
                 _ = stopped => {}
             }
         });
-        // A read of a file that hangs is left behind.
+        // Abandons a file read that blocks.
         runtime.shutdown_background();
     })?;
-    Ok(Following { stop: Some(stop), ended, thread: Some(thread) })
+    Ok(WatchHandle { stop: Some(stop), ended, thread: Some(thread) })
 }
 
-impl Drop for Following {
+impl Drop for WatchHandle {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // The stop is heard at the thread's next await point; where what the API sent takes longer to decode than this
-        // waits, the thread is left to end by itself.
-        let ended = self.ended.recv_timeout(LONGEST_END) == Err(RecvTimeoutError::Disconnected);
+        // The thread stops at its next await point. If decoding a reply takes longer than this
+        // timeout, the thread ends by itself later.
+        let ended = self.ended.recv_timeout(STOP_TIMEOUT) == Err(RecvTimeoutError::Disconnected);
         if let Some(thread) = self.thread.take().filter(|_| ended) {
             let _ = thread.join();
         }
     }
 }
 
-impl Wants {
-    /// The kinds that are followed.
+impl WatchConfig {
+    /// Returns the kinds to watch.
     pub fn kinds(&self) -> impl Iterator<Item = Kind> {
         let wanted = |kind: &Kind| match kind {
             Kind::Service | Kind::Namespace => true,
@@ -97,22 +98,22 @@ impl Wants {
     }
 }
 
-struct Shared {
+struct WatchContext {
     settings: Settings,
-    wants: Arc<Wants>,
-    // Both are locked by the one thread, which never waits for itself; a task that may be sent costs the runtime less to wake
-    // than one that may not.
-    bucket: Mutex<Bucket>,
+    wants: Arc<WatchConfig>,
+    // Only one thread locks these, so that it never blocks. Mutexes make the tasks `Send`, which
+    // the runtime wakes at lower cost than local ones.
+    bucket: Mutex<TokenBucket>,
     sink: Mutex<Box<dyn Sink>>,
     in_flight: Semaphore,
 }
 
-async fn everything(settings: Settings, sink: Box<dyn Sink>) {
+async fn watch_all(settings: Settings, sink: Box<dyn Sink>) {
     let wants = Arc::new(settings.wants.clone());
-    let Pace { per_second, burst, in_flight } = settings.pace;
+    let RateLimit { per_second, burst, in_flight } = settings.pace;
     let most = if in_flight == 0 { Semaphore::MAX_PERMITS } else { in_flight.min(Semaphore::MAX_PERMITS) };
-    let shared = Arc::new(Shared {
-        bucket: Mutex::new(Bucket::new(per_second, burst, (settings.now)())),
+    let shared = Arc::new(WatchContext {
+        bucket: Mutex::new(TokenBucket::new(per_second, burst, (settings.now)())),
         in_flight: Semaphore::new(most),
         settings,
         wants: wants.clone(),
@@ -124,66 +125,69 @@ async fn everything(settings: Settings, sink: Box<dyn Sink>) {
         streams.spawn(async move { shared.follow(kind).await })
     };
     let mut kinds: Vec<_> = wants.kinds().map(|kind| (begin(&mut streams, kind).id(), kind)).collect();
-    // A stream ends by a panic alone, and begins anew.
+    // A task ends only by a panic, and is restarted.
     while let Some(ended) = streams.join_next_with_id().await {
         let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
         let Some(place) = kinds.iter().position(|(known, _)| *known == id) else { continue };
         let kind = kinds[place].1;
-        shared.sink().lost(kind, &Lost::Nonsense("a panic while it was read".into()));
-        tokio::time::sleep(AFTER_PANIC).await;
+        shared.sink().failed(kind, &WatchError::Invalid("internal error while it was read".into()));
+        tokio::time::sleep(PANIC_DELAY).await;
         kinds[place].0 = begin(&mut streams, kind).id();
     }
 }
 
-/// What a kind's stream keeps between requests.
+/// State of a kind between requests.
 #[derive(Default)]
-struct Link {
+struct KindConnection {
     connection: Option<Connection>,
-    /// The header that says who asks, and when it was read.
-    who: Option<(Instant, Option<Box<str>>)>,
+    /// The Authorization header, and when it was read.
+    authorization: Option<(Instant, Option<Box<str>>)>,
 }
 
-/// What said who asks, and what it said.
-struct Refused {
+/// Credentials that the API rejected, and their header.
+struct RejectedCredentials {
     credentials: Credentials,
-    who: Option<Box<str>>,
+    header: Option<Box<str>>,
 }
 
-impl Link {
-    /// What was not accepted, where that is why a request failed.
-    fn refused(self, why: &Lost) -> Option<Refused> {
-        let (Lost::Unauthorized { .. }, Some(connection), Some((_, who))) = (why, self.connection, self.who)
+impl KindConnection {
+    /// Returns the credentials if a request failed because the API rejected them.
+    fn refused(self, why: &WatchError) -> Option<RejectedCredentials> {
+        let (WatchError::Unauthorized { .. }, Some(connection), Some((_, header))) =
+            (why, self.connection, self.authorization)
         else {
             return None;
         };
-        Some(Refused { credentials: connection.api.credentials, who })
+        Some(RejectedCredentials { credentials: connection.api.credentials, header })
     }
 }
 
-/// Why a wait was over.
+/// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    Time,
-    /// Who asks is another than was not accepted.
-    Another,
+enum WaitEnd {
+    Elapsed,
+    /// The token file has another token than the rejected one.
+    NewToken,
 }
 
-/// Waits until then, or until a file has another token than the one that was not accepted.
-async fn wait(now: fn() -> Instant, until: Instant, refused: Option<Refused>) -> Over {
-    if let Some(Refused { credentials: credentials @ Credentials::TokenFile(_), who }) = refused {
-        while now() + LOOK_AT_TOKEN < until {
-            tokio::time::sleep(LOOK_AT_TOKEN).await;
+/// Waits until an instant, or until the token file has another token than the rejected one.
+async fn wait(now: fn() -> Instant, until: Instant, refused: Option<RejectedCredentials>) -> WaitEnd {
+    if let Some(RejectedCredentials { credentials: credentials @ Credentials::TokenFile(_), header }) =
+        refused
+    {
+        while now() + TOKEN_POLL_INTERVAL < until {
+            tokio::time::sleep(TOKEN_POLL_INTERVAL).await;
             let credentials = credentials.clone();
-            if aside(move || credentials.header()).await.is_ok_and(|is| is != who) {
-                return Over::Another;
+            if run_blocking(move || credentials.header()).await.is_ok_and(|is| is != header) {
+                return WaitEnd::NewToken;
             }
         }
     }
     sleep_until(until.into()).await;
-    Over::Time
+    WaitEnd::Elapsed
 }
 
-impl Shared {
+impl WatchContext {
     fn now(&self) -> Instant {
         (self.settings.now)()
     }
@@ -193,29 +197,29 @@ impl Shared {
     }
 
     async fn follow(&self, kind: Kind) {
-        let mut follower = Follower::new(kind, self.wants.clone(), rand::random);
-        let (mut link, mut refused) = (Link::default(), None);
+        let mut reflector = Reflector::new(kind, self.wants.clone(), rand::random);
+        let (mut link, mut refused) = (KindConnection::default(), None);
         loop {
-            match follower.next(self.now()) {
+            match reflector.next(self.now()) {
                 Next::Wait(until) => {
-                    if wait(self.settings.now, until, refused.take()).await == Over::Another {
-                        follower.at_once();
+                    if wait(self.settings.now, until, refused.take()).await == WaitEnd::NewToken {
+                        reflector.retry_now();
                     }
                 }
-                Next::Ask(ask) => {
-                    let over = self.exchange(kind, &mut follower, &mut link, &ask).await;
-                    self.sink().settle(kind);
-                    if let Err(why) = over {
+                Next::Send(request) => {
+                    let result = self.exchange(kind, &mut reflector, &mut link, &request).await;
+                    self.sink().end_batch(kind);
+                    if let Err(why) = result {
                         refused = std::mem::take(&mut link).refused(&why);
-                        follower.failed(self.now(), &why, &mut **self.sink());
+                        reflector.failed(self.now(), &why, &mut **self.sink());
                     }
                 }
             }
         }
     }
 
-    /// Waits until the pace lets this request go, and says for how long it did.
-    async fn turn(&self) -> Duration {
+    /// Waits for a token of the rate limiter, and returns for how long.
+    async fn wait_for_token(&self) -> Duration {
         let began = self.now();
         let mut now = began;
         loop {
@@ -226,98 +230,101 @@ impl Shared {
         now.saturating_duration_since(began)
     }
 
-    /// One request and its reply, to its end.
+    /// Sends a request and reads its reply to the end.
     async fn exchange(
         &self,
         kind: Kind,
-        follower: &mut Follower,
-        link: &mut Link,
-        ask: &Ask,
-    ) -> Result<(), Lost> {
+        reflector: &mut Reflector,
+        link: &mut KindConnection,
+        request: &WatchRequest,
+    ) -> Result<(), WatchError> {
         if let Err(why) = self.prepare(link).await {
-            if let Lost::Connection { address, .. } = &why {
-                let asked = Asked {
+            if let WatchError::Connection { address, .. } = &why {
+                let metrics = RequestMetrics {
                     host: address,
                     status: None,
                     waited: Duration::ZERO,
                     took: Duration::ZERO,
-                    watch: ask.watch,
+                    watch: request.watch,
                 };
-                self.sink().asked(&asked);
+                self.sink().request_done(&metrics);
             }
             return Err(why);
         }
-        let (Some(connection), Some((_, who))) = (&mut link.connection, &link.who) else { return Ok(()) };
-        let waited = self.turn().await;
-        let place = self.in_flight.acquire().await;
-        let asked = self.now();
-        let deadline = follower.deadline(asked).into();
-        let sent = timeout_at(deadline, connection.send(ask, who.as_deref())).await;
-        drop(place);
+        let (Some(connection), Some((_, header))) = (&mut link.connection, &link.authorization) else {
+            return Ok(());
+        };
+        let waited = self.wait_for_token().await;
+        let permit = self.in_flight.acquire().await;
+        let sent_at = self.now();
+        let deadline = reflector.deadline(sent_at).into();
+        let sent = timeout_at(deadline, connection.send(request, header.as_deref())).await;
+        drop(permit);
         let status =
             sent.as_ref().ok().and_then(|sent| sent.as_ref().ok()).map(|reply| reply.status().as_u16());
-        self.sink().asked(&Asked {
+        self.sink().request_done(&RequestMetrics {
             host: &connection.api.authority,
             status,
             waited,
-            took: self.now().saturating_duration_since(asked),
-            watch: ask.watch,
+            took: self.now().saturating_duration_since(sent_at),
+            watch: request.watch,
         });
         let Ok(reply) = sent else {
-            return Err(follower.silent(self.now(), asked).unwrap_or(Lost::Silent(Duration::ZERO)));
+            return Err(reflector.silent(self.now(), sent_at).unwrap_or(WatchError::Silent(Duration::ZERO)));
         };
         let (head, mut body) = reply?.into_parts();
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         let (form, again) = (header(CONTENT_TYPE), header(RETRY_AFTER).and_then(|after| after.parse().ok()));
         let (now, status, form) = (self.now(), head.status.as_u16(), form.unwrap_or_default());
-        follower.head(now, status, form, again, &mut **self.sink())?;
-        let mut patience = pin!(sleep_until(deadline));
-        // In this turn, and on what is not settled yet.
-        let (mut spent, mut gathered) = (Duration::ZERO, Duration::ZERO);
+        reflector.head(now, status, form, again, &mut **self.sink())?;
+        let mut timer = pin!(sleep_until(deadline));
+        // Time since the last yield, and since the last end of a batch.
+        let (mut spent, mut in_batch) = (Duration::ZERO, Duration::ZERO);
         loop {
-            // Others have their turn, also where much has come already.
+            // Lets other tasks run, also if much data is available.
             consume_budget().await;
-            let deadline = follower.deadline(asked).into();
-            let came = {
-                let mut piece = pin!(connection.piece(&mut body));
-                let at_hand = poll_fn(|context| Poll::Ready(piece.as_mut().poll(context))).await;
-                if at_hand.is_pending() || gathered >= LONGEST_GATHERED {
+            let deadline = reflector.deadline(sent_at).into();
+            let received = {
+                let mut frame = pin!(connection.next_frame(&mut body));
+                let available = poll_fn(|context| Poll::Ready(frame.as_mut().poll(context))).await;
+                if available.is_pending() || in_batch >= MAX_BATCH {
                     let began = self.now();
-                    self.sink().settle(kind);
+                    self.sink().end_batch(kind);
                     spent += self.now().saturating_duration_since(began);
-                    gathered = Duration::ZERO;
+                    in_batch = Duration::ZERO;
                 }
-                if spent >= TURN {
-                    // Behind all who are ready, and whom the runtime only now hears of.
+                if spent >= MAX_TURN {
+                    // Runs after all ready tasks, including those that the runtime polls I/O for
+                    // now.
                     yield_now().await;
                     spent = Duration::ZERO;
                 }
-                match at_hand {
-                    Poll::Ready(came) => Some(came),
-                    Poll::Pending => before(deadline, patience.as_mut(), piece).await,
+                match available {
+                    Poll::Ready(frame) => Some(frame),
+                    Poll::Pending => before(deadline, timer.as_mut(), frame).await,
                 }
             };
             let now = self.now();
             let sink = &mut **self.sink();
-            match came {
+            match received {
                 Some(Some(Ok(frame))) => {
                     let Some(bytes) = frame.data_ref() else { continue };
-                    sink.gather(kind);
-                    if follower.body(now, bytes, sink)? == Rest::Unwanted {
+                    sink.begin_batch(kind);
+                    if reflector.body(now, bytes, sink)? == ReadMore::No {
                         link.connection = None;
-                        return follower.end(now, sink);
+                        return reflector.end(now, sink);
                     }
-                    if sink.wants_list(kind) {
-                        return Err(follower.has_room_again());
+                    if sink.needs_relist(kind) {
+                        return Err(reflector.relist_for_memory());
                     }
                     let took = self.now().saturating_duration_since(now);
                     spent += took;
-                    gathered += took;
+                    in_batch += took;
                 }
-                Some(Some(Err(error))) => return Err(broken(&connection.api, &error)),
-                Some(None) => return follower.end(now, sink),
+                Some(Some(Err(error))) => return Err(connection_error(&connection.api, &error)),
+                Some(None) => return reflector.end(now, sink),
                 None => {
-                    let why = follower.silent(now, asked);
+                    let why = reflector.silent(now, sent_at);
                     link.connection = None;
                     return why.map_or(Ok(()), Err);
                 }
@@ -325,8 +332,8 @@ impl Shared {
         }
     }
 
-    /// A connection that takes a request, and a token that is not old.
-    async fn prepare(&self, link: &mut Link) -> Result<(), Lost> {
+    /// Ensures an open connection, and credentials not older than 10 s.
+    async fn prepare(&self, link: &mut KindConnection) -> Result<(), WatchError> {
         if let Some(connection) = &mut link.connection
             && !connection.is_open().await
         {
@@ -334,35 +341,36 @@ impl Shared {
         }
         if link.connection.is_none() {
             let access = self.settings.access.clone();
-            link.connection = Some(Connection::open(aside(move || Api::find(&access)).await?).await?);
-            link.who = None;
+            link.connection =
+                Some(Connection::open(run_blocking(move || Api::from_access(&access)).await?).await?);
+            link.authorization = None;
         }
         let now = self.now();
-        let old = |read: &Instant| now.saturating_duration_since(*read) >= TOKEN_IS_OLD;
+        let old = |read: &Instant| now.saturating_duration_since(*read) >= TOKEN_MAX_AGE;
         if let Some(connection) = &link.connection
-            && link.who.as_ref().is_none_or(|(read, _)| old(read))
+            && link.authorization.as_ref().is_none_or(|(read, _)| old(read))
         {
             let credentials = connection.api.credentials.clone();
-            link.who = Some((now, aside(move || credentials.header()).await?));
+            link.authorization = Some((now, run_blocking(move || credentials.header()).await?));
         }
         Ok(())
     }
 }
 
-/// What comes before a deadline. The sleep is used for one after the other: of a list most comes at once, and a timer for each
-/// piece of it would be set and unset for nothing.
+/// Returns the result of a future if it is ready before a deadline. The timer is reused: most
+/// frames of a list are available at once, and a timer for each would be set in vain.
 async fn before<T>(
     deadline: tokio::time::Instant,
     mut sleep: Pin<&mut Sleep>,
-    coming: impl Future<Output = T>,
+    future: impl Future<Output = T>,
 ) -> Option<T> {
-    let mut coming = pin!(coming);
+    let mut future = pin!(future);
     if deadline < sleep.deadline() {
         sleep.as_mut().reset(deadline);
     }
     poll_fn(|context| {
-        if let Poll::Ready(came) = coming.as_mut().poll(context) {
-            return Poll::Ready(Some(came));
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
         }
         while sleep.as_mut().poll(context).is_ready() {
             if sleep.deadline() >= deadline {
@@ -379,18 +387,18 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads files where nobody waits for it but whoever asked.
-async fn aside<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, Lost> + Send + 'static,
-) -> Result<T, Lost> {
-    let done = GivenUp(tokio::task::spawn_blocking(read)).await;
-    done.unwrap_or_else(|error| Err(client_config::lost("the configuration", &error.to_string())))
+/// Runs a blocking read on a thread of the runtime.
+async fn run_blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, WatchError> + Send + 'static,
+) -> Result<T, WatchError> {
+    let done = AbortOnDrop(tokio::task::spawn_blocking(read)).await;
+    done.unwrap_or_else(|error| Err(client_config::access_error("the configuration", &error.to_string())))
 }
 
-/// Work aside that is not begun any more where nobody waits for it.
-struct GivenUp<T>(tokio::task::JoinHandle<T>);
+/// A blocking task that is cancelled on drop unless it has started.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
-impl<T> Future for GivenUp<T> {
+impl<T> Future for AbortOnDrop<T> {
     type Output = Result<T, tokio::task::JoinError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -398,24 +406,23 @@ impl<T> Future for GivenUp<T> {
     }
 }
 
-impl<T> Drop for GivenUp<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// How long is waited for the thread's end; it has its work in pieces of a few hundred KiB of a reply, or of a
-/// page.
-const LONGEST_END: Duration = Duration::from_secs(1);
-/// Of one kind's stream: those of the others, and who waits for a reply, are asked about in between.
-const TURN: Duration = Duration::from_millis(1);
-/// Where there is always more at hand, what has come is settled after so long a time of reading it.
-const LONGEST_GATHERED: Duration = Duration::from_millis(50);
-/// As client-go.
-const TOKEN_IS_OLD: Duration = Duration::from_secs(10);
-/// Between two looks at a token's file where what it had is not accepted.
-const LOOK_AT_TOKEN: Duration = Duration::from_millis(250);
-const AFTER_PANIC: Duration = Duration::from_secs(1);
+/// Timeout for the end of the thread, which decodes a few hundred KiB or a page at a time.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after which a kind yields to the others.
+const MAX_TURN: Duration = Duration::from_millis(1);
+/// Maximum reading time of a batch while more data is available.
+const MAX_BATCH: Duration = Duration::from_millis(50);
+/// As in client-go.
+const TOKEN_MAX_AGE: Duration = Duration::from_secs(10);
+/// Interval of reading a token file whose token was rejected.
+const TOKEN_POLL_INTERVAL: Duration = Duration::from_millis(250);
+const PANIC_DELAY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,11 @@
-//! What stands at the zones themselves: SOA, NS, the version of the schema.
+//! Records of the zone itself: SOA, NS, the version of the schema.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::{Class, Flags, HEADER, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-use super::port_match::MOST_LOOKS;
+use super::port_match::MAX_SCANNED;
 use super::{Grammar, Question, Responder, Zone, ZoneAnswer};
 use crate::index::{Index, Service};
 use kubernetes_api::objects::{Kind, Target};
@@ -22,7 +22,7 @@ impl Responder {
         }
     }
 
-    /// A reply without records: the zone's SOA says for how long (RFC 2308, section 3).
+    /// Writes a negative reply with the zone's SOA (RFC 2308, section 3).
     #[inline(never)]
     pub(super) fn negative(
         &self,
@@ -39,7 +39,8 @@ impl Responder {
         }
     }
 
-    /// Names are pointers into the question, which ends in the zone: it is in the client's case.
+    /// Writes the SOA. Names are pointers into the question, which ends in the zone, in the
+    /// client's case.
     fn soa(&self, index: &Index, zone: &Name, query: &Query<'_>, section: Section, reply: &mut Reply<'_>) {
         let zone_at = HEADER + query.name.as_wire().len() - zone.as_wire().len();
         let pointer = (0xc000 | zone_at as u16).to_be_bytes();
@@ -58,16 +59,16 @@ impl Responder {
 
     #[inline(never)]
     pub(super) fn version(&self, grammar: Grammar, reply: &mut Reply<'_>) -> ZoneAnswer {
-        // That of the multi-cluster specification is another one (KEP-1645).
+        // KEP-1645 has a version of its own.
         let version = if grammar.multicluster { b"\x051.0.0" } else { b"\x051.1.0" };
         reply.push(Section::Answer, Owner::Question, RType::TXT, Class::IN, VERSION_TTL, version);
         ZoneAnswer::Written
     }
 
-    /// `ns.dns`: the addresses of the zone's servers.
+    /// Answers `ns.dns` with the addresses of the name servers.
     pub(super) fn name_server(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
-        if let Some(kind) = question.unknown.first_of(LEAD_TO_SERVERS) {
-            return ZoneAnswer::Unknown(kind);
+        if let Some(kind) = question.unsynced.first_of(SERVER_KINDS) {
+            return ZoneAnswer::Unsynced(kind);
         }
         let mut found = ZoneAnswer::NoData;
         let mut addresses: Vec<IpAddr> = self
@@ -90,13 +91,13 @@ impl Responder {
     }
 
     fn name_servers(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
-        if let Some(kind) = question.unknown.first_of(LEAD_TO_SERVERS) {
-            return ZoneAnswer::Unknown(kind);
+        if let Some(kind) = question.unsynced.first_of(SERVER_KINDS) {
+            return ZoneAnswer::Unsynced(kind);
         }
         let servers = self.servers(|own| question.index.services.of_address(own), question.zone);
         let mut names: Vec<&[u8]> = servers.iter().map(|(name, _)| &**name).collect();
         names.dedup();
-        // What will be cut is not written.
+        // Records that would be truncated are not written.
         let is_full = |reply: &Reply<'_>| reply.octets().len() > question.room;
         for name in &names {
             if is_full(reply) {
@@ -113,28 +114,29 @@ impl Responder {
         if servers.is_empty() { ZoneAnswer::NoData } else { ZoneAnswer::Written }
     }
 
-    /// The zone's servers, in order and each once: the services that this one is an endpoint of, else itself. Whoever may write
-    /// services and slices makes it an endpoint of theirs: of more than a message has room for, there are some.
-    /// `of_address` finds the services that an address leads back to.
+    /// Returns the distinct name servers, sorted: the services with this server as an endpoint,
+    /// else this server itself. Any user who may write services and slices can add this server's
+    /// address; of more than fit a message, some are returned. `of_address` returns the services
+    /// with an address.
     pub(super) fn servers(
         &self,
         of_address: impl Fn(IpAddr) -> Vec<Arc<Service>>,
         zone: &Zone,
     ) -> Vec<(Vec<u8>, IpAddr)> {
-        // Names below a reverse zone would lead to nothing.
+        // Names below a reverse zone would not resolve.
         let zone = zone.grammar.map_or(&self.primary, |_| &zone.name);
         let mut servers = Vec::new();
-        let (mut is_endpoint, mut looks) = (false, MOST_LOOKS);
+        let (mut is_endpoint, mut scans_left) = (false, MAX_SCANNED);
         for own in &self.rules.own {
             for service in of_address(*own) {
                 let name = [service.key(), &b"\x03svc"[..], zone.as_wire()].concat();
                 for slice in service.of_address(*own).map(|at| at.slice) {
                     is_endpoint = true;
-                    if looks == 0 {
+                    if scans_left == 0 {
                         break;
                     }
-                    looks -= 1;
-                    let left = MOST_SERVERS - servers.len();
+                    scans_left -= 1;
+                    let left = MAX_SERVERS - servers.len();
                     match service.target() {
                         _ if left == 0 => break,
                         Some(Target::ClusterIps(addresses)) => {
@@ -157,7 +159,7 @@ impl Responder {
             let name = [&b"\x02ns\x03dns"[..], zone.as_wire()].concat();
             servers = self.rules.own.iter().map(|address| (name.clone(), *address)).collect();
         }
-        // A long namespace below a long zone is no name.
+        // A long namespace and zone may exceed the length of a name.
         servers.retain(|(name, _)| name.len() <= wire::MAX_NAME);
         servers.sort();
         servers.dedup();
@@ -165,17 +167,18 @@ impl Responder {
     }
 }
 
-/// What an SOA record has behind its names: serial, refresh, retry, expire, minimum.
+/// Returns the numbers of an SOA record: serial, refresh, retry, expire, minimum.
 pub(super) fn soa_numbers(serial: u32, minimum: u32) -> [[u8; 4]; 5] {
     [serial, REFRESH, RETRY, EXPIRE, minimum].map(u32::to_be_bytes)
 }
 
-/// The octets of an owner that stands at `place` in the message already: a pointer to there, or the name where none reaches.
+/// Returns a pointer to a name at `place` in the message, or the name if it is beyond the reach of
+/// pointers.
 pub(super) fn owner_at(place: usize, name: &[u8]) -> Vec<u8> {
-    if place > FURTHEST { name.to_vec() } else { (0xc000 | place as u16).to_be_bytes().into() }
+    if place > MAX_POINTER { name.to_vec() } else { (0xc000 | place as u16).to_be_bytes().into() }
 }
 
-/// Writes an address record, if it is of the type asked for.
+/// Writes an address record if it has the type `only`; returns whether it did.
 pub(super) fn push_address(
     reply: &mut Reply<'_>,
     section: Section,
@@ -195,19 +198,19 @@ pub(super) fn push_address(
     is_asked
 }
 
-/// What must be known before it is known which servers a zone has: whose endpoint this one is.
-pub(super) const LEAD_TO_SERVERS: &[Kind] = &[Kind::Service, Kind::Slice];
-/// Where a pointer leads at most (RFC 1035, section 4.1.4).
-pub(super) const FURTHEST: usize = 0x3fff;
-/// Address records, the shortest of which has 16 octets, that fill the largest message.
-pub(super) const MOST_SERVERS: usize = 4_096;
-/// Seconds, as CoreDNS has them.
+/// Kinds that must be synced to determine the name servers.
+pub(super) const SERVER_KINDS: &[Kind] = &[Kind::Service, Kind::Slice];
+/// Maximum offset of a compression pointer (RFC 1035, section 4.1.4).
+pub(super) const MAX_POINTER: usize = 0x3fff;
+/// Address records of 16 octets that fill the largest message.
+pub(super) const MAX_SERVERS: usize = 4_096;
+/// In seconds, as in CoreDNS.
 const REFRESH: u32 = 7_200;
 const RETRY: u32 = 1_800;
 const EXPIRE: u32 = 86_400;
-/// The longest TTL of an SOA record, in seconds.
+/// Maximum TTL of SOA records, in seconds.
 pub(super) const SOA_TTL: u32 = 300;
-/// Of the version, in seconds.
+/// TTL of the version, in seconds.
 const VERSION_TTL: u32 = 28_800;
-/// Octets of an SOA's data: two names that end in pointers, five numbers.
+/// Octets of SOA data: two names that end in pointers, and five numbers.
 const SOA_DATA: usize = 9 + 13 + 20;

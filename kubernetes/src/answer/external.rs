@@ -1,4 +1,5 @@
-//! A zone in which services are known by where they are reached from outside: `SERVICE.NAMESPACE.ZONE`, for `k8s_external`.
+//! Answers in a zone of `k8s_external`, where `SERVICE.NAMESPACE.ZONE` has the external addresses
+//! of a service.
 
 mod addresses;
 mod name_parser;
@@ -8,39 +9,40 @@ use std::sync::Arc;
 
 use wire::{Class, Flags, HEADER, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-pub(super) use self::name_parser::{Below, Meant};
+pub(super) use self::name_parser::{ExternalService, ParsedExternalName};
 
-use self::addresses::Places;
-use self::name_parser::read;
-use super::apex::{LEAD_TO_SERVERS, MOST_SERVERS, owner_at, push_address, soa_numbers};
-use super::{Answered, Responder};
+use self::addresses::AddressWriter;
+use self::name_parser::parse;
+use super::apex::{MAX_SERVERS, SERVER_KINDS, owner_at, push_address, soa_numbers};
+use super::{AnswerOutcome, Responder};
 use crate::index::{Index, Service};
 use kubernetes_api::objects::{Kind, Target};
 
-/// What a `k8s_external` directive says.
+/// Options of a `k8s_external` directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalRules {
-    /// The zones; addresses lead back to the first of them.
+    /// The zones; PTR records point into the first.
     pub zones: Vec<Name>,
-    /// The label below which the zone's servers are.
+    /// The label below which the name servers are.
     pub apex: Box<str>,
-    /// TTL of address, PTR, NS and SOA records in seconds, 0 to 3600; SRV and CNAME have that of the cluster's zone.
+    /// TTL of address, PTR, NS and SOA records in seconds, 0 to 3600; SRV and CNAME records have
+    /// that of the cluster's zone.
     pub ttl: u32,
-    /// Endpoints of headless services have names here, too, where the service has nothing from outside.
+    /// Whether headless services without external addresses are answered by their endpoints.
     pub headless: bool,
 }
 
-/// Answers by rules, of the cluster that a [`Responder`] answers of.
+/// Answers questions in the zones of [`ExternalRules`], for the cluster of a [`Responder`].
 #[derive(Debug)]
 pub struct External {
     pub(super) rules: ExternalRules,
-    /// The name servers' own name below each zone, as labels in wire form: `ns1.APEX`.
+    /// Name of the name server below each zone, in wire form: `ns1.APEX`.
     pub(super) server: Box<[u8]>,
     pub(super) hostmaster: Box<[u8]>,
 }
 
 impl External {
-    /// `None` where the apex can be no label.
+    /// Creates it; `None` if the apex is not a label.
     pub fn new(rules: ExternalRules) -> Option<Self> {
         let apex = rules.apex.to_ascii_lowercase();
         let length = u8::try_from(apex.len()).ok().filter(|length| (1..=63).contains(length))?;
@@ -49,7 +51,7 @@ impl External {
         Some(Self { rules, server, hostmaster })
     }
 
-    /// Answers a question of class IN; `room` is the most octets that the reply may have.
+    /// Answers a question of class IN; `room` is the maximum size of the reply in octets.
     pub fn answer(
         &self,
         of: &Responder,
@@ -57,26 +59,28 @@ impl External {
         query: &Query<'_>,
         room: usize,
         reply: &mut Reply<'_>,
-    ) -> Answered {
-        let Some((number, zone)) = self.zone_of(&query.name) else { return Answered::NotMine };
+    ) -> AnswerOutcome {
+        let Some((number, zone)) = self.zone_of(&query.name) else { return AnswerOutcome::NotInZones };
         reply.flags = Flags::AA;
-        let shown = |namespace: &[u8]| of.shows(namespace) && index.has_namespace(namespace);
-        let absent = |kinds: &[Kind]| match index.unknown().first_of(kinds) {
-            Some(kind) => Answered::Unknown(kind),
-            None => Answered::NoName(number),
+        let is_shown = |namespace: &[u8]| of.shows(namespace) && index.has_namespace(namespace);
+        let absent = |kinds: &[Kind]| match index.unsynced().first_of(kinds) {
+            Some(kind) => AnswerOutcome::Unsynced(kind),
+            None => AnswerOutcome::NoName(number),
         };
-        match self.read(&query.name, zone) {
-            Below::Apex => {
+        match self.parse(&query.name, zone) {
+            ParsedExternalName::Apex => {
                 if query.rtype == RType::NS
-                    && let Some(kind) = index.unknown().first_of(LEAD_TO_SERVERS)
+                    && let Some(kind) = index.unsynced().first_of(SERVER_KINDS)
                 {
-                    return Answered::Unknown(kind);
+                    return AnswerOutcome::Unsynced(kind);
                 }
                 self.at_apex(of, index, zone, query, room, reply);
-                Answered::Written
+                AnswerOutcome::Written
             }
-            Below::Servers(below) => self.below_apex(of, index, (number, below), query, room, reply),
-            Below::Address(address) => {
+            ParsedExternalName::Servers(below) => {
+                self.below_apex(of, index, (number, below), query, room, reply)
+            }
+            ParsedExternalName::Address(address) => {
                 let names = self.names_of(of, index, address);
                 if names.is_empty() {
                     return absent(&[Kind::Service]);
@@ -87,74 +91,75 @@ impl External {
                         break;
                     }
                 }
-                self.answered(index, zone, query, false, reply)
+                self.finish(index, zone, query, false, reply)
             }
-            Below::Namespace(namespace) if shown(namespace) => {
-                self.answered(index, zone, query, false, reply)
+            ParsedExternalName::Namespace(namespace) if is_shown(namespace) => {
+                self.finish(index, zone, query, false, reply)
             }
-            Below::Service(meant) if shown(meant.namespace) => {
+            ParsedExternalName::Service(meant) if is_shown(meant.namespace) => {
                 let service = index.services.get(meant.key).filter(|service| service.object.is_some());
                 let Some(service) = service else { return absent(&[Kind::Service]) };
                 let of_endpoints = self.is_by_endpoints(&service, &meant);
-                if of_endpoints && let Some(kind) = index.unknown().first_of(&[Kind::Slice]) {
-                    return Answered::Unknown(kind);
+                if of_endpoints && let Some(kind) = index.unsynced().first_of(&[Kind::Slice]) {
+                    return AnswerOutcome::Unsynced(kind);
                 }
-                let mut places = Places { external: self, ttl: of.rules().ttl, zone, query, room, reply };
-                let there = match of_endpoints {
-                    true => places.of_endpoints(&service, &meant),
-                    false => places.of_external(&service, &meant),
+                let mut writer =
+                    AddressWriter { external: self, ttl: of.rules().ttl, zone, query, room, reply };
+                let result = match of_endpoints {
+                    true => writer.write_endpoints(&service, &meant),
+                    false => writer.write_external(&service, &meant),
                 };
-                match there {
-                    Some(follows) => self.answered(index, zone, query, follows, reply),
-                    None => Answered::NoName(number),
+                match result {
+                    Some(follows) => self.finish(index, zone, query, follows, reply),
+                    None => AnswerOutcome::NoName(number),
                 }
             }
-            Below::Namespace(_) | Below::Service(_) => absent(&[Kind::Namespace]),
-            Below::Nothing => Answered::NoName(number),
+            ParsedExternalName::Namespace(_) | ParsedExternalName::Service(_) => absent(&[Kind::Namespace]),
+            ParsedExternalName::Invalid => AnswerOutcome::NoName(number),
         }
     }
 
-    /// The longest zone that holds the name, and its place among them.
+    /// Returns the longest zone that contains the name, and its index.
     pub(super) fn zone_of(&self, name: &Name) -> Option<(usize, &Name)> {
         let zones = self.rules.zones.iter().enumerate().filter(|(_, zone)| name.is_within(zone));
         zones.max_by_key(|(_, zone)| zone.as_wire().len())
     }
 
-    /// What a name in `zone` says.
-    pub(super) fn read<'n>(&self, name: &'n Name, zone: &Name) -> Below<'n> {
+    /// Parses a name in `zone`.
+    pub(super) fn parse<'n>(&self, name: &'n Name, zone: &Name) -> ParsedExternalName<'n> {
         let wire = name.as_wire();
         let below = &wire[..wire.len() - zone.as_wire().len()];
         if below.is_empty() {
-            return Below::Apex;
+            return ParsedExternalName::Apex;
         }
-        if self.holds_servers(below) {
-            return Below::Servers(below);
+        if self.is_below_apex(below) {
+            return ParsedExternalName::Servers(below);
         }
-        wire::reverse::address(name).map_or_else(|| read(below), Below::Address)
+        wire::reverse::address(name).map_or_else(|| parse(below), ParsedExternalName::Address)
     }
 
-    /// Whether a service is known here by its endpoints, as it has nothing from outside.
-    pub(super) fn is_by_endpoints(&self, service: &Service, meant: &Meant<'_>) -> bool {
+    /// Whether a service is answered by its endpoints, since it has no external addresses.
+    pub(super) fn is_by_endpoints(&self, service: &Service, meant: &ExternalService<'_>) -> bool {
         let is_endpoint = !meant.endpoint.is_empty() || service.target() == Some(&Target::Headless);
         self.rules.headless && service.external().is_empty() && is_endpoint
     }
 
-    /// What the name has is written; without any of it, that it is there.
-    fn answered(
+    /// Finishes a reply for an existing name: NODATA without answers.
+    fn finish(
         &self,
         index: &Index,
         zone: &Name,
         query: &Query<'_>,
         follows: bool,
         reply: &mut Reply<'_>,
-    ) -> Answered {
+    ) -> AnswerOutcome {
         if reply.counts()[0] == 0 {
             self.soa(index, zone, query, Section::Authority, reply);
         }
-        if follows { Answered::Follow } else { Answered::Written }
+        if follows { AnswerOutcome::Follow } else { AnswerOutcome::Written }
     }
 
-    /// The names of the services that are reached at an address.
+    /// Returns the names of the services with an external address.
     fn names_of(&self, of: &Responder, index: &Index, address: IpAddr) -> Vec<Vec<u8>> {
         let Some(zone) = self.rules.zones.first() else { return Vec::new() };
         let services = reached_at(of, index, address);
@@ -162,7 +167,7 @@ impl External {
         names.filter(|name| name.len() <= MAX_NAME).collect()
     }
 
-    /// Says that there is no such name.
+    /// Writes NXDOMAIN.
     pub fn deny(&self, index: &Index, zone: usize, query: &Query<'_>, reply: &mut Reply<'_>) {
         reply.clear();
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::AA);
@@ -171,8 +176,8 @@ impl External {
         }
     }
 
-    /// Whether labels stand where the zone's servers have their names: the one next to the zone is the apex.
-    pub(super) fn holds_servers(&self, labels: &[u8]) -> bool {
+    /// Whether a name is at or below the apex label.
+    pub(super) fn is_below_apex(&self, labels: &[u8]) -> bool {
         let (mut next, mut rest) = (labels, labels);
         while let Some((label, after)) =
             rest.first().and_then(|length| rest.split_at_checked(1 + usize::from(*length)))
@@ -182,7 +187,7 @@ impl External {
         *next == *self.apex()
     }
 
-    /// The apex label in wire form.
+    /// Returns the apex label in wire form.
     pub(super) fn apex(&self) -> &[u8] {
         &self.server[b"\x03ns1".len()..]
     }
@@ -214,7 +219,7 @@ impl External {
         }
     }
 
-    /// `APEX` and `ns1.APEX`, and nothing else there.
+    /// Answers `APEX` and `ns1.APEX`; other names there do not exist.
     fn below_apex(
         &self,
         of: &Responder,
@@ -223,10 +228,10 @@ impl External {
         query: &Query<'_>,
         room: usize,
         reply: &mut Reply<'_>,
-    ) -> Answered {
+    ) -> AnswerOutcome {
         if *below == *self.server {
-            if let Some(kind) = index.unknown().first_of(LEAD_TO_SERVERS) {
-                return Answered::Unknown(kind);
+            if let Some(kind) = index.unsynced().first_of(SERVER_KINDS) {
+                return AnswerOutcome::Unsynced(kind);
             }
             for address in self.own_addresses(of, |own| index.services.of_address(own)) {
                 let rtype = Some(query.rtype);
@@ -237,16 +242,16 @@ impl External {
             }
         } else if *below != *self.apex() {
             self.deny(index, number, query, reply);
-            return Answered::Written;
+            return AnswerOutcome::Written;
         }
         if reply.counts()[0] == 0 {
             self.soa(index, &self.rules.zones[number], query, Section::Authority, reply);
         }
-        Answered::Written
+        AnswerOutcome::Written
     }
 
     fn soa(&self, index: &Index, zone: &Name, query: &Query<'_>, section: Section, reply: &mut Reply<'_>) {
-        // The question ends in the zone: names are pointers into it.
+        // The question ends in the zone, so that names are pointers into it.
         let zone_at = HEADER + query.name.as_wire().len() - zone.as_wire().len();
         let pointer = (0xc000 | zone_at as u16).to_be_bytes();
         let numbers = soa_numbers(index.serial(), self.rules.ttl);
@@ -254,8 +259,8 @@ impl External {
         reply.push(section, Owner::Name(&pointer), RType::SOA, Class::IN, self.rules.ttl, &data);
     }
 
-    /// From outside, this server is where the services are reached that it is an endpoint of, or some of them; else at its own
-    /// addresses. `of_address` finds the services that an address leads back to.
+    /// Returns the external addresses of services with this server as an endpoint, up to a limit,
+    /// else its own addresses. `of_address` returns the services with an address.
     pub(super) fn own_addresses(
         &self,
         of: &Responder,
@@ -268,7 +273,7 @@ impl External {
                     continue;
                 }
                 is_endpoint = true;
-                let left = MOST_SERVERS - addresses.len();
+                let left = MAX_SERVERS - addresses.len();
                 if self.rules.headless && service.target() == Some(&Target::Headless) {
                     addresses.extend(service.by_address().map(|at| at.endpoint.address).take(left));
                 } else {
@@ -285,7 +290,7 @@ impl External {
     }
 }
 
-/// The services that are reached at an address from outside.
+/// Returns the services with an external address.
 pub(super) fn reached_at(of: &Responder, index: &Index, address: IpAddr) -> Vec<Arc<Service>> {
     let mut services = index.services.of_address(address);
     services.retain(|service| service.is_reached_at(address));
@@ -293,7 +298,7 @@ pub(super) fn reached_at(of: &Responder, index: &Index, address: IpAddr) -> Vec<
     services
 }
 
-/// All have the same share of 100, and each has some.
+/// Returns the weight of an SRV record: equal weights with a sum of 100, at least 1.
 pub(super) fn weight(count: usize) -> u16 {
     (100 / count.max(1)).max(1) as u16
 }

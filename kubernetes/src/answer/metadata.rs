@@ -1,26 +1,27 @@
-//! What a name in a cluster's zone says, part by part: what `metadata` publishes of it.
+//! Values of `metadata` from a name in a cluster's zone.
 
 use wire::{Name, write_label};
 
 use super::Responder;
-use super::name_parser::{self, Asked};
+use super::name_parser::{self, ParsedName};
 
 impl Responder {
-    /// A part of a name, as CoreDNS's label `kubernetes/PART` has it; empty where the name has none. `None` where the name is in
-    /// no zone of the cluster, says nothing, or no part is called so.
+    /// Returns the value of CoreDNS's label `kubernetes/PART` for a name; empty if the name does
+    /// not have it. `None` if the name is in no zone of the cluster or is invalid, or for an
+    /// unknown part.
     pub fn part(&self, name: &Name, part: &str) -> Option<String> {
         let (_, zone) = self.zone_of(name)?;
         let asked =
-            zone.grammar.map_or(Asked::Nothing, |grammar| name_parser::read(name, &zone.name, grammar));
+            zone.grammar.map_or(ParsedName::Invalid, |grammar| name_parser::parse(name, &zone.name, grammar));
         let grammar = match (zone.grammar, asked) {
-            (None, _) | (_, Asked::Version | Asked::NameServer | Asked::Nothing) => {
+            (None, _) | (_, ParsedName::Version | ParsedName::NameServer | ParsedName::Invalid) => {
                 return (part == "parse-error").then(|| "invalid query name".to_owned());
             }
             (Some(grammar), _) => grammar,
         };
-        // The zone itself, `svc.ZONE` and `pod.ZONE` are above all kinds of objects: nothing is told of their labels.
+        // The zone itself, `svc.ZONE` and `pod.ZONE` have no values.
         let count = match asked {
-            Asked::Apex | Asked::Above => 0,
+            ParsedName::Apex | ParsedName::Above => 0,
             _ => name.label_count() - zone.name.label_count(),
         };
         let labels: Vec<&[u8]> = name.labels().take(count).collect();
@@ -46,14 +47,14 @@ impl Responder {
     }
 }
 
-/// Labels as a name's text has them, without the dot at the end.
+/// Returns labels in presentation format, without the final dot.
 fn text(labels: &[&[u8]]) -> String {
     let mut text = String::new();
     for label in labels.iter().filter(|label| !label.is_empty()) {
         if !text.is_empty() {
             text.push('.');
         }
-        // Nothing that is written to a string fails.
+        // Writing to a String does not fail.
         let _ = write_label(&mut text, label);
     }
     text
@@ -65,7 +66,7 @@ mod tests {
     use crate::testing::*;
 
     #[test]
-    fn a_name_is_told_part_by_part_as_coredns_has_it() {
+    fn metadata_values_like_coredns() {
         const PARTS: [&str; 9] = [
             "kind",
             "namespace",
@@ -104,12 +105,12 @@ mod tests {
             (&both, "web.t1.svc.cluster.local", "svc t1 web _ _ _ - - -"),
         ] {
             let (responder, name) = (Responder::new(rules.clone()), Name::from_text(name).unwrap());
-            let told = PARTS.map(|part| match responder.part(&name, part) {
+            let values = PARTS.map(|part| match responder.part(&name, part) {
                 Some(empty) if empty.is_empty() => "_".to_owned(),
                 Some(text) => text,
                 None => "-".to_owned(),
             });
-            assert_eq!(told.join(" "), expected, "{name}");
+            assert_eq!(values.join(" "), expected, "{name}");
         }
         assert_eq!(
             Responder::new(plain).part(&Name::from_text("web.t1.svc.cluster.local").unwrap(), "kin"),

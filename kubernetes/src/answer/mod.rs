@@ -1,9 +1,10 @@
-//! What a cluster's zones answer of what the index has found.
+//! Answers in a cluster's zones from the index.
 //!
 //! ```text
-//! question -> zone -> shape of the name -> index -> records | NODATA | no such name | not known yet
+//! question -> zone -> parsed name -> index -> records | NODATA | NXDOMAIN | not synced yet
 //! ```
-//! A and AAAA of services are copied as they lie ready, without allocation; all else is composed when it is asked for.
+//! A and AAAA records of services are copied without allocation; all others are composed for each
+//! query.
 
 mod apex;
 mod endpoints;
@@ -28,108 +29,109 @@ use wire::{Class, Flags, Name, Owner, Query, RType, Rcode, Reply, Section};
 pub use self::external::{External, ExternalRules};
 pub use self::transfer::{Progress, Push, Transfer};
 
-use self::name_parser::{Asked, Below, Grammar};
-use self::port_match::{MOST_LOOKS, MeantPorts};
-use crate::index::{Directory, Index, Leads, Service, Unknown, named};
+use self::name_parser::{Grammar, ParsedName, ServiceName};
+use self::port_match::{MAX_SCANNED, PortMatch};
+use crate::index::{AddressSource, Index, Service, ServiceIndex, UnsyncedKinds, named};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
-/// How a cluster's zones are answered: what a `kubernetes` directive says, but for what is followed.
+/// Options of a `kubernetes` directive for answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// The zones, reverse ones among them. The first that is none of those is where addresses lead back to.
+    /// The zones, including reverse zones. PTR records point into the first one that is not a
+    /// reverse zone.
     pub zones: Vec<Name>,
-    /// Those of `zones` that are of a set of clusters: `multicluster`.
+    /// Those of `zones` for ServiceImports: `multicluster`.
     pub multicluster: Vec<Name>,
     /// TTL of every record in seconds, 0 to 3600.
     pub ttl: u32,
-    /// Which names of pods there are.
+    /// Which names of pods exist.
     pub pods: Pods,
-    /// Namespaces that are shown; all of them where it is empty.
+    /// Namespaces with answers; empty means all.
     pub namespaces: HashSet<Box<str>>,
-    /// Names for one zone of the cluster's topology: `zonal`.
+    /// Whether names for a topology zone exist: `zonal`.
     pub zonal: bool,
-    /// `ignore empty_service`: services without ready endpoints are not there.
+    /// `ignore empty_service`: services without ready endpoints do not exist.
     pub ignore_empty: bool,
-    /// Addresses at which this server is asked.
+    /// Listen addresses of this server.
     pub own: Vec<IpAddr>,
 }
 
-/// Which names of pods there are.
+/// Which names of pods exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pods {
     /// None.
     #[default]
     Disabled,
-    /// One for every address, in every namespace that there is.
+    /// One for each address, in each existing namespace.
     Insecure,
-    /// Those of the addresses that pods have.
+    /// One for each address of a pod, in its namespace.
     Verified,
 }
 
-/// A cluster, for others that answer of it beside its own zones.
+/// A cluster, for plugins that answer from it in other zones.
 #[derive(Debug)]
-pub struct LentCluster {
-    /// What is known.
+pub struct ClusterHandle {
+    /// The index.
     pub index: Arc<Index>,
-    /// Who answers in the cluster's zones.
+    /// Answers in the cluster's zones.
     pub responder: Responder,
-    /// Who knows it where nobody follows it.
-    pub recalls: Arc<dyn Recalls>,
+    /// Fills the index from a snapshot if no client runs.
+    pub snapshot: Arc<dyn SnapshotSource>,
 }
 
-/// Knows a cluster by its snapshot, for `explain`.
-pub trait Recalls: fmt::Debug + Send + Sync {
-    /// Puts what is known without asking anybody into the index, where nobody follows the cluster.
-    fn recall(&self) -> Recalled;
+/// Loads the snapshot of a cluster, for `explain`.
+pub trait SnapshotSource: fmt::Debug + Send + Sync {
+    /// Loads the snapshot into the index, if no client updates it.
+    fn load_snapshot(&self) -> SnapshotAge;
 }
 
-/// How old the snapshot is that all comes from, where it comes from one, or why none can be used.
+/// Age of the loaded snapshot, if there is one, or why it cannot be used.
 #[derive(Debug)]
-pub struct Recalled(pub Result<Option<Duration>, String>);
+pub struct SnapshotAge(pub Result<Option<Duration>, String>);
 
-/// What became of a question.
+/// Outcome of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answered {
-    /// It is for none of the zones.
-    NotMine,
+pub enum AnswerOutcome {
+    /// The name is in none of the zones.
+    NotInZones,
     /// The reply is written.
     Written,
-    /// A CNAME is written, and what it leads to belongs behind it.
+    /// A CNAME is written; the caller resolves its target.
     Follow,
-    /// There is no such name in this zone, by its number: [`Responder::deny`] says so.
+    /// The name does not exist in this zone, given by index: call [`Responder::deny`].
     NoName(usize),
-    /// That depends on objects of this kind, which are not known yet.
-    Unknown(Kind),
+    /// The answer depends on objects of this kind, which is not synced.
+    Unsynced(Kind),
 }
 
-/// What was found of a name in a zone.
+/// Result for a name in a zone.
 enum ZoneAnswer {
     Written,
     Follow,
-    /// The name is there, without such records.
+    /// The name exists, without records of the type.
     NoData,
     NoName,
-    Unknown(Kind),
+    Unsynced(Kind),
 }
 
-/// Answers by rules.
+/// Answers questions in the zones of [`Rules`].
 #[derive(Debug)]
 pub struct Responder {
     rules: Rules,
-    /// The longest first.
+    /// Longest first.
     zones: Box<[Zone]>,
-    /// Where addresses lead back to.
+    /// Zone of PTR targets.
     primary: Name,
-    /// Where those of imports do.
+    /// Zone of PTR targets for imports.
     clusterset: Option<Name>,
-    /// How records of few addresses begin, A and AAAA.
+    /// Headers of A and AAAA records for inline services.
     heads: [[u8; HEAD]; 2],
 }
 
 #[derive(Debug)]
 struct Zone {
     name: Name,
-    /// None for a reverse zone.
+    /// `None` for a reverse zone.
     grammar: Option<Grammar>,
 }
 
@@ -138,58 +140,64 @@ struct Question<'a> {
     index: &'a Index,
     query: &'a Query<'a>,
     zone: &'a Zone,
-    unknown: Unknown,
-    /// Octets that the reply may have, or more.
+    unsynced: UnsyncedKinds,
+    /// Maximum octets of the reply.
     room: usize,
 }
 
 impl Responder {
-    /// One of `rules.zones` is none of those that addresses have.
+    /// Creates a responder. At least one of `rules.zones` must not be a reverse zone.
     pub fn new(rules: Rules) -> Self {
         let mut zones: Box<[Zone]> =
             rules.zones.iter().map(|name| Zone { name: *name, grammar: rules.grammar(name) }).collect();
         let primary = zones.iter().find(|zone| zone.grammar.is_some()).map_or(Name::ROOT, |zone| zone.name);
-        // The first that holds a name is the longest.
+        // The first match is the longest.
         zones.sort_by_key(|zone| Reverse(zone.name.as_wire().len()));
         let clusterset = rules.multicluster.first().copied();
         let heads = [(RType::A, 4), (RType::AAAA, 16)].map(|(rtype, octets)| head(rtype, rules.ttl, octets));
         Self { rules, zones, primary, clusterset, heads }
     }
 
-    /// The rules.
+    /// Returns the rules.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Answers a question of class IN; `room` is the most octets that the reply may have.
+    /// Answers a question of class IN; `room` is the maximum size of the reply in octets.
     #[inline]
-    pub fn answer(&self, index: &Index, query: &Query<'_>, room: usize, reply: &mut Reply<'_>) -> Answered {
-        let Some((number, zone)) = self.zone_of(&query.name) else { return Answered::NotMine };
-        let question = Question { index, query, zone, unknown: index.unknown(), room };
+    pub fn answer(
+        &self,
+        index: &Index,
+        query: &Query<'_>,
+        room: usize,
+        reply: &mut Reply<'_>,
+    ) -> AnswerOutcome {
+        let Some((number, zone)) = self.zone_of(&query.name) else { return AnswerOutcome::NotInZones };
+        let question = Question { index, query, zone, unsynced: index.unsynced(), room };
         match self.find(&question, reply) {
             ZoneAnswer::Written => {
                 reply.flags = Flags::AA;
-                Answered::Written
+                AnswerOutcome::Written
             }
             ZoneAnswer::Follow => {
                 reply.flags = Flags::AA;
-                Answered::Follow
+                AnswerOutcome::Follow
             }
             ZoneAnswer::NoData => {
                 self.negative(index, number, query, Rcode::NOERROR, reply);
-                Answered::Written
+                AnswerOutcome::Written
             }
-            ZoneAnswer::NoName => Answered::NoName(number),
-            ZoneAnswer::Unknown(kind) => Answered::Unknown(kind),
+            ZoneAnswer::NoName => AnswerOutcome::NoName(number),
+            ZoneAnswer::Unsynced(kind) => AnswerOutcome::Unsynced(kind),
         }
     }
 
-    /// Says that there is no such name.
+    /// Writes NXDOMAIN.
     pub fn deny(&self, index: &Index, zone: usize, query: &Query<'_>, reply: &mut Reply<'_>) {
         self.negative(index, zone, query, Rcode::NXDOMAIN, reply);
     }
 
-    /// The longest zone that holds the name.
+    /// Returns the longest zone that contains the name.
     #[inline]
     fn zone_of(&self, name: &Name) -> Option<(usize, &Zone)> {
         self.zones.iter().enumerate().find(|(_, zone)| name.is_within(&zone.name))
@@ -199,26 +207,26 @@ impl Responder {
     fn find(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         let Question { query, zone, .. } = question;
         let Some(grammar) = zone.grammar else { return self.in_reverse_zone(question, reply) };
-        let asked = name_parser::read(&query.name, &zone.name, grammar);
-        if let Asked::Service(below) = &asked
+        let asked = name_parser::parse(&query.name, &zone.name, grammar);
+        if let ParsedName::Service(below) = &asked
             && query.rtype != RType::SOA
         {
             return self.service(question, grammar, below, reply);
         }
         match asked {
-            Asked::Apex => self.at_apex(question, reply),
-            // As in CoreDNS: the SOA of whatever is below the apex is NODATA.
+            ParsedName::Apex => self.at_apex(question, reply),
+            // As in CoreDNS: SOA below the apex is NODATA for all names.
             _ if query.rtype == RType::SOA => ZoneAnswer::NoData,
-            Asked::Version if query.rtype == RType::TXT => self.version(grammar, reply),
-            Asked::Above | Asked::Version => ZoneAnswer::NoData,
-            Asked::NameServer => self.name_server(question, reply),
-            Asked::Namespace(name) => self.namespace(question, name),
-            Asked::Pod { address, namespace } => self.pod(question, address, namespace, reply),
-            Asked::Service(_) | Asked::Nothing => ZoneAnswer::NoName,
+            ParsedName::Version if query.rtype == RType::TXT => self.version(grammar, reply),
+            ParsedName::Above | ParsedName::Version => ZoneAnswer::NoData,
+            ParsedName::NameServer => self.name_server(question, reply),
+            ParsedName::Namespace(name) => self.namespace(question, name),
+            ParsedName::Pod { address, namespace } => self.pod(question, address, namespace, reply),
+            ParsedName::Service(_) | ParsedName::Invalid => ZoneAnswer::NoName,
         }
     }
 
-    /// Whether a namespace is shown, if the cluster has it; its name in lower case.
+    /// Whether a namespace, in lower case, has answers if it exists.
     #[inline]
     fn shows(&self, namespace: &[u8]) -> bool {
         let only = &self.rules.namespaces;
@@ -241,7 +249,7 @@ impl Responder {
         &self,
         question: &Question<'_>,
         grammar: Grammar,
-        below: &Below<'_>,
+        below: &ServiceName<'_>,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
         if !self.shows(below.namespace) {
@@ -257,23 +265,23 @@ impl Responder {
             && let Some(entry) = directory.entry(below.key)
             && let Some(addresses) = entry.addresses(rtype)
         {
-            return match self.lack(question, entry.leads(), entry.has_endpoints()) {
+            return match self.missing_endpoints(question, entry.address_source(), entry.has_endpoints()) {
                 Some(answer) => answer,
                 None if rtype == RType::A => push_addresses::<4, A_RECORD>(&self.heads[0], addresses, reply),
                 None => push_addresses::<16, AAAA_RECORD>(&self.heads[1], addresses, reply),
             };
         }
-        self.of_service(question, kinds, below, directory, reply)
+        self.indexed_service(question, kinds, below, directory, reply)
     }
 
-    /// The same of any service, and what stands below it.
+    /// [`Self::service`] for services that are not inline, and for names below services.
     #[inline(never)]
-    fn of_service(
+    fn indexed_service(
         &self,
         question: &Question<'_>,
         kinds: &[Kind],
-        below: &Below<'_>,
-        directory: &Directory,
+        below: &ServiceName<'_>,
+        directory: &ServiceIndex,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
         let place = directory.of_name(below.key);
@@ -281,10 +289,10 @@ impl Responder {
         let Some(service) = service else { return question.absent(kinds) };
         if below.is_bare()
             && matches!(question.query.rtype, RType::A | RType::AAAA)
-            && service.leads() != Leads::Elsewhere
+            && service.address_source() != AddressSource::Other
         {
-            let lack = self.lack(question, service.leads(), service.has_endpoints());
-            return lack.unwrap_or_else(|| self.ready(question, service, reply));
+            let missing = self.missing_endpoints(question, service.address_source(), service.has_endpoints());
+            return missing.unwrap_or_else(|| self.ready(question, service, reply));
         }
         let Some(target) = service.target() else { return question.absent(kinds) };
         if below.topology.is_some() && *target != Target::Headless {
@@ -298,32 +306,42 @@ impl Responder {
             Target::ClusterIps(addresses) if below.endpoint.is_none() => {
                 self.cluster_ips(question, below, service, addresses, reply)
             }
-            Target::ClusterIps(_) | Target::Headless => match question.unknown.first_of(&[Kind::Slice]) {
-                Some(kind) => ZoneAnswer::Unknown(kind),
+            Target::ClusterIps(_) | Target::Headless => match question.unsynced.first_of(&[Kind::Slice]) {
+                Some(kind) => ZoneAnswer::Unsynced(kind),
                 None => self.endpoints(question, below, service, reply),
             },
         }
     }
 
-    /// What is said in place of the addresses that a service's own name leads to, where its endpoints are missing, or not known.
+    /// Returns the result if required endpoints of a service are missing or not synced, else
+    /// `None`.
     #[inline]
-    fn lack(&self, question: &Question<'_>, leads: Leads, has_endpoints: bool) -> Option<ZoneAnswer> {
-        match leads {
-            Leads::ToItself => self.is_empty(has_endpoints).then(|| question.absent(&[Kind::Slice])),
-            Leads::ToEndpoints | Leads::Elsewhere => match question.unknown.first_of(&[Kind::Slice]) {
-                Some(kind) => Some(ZoneAnswer::Unknown(kind)),
-                None => (!has_endpoints).then_some(ZoneAnswer::NoName),
-            },
+    fn missing_endpoints(
+        &self,
+        question: &Question<'_>,
+        source: AddressSource,
+        has_endpoints: bool,
+    ) -> Option<ZoneAnswer> {
+        match source {
+            AddressSource::ClusterIps => {
+                self.is_empty(has_endpoints).then(|| question.absent(&[Kind::Slice]))
+            }
+            AddressSource::Endpoints | AddressSource::Other => {
+                match question.unsynced.first_of(&[Kind::Slice]) {
+                    Some(kind) => Some(ZoneAnswer::Unsynced(kind)),
+                    None => (!has_endpoints).then_some(ZoneAnswer::NoName),
+                }
+            }
         }
     }
 
-    /// Whether a service is not there for its lack of endpoints.
+    /// Whether a service is hidden since it has no endpoints.
     #[inline]
     fn is_empty(&self, has_endpoints: bool) -> bool {
         self.rules.ignore_empty && !has_endpoints
     }
 
-    /// The address records of a service's own name.
+    /// Writes the address records of a service.
     #[inline(never)]
     fn ready(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> ZoneAnswer {
         let (records, room) = (service.ready(question.query.rtype), question.room);
@@ -333,7 +351,7 @@ impl Responder {
         }
     }
 
-    /// Records of this length: it is no variable, for that would be divided by.
+    /// Writes records of a fixed length, a constant to avoid a division at run time.
     #[inline]
     fn push_records<const OCTETS: usize>(
         &self,
@@ -341,7 +359,7 @@ impl Responder {
         room: usize,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
-        // One more than there is room for, so that the reply is cut and says so.
+        // One more than fits, so that the reply is truncated with TC.
         let count = (records.len() / OCTETS).min(room / OCTETS + 1);
         if count == 0 {
             return ZoneAnswer::NoData;
@@ -349,7 +367,7 @@ impl Responder {
         reply.push_ready(&records[..count * OCTETS], [count as u16, 0, 0]);
         let ttl = self.rules.ttl.to_be_bytes();
         for record in reply.body_mut().as_chunks_mut::<OCTETS>().0 {
-            record[TTL_AT..TTL_AT + 4].copy_from_slice(&ttl);
+            record[TTL_OFFSET..TTL_OFFSET + 4].copy_from_slice(&ttl);
         }
         ZoneAnswer::Written
     }
@@ -358,7 +376,7 @@ impl Responder {
     fn external_name(
         &self,
         question: &Question<'_>,
-        below: &Below<'_>,
+        below: &ServiceName<'_>,
         to: &str,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
@@ -374,8 +392,8 @@ impl Responder {
     }
 }
 
-/// Records of a few addresses, which any message has room for, each with this head. Their length is no variable, for that would
-/// be divided by.
+/// Writes the records of an inline service, which fit any message. Their length is a constant to
+/// avoid a division at run time.
 #[inline]
 fn push_addresses<const OCTETS: usize, const RECORD: usize>(
     head: &[u8; HEAD],
@@ -392,21 +410,21 @@ fn push_addresses<const OCTETS: usize, const RECORD: usize>(
     if addresses.is_empty() { ZoneAnswer::NoData } else { ZoneAnswer::Written }
 }
 
-/// What stands before the address in a record of the question's name.
+/// Returns the header of an address record whose owner is the question's name.
 fn head(rtype: RType, ttl: u32, octets: u16) -> [u8; HEAD] {
     let [[t0, t1], [c0, c1], [l0, l1]] = [rtype.0, Class::IN.0, octets].map(u16::to_be_bytes);
     let [s0, s1, s2, s3] = ttl.to_be_bytes();
     [0xc0, wire::HEADER as u8, t0, t1, c0, c1, s0, s1, s2, s3, l0, l1]
 }
 
-/// What a CNAME leads to: no address, and not the root.
+/// Returns the target of a CNAME: a name that is not an address and not the root.
 fn external_target(text: &str) -> Option<Name> {
     let target = Name::from_text(text).ok().filter(|_| text.parse::<IpAddr>().is_err());
     target.filter(|target| *target != Name::ROOT)
 }
 
 impl Rules {
-    /// CoreDNS's defaults.
+    /// Returns CoreDNS's defaults.
     pub fn of(zones: Vec<Name>) -> Self {
         Self {
             zones,
@@ -429,21 +447,21 @@ impl Rules {
 }
 
 impl Question<'_> {
-    fn directory(&self, grammar: Grammar) -> &Directory {
+    fn directory(&self, grammar: Grammar) -> &ServiceIndex {
         if grammar.multicluster { &self.index.imports } else { &self.index.services }
     }
 
-    /// What is not found is not there, if all of these kinds are known.
+    /// Returns that a name does not exist, if all of these kinds are synced.
     fn absent(&self, kinds: &[Kind]) -> ZoneAnswer {
-        self.unknown.first_of(kinds).map_or(ZoneAnswer::NoName, ZoneAnswer::Unknown)
+        self.unsynced.first_of(kinds).map_or(ZoneAnswer::NoName, ZoneAnswer::Unsynced)
     }
 }
 
-impl Below<'_> {
-    /// Whether a port is meant.
-    fn means(&self, port: &Port) -> bool {
+impl ServiceName<'_> {
+    /// Whether a port matches the name.
+    fn matches(&self, port: &Port) -> bool {
         #[cfg(test)]
-        crate::cost_counter::looked();
+        crate::cost_counter::count();
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",
@@ -453,17 +471,18 @@ impl Below<'_> {
             && (self.protocol.is_empty() || protocol == self.protocol)
     }
 
-    /// Which ports of a service's slices are meant; `None` where that is any, and their numbers are not wanted.
-    fn ports_of(&self, service: &Service, numbers: bool) -> Option<MeantPorts> {
+    /// Returns the matching ports of a service's slices; `None` if all match and `numbers` is not
+    /// set.
+    fn ports_of(&self, service: &Service, numbers: bool) -> Option<PortMatch> {
         let is_any = self.port.is_empty() && self.protocol.is_empty();
-        (numbers || !is_any).then(|| MeantPorts::of(service, is_any, |port| self.means(port)))
+        (numbers || !is_any).then(|| PortMatch::of(service, is_any, |port| self.matches(port)))
     }
 
-    /// Whether something at these ports is meant: without any port, it is there by its address alone.
-    fn means_any(&self, ports: &[Port]) -> bool {
+    /// Whether any port matches; a service without ports matches names without port and protocol.
+    fn matches_any(&self, ports: &[Port]) -> bool {
         match ports {
             [] => self.port.is_empty() && self.protocol.is_empty(),
-            ports => ports.iter().take(MOST_LOOKS).any(|port| self.means(port)),
+            ports => ports.iter().take(MAX_SCANNED).any(|port| self.matches(port)),
         }
     }
 }
@@ -472,10 +491,10 @@ impl Below<'_> {
 const HEAD: usize = 12;
 /// Octets of an A record whose owner is a pointer.
 const A_RECORD: usize = HEAD + 4;
-/// Of an AAAA record.
+/// Octets of an AAAA record whose owner is a pointer.
 const AAAA_RECORD: usize = HEAD + 16;
-/// Where such a record has its TTL.
-const TTL_AT: usize = 6;
+/// Offset of the TTL in such a record.
+const TTL_OFFSET: usize = 6;
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
-//! What a name in a cluster's zone stands for.
+//! Parses names in a cluster's zone.
 
 use wire::Name;
 
-/// What is asked for, by the shape of its name alone; labels are in lower case.
+/// A name by its labels alone, which are in lower case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked<'n> {
+pub(crate) enum ParsedName<'n> {
     /// The zone itself.
     Apex,
     /// `svc` or `pod`.
@@ -15,79 +15,79 @@ pub(crate) enum Asked<'n> {
     NameServer,
     /// `NAMESPACE.svc` or `NAMESPACE.pod`.
     Namespace(&'n [u8]),
-    /// A service, or what stands below it.
-    Service(Below<'n>),
-    /// `ADDRESS.NAMESPACE.pod`, whatever stands below it.
+    /// A service or a name below it.
+    Service(ServiceName<'n>),
+    /// `ADDRESS.NAMESPACE.pod`, or a name below it.
     Pod {
         /// With dashes.
         address: &'n [u8],
         namespace: &'n [u8],
     },
-    /// No name that a cluster can have.
-    Nothing,
+    /// Not a name of a cluster.
+    Invalid,
 }
 
-/// A service, and which of its endpoints and ports.
+/// A name of a service, or of some of its endpoints and ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Below<'n> {
-    /// As the index finds services.
+pub(crate) struct ServiceName<'n> {
+    /// Key of the service in the index.
     pub(crate) key: &'n [u8],
-    /// Where that stands in the name.
+    /// Offset of the key in the name.
     pub(crate) at: usize,
     pub(crate) namespace: &'n [u8],
-    /// An endpoint's own label.
+    /// Label of an endpoint.
     pub(crate) endpoint: Option<&'n [u8]>,
-    /// The cluster that it is of.
+    /// Cluster of the endpoint.
     pub(crate) cluster: Option<&'n [u8]>,
-    /// Those without their underscore; empty means any.
+    /// Port and protocol without underscore; empty means any.
     pub(crate) port: &'n [u8],
     pub(crate) protocol: &'n [u8],
     pub(crate) topology: Option<Topology<'n>>,
 }
 
-impl Below<'_> {
-    /// Whether it is the service itself.
+impl ServiceName<'_> {
+    /// Whether it is the name of the service itself.
     #[inline]
     pub(crate) fn is_bare(&self) -> bool {
         self.endpoint.is_none() && self.topology.is_none() && self.port.is_empty() && self.protocol.is_empty()
     }
 }
 
-/// Endpoints of one zone of the cluster's topology.
+/// Endpoints of a topology zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Topology<'n> {
-    /// Labels in wire form, whose texts with dots between them are the zone.
+    /// The zone as labels in wire form.
     pub(crate) zone: &'n [u8],
-    /// All endpoints where the zone has none.
+    /// Whether to use all endpoints if the zone has none.
     pub(crate) prefer: bool,
 }
 
-/// What may stand below a zone besides what always may.
+/// Optional names in a zone.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Grammar {
-    /// It is one of a set of clusters.
+    /// The zone is for ServiceImports.
     pub(crate) multicluster: bool,
-    /// Names for one zone of the topology.
+    /// Names for a topology zone exist.
     pub(crate) zonal: bool,
 }
 
-/// What `name`, which is within `zone`, asks for.
+/// Parses `name`, which is within `zone`.
 #[inline]
-pub(crate) fn read<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> Asked<'n> {
+pub(crate) fn parse<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> ParsedName<'n> {
     let wire = name.as_wire();
     let count = name.label_count() - zone.label_count();
     if count == 3
         && let Some(below) = bare_service(&wire[..wire.len() - zone.as_wire().len()])
     {
-        return Asked::Service(below);
+        return ParsedName::Service(below);
     }
-    read_labels(wire, count, grammar)
+    parse_labels(wire, count, grammar)
 }
 
-/// The same of a name with so many labels below its zone, whatever these are.
+/// Parses a name with `count` labels below its zone.
 #[inline(never)]
-fn read_labels(wire: &[u8], count: usize, grammar: Grammar) -> Asked<'_> {
-    // Of the labels next to the zone, that next to it first.
+fn parse_labels(wire: &[u8], count: usize, grammar: Grammar) -> ParsedName<'_> {
+    // Offsets of the last labels, beginning at the zone.
     let (mut at, mut starts) = (0, [0; LABELS]);
     for left in (0..count).rev() {
         if let Some(start) = starts.get_mut(left) {
@@ -100,28 +100,32 @@ fn read_labels(wire: &[u8], count: usize, grammar: Grammar) -> Asked<'_> {
         &wire[start + 1..start + 1 + usize::from(wire[start])]
     };
     let is_pod = match (count, if count > 0 { label(0) } else { b"" }) {
-        (0, _) => return Asked::Apex,
-        (1, b"svc" | b"pod") => return Asked::Above,
-        (1, b"dns-version") => return Asked::Version,
-        (2, b"dns") if label(1) == b"ns" => return Asked::NameServer,
-        (2, b"svc" | b"pod") => return Asked::Namespace(label(1)),
+        (0, _) => return ParsedName::Apex,
+        (1, b"svc" | b"pod") => return ParsedName::Above,
+        (1, b"dns-version") => return ParsedName::Version,
+        (2, b"dns") if label(1) == b"ns" => return ParsedName::NameServer,
+        (2, b"svc" | b"pod") => return ParsedName::Namespace(label(1)),
         (_, b"svc") => false,
         (_, b"pod") => true,
-        _ => return Asked::Nothing,
+        _ => return ParsedName::Invalid,
     };
-    let bare =
-        Below { key: &wire[starts[2]..starts[0]], at: starts[2], namespace: label(1), ..Below::default() };
+    let bare = ServiceName {
+        key: &wire[starts[2]..starts[0]],
+        at: starts[2],
+        namespace: label(1),
+        ..ServiceName::default()
+    };
     let below = match count {
         3 => Some(bare),
-        // Of a set of clusters those endpoints whose cluster nobody names.
-        4 => Some(Below {
+        // In a multicluster zone: endpoints without a cluster.
+        4 => Some(ServiceName {
             endpoint: Some(label(3)),
             cluster: grammar.multicluster.then_some(&b""[..]),
             ..bare
         }),
         5 => Some(match port_and_protocol(label(4), label(3), grammar) {
-            Some([port, protocol]) => Below { protocol, port, ..bare },
-            None => Below { cluster: Some(label(3)), endpoint: Some(label(4)), ..bare },
+            Some([port, protocol]) => ServiceName { protocol, port, ..bare },
+            None => ServiceName { cluster: Some(label(3)), endpoint: Some(label(4)), ..bare },
         }),
         _ if is_pod || !grammar.zonal || grammar.multicluster || label(3) != b"_zone" => None,
         _ => {
@@ -131,27 +135,31 @@ fn read_labels(wire: &[u8], count: usize, grammar: Grammar) -> Asked<'_> {
                 _ => None,
             };
             let zone = &wire[..starts[4]];
-            prefer.map(|prefer| Below { topology: Some(Topology { zone, prefer }), ..bare })
+            prefer.map(|prefer| ServiceName { topology: Some(Topology { zone, prefer }), ..bare })
         }
     };
     match below {
-        Some(_) if is_pod => Asked::Pod { address: label(2), namespace: label(1) },
-        Some(below) => Asked::Service(below),
-        None => Asked::Nothing,
+        Some(_) if is_pod => ParsedName::Pod { address: label(2), namespace: label(1) },
+        Some(below) => ParsedName::Service(below),
+        None => ParsedName::Invalid,
     }
 }
 
-/// `SERVICE.NAMESPACE.svc`, in three labels: what nearly all ask for.
+/// Parses `SERVICE.NAMESPACE.svc`, the common case.
 #[inline]
-fn bare_service(labels: &[u8]) -> Option<Below<'_>> {
+fn bare_service(labels: &[u8]) -> Option<ServiceName<'_>> {
     let namespace = 1 + usize::from(*labels.first()?);
     let end = namespace + 1 + usize::from(*labels.get(namespace)?);
     let (key, last) = labels.split_at_checked(end)?;
-    (last == b"\x03svc").then(|| Below { key, namespace: &key[namespace + 1..], ..Below::default() })
+    (last == b"\x03svc").then(|| ServiceName {
+        key,
+        namespace: &key[namespace + 1..],
+        ..ServiceName::default()
+    })
 }
 
-/// The two labels below a service as a port's and a protocol's, if they are these, and not an endpoint's and its cluster's. The
-/// underscore may be left out (as in CoreDNS).
+/// Parses the two labels below a service as port and protocol; `None` if they are endpoint and
+/// cluster. The underscores are optional (as in CoreDNS).
 #[inline]
 pub(super) fn port_and_protocol<'n>(
     first: &'n [u8],
@@ -164,7 +172,7 @@ pub(super) fn port_and_protocol<'n>(
 }
 
 impl Topology<'_> {
-    /// Whether an endpoint is in it; its zone in lower case.
+    /// Whether an endpoint is in the zone, given its own in lower case.
     pub(crate) fn holds(&self, zone: &str) -> bool {
         let (mut labels, mut rest) = (self.zone, zone.as_bytes());
         while let Some((&length, after)) = labels.split_first() {
@@ -181,7 +189,7 @@ impl Topology<'_> {
     }
 }
 
-/// Labels next to the zone that say something.
+/// Labels next to the zone that are parsed.
 const LABELS: usize = 5;
 
 #[cfg(test)]
@@ -189,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_what_its_labels_next_to_the_zone_say() {
+    fn parses_names() {
         let plain = Grammar::default();
         let zonal = Grammar { zonal: true, ..plain };
         let clusterset = Grammar { multicluster: true, ..zonal };
@@ -229,24 +237,24 @@ mod tests {
                 let text = format!("{below}.{zone}");
                 let text = if below.is_empty() { zone.to_owned() } else { text.replace("..", ".") };
                 let (name, zone) = (Name::from_text(&text).unwrap(), Name::from_text(zone).unwrap());
-                assert_eq!(words(read(&name, &zone, *grammar)), *expected, "{text}");
+                assert_eq!(words(parse(&name, &zone, *grammar)), *expected, "{text}");
             }
         }
     }
 
-    fn words(asked: Asked<'_>) -> String {
+    fn words(asked: ParsedName<'_>) -> String {
         let text = |octets: &[u8]| String::from_utf8(octets.to_vec()).unwrap();
         let or_dash = |octets: &[u8]| if octets.is_empty() { "-".to_owned() } else { text(octets) };
         match asked {
-            Asked::Apex => "apex".to_owned(),
-            Asked::Above => "above".to_owned(),
-            Asked::Version => "version".to_owned(),
-            Asked::NameServer => "name server".to_owned(),
-            Asked::Nothing => "nothing".to_owned(),
-            Asked::Namespace(name) => format!("namespace {}", text(name)),
-            Asked::Pod { address, namespace } => format!("pod {} {}", text(address), text(namespace)),
-            Asked::Service(below) => {
-                let Below { key, endpoint, cluster, port, protocol, topology, .. } = below;
+            ParsedName::Apex => "apex".to_owned(),
+            ParsedName::Above => "above".to_owned(),
+            ParsedName::Version => "version".to_owned(),
+            ParsedName::NameServer => "name server".to_owned(),
+            ParsedName::Invalid => "nothing".to_owned(),
+            ParsedName::Namespace(name) => format!("namespace {}", text(name)),
+            ParsedName::Pod { address, namespace } => format!("pod {} {}", text(address), text(namespace)),
+            ParsedName::Service(below) => {
+                let ServiceName { key, endpoint, cluster, port, protocol, topology, .. } = below;
                 let key = Name::from_wire(&[key, b"\0"].concat()).unwrap().to_string();
                 let [endpoint, cluster] = [endpoint, cluster].map(|label| or_dash(label.unwrap_or_default()));
                 let (port, protocol) = (or_dash(port), or_dash(protocol));
@@ -261,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topology_is_compared_as_text() {
+    fn topology_matches_zone_text() {
         for (labels, zone, holds) in [
             ("a", "a", true),
             ("a", "b", false),

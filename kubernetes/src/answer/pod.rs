@@ -1,4 +1,4 @@
-//! Names of pods: their addresses with dashes.
+//! Names of pods: addresses with dashes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,7 +38,8 @@ impl Responder {
     }
 }
 
-/// Three single dashes are an IPv4 address, all else is to be an IPv6 one.
+/// Parses an address with dashes: three single dashes make an IPv4 address, else it must be an IPv6
+/// address.
 pub(super) fn address(dashed: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(dashed).ok()?;
     if text.matches('-').count() == 3 && !text.contains("--") {

@@ -1,13 +1,13 @@
-//! From addresses back to names.
+//! Reverse lookups.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use wire::{Class, MAX_NAME, Name, Owner, RType, Reply, Section};
 
-use super::port_match::MOST_LOOKS;
+use super::port_match::MAX_SCANNED;
 use super::{Question, Responder, ZoneAnswer};
-use crate::index::{Directory, Service};
+use crate::index::{Service, ServiceIndex};
 use kubernetes_api::objects::Kind;
 
 impl Responder {
@@ -23,12 +23,12 @@ impl Responder {
         let Some(address) = wire::reverse::address(&query.name) else { return ZoneAnswer::NoName };
         let names = match self.names_of(question, address) {
             Ok(names) => names,
-            Err(kind) => return ZoneAnswer::Unknown(kind),
+            Err(kind) => return ZoneAnswer::Unsynced(kind),
         };
         if names.is_empty() {
             return question.absent(&[Kind::Service, Kind::Slice, Kind::ServiceImport, Kind::Namespace]);
         }
-        // The type never decides whether there is a name.
+        // The name exists for all types.
         if query.rtype != RType::PTR {
             return ZoneAnswer::NoData;
         }
@@ -41,15 +41,15 @@ impl Responder {
         ZoneAnswer::Written
     }
 
-    /// The service that has the address, else every endpoint that has it.
+    /// Returns the name of the service with the address, else of all endpoints with it.
     fn names_of(&self, question: &Question<'_>, address: IpAddr) -> Result<Vec<Vec<u8>>, Kind> {
-        let of = |directory: &Directory| {
+        let of = |directory: &ServiceIndex| {
             let mut services = directory.of_address(address);
             services.retain(|service| self.shows_reverse(service));
             services
         };
         let services = of(&question.index.services);
-        // An import whose namespace is not there has no name to lead back to.
+        // An import needs an existing namespace.
         let imports = self.clusterset.map(|zone| {
             let mut imports = of(&question.index.imports);
             imports.retain(|import| import.namespace.is_known());
@@ -63,25 +63,25 @@ impl Responder {
         if let Some((service, zone)) = owner {
             return Ok(name(&[], service, zone).into_iter().collect());
         }
-        if let Some(kind) = question.unknown.first_of(&[Kind::Slice]) {
+        if let Some(kind) = question.unsynced.first_of(&[Kind::Slice]) {
             return Err(kind);
         }
-        // For other types it is enough that there is one.
+        // For other types one name is sufficient.
         let room = if question.query.rtype == RType::PTR { usize::from(u16::MAX) } else { 0 };
         let (mut names, mut octets) = (BTreeSet::new(), 0);
         let endpoints =
             services.iter().flat_map(|service| service.of_address(address).map(move |at| (service, at)));
         let mut last = None;
-        for (service, at) in endpoints.take(MOST_LOOKS) {
+        for (service, at) in endpoints.take(MAX_SCANNED) {
             let label = service.label(at.endpoint);
-            // Those of one label stand together.
+            // Endpoints of one label are adjacent.
             if last.replace((service.key(), label)) == Some((service.key(), label)) {
                 continue;
             }
             let Some(name) = name(label.octets(), service, &self.primary) else { continue };
             let length = name.len();
             octets += if names.insert(name) { length } else { 0 };
-            // More than any message holds.
+            // More than a message can hold.
             if octets > room {
                 break;
             }
@@ -89,14 +89,14 @@ impl Responder {
         Ok(names.into_iter().collect())
     }
 
-    /// As in CoreDNS, it is only asked for the namespace where some are chosen.
+    /// As in CoreDNS, the namespace is checked only with the option `namespaces`.
     pub(super) fn shows_reverse(&self, service: &Service) -> bool {
         let namespace = &service.namespace;
         self.rules.namespaces.is_empty() || self.shows(&namespace.name) && namespace.is_known()
     }
 }
 
-/// A service's name, or that of an endpoint below it; `None` where it is too long to be one.
+/// Returns the name of a service, or of an endpoint below it; `None` if it is too long.
 fn name(label: &[u8], service: &Service, zone: &Name) -> Option<Vec<u8>> {
     let length: &[u8] = if label.is_empty() { &[] } else { &[label.len() as u8] };
     let name = [length, label, service.key(), b"\x03svc", zone.as_wire()].concat();

@@ -4,7 +4,7 @@ mod options;
 
 use super::*;
 use crate::testing::*;
-use kubernetes_api::{Object, Sink, Wants};
+use kubernetes_api::{Object, Sink, WatchConfig};
 
 fn check(cluster: &Cluster, rows: &[(&str, &str)]) {
     for (question, expected) in rows {
@@ -12,7 +12,7 @@ fn check(cluster: &Cluster, rows: &[(&str, &str)]) {
     }
 }
 
-/// The fixture that facts about CoreDNS are written down with.
+/// The cluster for which CoreDNS's answers are recorded.
 fn objects() -> Vec<Object> {
     vec![
         namespace("t1"),
@@ -41,9 +41,9 @@ fn objects() -> Vec<Object> {
     ]
 }
 
-fn cluster(change: impl FnOnce(&mut Wants, &mut Rules)) -> Cluster {
+fn cluster(change: impl FnOnce(&mut WatchConfig, &mut Rules)) -> Cluster {
     let mut rules = rules("cluster.local in-addr.arpa ip6.arpa");
-    let mut wants = Wants { endpoints: true, ..Wants::default() };
+    let mut wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     change(&mut wants, &mut rules);
     Cluster::of(&wants, rules, objects())
 }
@@ -52,7 +52,7 @@ const NODATA: &str = "NODATA cluster.local.";
 const NXDOMAIN: &str = "NXDOMAIN cluster.local.";
 
 #[test]
-fn services_answer_by_their_addresses() {
+fn cluster_ip_answers() {
     check(
         &cluster(|_, _| {}),
         &[
@@ -74,12 +74,12 @@ fn services_answer_by_their_addresses() {
             ("web.t3.svc.cluster.local A", NXDOMAIN),
             ("web.t1.cluster.local A", NXDOMAIN),
             ("x._http._tcp.web.t1.svc.cluster.local A", NXDOMAIN),
-            // Endpoints of a service that has addresses have names, too.
+            // Endpoints of a service with cluster IPs have names, too.
             ("172-17-0-9.web.t1.svc.cluster.local A", "A 172.17.0.9"),
             ("172-17-0-9.web.t1.svc.cluster.local AAAA", NODATA),
             ("web-0.web.t1.svc.cluster.local A", NXDOMAIN),
             ("shared.web.t2.svc.cluster.local A", "A 172.17.0.9"),
-            // Only a slice names it.
+            // Only a slice exists.
             ("gone.t2.svc.cluster.local A", NXDOMAIN),
             ("172-17-3-1.gone.t2.svc.cluster.local A", NXDOMAIN),
             ("web.t1.svc.example.org A", "not mine"),
@@ -88,7 +88,7 @@ fn services_answer_by_their_addresses() {
 }
 
 #[test]
-fn srv_records_share_the_weight_and_bring_addresses() {
+fn srv_weights_and_additional() {
     let h1 = "h1.hl.t1.svc.cluster.local.";
     check(
         &cluster(|_, _| {}),
@@ -103,7 +103,7 @@ fn srv_records_share_the_weight_and_bring_addresses() {
                 "SRV 0 25 80 web.t1.svc.cluster.local., SRV 0 25 443 web.t1.svc.cluster.local., \
                  + A 10.96.0.100, + AAAA fd00:96::64",
             ),
-            // One number, two protocols: one record.
+            // One record for two protocols with the same number.
             ("v4.t1.svc.cluster.local SRV", "SRV 0 50 53 v4.t1.svc.cluster.local., + A 10.96.0.101"),
             (
                 "_dns._udp.v4.t1.svc.cluster.local SRV",
@@ -132,25 +132,25 @@ fn srv_records_share_the_weight_and_bring_addresses() {
 }
 
 #[test]
-fn a_target_has_its_address_if_any_of_its_slices_has_ports() {
+fn srv_target_address_from_any_slice() {
     let slices = [("a", ""), ("b", "c:1234/udp"), ("c", "")]
         .map(|(name, ports)| slice(&format!("t1/hl-{name}"), "hl", "172.17.0.1=h", ports));
     let expected = "SRV 0 33 1234 h.hl.t1.svc.cluster.local., + h.hl.t1.svc.cluster.local. A 172.17.0.1";
     for order in [[0, 1, 2], [1, 0, 2], [2, 0, 1]] {
         let slices = order.map(|number: usize| slices[number].clone());
         let objects = [namespace("t1"), service("t1/hl", "None", "")].into_iter().chain(slices);
-        let wants = Wants { endpoints: true, ..Wants::default() };
+        let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
         let cluster = Cluster::of(&wants, rules("cluster.local"), objects);
         check(&cluster, &[("hl.t1.svc.cluster.local SRV", expected)]);
     }
 }
 
 #[test]
-fn addresses_of_targets_point_to_where_these_are_written() {
+fn srv_additional_uses_compression() {
     let endpoints = "10.0.0.1=long-host-name-1 fd00::1=long-host-name-1 10.0.0.2=long-host-name-2 10.0.0.3";
     let objects =
         [namespace("t1"), service("t1/hl", "None", ""), slice("t1/hl-1", "hl", endpoints, "a:1/tcp b:2/tcp")];
-    let wants = Wants { endpoints: true, ..Wants::default() };
+    let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     let cluster = Cluster::of(&wants, rules("cluster.local"), objects);
     let question = "HL.t1.svc.cluster.local SRV";
     let target = |label: &str| 18 + label.len() + 1 + "\x02hl\x02t1\x03svc\x07cluster\x05local\0".len();
@@ -164,7 +164,7 @@ fn addresses_of_targets_point_to_where_these_are_written() {
 }
 
 #[test]
-fn headless_services_answer_by_their_endpoints() {
+fn headless_answers() {
     check(
         &cluster(|_, _| {}),
         &[
@@ -190,7 +190,7 @@ fn headless_services_answer_by_their_endpoints() {
 }
 
 #[test]
-fn an_external_name_is_a_cname() {
+fn external_name_is_cname() {
     let rows = [
         ("ext.t1.svc.cluster.local A", "CNAME example.net. ..."),
         ("ext.t1.svc.cluster.local AAAA", "CNAME example.net. ..."),
@@ -214,7 +214,7 @@ fn an_external_name_is_a_cname() {
 }
 
 #[test]
-fn the_type_never_decides_whether_there_is_a_name() {
+fn nodata_for_other_types() {
     let cluster = cluster(|_, _| {});
     for name in
         ["", "svc.", "pod.", "t1.svc.", "bare.svc.", "t1.pod.", "ns.dns.", "dns-version.", "web.t1.svc."]
@@ -228,14 +228,14 @@ fn the_type_never_decides_whether_there_is_a_name() {
             check(&cluster, &[(&format!("{name}cluster.local {rtype}"), NXDOMAIN)]);
         }
     }
-    // As in CoreDNS: but for SOA.
+    // As in CoreDNS, except SOA.
     for name in ["x.", "web.t1.svc.", "other.t1.svc.", "x.x.x.x.x.x."] {
         check(&cluster, &[(&format!("{name}cluster.local SOA"), NODATA)]);
     }
 }
 
 #[test]
-fn the_apex_has_soa_ns_and_the_version() {
+fn apex_soa_ns_version() {
     let soa = "SOA ns.dns.cluster.local. hostmaster.cluster.local. 1700000000 7200 1800 86400 5";
     let own =
         cluster(|_, rules| rules.own = vec!["192.0.2.10".parse().unwrap(), "2001:db8::10".parse().unwrap()]);
@@ -261,7 +261,7 @@ fn the_apex_has_soa_ns_and_the_version() {
             ),
         ],
     );
-    // A server that services lead to is called by these.
+    // A server that is an endpoint of services has their names.
     let served =
         cluster(|_, rules| rules.own = vec!["172.17.0.9".parse().unwrap(), "172.17.0.254".parse().unwrap()]);
     check(
@@ -286,7 +286,7 @@ fn the_apex_has_soa_ns_and_the_version() {
 }
 
 #[test]
-fn addresses_lead_back_to_services_and_then_to_endpoints() {
+fn ptr_of_services_and_endpoints() {
     let arpa = "NXDOMAIN in-addr.arpa.";
     let rows = [
         ("100.0.96.10.in-addr.arpa PTR", "PTR web.t1.svc.cluster.local."),
@@ -316,7 +316,7 @@ fn addresses_lead_back_to_services_and_then_to_endpoints() {
 }
 
 #[test]
-fn a_reply_has_one_record_more_than_fit_at_most() {
+fn reply_has_one_excess_record() {
     let endpoints: Vec<String> =
         (0..1000).map(|number| format!("10.0.{}.{}", number / 250, number % 250)).collect();
     let mut objects = vec![namespace("t1"), service("t1/big", "None", "")];
@@ -324,8 +324,11 @@ fn a_reply_has_one_record_more_than_fit_at_most() {
         let endpoints = endpoints.join(" ").replace("10.0.", &format!("10.{slice_of}."));
         objects.push(slice(&format!("t1/{slice_of}"), "big", &endpoints, "http:80/tcp"));
     }
-    let cluster =
-        Cluster::of(&Wants { endpoints: true, ..Wants::default() }, rules("cluster.local"), objects);
+    let cluster = Cluster::of(
+        &WatchConfig { endpoints: true, ..WatchConfig::default() },
+        rules("cluster.local"),
+        objects,
+    );
     for question in [
         "big.t1.svc.cluster.local A",
         "big.t1.svc.cluster.local SRV",
@@ -340,7 +343,7 @@ fn a_reply_has_one_record_more_than_fit_at_most() {
 }
 
 #[test]
-fn what_is_not_known_yet_is_neither_answered_nor_denied() {
+fn unsynced_kinds_are_not_denied() {
     let mut rules = rules("cluster.local in-addr.arpa ip6.arpa");
     rules.pods = Pods::Verified;
     let mut cluster = Cluster::new(&everything(), rules);
@@ -362,7 +365,7 @@ fn what_is_not_known_yet_is_neither_answered_nor_denied() {
             ("web.t1.svc.cluster.local A", "services are not known"),
             ("1-2-3-4.t1.pod.cluster.local A", "namespaces are not known"),
             ("100.0.96.10.in-addr.arpa PTR", "endpointslices are not known"),
-            // Whose endpoint this server is.
+            // The services of which this server is an endpoint.
             ("cluster.local NS", "services are not known"),
             ("ns.dns.cluster.local A", "services are not known"),
         ],
@@ -374,7 +377,7 @@ fn what_is_not_known_yet_is_neither_answered_nor_denied() {
         Sink::complete(&mut cluster.writer, kind);
     };
     complete(&mut cluster, Kind::Service);
-    // Whether the namespace is there is not known.
+    // The namespace is not synced.
     check(&cluster, &[("web.t1.svc.cluster.local A", "endpointslices are not known")]);
     complete(&mut cluster, Kind::Namespace);
     check(&cluster, &sure[3..]);
@@ -403,11 +406,11 @@ fn what_is_not_known_yet_is_neither_answered_nor_denied() {
             ("1-2-3-4.t1.pod.cluster.local A", NXDOMAIN),
         ],
     );
-    assert_eq!(cluster.index.unknown().kinds().collect::<Vec<_>>(), [Kind::ServiceImport]);
+    assert_eq!(cluster.index.unsynced().kinds().collect::<Vec<_>>(), [Kind::ServiceImport]);
 }
 
 #[test]
-fn what_would_be_cut_is_not_written() {
+fn truncated_records_are_not_written() {
     let ports: String = (1..=20_000).map(|port| format!("p{port}:{port}/tcp ")).collect();
     let one = |n: usize| service(&format!("t1/many-{n}"), "None", "c:1/udp");
     let same = |n: usize| slice(&format!("t1/many-{n}"), &format!("many-{n}"), "10.1.0.1", "c:1/udp");
@@ -418,7 +421,7 @@ fn what_would_be_cut_is_not_written() {
         service("t1/hl", "None", ""),
         slice("t1/hl", "hl", "10.0.0.1 10.0.0.2", &ports),
     ];
-    let wants = Wants { endpoints: true, ..Wants::default() };
+    let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     let mut rules = rules("cluster.local in-addr.arpa");
     rules.own = vec!["10.1.0.1".parse().unwrap()];
     let cluster = Cluster::of(&wants, rules, more.into_iter().chain(services));

@@ -1,4 +1,4 @@
-//! A zone as a whole, record by record: its SOA, its servers, its services by name, and the SOA again.
+//! Zone transfers, record by record: SOA, name servers, services by name, and the SOA again.
 
 mod external;
 
@@ -9,54 +9,55 @@ use std::sync::Arc;
 use wire::{Name, RType};
 
 use super::endpoints::name_endpoint;
-use super::{Answered, Responder};
-use crate::index::{At, Index, Listing, Service};
+use super::{AnswerOutcome, Responder};
+use crate::index::{Index, Listing, Service, SliceEndpoint};
 use external::ExternalServices;
 use kubernetes_api::objects::{Port, Protocol, Target};
 
-/// A zone as it was at one serial, and how far it has been told. It holds what the index held then, and copies nothing of it.
+/// A zone at one serial, and the position in its transfer. Shares the services with the index.
 pub struct Transfer {
     zone: Name,
     ttls: Ttls,
     soa: Vec<u8>,
-    /// The names of the zone's servers.
+    /// Names of the name servers.
     servers: Vec<Vec<u8>>,
-    /// Theirs, in order.
+    /// Addresses of the name servers, sorted.
     addresses: Vec<(Vec<u8>, IpAddr)>,
     /// By name, then by namespace.
     services: Vec<Arc<Service>>,
-    /// What they are of: it counts as read for as long as somebody has it.
+    /// The listing in use.
     _listing: Option<Arc<Listing>>,
-    seen_from: SeenFrom,
+    view: ZoneView,
     part: Part,
-    /// In its part: which server or service, which of its steps, which record of that.
+    /// Position in the part: server or service, step, record.
     at: [usize; 3],
-    /// Of the service with this number, which slices have a port with a number, as far as they were looked at.
+    /// For the service with this index, whether its slices have a port with a number, as far as
+    /// scanned.
     numbered: (usize, HashMap<usize, bool>),
 }
 
-/// How far [`Transfer::next`] has come.
+/// Result of [`Transfer::next`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// A record found no room.
+    /// A record did not fit.
     Full,
-    /// It has looked at as much as it may at once; there may be no record that it told.
+    /// The limit of scanned items was reached, perhaps without a record.
     Paused,
-    /// That was the last.
+    /// The transfer is complete.
     All,
 }
 
-/// In seconds.
+/// TTLs in seconds.
 struct Ttls {
     soa: u32,
-    /// Of NS and address records.
+    /// For NS and address records.
     addresses: u32,
-    /// Of records that lead to a name.
+    /// For SRV and CNAME records.
     leading: u32,
 }
 
-/// Where the names of the services are for.
-enum SeenFrom {
+/// Which records services have.
+enum ZoneView {
     Cluster,
     External(ExternalServices),
 }
@@ -71,42 +72,44 @@ enum Part {
     End,
 }
 
-/// What stands at a place.
-enum Place {
+/// An item of the transfer.
+enum ZoneItem {
     Record(Vec<u8>, RType, Vec<u8>),
     Nothing,
     EndOfStep,
     EndOfService,
 }
 
-/// Takes a record, or has no room for it: owner, type, TTL and data.
+/// Callback for a record (owner, type, TTL, data); returns `false` if it does not fit.
 pub type Push<'p> = dyn FnMut(&Name, RType, u32, &[u8]) -> bool + 'p;
 
 impl Responder {
-    /// A zone of names as it is now; its SOA alone for whoever has that serial or a newer one, or asks for no more.
+    /// Starts a transfer of a zone that is not a reverse zone. Only its SOA is sent if the client
+    /// has this serial or a newer one, or with `soa_alone`.
     ///
     /// # Errors
-    /// [`Answered::NotMine`] for what is no such zone, [`Answered::Unknown`] before all is known.
+    /// [`AnswerOutcome::NotInZones`] for other names, [`AnswerOutcome::Unsynced`] before all kinds
+    /// are synced.
     pub fn transfer(
         &self,
         index: &Index,
         name: &Name,
         has: Option<u32>,
         soa_alone: bool,
-    ) -> Result<Transfer, Answered> {
+    ) -> Result<Transfer, AnswerOutcome> {
         let zone = self.zones.iter().find(|zone| zone.name == *name);
         let Some((zone, grammar)) = zone.and_then(|zone| Some((zone, zone.grammar?))) else {
-            return Err(Answered::NotMine);
+            return Err(AnswerOutcome::NotInZones);
         };
         let ttl = self.rules.ttl;
         let begun = Transfer::new(
             *name,
             Ttls { soa: ttl.min(super::apex::SOA_TTL), addresses: ttl, leading: ttl },
-            SeenFrom::Cluster,
+            ZoneView::Cluster,
         );
-        let listing = match Wanted::of(index, has, soa_alone)? {
-            Wanted::Soa(serial) => return Ok(begun.of_soa(self.soa_data(name, serial))),
-            Wanted::All(listing) => listing,
+        let listing = match TransferScope::of(index, has, soa_alone)? {
+            TransferScope::Soa(serial) => return Ok(begun.of_soa(self.soa_data(name, serial))),
+            TransferScope::All(listing) => listing,
         };
         let listed = if grammar.multicluster { &listing.imports } else { &listing.services };
         let shown =
@@ -115,7 +118,7 @@ impl Responder {
         let mut addresses = self.servers(|address| listing.of_address(address), zone);
         let mut servers: Vec<_> = addresses.iter().map(|(name, _)| name.clone()).collect();
         servers.dedup();
-        // Those of a service that is sent come with it.
+        // Addresses of transferred services are sent with them.
         let is_server = |service: &&Arc<Service>| {
             !grammar.multicluster && self.rules.own.iter().any(|own| service.has(*own))
         };
@@ -130,18 +133,18 @@ impl Responder {
     }
 }
 
-/// What somebody is to be sent.
-enum Wanted {
-    /// The SOA, of this serial.
+/// What a transfer sends.
+enum TransferScope {
+    /// The SOA with this serial.
     Soa(u32),
     All(Arc<Listing>),
 }
 
-impl Wanted {
-    /// Whoever has what there is, or something newer, gets the SOA (RFC 1995, section 2).
-    fn of(index: &Index, has: Option<u32>, soa_alone: bool) -> Result<Self, Answered> {
-        if let Some(kind) = index.unknown().kinds().next() {
-            return Err(Answered::Unknown(kind));
+impl TransferScope {
+    /// Clients with the current or a newer serial get the SOA (RFC 1995, section 2).
+    fn of(index: &Index, has: Option<u32>, soa_alone: bool) -> Result<Self, AnswerOutcome> {
+        if let Some(kind) = index.unsynced().kinds().next() {
+            return Err(AnswerOutcome::Unsynced(kind));
         }
         let serial = index.serial();
         // Serials wrap around (RFC 1982, section 3.2).
@@ -149,14 +152,14 @@ impl Wanted {
         if soa_alone || !is_older(serial) {
             return Ok(Self::Soa(serial));
         }
-        // One that is shared may be older than what there is.
+        // A shared listing may be older than the current serial.
         let listing = index.listing();
         Ok(if is_older(listing.serial) { Self::All(listing) } else { Self::Soa(listing.serial) })
     }
 }
 
 impl Listing {
-    /// The services that an address leads back to.
+    /// Returns the services with an address.
     fn of_address(&self, address: IpAddr) -> Vec<Arc<Service>> {
         let services = self.services.iter().map(|listed| &listed.service);
         services.filter(|service| service.has(address)).cloned().collect()
@@ -164,8 +167,8 @@ impl Listing {
 }
 
 impl Transfer {
-    /// From its SOA on, of a zone without servers and services.
-    fn new(zone: Name, ttls: Ttls, seen_from: SeenFrom) -> Self {
+    /// Starts at the SOA, without name servers and services.
+    fn new(zone: Name, ttls: Ttls, view: ZoneView) -> Self {
         Self {
             zone,
             ttls,
@@ -174,28 +177,29 @@ impl Transfer {
             addresses: Vec::new(),
             services: Vec::new(),
             _listing: None,
-            seen_from,
+            view,
             part: Part::Soa,
             at: [0; 3],
             numbered: Default::default(),
         }
     }
 
-    /// That is all that is sent.
+    /// Sends only the SOA.
     fn of_soa(self, soa: Vec<u8>) -> Self {
         Self { soa, part: Part::LastSoa, ..self }
     }
 
-    /// Tells records until one finds no room, which comes first the next time, or for as long as others may wait.
+    /// Passes records to `push` until one does not fit, which is first in the next call, or until
+    /// the limit of items per call.
     pub fn next(&mut self, push: &mut Push<'_>) -> Progress {
-        let mut looks = MOST_AT_ONCE;
+        let mut left = MAX_ITEMS_PER_CALL;
         while self.part != Part::End {
-            // A service has as many ports as who may write it likes, and none of them need have a record.
-            let Some(left) = looks.checked_sub(1) else { return Progress::Paused };
-            looks = left;
-            match self.place() {
-                Place::Record(owner, rtype, data) => {
-                    // Whatever is too long to be a name is none.
+            // An untrusted service may have many ports without a record.
+            let Some(remaining) = left.checked_sub(1) else { return Progress::Paused };
+            left = remaining;
+            match self.item() {
+                ZoneItem::Record(owner, rtype, data) => {
+                    // Skips names that are too long.
                     let Ok(owner) = Name::from_wire(&owner) else {
                         self.at[2] += 1;
                         continue;
@@ -210,51 +214,53 @@ impl Transfer {
                     }
                     self.at[2] += 1;
                 }
-                Place::Nothing => self.at[2] += 1,
-                Place::EndOfStep => self.at = [self.at[0], self.at[1] + 1, 0],
-                Place::EndOfService => self.at = [self.at[0] + 1, 0, 0],
+                ZoneItem::Nothing => self.at[2] += 1,
+                ZoneItem::EndOfStep => self.at = [self.at[0], self.at[1] + 1, 0],
+                ZoneItem::EndOfService => self.at = [self.at[0] + 1, 0, 0],
             }
         }
         Progress::All
     }
 
-    /// What stands at the place that it has come to; goes on to the next part where one ends.
-    fn place(&mut self) -> Place {
+    /// Returns the item at the position; advances to the next part at the end of one.
+    fn item(&mut self) -> ZoneItem {
         #[cfg(test)]
-        crate::cost_counter::looked();
+        crate::cost_counter::count();
         loop {
             let [number, step, record] = self.at;
             let next = match self.part {
-                Part::Soa if record == 0 => return Place::Record(self.apex(), RType::SOA, self.soa.clone()),
+                Part::Soa if record == 0 => {
+                    return ZoneItem::Record(self.apex(), RType::SOA, self.soa.clone());
+                }
                 Part::Soa => Part::NameServers,
                 Part::NameServers => match self.servers.get(record) {
-                    Some(name) => return Place::Record(self.apex(), RType::NS, name.clone()),
+                    Some(name) => return ZoneItem::Record(self.apex(), RType::NS, name.clone()),
                     None => Part::Addresses,
                 },
                 Part::Addresses => match self.addresses.get(record) {
                     Some((name, address)) => return address_record(name.clone(), *address),
                     None => Part::Services,
                 },
-                Part::Services => match (self.services.get(number), &mut self.seen_from) {
-                    (Some(service), seen_from) => {
-                        if is_silent(&mut self.numbered, service, self.at) {
-                            return Place::EndOfStep;
+                Part::Services => match (self.services.get(number), &mut self.view) {
+                    (Some(service), view) => {
+                        if has_no_srv(&mut self.numbered, service, self.at) {
+                            return ZoneItem::EndOfStep;
                         }
-                        return match seen_from {
-                            SeenFrom::Cluster => of_service(&self.zone, service, step, record),
-                            SeenFrom::External(external) => external.of_service(&self.zone, service, self.at),
+                        return match view {
+                            ZoneView::Cluster => of_service(&self.zone, service, step, record),
+                            ZoneView::External(external) => external.of_service(&self.zone, service, self.at),
                         };
                     }
                     (None, _) => Part::LastSoa,
                 },
                 Part::LastSoa if record == 0 => {
-                    return Place::Record(self.apex(), RType::SOA, self.soa.clone());
+                    return ZoneItem::Record(self.apex(), RType::SOA, self.soa.clone());
                 }
                 Part::LastSoa | Part::End => Part::End,
             };
             (self.part, self.at) = (next, [0; 3]);
             if next == Part::End {
-                return Place::Nothing;
+                return ZoneItem::Nothing;
             }
         }
     }
@@ -264,9 +270,9 @@ impl Transfer {
     }
 }
 
-/// Whether what follows the address of an endpoint is nothing, as no port of its slice has a number. Each slice is looked at
-/// once.
-fn is_silent(
+/// Whether an endpoint has no SRV records, since no port of its slice has a number. Each slice is
+/// scanned once.
+fn has_no_srv(
     numbered: &mut (usize, HashMap<usize, bool>),
     service: &Service,
     [number, step, record]: [usize; 3],
@@ -289,108 +295,117 @@ fn name_of(service: &Service, zone: &Name) -> Vec<u8> {
     [service.key(), &b"\x03svc"[..], zone.as_wire()].concat()
 }
 
-fn of_service(zone: &Name, service: &Service, step: usize, record: usize) -> Place {
+fn of_service(zone: &Name, service: &Service, step: usize, record: usize) -> ZoneItem {
     let name = name_of(service, zone);
     match service.target() {
         Some(Target::ClusterIps(addresses)) => of_addresses(service, name, addresses, step, record),
         Some(Target::Headless) => of_endpoints(service, &name, step, record),
         Some(Target::ExternalName(to)) if (step, record) == (0, 0) => match super::external_target(to) {
-            Some(target) => Place::Record(name, RType::CNAME, target.as_wire().to_vec()),
-            None => Place::EndOfService,
+            Some(target) => ZoneItem::Record(name, RType::CNAME, target.as_wire().to_vec()),
+            None => ZoneItem::EndOfService,
         },
-        Some(Target::ExternalName(_)) | None => Place::EndOfService,
+        Some(Target::ExternalName(_)) | None => ZoneItem::EndOfService,
     }
 }
 
-/// Addresses, then two records for each port: at the service's name, and at the port's own where it has one.
-fn of_addresses(service: &Service, name: Vec<u8>, addresses: &[IpAddr], step: usize, record: usize) -> Place {
+/// Items of a service with cluster IPs: addresses, then two records for each port: at the name of
+/// the service, and at the name of the port if it has one.
+fn of_addresses(
+    service: &Service,
+    name: Vec<u8>,
+    addresses: &[IpAddr],
+    step: usize,
+    record: usize,
+) -> ZoneItem {
     if let Some(address) = addresses.get(step) {
-        return if record == 0 { address_record(name, *address) } else { Place::EndOfStep };
+        return if record == 0 { address_record(name, *address) } else { ZoneItem::EndOfStep };
     }
     let number = step - addresses.len();
     let Some(port) = service.ports().get(number).filter(|_| !addresses.is_empty()) else {
-        return Place::EndOfService;
+        return ZoneItem::EndOfService;
     };
-    let before = &service.ports()[number.saturating_sub(LOOKED_BACK)..number];
+    let before = &service.ports()[number.saturating_sub(MAX_COMPARED)..number];
     match record {
-        // One number, two protocols: one record.
-        0 if before.iter().any(|other| other.port == port.port) => Place::Nothing,
+        // One record for two protocols with the same number.
+        0 if before.iter().any(|other| other.port == port.port) => ZoneItem::Nothing,
         0 => srv(name.clone(), 100, port, &name),
-        1 => of_port(port, &name).map_or(Place::Nothing, |owner| srv(owner, 100, port, &name)),
-        _ => Place::EndOfStep,
+        1 => of_port(port, &name).map_or(ZoneItem::Nothing, |owner| srv(owner, 100, port, &name)),
+        _ => ZoneItem::EndOfStep,
     }
 }
 
-/// Every address at the service's name, then each endpoint: its address at its own name, and its ports.
-fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> Place {
+/// Items of a headless service: addresses at its name, then for each endpoint the address at its
+/// own name, and its ports.
+fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> ZoneItem {
     let count = service.endpoint_count();
     if step < count {
         return endpoint_address(service, name, step, record);
     }
     let number = step - count;
     if number >= count {
-        return Place::EndOfService;
+        return ZoneItem::EndOfService;
     }
     let at = service.nth_by_label(number);
     let own = endpoint_name(service, at, name);
     let mut before = of_label(service, number).filter(|before| endpoint_name(service, *before, name) == own);
     let Some(nth) = record.checked_sub(1) else {
         return match before.any(|before| before.endpoint.address == at.endpoint.address) {
-            true => Place::Nothing,
+            true => ZoneItem::Nothing,
             false => address_record(own, at.endpoint.address),
         };
     };
-    let Some(port) = at.slice.ports.get(nth) else { return Place::EndOfStep };
-    // An earlier endpoint of the same slice sent the records of all the slice's ports already.
+    let Some(port) = at.slice.ports.get(nth) else { return ZoneItem::EndOfStep };
+    // An earlier endpoint of the same slice has the records of all ports of the slice.
     if before.clone().any(|before| before.number == at.number) {
-        return Place::EndOfStep;
+        return ZoneItem::EndOfStep;
     }
-    if before.any(|before| before.slice.ports.iter().take(LOOKED_BACK).any(|other| other == port)) {
-        return Place::Nothing;
+    if before.any(|before| before.slice.ports.iter().take(MAX_COMPARED).any(|other| other == port)) {
+        return ZoneItem::Nothing;
     }
     let weight = (100 / at.slice.endpoints.len().max(1)).max(1);
-    of_port(port, name).map_or(Place::Nothing, |owner| srv(owner, weight as u16, port, &own))
+    of_port(port, name).map_or(ZoneItem::Nothing, |owner| srv(owner, weight as u16, port, &own))
 }
 
-/// The address of an endpoint at its service's name, if none before it has that one.
-fn endpoint_address(service: &Service, name: &[u8], step: usize, record: usize) -> Place {
+/// Returns the address of an endpoint at the name of its service, unless an endpoint before it has
+/// the same.
+fn endpoint_address(service: &Service, name: &[u8], step: usize, record: usize) -> ZoneItem {
     let address = |place| service.nth_by_address(place).endpoint.address;
     match record {
-        0 if step > 0 && address(step - 1) == address(step) => Place::EndOfStep,
+        0 if step > 0 && address(step - 1) == address(step) => ZoneItem::EndOfStep,
         0 => address_record(name.to_vec(), address(step)),
-        _ => Place::EndOfStep,
+        _ => ZoneItem::EndOfStep,
     }
 }
 
-/// Those before an endpoint, in the order of labels, that have its label.
-fn of_label(service: &Service, number: usize) -> impl Iterator<Item = At<'_>> + Clone {
+/// Returns the endpoints before one, in the order of labels, with the same label.
+fn of_label(service: &Service, number: usize) -> impl Iterator<Item = SliceEndpoint<'_>> + Clone {
     let label = move |number| service.label(service.nth_by_label(number).endpoint);
-    let back = (number.saturating_sub(LOOKED_BACK)..number).rev();
+    let back = (number.saturating_sub(MAX_COMPARED)..number).rev();
     back.take_while(move |before| *label(*before).octets() == *label(number).octets())
         .map(move |before| service.nth_by_label(before))
 }
 
-fn endpoint_name(service: &Service, at: At<'_>, name: &[u8]) -> Vec<u8> {
+fn endpoint_name(service: &Service, at: SliceEndpoint<'_>, name: &[u8]) -> Vec<u8> {
     let mut own = Vec::new();
     name_endpoint(&mut own, service, at);
     own.extend_from_slice(name);
     own
 }
 
-fn address_record(owner: Vec<u8>, address: IpAddr) -> Place {
+fn address_record(owner: Vec<u8>, address: IpAddr) -> ZoneItem {
     match address {
-        IpAddr::V4(address) => Place::Record(owner, RType::A, address.octets().into()),
-        IpAddr::V6(address) => Place::Record(owner, RType::AAAA, address.octets().into()),
+        IpAddr::V4(address) => ZoneItem::Record(owner, RType::A, address.octets().into()),
+        IpAddr::V6(address) => ZoneItem::Record(owner, RType::AAAA, address.octets().into()),
     }
 }
 
-fn srv(owner: Vec<u8>, weight: u16, port: &Port, target: &[u8]) -> Place {
-    let Some(number) = port.port.filter(|_| target.len() <= wire::MAX_NAME) else { return Place::Nothing };
+fn srv(owner: Vec<u8>, weight: u16, port: &Port, target: &[u8]) -> ZoneItem {
+    let Some(number) = port.port.filter(|_| target.len() <= wire::MAX_NAME) else { return ZoneItem::Nothing };
     let numbers = [0, weight, number].map(u16::to_be_bytes);
-    Place::Record(owner, RType::SRV, [numbers.as_flattened(), target].concat())
+    ZoneItem::Record(owner, RType::SRV, [numbers.as_flattened(), target].concat())
 }
 
-/// `_port._protocol` below a service; `None` where the port has no name that could stand there.
+/// Returns `_port._protocol` below a service; `None` if the port has no name that is a label.
 fn of_port(port: &Port, name: &[u8]) -> Option<Vec<u8>> {
     let protocol: &[u8] = match port.protocol {
         Protocol::Tcp => b"\x04_tcp",
@@ -403,7 +418,7 @@ fn of_port(port: &Port, name: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Responder {
-    /// An SOA record's data, with its names written out.
+    /// Returns uncompressed SOA data.
     fn soa_data(&self, zone: &Name, serial: u32) -> Vec<u8> {
         let numbers = super::apex::soa_numbers(serial, self.rules.ttl);
         let zone = zone.as_wire();
@@ -411,10 +426,10 @@ impl Responder {
     }
 }
 
-/// So many places are looked at before the client, the time and others have their turn.
-const MOST_AT_ONCE: usize = 1_000;
-/// How many ports before one are compared with it, and how many of how many endpoints with its name: there are a handful.
-const LOOKED_BACK: usize = 64;
+/// Items scanned in a call, after which the caller checks the client, the time and other work.
+const MAX_ITEMS_PER_CALL: usize = 1_000;
+/// Ports, and endpoints of the same name, that are compared for duplicates: usual are a few.
+const MAX_COMPARED: usize = 64;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! A hash table in buckets, each replaced whole: a change costs its own bucket, and no reader waits for it.
+//! A copy-on-write hash map: a change replaces one bucket, and readers never wait.
 
 use std::iter;
 use std::sync::Arc;
@@ -7,35 +7,35 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::sync::{ArcSwapOption, Guard};
 
-/// Entries by hash. Read by many threads at once, changed by one.
-pub(crate) struct Buckets<T> {
+/// Entries by hash. Many threads read it, one writes it.
+pub(crate) struct CowMap<T> {
     buckets: Box<[ArcSwapOption<Bucket<T>>]>,
-    /// How often one was replaced.
+    /// Number of replaced buckets.
     #[cfg(test)]
     stores: AtomicUsize,
 }
 
-/// Entries with their hashes. Most buckets have one or none: it stands where the bucket does.
+/// Entries with their hashes. Most buckets have one entry or none, which is stored inline.
 struct Bucket<T> {
     first: (u64, T),
     others: Box<[(u64, T)]>,
 }
 
-/// A bucket as it was when it was looked at, for the entries of one hash.
+/// Immutable view of a bucket, for the entries of one hash.
 pub(crate) struct BucketView<T> {
     bucket: Guard<Option<Arc<Bucket<T>>>>,
     hash: u64,
 }
 
 impl<T> BucketView<T> {
-    /// The entries of this hash; whether they are what is looked for is seen by themselves.
+    /// Returns the entries of the hash; the caller compares keys.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         let entries = self.bucket.iter().flat_map(|bucket| bucket.entries());
         entries.filter(|(hash, _)| *hash == self.hash).map(|(_, entry)| entry)
     }
 
-    /// The first of them that `is` is true of.
+    /// Returns the first entry for which `is` holds.
     #[inline]
     pub(crate) fn find(&self, is: impl Fn(&T) -> bool) -> Option<&T> {
         let Bucket { first: (hash, first), others } = &**self.bucket.as_ref()?;
@@ -51,18 +51,18 @@ impl<T> Bucket<T> {
         iter::once(&self.first).chain(&self.others)
     }
 
-    /// `None` without entries; `others` is how many there are behind the first.
+    /// Returns `None` without entries; `others` is the number of entries after the first.
     fn of(mut entries: impl Iterator<Item = (u64, T)>, others: usize) -> Option<Arc<Self>> {
         let first = entries.next()?;
-        // Collected without knowing the length, the vector would grow to more than it needs.
+        // `collect` without a known length would allocate more than needed.
         let mut all = Vec::with_capacity(others);
         all.extend(entries);
         Some(Arc::new(Self { first, others: all.into() }))
     }
 }
 
-impl<T: Clone> Buckets<T> {
-    /// Without entries; `count` is a power of two.
+impl<T: Clone> CowMap<T> {
+    /// Creates an empty map with `count` buckets, a power of two.
     pub(crate) fn new(count: usize) -> Self {
         Self {
             buckets: (0..count).map(|_| ArcSwapOption::empty()).collect(),
@@ -71,13 +71,13 @@ impl<T: Clone> Buckets<T> {
         }
     }
 
-    /// The entries of this hash.
+    /// Returns the entries of a hash.
     #[inline]
     pub(crate) fn of(&self, hash: u64) -> BucketView<T> {
         BucketView { bucket: self.place(hash).load(), hash }
     }
 
-    /// Puts an entry behind the others, and takes the first away that `is` is true of, where there is one.
+    /// Removes the first entry for which `is` holds, if there is one, and appends an entry.
     pub(crate) fn set(&self, hash: u64, is: impl Fn(&T) -> bool, entry: Option<T>) {
         let place = self.place(hash);
         let old = place.load();
@@ -90,10 +90,10 @@ impl<T: Clone> Buckets<T> {
         self.store(place, Bucket::of(all, count.saturating_sub(1)));
     }
 
-    /// Makes these all the entries, each with its hash: what was there goes. The buckets are made one after the other, so that
-    /// they lie close to each other in memory.
+    /// Replaces all entries. The buckets are allocated one after another, so that they are close to
+    /// each other in memory.
     pub(crate) fn fill(&self, entries: &[(u64, T)]) {
-        // A counting sort: where the entries of each bucket begin, then which they are.
+        // A counting sort: offsets of the buckets, then their entries.
         let mut places = vec![0; self.buckets.len() + 1];
         entries.iter().for_each(|(hash, _)| places[self.number(*hash) + 1] += 1);
         (1..places.len()).for_each(|number| places[number] += places[number - 1]);
@@ -103,7 +103,7 @@ impl<T: Clone> Buckets<T> {
             order[*place] = entry;
             *place += 1;
         }
-        // By now each place is where its bucket ends.
+        // Each place is the end of its bucket by now.
         let mut start = 0;
         for (place, end) in self.buckets.iter().zip(places) {
             let own = &order[start..end];
@@ -115,10 +115,10 @@ impl<T: Clone> Buckets<T> {
         }
     }
 
-    /// Every entry, in no order; one that comes or goes meanwhile may be among them or not.
-    pub(crate) fn each(&self, mut tell: impl FnMut(&T)) {
+    /// Calls `visit` for each entry, in no order; concurrent changes may or may not be included.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&T)) {
         for place in &self.buckets {
-            place.load_full().iter().flat_map(|bucket| bucket.entries()).for_each(|(_, entry)| tell(entry));
+            place.load_full().iter().flat_map(|bucket| bucket.entries()).for_each(|(_, entry)| visit(entry));
         }
     }
 
@@ -128,7 +128,7 @@ impl<T: Clone> Buckets<T> {
         self.stores.fetch_add(1, Relaxed);
     }
 
-    /// How often a bucket was replaced.
+    /// Returns the number of replaced buckets.
     #[cfg(test)]
     pub(super) fn stores(&self) -> usize {
         self.stores.load(Relaxed)

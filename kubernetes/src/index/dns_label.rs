@@ -1,4 +1,4 @@
-//! Labels of names below the zone, in wire form and lower case.
+//! Labels of names below the zone, in lower case.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -10,24 +10,25 @@ use kubernetes_api::objects::Endpoint;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label {
     length: u8,
-    octets: [u8; LONGEST],
+    octets: [u8; MAX_LABEL],
 }
 
 impl Label {
-    /// What an endpoint is called below its service: its host name, else, where it is so configured, its pod's name, else its
-    /// address with dashes.
+    /// Returns the label of an endpoint: its host name, else the name of its pod if `pod_names` is
+    /// set, else its address with dashes.
     pub(crate) fn of(endpoint: &Endpoint, pod_names: bool) -> Self {
         let pod = endpoint.pod.as_deref().filter(|_| pod_names);
         let named = endpoint.hostname.as_deref().and_then(Self::from_text);
         named.or_else(|| pod.and_then(Self::from_text)).unwrap_or_else(|| Self::dashed(endpoint.address))
     }
 
-    /// `10-0-0-1`, `fd00--1`; what would end in a dash ends in `-0`.
+    /// `10-0-0-1`, `fd00--1`; a final dash becomes `-0`.
     fn dashed(address: IpAddr) -> Self {
-        let mut label = Self { length: 0, octets: [0; LONGEST] };
+        let mut label = Self { length: 0, octets: [0; MAX_LABEL] };
         // The longest address has 45 characters.
         let _ = match address {
-            // Nearly all are, and a start reads one for each endpoint: `write!` takes more than twice as long.
+            // The common case, once for each endpoint at start: `write!` takes more than twice as
+            // long.
             IpAddr::V4(address) => {
                 address.octets().into_iter().enumerate().try_for_each(|(place, number)| {
                     if place > 0 {
@@ -62,9 +63,9 @@ impl Label {
         Ok(())
     }
 
-    /// `None` where the text can be no label.
+    /// Returns `None` if the text is empty or too long.
     fn from_text(text: &str) -> Option<Self> {
-        let mut label = Self { length: 0, octets: [0; LONGEST] };
+        let mut label = Self { length: 0, octets: [0; MAX_LABEL] };
         label.write_str(text).ok().filter(|()| !text.is_empty())?;
         label.octets.make_ascii_lowercase();
         Some(label)
@@ -81,31 +82,32 @@ impl std::fmt::Write for Label {
     }
 }
 
-/// Name and namespace as labels in wire form, as a service is found by; `None` where one of them can be no label.
+/// Returns name and namespace as labels in wire form, the key of a service; `None` if one is not a
+/// label.
 pub(crate) fn key(name: &str, namespace: &str) -> Option<Arc<[u8]>> {
-    let (mut key, mut length) = ([0; 2 * (1 + LONGEST)], 0);
+    let (mut key, mut length) = ([0; 2 * (1 + MAX_LABEL)], 0);
     for label in [name, namespace] {
-        if label.is_empty() || label.len() > LONGEST {
+        if label.is_empty() || label.len() > MAX_LABEL {
             return None;
         }
         key[length] = label.len() as u8;
         key[length + 1..][..label.len()].copy_from_slice(label.as_bytes());
         length += 1 + label.len();
     }
-    // No length is a letter.
+    // Lengths are at most 63, and no letters.
     key.make_ascii_lowercase();
     Some(key[..length].into())
 }
 
-/// Octets of a label (RFC 1035, section 2.3.4).
-pub(crate) const LONGEST: usize = 63;
+/// Maximum octets of a label (RFC 1035, section 2.3.4).
+pub(crate) const MAX_LABEL: usize = 63;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_called_by_the_first_name_that_it_has() {
+    fn endpoint_label_precedence() {
         let long = "x".repeat(64);
         for (hostname, pod, address, plain, by_pod) in [
             (None, None, "172.17.0.255", "172-17-0-255", "172-17-0-255"),
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_found_by_two_labels() {
+    fn key_is_two_labels() {
         assert_eq!(key("Web", "t1").as_deref(), Some(&b"\x03web\x02t1"[..]));
         for (name, namespace) in [("", "t1"), ("web", ""), (&"x".repeat(64), "t1")] {
             assert!(key(name, namespace).is_none(), "{name} {namespace}");

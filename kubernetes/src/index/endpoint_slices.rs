@@ -1,8 +1,8 @@
-//! Slices on their way to the services that they are of.
+//! Collects changes of EndpointSlices, and assigns them to services.
 //!
-//! A service is put together anew for each change of its slices, which takes as long as it has endpoints. What a list changes is
-//! gathered, and handed over service by service when it ends; so are changes that come together. What is as it was is not kept
-//! a second time.
+//! A service is rebuilt for each change of its slices, which takes time proportional to its
+//! endpoints. Changes of a list or a batch are collected and applied service by service at its end.
+//! Unchanged slices are not stored twice.
 
 use std::sync::Arc;
 
@@ -10,89 +10,94 @@ use kubernetes_api::objects::{ObjectKey, Slice};
 
 use super::{HashMap, HashSet, key};
 
-/// Every slice that is known.
+/// All slices.
 #[derive(Default)]
-pub(super) struct Slices {
-    /// Those that services have, and of which ones they are.
-    known: HashMap<Arc<ObjectKey>, (Named, Arc<Slice>)>,
-    /// Those that differ from these in the list that is coming, or in changes that come together: as they will be, or gone.
-    coming: HashMap<Arc<ObjectKey>, Option<Arc<Slice>>>,
-    /// How many endpoints were told of in those, and in all that were handed over before.
+pub(super) struct SliceStore {
+    /// Applied slices, with the names of their services.
+    known: HashMap<Arc<ObjectKey>, (ServiceKeys, Arc<Slice>)>,
+    /// Changed and removed slices of the list or batch in progress.
+    collected: HashMap<Arc<ObjectKey>, Option<Arc<Slice>>>,
+    /// Number of collected endpoints, and of all applied before.
     endpoints: usize,
-    told: usize,
+    applied: usize,
 }
 
-/// The names of what a slice is of: a service, an import.
-type Named = [Option<Arc<[u8]>>; 2];
+/// Names of the service and the import of a slice.
+type ServiceKeys = [Option<Arc<[u8]>>; 2];
 
-/// By the names of services and of imports.
-pub(super) type Changes = [HashMap<Arc<[u8]>, Change>; 2];
+/// Changes by name, of services and of imports.
+pub(super) type ServiceChanges = [HashMap<Arc<[u8]>, SliceChange>; 2];
 
-/// What becomes of a service's slices.
+/// Changes of a service's slices.
 #[derive(Default)]
-pub(super) struct Change {
-    come: Vec<Arc<Slice>>,
-    /// These, and those that are not the service's any more.
+pub(super) struct SliceChange {
+    added: Vec<Arc<Slice>>,
+    /// Keys of replaced and removed slices.
     replaced: HashSet<Arc<ObjectKey>>,
 }
 
-impl Slices {
-    /// A slice that is told of, more of which may come at once; what is to be done before that. Of a first list nothing is kept
-    /// twice: as much is gathered as there is already.
-    pub(super) fn come(
+impl SliceStore {
+    /// Adds or replaces a slice; returns the changes to apply. With `collect`, changes are
+    /// collected up to a limit, which for an initial list (`is_first`) is the number of endpoints
+    /// applied before.
+    pub(super) fn set(
         &mut self,
         of: &Arc<ObjectKey>,
         slice: Slice,
-        gather: bool,
+        collect: bool,
         is_first: bool,
-    ) -> Changes {
-        // What was told of it before does not count any more.
-        if self.known.get(of).is_some_and(|(_, known)| answer_alike(known, &slice)) {
-            self.coming.remove(of);
-            return Changes::default();
+    ) -> ServiceChanges {
+        // Supersedes a collected change.
+        if self.known.get(of).is_some_and(|(_, known)| same_answers(known, &slice)) {
+            self.collected.remove(of);
+            return ServiceChanges::default();
         }
         let slice = Arc::new(slice);
-        if !gather {
-            self.coming.remove(of);
+        if !collect {
+            self.collected.remove(of);
             return self.changes([(of.clone(), Some(slice))]);
         }
         self.endpoints += 1 + slice.endpoints.len();
-        self.coming.insert(of.clone(), Some(slice));
-        // So that a service that is all of a first list is put together a few times, and not once for each part of it.
-        let most = if is_first { MOST_COMING.max(self.told) } else { MOST_COMING };
-        if self.endpoints > most { self.told(Vec::new()) } else { Changes::default() }
+        self.collected.insert(of.clone(), Some(slice));
+        // A service that is most of an initial list is rebuilt a few times, not once for each part
+        // of it.
+        let max = if is_first { MAX_COLLECTED.max(self.applied) } else { MAX_COLLECTED };
+        if self.endpoints > max { self.take_collected(Vec::new()) } else { ServiceChanges::default() }
     }
 
-    /// One that is gone.
-    pub(super) fn without(&mut self, of: &Arc<ObjectKey>, gather: bool) -> Changes {
-        self.coming.remove(of);
-        if gather && self.known.contains_key(of) {
-            self.coming.insert(of.clone(), None);
-            return Changes::default();
+    /// Removes a slice; returns the changes to apply.
+    pub(super) fn remove(&mut self, of: &Arc<ObjectKey>, collect: bool) -> ServiceChanges {
+        self.collected.remove(of);
+        if collect && self.known.contains_key(of) {
+            self.collected.insert(of.clone(), None);
+            return ServiceChanges::default();
         }
         self.changes([(of.clone(), None)])
     }
 
-    /// Whether something waits for more.
-    pub(super) fn has_gathered(&self) -> bool {
-        !self.coming.is_empty()
+    /// Whether changes are collected.
+    pub(super) fn has_collected(&self) -> bool {
+        !self.collected.is_empty()
     }
 
-    /// What was gathered so far, and what is gone by a list.
-    pub(super) fn told(&mut self, gone: Vec<Arc<ObjectKey>>) -> Changes {
-        self.told += std::mem::take(&mut self.endpoints);
-        let coming = std::mem::take(&mut self.coming);
-        self.changes(coming.into_iter().chain(gone.into_iter().map(|of| (of, None))))
+    /// Returns the collected changes, and the removal of slices that a list no longer has.
+    pub(super) fn take_collected(&mut self, gone: Vec<Arc<ObjectKey>>) -> ServiceChanges {
+        self.applied += std::mem::take(&mut self.endpoints);
+        let collected = std::mem::take(&mut self.collected);
+        self.changes(collected.into_iter().chain(gone.into_iter().map(|of| (of, None))))
     }
 
-    /// The name of the service that a slice is of.
+    /// Returns the name of the service of a slice.
     pub(super) fn service(&self, of: &ObjectKey) -> Option<&[u8]> {
         let ([service, _], _) = self.known.get(of)?;
         service.as_deref()
     }
 
-    fn changes(&mut self, slices: impl IntoIterator<Item = (Arc<ObjectKey>, Option<Arc<Slice>>)>) -> Changes {
-        let mut all = Changes::default();
+    fn changes(
+        &mut self,
+        slices: impl IntoIterator<Item = (Arc<ObjectKey>, Option<Arc<Slice>>)>,
+    ) -> ServiceChanges {
+        let mut all = ServiceChanges::default();
         for (of, slice) in slices {
             let new = slice.as_deref().map(names_of).unwrap_or_default();
             let old = match &slice {
@@ -107,45 +112,45 @@ impl Slices {
                 }
                 if let Some((new, slice)) = new.zip(slice.as_ref()) {
                     let change = all.entry(new).or_default();
-                    // None of a first list is: no set is made then.
+                    // Never in an initial list, which thus allocates no set.
                     if is_replaced {
                         change.replaced.insert(of.clone());
                     }
-                    change.come.push(slice.clone());
+                    change.added.push(slice.clone());
                 }
             }
         }
         all
     }
 
-    /// Whether none is known.
+    /// Whether there are no slices.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.known.is_empty() && self.coming.is_empty()
+        self.known.is_empty() && self.collected.is_empty()
     }
 }
 
-impl Change {
-    /// The slices of a service that had these.
+impl SliceChange {
+    /// Returns the new slices of a service with the slices `old`.
     pub(super) fn of(self, old: &[Arc<Slice>]) -> Box<[Arc<Slice>]> {
         let kept = old.iter().filter(|slice| !self.replaced.contains(&slice.key));
-        kept.cloned().chain(self.come).collect()
+        kept.cloned().chain(self.added).collect()
     }
 }
 
-fn names_of(slice: &Slice) -> Named {
+fn names_of(slice: &Slice) -> ServiceKeys {
     let namespace = &slice.key.namespace;
     let import = slice.import.as_ref().and_then(|import| key(&import.service, namespace));
     [key(&slice.service, namespace), import]
 }
 
-/// Whether one may stand for the other: when it was changed is in no answer.
-fn answer_alike(one: &Slice, other: &Slice) -> bool {
+/// Whether two slices yield the same answers, which do not depend on the change time.
+fn same_answers(one: &Slice, other: &Slice) -> bool {
     one.service == other.service
         && one.endpoints == other.endpoints
         && one.ports == other.ports
         && one.import == other.import
 }
 
-/// So many endpoints are kept beside those that they are to replace, before a list has ended: some 8 MB.
-const MOST_COMING: usize = 32_768;
+/// Maximum collected endpoints, which are stored beside those that they replace: some 8 MB.
+const MAX_COLLECTED: usize = 32_768;

@@ -1,17 +1,18 @@
-//! Kinds of which something is true: told by the one writer, read by every worker.
+//! An atomic set of kinds: one thread writes it, all workers read it.
 
 use crate::sync::atomic::AtomicU8;
 use crate::sync::atomic::Ordering::{Acquire, Release};
 
-/// A bit for each kind.
-pub(crate) struct Kinds(AtomicU8);
+/// A set of kinds, a bit for each.
+pub(crate) struct KindSet(AtomicU8);
 
-impl Kinds {
+impl KindSet {
     pub(crate) fn none() -> Self {
         Self(AtomicU8::new(0))
     }
 
-    /// Their bits. Whoever sees one sees all that was put into the index before it was added.
+    /// Returns the bits. A thread that sees a bit sees all changes of the index before it was
+    /// added.
     #[inline]
     pub(crate) fn bits(&self) -> u8 {
         self.0.load(Acquire)

@@ -1,9 +1,10 @@
-//! What objects take, and what they are known by.
+//! Estimates the memory of objects.
 
 use std::sync::Arc;
 
 use kubernetes_api::objects::{Endpoint, ExternalAddress, Object, ObjectKey, Port, Target};
 
+/// Returns the key of an object.
 pub(super) fn key_of(object: &Object) -> Arc<ObjectKey> {
     match object {
         Object::Service(service) => service.key.clone(),
@@ -14,9 +15,9 @@ pub(super) fn key_of(object: &Object) -> Arc<ObjectKey> {
     }
 }
 
-/// What an object takes, about and not less: its own octets, what the service that it is of takes, and the places in tables
-/// that lead to them.
-pub(super) fn octets_of(object: &Object) -> usize {
+/// Returns an upper estimate of the memory of an object: its own bytes, those of its service, and
+/// its entries in tables.
+pub(super) fn bytes_of(object: &Object) -> usize {
     let key = key_of(object);
     let ports = |ports: &[Port]| ports.iter().map(|port| PART + port.name.len()).sum::<usize>();
     let addresses = |target: &Target| match target {
@@ -24,7 +25,7 @@ pub(super) fn octets_of(object: &Object) -> usize {
         Target::ExternalName(name) => name.len(),
         Target::Headless => 0,
     };
-    // Its name stands there, and in a table, and its namespace's in two more.
+    // The name is stored in the service and a table, the namespace in two more tables.
     let service = |name: &str| SERVICE + 2 * name.len() + 4 * key.namespace.len();
     let own = match object {
         Object::Namespace(_) => 0,
@@ -42,10 +43,10 @@ pub(super) fn octets_of(object: &Object) -> usize {
         Object::Slice(slice) => {
             let names = |endpoint: &Endpoint| {
                 let names = [&endpoint.hostname, &endpoint.pod];
-                names.into_iter().flatten().map(|name| PIECE + name.len()).sum::<usize>()
+                names.into_iter().flatten().map(|name| ALLOCATION + name.len()).sum::<usize>()
             };
             let endpoints = slice.endpoints.iter().map(|endpoint| ENDPOINT + names(endpoint));
-            // It may be the only one of its service, which needs no object to be kept.
+            // A service exists in the index for its first slice, without an object.
             let of = |name: &str| if name.is_empty() { 0 } else { name.len() + service(name) };
             let import = slice.import.as_ref();
             let import = import.map_or(0, |import| PART + import.cluster.len() + of(&import.service));
@@ -59,18 +60,18 @@ pub(super) fn octets_of(object: &Object) -> usize {
     OBJECT + 2 * (key.namespace.len() + key.name.len()) + own
 }
 
-/// Of an object with its name, its places in tables included.
+/// Bytes of an object with its key and table entries.
 const OBJECT: usize = 416;
-/// Of what queries find of a service, whether it has an object or is only named by slices.
+/// Bytes of an indexed service, with or without an object.
 const SERVICE: usize = 320;
-/// Of what an object has several of.
+/// Bytes of a list element.
 const PART: usize = 48;
 const ADDRESS: usize = 128;
 const ENDPOINT: usize = 192;
-/// Each leads to its pod twice, by its namespace and without.
+/// Two entries: with namespace and without.
 const POD_ADDRESS: usize = 192;
-/// What an allocator keeps with each piece, or rounds it up by.
-const PIECE: usize = 12;
+/// Overhead of an allocation.
+const ALLOCATION: usize = 12;
 
 #[cfg(test)]
 mod tests;

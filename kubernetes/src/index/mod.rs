@@ -1,14 +1,14 @@
-//! The index: what questions in a cluster's zone find. Written by the one who follows the API, read by every worker at once,
-//! none of whom waits.
+//! The index of a cluster's objects. One writer updates it; all workers read it without waiting.
 //!
 //! ```text
-//! (namespace, service) -> cell with A and AAAA of it
-//! (namespace, service) -> bucket -> service with its endpoints
-//! (address, how it is had) -> bucket -> hashes of services' names, looked up as above
+//! (namespace, service) -> slot with its A and AAAA data (seqlock table)
+//! (namespace, service) -> bucket -> service with its endpoints (copy-on-write)
+//! (address, role)      -> bucket -> hashes of services' names, looked up as above
 //! namespace, pod       -> bucket
 //! ```
-//! Once the first lists are there, a change of one object costs its service with its cell, and the buckets that this and the addresses
-//! that came or went lie in; a namespace that services lie in, a look at all cells when it goes, and at all services when it comes.
+//! After the initial lists, a change of an object replaces its service with its slot, the bucket of
+//! the service, and the buckets of added and removed addresses. Removing a namespace that has
+//! services scans all slots; adding one scans all services.
 
 mod cow_map;
 mod dns_label;
@@ -30,28 +30,28 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use wire::hash_of;
 
-use cow_map::{BucketView, Buckets};
-use kind_set::Kinds;
+use cow_map::{BucketView, CowMap};
+use kind_set::KindSet;
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
-use kubernetes_api::settings::Wants;
-use service_index::hash_of_had;
-use soa_serial::Serials;
+use kubernetes_api::settings::WatchConfig;
+use service_index::hash_of_role;
+use soa_serial::SoaSerial;
 
 pub(crate) use dns_label::key;
-use inline_service::Entries;
-pub(crate) use inline_service::ServiceEntry;
-use service::Has;
-pub(crate) use service::{At, Leads, Namespace, Service};
-pub use soa_serial::Now;
+pub(crate) use inline_service::InlineService;
+use inline_service::InlineServices;
+use service::AddressRole;
+pub(crate) use service::{AddressSource, Namespace, Service, SliceEndpoint};
+pub use soa_serial::WallClock;
 pub(crate) use soa_serial::{Listed, Listing};
-pub use writer::{Watcher, Writer};
+pub use writer::{IndexObserver, IndexWriter};
 
-/// By names that are chosen by strangers.
+/// Seeded per process, since names are untrusted.
 type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
 type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 
-/// Something that an index knows.
-pub(crate) enum Known<'k> {
+/// An object in the index.
+pub(crate) enum IndexedObject<'k> {
     Service(&'k objects::Service),
     Import(&'k objects::Service),
     Slice(&'k Slice),
@@ -59,24 +59,24 @@ pub(crate) enum Known<'k> {
     Pod(&'k Pod),
 }
 
-/// What is known of a cluster.
+/// Index of a cluster's objects.
 pub struct Index {
-    /// Services of the cluster.
-    pub(crate) services: Directory,
-    /// Those of a set of clusters.
-    pub(crate) imports: Directory,
-    namespaces: Buckets<Arc<Namespace>>,
-    pods: Buckets<PodEntry>,
-    /// Which kinds are wanted, a bit for each.
-    wanted: u8,
-    /// Those of which a list has been whole once.
-    known: Kinds,
-    /// Those whose changes are heard just now.
-    followed: Kinds,
-    serials: Serials,
-    /// How often something changed.
+    /// Services.
+    pub(crate) services: ServiceIndex,
+    /// ServiceImports.
+    pub(crate) imports: ServiceIndex,
+    namespaces: CowMap<Arc<Namespace>>,
+    pods: CowMap<PodEntry>,
+    /// Bits of the watched kinds.
+    watched: u8,
+    /// Kinds of which a list has completed.
+    synced: KindSet,
+    /// Kinds whose watch is connected.
+    connected: KindSet,
+    serials: SoaSerial,
+    /// Number of changes, for snapshots.
     changes: AtomicU64,
-    /// How many objects of each kind there are.
+    /// Number of objects of each kind.
     counts: [AtomicUsize; Kind::ALL.len()],
 }
 
@@ -86,7 +86,8 @@ impl std::fmt::Debug for Index {
     }
 }
 
-/// A pod that stands for others: an address may be that of as many as who may write pods likes.
+/// A pod that represents all pods with its address; untrusted users may give many pods the same
+/// address.
 #[derive(Clone)]
 pub(crate) struct PodEntry {
     address: IpAddr,
@@ -94,122 +95,124 @@ pub(crate) struct PodEntry {
     pod: Arc<Pod>,
 }
 
-/// What a pod says of its address.
+/// Which pods an entry represents.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PodRole {
-    /// At the hash of the address: one pod that has it. Whether it is certain that whoever asks from there is of its namespace.
+    /// At the hash of the address: any pod with it. `certain`: clients at this address are in its
+    /// namespace.
     Any { certain: bool },
-    /// At the hash of address and namespace, where that is not the namespace of the former: one of that namespace has it.
+    /// At the hash of address and namespace: a pod of another namespace than that of `Any`.
     OfNamespace,
 }
 
-/// Kinds that are wanted, and of which no list has been whole yet.
+/// Watched kinds of which no list has completed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unknown(u8);
+pub struct UnsyncedKinds(u8);
 
-/// Services by name, and by the addresses that lead back to them.
-pub(crate) struct Directory {
-    /// Of those that are found and few addresses stand at, where there is room.
-    entries: Entries,
-    by_name: Buckets<Arc<Service>>,
-    /// The hash of a service's name at the hash of each of its addresses and of how it has it: whose address it is, the service
-    /// itself says. Buckets of numbers are copied without a look at anything else.
-    by_address: Buckets<u64>,
+/// Services by name and by address.
+pub(crate) struct ServiceIndex {
+    /// Existing services with few addresses, as far as there are slots.
+    entries: InlineServices,
+    by_name: CowMap<Arc<Service>>,
+    /// Hash of address and role -> hash of the service's name. Collisions are resolved by comparing
+    /// the service. Buckets of integers are copied without touching other memory.
+    by_address: CowMap<u64>,
 }
 
 impl Index {
-    /// Nothing known yet of what `wants` says; `now` reads the time as other machines have it.
-    pub fn new(wants: &Wants, now: Now) -> Self {
+    /// Creates an empty index for the kinds of `wants`; `now` reads the wall clock.
+    pub fn new(wants: &WatchConfig, now: WallClock) -> Self {
         Self {
-            services: Directory::new(BUCKETS),
-            imports: Directory::new(if wants.imports { BUCKETS } else { 1 }),
-            namespaces: Buckets::new(FEW_BUCKETS),
-            pods: Buckets::new(if wants.pods.is_some() { BUCKETS } else { 1 }),
-            wanted: wants.kinds().fold(0, |all, kind| all | bit(kind)),
-            known: Kinds::none(),
-            followed: Kinds::none(),
-            serials: Serials::new(now),
+            services: ServiceIndex::new(BUCKETS),
+            imports: ServiceIndex::new(if wants.imports { BUCKETS } else { 1 }),
+            namespaces: CowMap::new(NAMESPACE_BUCKETS),
+            pods: CowMap::new(if wants.pods.is_some() { BUCKETS } else { 1 }),
+            watched: wants.kinds().fold(0, |all, kind| all | bit(kind)),
+            synced: KindSet::none(),
+            connected: KindSet::none(),
+            serials: SoaSerial::new(now),
             changes: AtomicU64::new(0),
             counts: Default::default(),
         }
     }
 
-    /// What is not known yet. To be asked for before anything is looked up: what is not found then, though everything was
-    /// known before, is not there.
+    /// Returns the kinds that are not synced. Call it before a lookup: if all kinds were synced, an
+    /// object that is not found does not exist.
     #[inline]
-    pub fn unknown(&self) -> Unknown {
-        Unknown(self.wanted & !self.known.bits())
+    pub fn unsynced(&self) -> UnsyncedKinds {
+        UnsyncedKinds(self.watched & !self.synced.bits())
     }
 
-    /// Everything that is wanted.
-    fn wanted(&self) -> Unknown {
-        Unknown(self.wanted)
+    /// Returns all watched kinds.
+    fn watched(&self) -> UnsyncedKinds {
+        UnsyncedKinds(self.watched)
     }
 
-    /// How many objects of a kind are known.
+    /// Returns the number of objects of a kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.counts[kind as usize].load(Relaxed)
     }
 
-    /// Whether changes of a kind are heard just now.
-    pub fn is_followed(&self, kind: Kind) -> bool {
-        self.followed.bits() & bit(kind) != 0
+    /// Whether the watch of a kind is connected.
+    pub fn is_connected(&self, kind: Kind) -> bool {
+        self.connected.bits() & bit(kind) != 0
     }
 
-    /// The serial of its zones.
+    /// Returns the SOA serial of the zones.
     pub fn serial(&self) -> u32 {
         self.serials.shown()
     }
 
-    /// Every service, at one serial, that of now or of a list that is read: whatever changes after that has another one. The thread
-    /// that asks gathers them, and holds the writer's lock meanwhile: the one writer, and whoever asks as well, waits for that once a
+    /// Returns all services at one serial, the current one or that of a listing in use; later
+    /// changes get another serial. The calling thread collects them under the writer's lock, once a
     /// second at most.
     pub(crate) fn listing(&self) -> Arc<Listing> {
-        self.serials.listing(|| [&self.services, &self.imports].map(Directory::in_order))
+        self.serials.listing(|| [&self.services, &self.imports].map(ServiceIndex::sorted))
     }
 
-    /// How often something changed that a snapshot has.
+    /// Returns the number of changes that affect a snapshot.
     pub fn changes(&self) -> u64 {
         self.changes.load(Relaxed)
     }
 
-    /// Every object that answers are made of; what changes meanwhile comes as it was or as it is.
-    pub(crate) fn each(&self, tell: &mut dyn FnMut(Known<'_>)) {
+    /// Calls `visit` for each object; concurrent changes may or may not be included.
+    pub(crate) fn each(&self, visit: &mut dyn FnMut(IndexedObject<'_>)) {
         self.namespaces.each(|namespace| {
             if let Ok(name) = str::from_utf8(&namespace.name) {
-                tell(Known::Namespace(name));
+                visit(IndexedObject::Namespace(name));
             }
         });
         for (directory, is_import) in [(&self.services, false), (&self.imports, true)] {
             directory.by_name.each(|service| {
-                let known = if is_import { Known::Import } else { Known::Service };
-                service.object.iter().for_each(|object| tell(known(object)));
-                service.slices.iter().for_each(|slice| tell(Known::Slice(slice)));
+                let known = if is_import { IndexedObject::Import } else { IndexedObject::Service };
+                service.object.iter().for_each(|object| visit(known(object)));
+                service.slices.iter().for_each(|slice| visit(IndexedObject::Slice(slice)));
             });
         }
         self.pods.each(|entry| {
-            let stands_at = |address: &&IpAddr| {
+            let is_representative = |address: &&IpAddr| {
                 self.pod_of(**address, &entry.pod.key.namespace).is_some_and(|pod| pod.key == entry.pod.key)
             };
-            // At the first of its addresses that it stands for others at.
-            if entry.pod.addresses.iter().find(stands_at) == Some(&entry.address) {
-                tell(Known::Pod(&entry.pod));
+            // Once, at the first address that it represents.
+            if entry.pod.addresses.iter().find(is_representative) == Some(&entry.address) {
+                visit(IndexedObject::Pod(&entry.pod));
             }
         });
     }
 
-    /// Whether the API has this namespace; `name` in lower case.
+    /// Whether the namespace exists; `name` in lower case.
     pub(crate) fn has_namespace(&self, name: &[u8]) -> bool {
         self.namespaces.of(hash_of(name)).find(|namespace| *namespace.name == *name).is_some()
     }
 
-    /// The pod that asks from `address`, where its namespace is beyond doubt: all pods that have it are of one namespace, run,
-    /// will not be deleted, and do not share it with their node; and all pods are known, and their changes heard.
+    /// Returns a pod with `address` if the namespace of clients at this address is certain: all
+    /// pods with it are in one namespace, are running, are not being deleted, and do not use the
+    /// host network; and pods are synced and connected.
     ///
-    /// An address is another pod's as soon as its pod has ended, which may be before the API says so: one that is to be
-    /// deleted may have lost it already.
+    /// An address may belong to another pod as soon as its pod has ended, before the API reports
+    /// it: a pod that is being deleted may have lost it already.
     pub fn certain_pod(&self, address: IpAddr) -> Option<Arc<Pod>> {
-        if !self.is_followed(Kind::Pod) || self.known.bits() & bit(Kind::Pod) == 0 {
+        if !self.is_connected(Kind::Pod) || self.synced.bits() & bit(Kind::Pod) == 0 {
             return None;
         }
         let found = self.pods.of(hash_of_address(address));
@@ -217,81 +220,86 @@ impl Index {
         (entry.role == PodRole::Any { certain: true }).then(|| entry.pod.clone())
     }
 
-    /// A pod of this namespace that has an address; its name in any case.
+    /// Returns a pod of the namespace (in any case) with an address.
     pub(crate) fn pod_of(&self, address: IpAddr, namespace: &str) -> Option<Arc<Pod>> {
         let namespace = namespace.to_ascii_lowercase();
-        let is_it = |entry: &PodEntry| {
+        let matches = |entry: &PodEntry| {
             entry.address == address && entry.pod.key.namespace.eq_ignore_ascii_case(&namespace)
         };
         let any = self.pods.of(hash_of_address(address));
-        if let Some(entry) = any.find(is_it) {
+        if let Some(entry) = any.find(matches) {
             return Some(entry.pod.clone());
         }
-        self.pods.of(hash_of_pod(address, &namespace)).find(is_it).map(|entry| entry.pod.clone())
+        self.pods.of(hash_of_pod(address, &namespace)).find(matches).map(|entry| entry.pod.clone())
     }
 }
 
-impl Unknown {
-    /// Whether every kind has been known once: from then on answers are whole, and stay so while the API is not heard.
+impl UnsyncedKinds {
+    /// Whether all kinds are synced. Answers are complete from then on, also while the API is
+    /// unreachable.
     #[inline]
-    pub fn is_nothing(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The kinds.
+    /// Returns the kinds.
     pub fn kinds(self) -> impl Iterator<Item = Kind> {
         Kind::ALL.into_iter().filter(move |kind| self.0 & bit(*kind) != 0)
     }
 
-    /// The first of these kinds that is among them.
+    /// Returns the first of these kinds that is not synced.
     pub(crate) fn first_of(self, kinds: &[Kind]) -> Option<Kind> {
         self.kinds().find(|kind| kinds.contains(kind))
     }
 }
 
-impl Directory {
+impl ServiceIndex {
     fn new(count: usize) -> Self {
-        Self { entries: Entries::new(count), by_name: Buckets::new(count), by_address: Buckets::new(count) }
+        Self {
+            entries: InlineServices::new(count),
+            by_name: CowMap::new(count),
+            by_address: CowMap::new(count),
+        }
     }
 
-    /// The service of this name in short, where it is one that is found and few addresses stand there.
+    /// Returns the inline data of an existing service with few addresses.
     #[inline]
-    pub(crate) fn entry(&self, key: &[u8]) -> Option<ServiceEntry> {
+    pub(crate) fn entry(&self, key: &[u8]) -> Option<InlineService> {
         self.entries.get(hash_of(key), key)
     }
 
-    /// Where the service of this name is, if there is one: [`named`] finds it there.
+    /// Returns the bucket of a name, for [`named`].
     pub(crate) fn of_name(&self, key: &[u8]) -> BucketView<Arc<Service>> {
         self.by_name.of(hash_of(key))
     }
 
-    /// The service of this name.
+    /// Returns the service of a name.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
         named(&self.of_name(key), key).cloned()
     }
 
-    /// The services that an address leads back to, by name. Of more than a message has room for that are reached there from
-    /// outside, and of more that have an endpoint there, those that came first.
+    /// Returns the services with an address, sorted by name. For each role, at most as many as fit
+    /// a message, in the order in which they were added.
     pub(crate) fn of_address(&self, address: IpAddr) -> Vec<Arc<Service>> {
         let mut services = Vec::new();
-        for has in Has::ALL {
-            let most = services.len() + MOST_OF_ADDRESS;
-            for name in self.by_address.of(hash_of_had(has, address)).iter() {
+        for has in AddressRole::ALL {
+            let max = services.len() + MAX_PER_ROLE;
+            for name in self.by_address.of(hash_of_role(has, address)).iter() {
                 let named = self.by_name.of(*name);
                 services.extend(named.iter().filter(|service| service.has(address)).cloned());
-                if services.len() >= most {
+                if services.len() >= max {
                     break;
                 }
             }
         }
         services.sort_by(|one, other| one.key().cmp(other.key()));
-        // Two names may have one hash.
+        // Names may have the same hash.
         services.dedup_by(|one, other| one.key() == other.key());
         services
     }
 }
 
-/// The service of this name.
+/// Returns the service of a name in a bucket.
 pub(crate) fn named<'f>(found: &'f BucketView<Arc<Service>>, key: &[u8]) -> Option<&'f Arc<Service>> {
     found.find(|service| service.key() == key)
 }
@@ -303,7 +311,7 @@ fn hash_of_address(address: IpAddr) -> u64 {
     }
 }
 
-/// Of an address and a namespace in lower case.
+/// Returns the hash of an address and a namespace in lower case.
 fn hash_of_pod(address: IpAddr, namespace: &str) -> u64 {
     hash_of(namespace.as_bytes()).rotate_left(1) ^ hash_of_address(address)
 }
@@ -313,14 +321,15 @@ fn bit(kind: Kind) -> u8 {
     1 << kind as u8
 }
 
-/// Of services, addresses and pods: with 10,000 services most have one or none, with 100,000 endpoints six.
+/// Number of buckets for services, addresses and pods: with 10,000 services most have one entry or
+/// none, with 100,000 endpoints six.
 const BUCKETS: usize = 16_384;
-/// Records of 32 octets that fill the largest message.
-const MOST_OF_ADDRESS: usize = 2_048;
-/// Of namespaces.
-const FEW_BUCKETS: usize = 256;
+/// Services of an address and role: records of 32 octets that fill the largest message.
+const MAX_PER_ROLE: usize = 2_048;
+/// Number of buckets for namespaces.
+const NAMESPACE_BUCKETS: usize = 256;
 
-// Not in the file itself, which `models/` compiles as well.
+// Not in the file itself, which the loom models compile as well.
 #[cfg(test)]
 #[path = "seqlock_table/tests.rs"]
 mod seqlock_table_tests;

@@ -1,7 +1,8 @@
-//! Pods by their addresses, and which of them stand for the others.
+//! Pods by address, and which pods represent an address in the index.
 //!
-//! Pods of the host's network share an address, and who may write a pod's status can give as many as he likes the same one. A
-//! bucket is copied for each change: it holds one pod of each namespace that has the address, at most.
+//! Pods on the host network share an address, and a user who may write pod status can give any
+//! number of pods the same one. A bucket is copied for each change, so that it has at most one pod
+//! of each namespace for an address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,22 +10,22 @@ use std::sync::Arc;
 
 use kubernetes_api::objects::{ObjectKey, Pod};
 
-use super::{Buckets, HashMap, PodEntry, PodRole, hash_of_address, hash_of_pod};
+use super::{CowMap, HashMap, PodEntry, PodRole, hash_of_address, hash_of_pod};
 
-/// Every pod at each of its addresses.
+/// All pods at each of their addresses.
 #[derive(Default)]
-pub(super) struct Addresses {
-    /// Those of one address stand together, and there those of one namespace.
+pub(super) struct PodAddresses {
+    /// Sorted by address, then by namespace.
     pods: BTreeMap<(IpAddr, Arc<ObjectKey>), Arc<Pod>>,
-    /// How many of an address's pods say that another may ask from it.
-    doubtful: HashMap<IpAddr, usize>,
+    /// Number of pods of an address for which clients there may be other pods.
+    uncertain: HashMap<IpAddr, usize>,
 }
 
-impl Addresses {
-    /// Puts a pod to its address, or takes it away, and lets the index say so.
+impl PodAddresses {
+    /// Adds or removes a pod at an address, and updates the index.
     pub(super) fn set(
         &mut self,
-        buckets: &Buckets<PodEntry>,
+        buckets: &CowMap<PodEntry>,
         address: IpAddr,
         key: &Arc<ObjectKey>,
         pod: Option<Arc<Pod>>,
@@ -34,26 +35,27 @@ impl Addresses {
             Some(pod) => self.pods.insert(place, pod),
             None => self.pods.remove(&place),
         };
-        let is_doubtful = |pod: &Option<Arc<Pod>>| {
+        let is_uncertain = |pod: &Option<Arc<Pod>>| {
             pod.as_ref().is_some_and(|pod| !pod.running || pod.terminating || pod.host_network)
         };
-        let doubtful = self.doubtful.get(&address).copied().unwrap_or_default();
-        match doubtful + usize::from(is_doubtful(&pod)) - usize::from(is_doubtful(&old)) {
-            0 => _ = self.doubtful.remove(&address),
-            doubtful => _ = self.doubtful.insert(address, doubtful),
+        let uncertain = self.uncertain.get(&address).copied().unwrap_or_default();
+        match uncertain + usize::from(is_uncertain(&pod)) - usize::from(is_uncertain(&old)) {
+            0 => _ = self.uncertain.remove(&address),
+            uncertain => _ = self.uncertain.insert(address, uncertain),
         }
-        self.tell(buckets, address, key);
+        self.update(buckets, address, key);
     }
 
-    /// Lets the index say what it is to say of an address, and of the namespace of what changed there.
-    fn tell(&self, buckets: &Buckets<PodEntry>, address: IpAddr, changed: &ObjectKey) {
+    /// Updates the entries of an address, and of the namespace of the changed pod.
+    fn update(&self, buckets: &CowMap<PodEntry>, address: IpAddr, changed: &ObjectKey) {
         let first = self.from(address, "");
         let namespace = |pod: &Pod| pod.key.namespace.clone();
         let first_of_all = first.map(|pod| namespace(pod));
         let is_certain = first.is_some_and(|first| {
             let others = (address, Arc::new(after(&first.key.namespace)));
             let of_others = self.pods.range(others..).next();
-            !self.doubtful.contains_key(&address) && of_others.is_none_or(|((other, _), _)| *other != address)
+            !self.uncertain.contains_key(&address)
+                && of_others.is_none_or(|((other, _), _)| *other != address)
         });
         let role = PodRole::Any { certain: is_certain };
         let entry = first.map(|pod| PodEntry { address, role, pod: pod.clone() });
@@ -61,28 +63,29 @@ impl Addresses {
         let hash = hash_of_address(address);
         let before =
             buckets.of(hash).find(is_any).map(|entry| (namespace(&entry.pod), entry.role, entry.pod.clone()));
-        let is_as_it_was = match (&before, &entry) {
+        let unchanged = match (&before, &entry) {
             (Some((_, role, pod)), Some(entry)) => *role == entry.role && Arc::ptr_eq(pod, &entry.pod),
             (None, None) => true,
             _ => false,
         };
-        // A namespace that is the first now, or was it until now, has its entry elsewhere; it comes before the other goes.
+        // The entry of a namespace moves when it becomes, or ceases to be, the first one; it is
+        // added before it is removed.
         let before =
             before.map(|(namespace, ..)| namespace).filter(|before| Some(before) != first_of_all.as_ref());
         for namespace in [Some(&changed.namespace), before.as_ref()].into_iter().flatten() {
             if Some(namespace) != first_of_all.as_ref() {
-                self.tell_namespace(buckets, address, namespace, true);
+                self.update_namespace(buckets, address, namespace, true);
             }
         }
-        if !is_as_it_was {
+        if !unchanged {
             buckets.set(hash, is_any, entry);
         }
         if let Some(first) = &first_of_all {
-            self.tell_namespace(buckets, address, first, false);
+            self.update_namespace(buckets, address, first, false);
         }
     }
 
-    fn tell_namespace(&self, buckets: &Buckets<PodEntry>, address: IpAddr, namespace: &str, is_there: bool) {
+    fn update_namespace(&self, buckets: &CowMap<PodEntry>, address: IpAddr, namespace: &str, is_there: bool) {
         let pod = self.from(address, namespace);
         let pod = pod.filter(|pod| is_there && *pod.key.namespace == *namespace);
         let hash = hash_of_pod(address, &namespace.to_ascii_lowercase());
@@ -90,18 +93,18 @@ impl Addresses {
             let is_of = entry.address == address && *entry.pod.key.namespace == *namespace;
             is_of && entry.role == PodRole::OfNamespace
         };
-        let is_as_it_was = match (buckets.of(hash).find(is_it), pod) {
+        let unchanged = match (buckets.of(hash).find(is_it), pod) {
             (Some(entry), Some(pod)) => Arc::ptr_eq(&entry.pod, pod),
             (None, None) => true,
             _ => false,
         };
-        if !is_as_it_was {
+        if !unchanged {
             let role = PodRole::OfNamespace;
             buckets.set(hash, is_it, pod.map(|pod| PodEntry { address, role, pod: pod.clone() }));
         }
     }
 
-    /// The first pod of an address in this namespace or one behind it.
+    /// Returns the first pod of an address in this namespace or a later one.
     fn from(&self, address: IpAddr, namespace: &str) -> Option<&Arc<Pod>> {
         let start = ObjectKey { namespace: namespace.into(), name: Box::default() };
         let mut pods = self.pods.range((address, Arc::new(start))..);
@@ -109,7 +112,7 @@ impl Addresses {
     }
 }
 
-/// Behind every pod of a namespace, and before those of all behind it.
+/// Returns a key after all pods of a namespace and before those of later namespaces.
 fn after(namespace: &str) -> ObjectKey {
     ObjectKey { namespace: format!("{namespace}\0").into(), name: Box::default() }
 }

@@ -1,5 +1,5 @@
-//! A table whose entries are one line of the processor's cache each, side by side in memory: what nearly all ask for is read here. It
-//! has some of what there is: what is not found here may be elsewhere.
+//! A hash table of seqlock-protected slots of one cache line each, contiguous in memory. It is a
+//! cache: an entry that is not found here may exist in another table.
 
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
@@ -7,141 +7,143 @@ use std::sync::atomic::AtomicUsize;
 use crate::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::atomic::{AtomicU64, fence};
 
-/// Cells by hash. Read by many threads at once, changed by one.
-pub(crate) struct Cells<const WORDS: usize> {
-    cells: Box<[Cell<WORDS>]>,
-    /// How often one was written.
+/// Slots by hash. Many threads read it, one writes it.
+pub(crate) struct SeqlockTable<const WORDS: usize> {
+    slots: Box<[Slot<WORDS>]>,
+    /// Number of writes.
     #[cfg(test)]
     stores: AtomicUsize,
 }
 
-/// With seven words, a line of the cache.
+/// A cache line, with seven words.
 #[repr(align(64))]
-struct Cell<const WORDS: usize> {
-    /// A number that grows by two with each writing, in its upper half, odd meanwhile; below that, the head of what it has.
+struct Slot<const WORDS: usize> {
+    /// Upper half: sequence number, which grows by two with each write and is odd during it. Lower
+    /// half: head of the content.
     head: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-/// What a cell has.
+/// Content of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Content<const WORDS: usize> {
-    /// Any number but 0, which says that there is nothing.
+pub(crate) struct SlotContent<const WORDS: usize> {
+    /// Not 0, which marks an empty slot.
     pub(crate) head: u32,
     pub(crate) words: [u64; WORDS],
 }
 
-impl<const WORDS: usize> Cells<WORDS> {
-    /// Empty ones; `count` is a power of two.
+impl<const WORDS: usize> SeqlockTable<WORDS> {
+    /// Creates `count` empty slots, a power of two.
     pub(crate) fn new(count: usize) -> Self {
         Self {
-            cells: (0..count).map(|_| Cell::new()).collect(),
+            slots: (0..count).map(|_| Slot::new()).collect(),
             #[cfg(test)]
             stores: AtomicUsize::new(0),
         }
     }
 
-    /// What is at this hash, whose head `may` be, and that `is` is true of. What is written just now is not waited for, and not found.
+    /// Returns the content at a hash for which `may` accepts the head and `is` the content. Slots
+    /// that are being written are skipped without waiting.
     #[inline]
     pub(crate) fn find(
         &self,
         hash: u64,
         may: impl Fn(u32) -> bool,
-        is: impl Fn(&Content<WORDS>) -> bool,
-    ) -> Option<Content<WORDS>> {
-        // Nothing lies behind a cell that was never written: it would have been put there.
-        let written = self.near(hash).take_while(|cell| cell.head.load(Relaxed) != 0);
-        let mut contents = written.filter_map(|cell| cell.read(&may));
+        is: impl Fn(&SlotContent<WORDS>) -> bool,
+    ) -> Option<SlotContent<WORDS>> {
+        // A slot that was never written ends the probe: an entry would have been put there.
+        let written = self.probe(hash).take_while(|slot| slot.head.load(Relaxed) != 0);
+        let mut contents = written.filter_map(|slot| slot.read(&may));
         contents.find(|content| is(content))
     }
 
-    /// Puts this in place of what `is` is true of, if there is room; else nothing that `is` is true of is left.
+    /// Replaces the content for which `is` holds. Without a free slot, no such content remains.
     pub(crate) fn set(
         &self,
         hash: u64,
-        is: impl Fn(&Content<WORDS>) -> bool,
-        content: Option<Content<WORDS>>,
+        is: impl Fn(&SlotContent<WORDS>) -> bool,
+        content: Option<SlotContent<WORDS>>,
     ) {
-        let known = |cell: &&Cell<WORDS>| cell.read(|head| head != 0).is_some_and(|content| is(&content));
-        let free = |cell: &&Cell<WORDS>| content.is_some() && cell.read(|head| head != 0).is_none();
-        let Some(cell) = self.near(hash).find(known).or_else(|| self.near(hash).find(free)) else { return };
-        let content = content.unwrap_or(Content { head: 0, words: [0; WORDS] });
-        if cell.read(|_| true) != Some(content) {
-            self.write(cell, content);
+        let known = |slot: &&Slot<WORDS>| slot.read(|head| head != 0).is_some_and(|content| is(&content));
+        let free = |slot: &&Slot<WORDS>| content.is_some() && slot.read(|head| head != 0).is_none();
+        let Some(slot) = self.probe(hash).find(known).or_else(|| self.probe(hash).find(free)) else { return };
+        let content = content.unwrap_or(SlotContent { head: 0, words: [0; WORDS] });
+        if slot.read(|_| true) != Some(content) {
+            self.write(slot, content);
         }
     }
 
-    /// Takes away what `is` is true of.
-    pub(crate) fn clear_where(&self, is: impl Fn(&Content<WORDS>) -> bool) {
-        for cell in &self.cells {
-            if cell.read(|head| head != 0).is_some_and(|content| is(&content)) {
-                self.write(cell, Content { head: 0, words: [0; WORDS] });
+    /// Clears all slots for which `is` holds.
+    pub(crate) fn clear_where(&self, is: impl Fn(&SlotContent<WORDS>) -> bool) {
+        for slot in &self.slots {
+            if slot.read(|head| head != 0).is_some_and(|content| is(&content)) {
+                self.write(slot, SlotContent { head: 0, words: [0; WORDS] });
             }
         }
     }
 
-    fn write(&self, cell: &Cell<WORDS>, content: Content<WORDS>) {
-        cell.write(content);
+    fn write(&self, slot: &Slot<WORDS>, content: SlotContent<WORDS>) {
+        slot.write(content);
         #[cfg(test)]
         self.stores.fetch_add(1, Relaxed);
     }
 
-    /// Where something of this hash can be.
+    /// Returns the slots where a hash can be (linear probing).
     #[inline]
-    fn near(&self, hash: u64) -> impl Iterator<Item = &Cell<WORDS>> {
-        // The length is a power of two: the mask is the remainder, and no index is beyond it.
-        let last = self.cells.len() - 1;
-        (0..NEAR).map(move |further| &self.cells[(hash as usize).wrapping_add(further) & last])
+    fn probe(&self, hash: u64) -> impl Iterator<Item = &Slot<WORDS>> {
+        // The length is a power of two: the mask is the remainder, and all indices are in bounds.
+        let last = self.slots.len() - 1;
+        (0..PROBE_LENGTH).map(move |further| &self.slots[(hash as usize).wrapping_add(further) & last])
     }
 }
 
 #[cfg(test)]
-impl<const WORDS: usize> Cells<WORDS> {
-    /// Octets of a cell.
-    pub(super) const OCTETS: usize = size_of::<Cell<WORDS>>();
+impl<const WORDS: usize> SeqlockTable<WORDS> {
+    /// Size of a slot.
+    pub(super) const SLOT_BYTES: usize = size_of::<Slot<WORDS>>();
 
-    /// How often a cell was written.
+    /// Returns the number of writes.
     pub(super) fn stores(&self) -> usize {
         self.stores.load(Relaxed)
     }
 
-    /// How many cells have something.
+    /// Returns the number of occupied slots.
     pub(super) fn count(&self) -> usize {
-        self.cells.iter().filter(|cell| cell.read(|head| head != 0).is_some()).count()
+        self.slots.iter().filter(|slot| slot.read(|head| head != 0).is_some()).count()
     }
 }
 
-impl<const WORDS: usize> Cell<WORDS> {
+impl<const WORDS: usize> Slot<WORDS> {
     fn new() -> Self {
         Self { head: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// What it has, whole; `None` where its head may not be, and while it is written.
+    /// Returns a consistent content; `None` if `may` refuses the head, and during a write.
     #[inline]
-    fn read(&self, may: impl Fn(u32) -> bool) -> Option<Content<WORDS>> {
-        // With `Acquire`, for what was written before this head was is not to be older than it.
+    fn read(&self, may: impl Fn(u32) -> bool) -> Option<SlotContent<WORDS>> {
+        // Acquire: the words must not be older than this head.
         let head = self.head.load(Acquire);
         if head & WRITING != 0 || !may(head as u32) {
             return None;
         }
         let words = std::array::from_fn(|word| self.words[word].load(Relaxed));
-        // Whoever read a word of a later writing sees its head now.
+        // If a word of a later write was read, its head is visible now.
         fence(Acquire);
-        (self.head.load(Relaxed) == head).then_some(Content { head: head as u32, words })
+        (self.head.load(Relaxed) == head).then_some(SlotContent { head: head as u32, words })
     }
 
-    fn write(&self, content: Content<WORDS>) {
-        let times = self.head.load(Relaxed) & !u64::from(u32::MAX);
-        self.head.store(times.wrapping_add(WRITING), Relaxed);
-        // Before any of the words.
+    fn write(&self, content: SlotContent<WORDS>) {
+        let sequence = self.head.load(Relaxed) & !u64::from(u32::MAX);
+        self.head.store(sequence.wrapping_add(WRITING), Relaxed);
+        // The odd sequence number is visible before any of the words.
         fence(Release);
         self.words.iter().zip(content.words).for_each(|(word, new)| word.store(new, Relaxed));
-        self.head.store(times.wrapping_add(2 * WRITING) | u64::from(content.head), Release);
+        self.head.store(sequence.wrapping_add(2 * WRITING) | u64::from(content.head), Release);
     }
 }
 
-/// The bit of a head that says that its cell is written.
+/// Bit of the sequence number that marks a write in progress.
 const WRITING: u64 = 1 << 32;
-/// So many cells are looked at: with 10,000 in 16,384 cells, one in seventy finds no room where they come in no order, and room is
-/// looked for again when it is put again.
-pub(super) const NEAR: usize = 8;
+/// Slots that are probed: with 10,000 entries in 16,384 slots, one in seventy finds no slot, until
+/// its next update.
+pub(super) const PROBE_LENGTH: usize = 8;

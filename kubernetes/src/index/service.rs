@@ -1,4 +1,4 @@
-//! What is known of one service: its object, its slices, and the answers at its own name, ready to send.
+//! A service: its object, its slices, and the encoded records at its name.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -9,72 +9,73 @@ use wire::{Class, RType};
 
 use kubernetes_api::objects::{self, Endpoint, Port, Slice, Target};
 
-use super::dns_label::{LONGEST, Label};
+use super::dns_label::{Label, MAX_LABEL};
 
-/// A service by its name, as queries find it. Never changes: a change is another one in its place.
+/// An immutable service in the index, replaced as a whole.
 pub(crate) struct Service {
-    /// Its name, and the A and AAAA answers there: records as they are sent, each owner a pointer to the question, TTL 0.
+    /// The name, and the encoded A and AAAA records there, each owner a pointer to the question,
+    /// with TTL 0.
     octets: Box<[u8]>,
     pub(crate) namespace: Arc<Namespace>,
-    /// Where the A records end.
+    /// End of the A records.
     a_end: u32,
-    /// Where the name ends.
+    /// End of the name.
     key_end: u8,
-    leads: Leads,
+    source: AddressSource,
     has_endpoints: bool,
-    naming: Naming,
-    many: Option<Box<Many>>,
-    /// None where only slices name it.
+    naming: EndpointNaming,
+    sorted: Option<Box<SortedAddresses>>,
+    /// `None` if only slices exist.
     pub(crate) object: Option<Arc<objects::Service>>,
     pub(crate) slices: Box<[Arc<Slice>]>,
-    /// Every endpoint, by label, those of one label by address.
-    by_label: Box<[Place]>,
-    /// Every endpoint, by address.
-    by_address: Box<[Place]>,
+    /// All endpoints by label, then by address.
+    by_label: Box<[EndpointRef]>,
+    /// All endpoints by address.
+    by_address: Box<[EndpointRef]>,
 }
 
-/// What a service's own name leads to, said without a look at its object.
+/// Where the addresses at a service's name come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leads {
-    /// To addresses of its own.
-    ToItself,
-    /// To those of its endpoints.
-    ToEndpoints,
-    /// To another name, or nowhere: only slices name it.
-    Elsewhere,
+pub(crate) enum AddressSource {
+    /// From its cluster IPs.
+    ClusterIps,
+    /// From its endpoints.
+    Endpoints,
+    /// There are none: the name is a CNAME, or only slices exist.
+    Other,
 }
 
-/// How a service has an address that leads back to it.
+/// Role of an address of a service, for reverse lookups.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Has {
-    /// As one of its own.
+pub(super) enum AddressRole {
+    /// A cluster IP.
     Own,
-    /// As one that it is reached at from outside.
+    /// An external address.
     External,
-    /// As an endpoint's.
+    /// An address of an endpoint.
     Endpoint,
 }
 
-impl Has {
+impl AddressRole {
     pub(super) const ALL: [Self; 3] = [Self::Own, Self::External, Self::Endpoint];
 }
 
-/// What endpoints are called.
+/// How endpoints are named.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Naming {
-    /// After their pods, where they have no host name.
+pub(crate) struct EndpointNaming {
+    /// By the pod, without host name.
     pub(crate) pods: bool,
-    /// With their cluster behind it: those of imports.
+    /// With a label for the cluster, in imports.
     pub(crate) clusters: bool,
 }
 
-/// Addresses of a service that has many, in order: a service may have thousands, and a query asks whether one is among them.
-struct Many {
+/// Sorted addresses of a service with many, for binary search: a service may have thousands.
+struct SortedAddresses {
     own: Box<[IpAddr]>,
     external: Box<[IpAddr]>,
 }
 
-impl Many {
+impl SortedAddresses {
     fn of(service: &Service) -> Option<Box<Self>> {
         let own = match service.target() {
             Some(Target::ClusterIps(own)) => &**own,
@@ -89,11 +90,11 @@ impl Many {
     }
 }
 
-/// A namespace that services lie in.
+/// A namespace of services.
 pub(crate) struct Namespace {
-    /// In lower case.
+    /// Name in lower case.
     pub(crate) name: Box<[u8]>,
-    /// Whether the API has it among those that are followed.
+    /// Whether it exists among the watched ones.
     pub(crate) is_known: AtomicBool,
 }
 
@@ -104,84 +105,84 @@ impl Namespace {
     }
 }
 
-/// An endpoint of a service: which slice's, and which of it.
+/// Reference to an endpoint: index of the slice, and of the endpoint in it.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct EndpointRef {
     slice: u32,
     endpoint: u32,
 }
 
-/// An endpoint with the slice that it is in.
+/// An endpoint with its slice.
 #[derive(Clone, Copy)]
-pub(crate) struct At<'s> {
-    /// The slice's place among those of the service.
+pub(crate) struct SliceEndpoint<'s> {
+    /// Index of the slice in the service.
     pub(crate) number: usize,
     pub(crate) slice: &'s Arc<Slice>,
     pub(crate) endpoint: &'s Endpoint,
 }
 
 impl Service {
-    /// Puts together what queries find.
+    /// Builds a service.
     pub(crate) fn new(
         key: &[u8],
         namespace: Arc<Namespace>,
         object: Option<Arc<objects::Service>>,
         slices: Box<[Arc<Slice>]>,
-        naming: Naming,
+        naming: EndpointNaming,
     ) -> Self {
         let (by_label, by_address) = orders(&slices, naming);
-        let leads = match object.as_ref().map(|object| &object.target) {
-            Some(Target::ClusterIps(_)) => Leads::ToItself,
-            Some(Target::Headless) => Leads::ToEndpoints,
-            Some(Target::ExternalName(_)) | None => Leads::Elsewhere,
+        let source = match object.as_ref().map(|object| &object.target) {
+            Some(Target::ClusterIps(_)) => AddressSource::ClusterIps,
+            Some(Target::Headless) => AddressSource::Endpoints,
+            Some(Target::ExternalName(_)) | None => AddressSource::Other,
         };
         let mut service = Self {
             octets: Box::default(),
             namespace,
             a_end: 0,
-            // A key is NAME.NAMESPACE in wire form, two labels of 64 octets at most.
+            // A key is NAME.NAMESPACE in wire form, at most 128 octets.
             key_end: key.len() as u8,
-            leads,
+            source,
             has_endpoints: !by_address.is_empty(),
             naming,
-            many: None,
+            sorted: None,
             object,
             slices,
             by_label,
             by_address,
         };
-        service.many = Many::of(&service);
+        service.sorted = SortedAddresses::of(&service);
         let addresses = service.own_addresses();
-        let octets = [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|family| octets_of(&addresses, family));
+        let octets = [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|family| records_len(&addresses, family));
         let mut all = Vec::with_capacity(key.len() + octets[0] + octets[1]);
         all.extend_from_slice(key);
         records(&mut all, &addresses, IpAddr::is_ipv4);
-        // Not more than fit a message.
+        // Fits, since the records fit a message.
         service.a_end = all.len() as u32;
         records(&mut all, &addresses, IpAddr::is_ipv6);
         service.octets = all.into();
         service
     }
 
-    /// Name and namespace as labels in wire form, as queries find it: lower-case, without the root's.
+    /// Returns name and namespace as labels in wire form, in lower case.
     #[inline]
     pub(crate) fn key(&self) -> &[u8] {
         &self.octets[..usize::from(self.key_end)]
     }
 
-    /// What its name leads to.
+    /// Returns where the addresses at its name come from.
     #[inline]
-    pub(crate) fn leads(&self) -> Leads {
-        self.leads
+    pub(crate) fn address_source(&self) -> AddressSource {
+        self.source
     }
 
-    /// What its name leads to; `None` where only slices name it.
+    /// Returns what its name resolves to; `None` if only slices exist.
     #[inline]
     pub(crate) fn target(&self) -> Option<&Target> {
         self.object.as_ref().map(|object| &object.target)
     }
 
-    /// The records at its own name.
+    /// Returns the encoded records at its name.
     #[inline]
     pub(crate) fn ready(&self, rtype: RType) -> &[u8] {
         let a_end = self.a_end as usize;
@@ -192,24 +193,24 @@ impl Service {
         }
     }
 
-    /// The addresses of one family at its own name.
+    /// Returns the addresses of one family at its name.
     pub(super) fn data(&self, rtype: RType) -> impl Iterator<Item = &[u8]> + Clone {
         let octets = RECORD + if rtype == RType::A { 4 } else { 16 };
         self.ready(rtype).chunks(octets).map(|record| &record[RECORD..])
     }
 
-    /// Whether an address is its own, and none of an endpoint.
+    /// Whether an address is one of its cluster IPs.
     pub(crate) fn owns(&self, address: IpAddr) -> bool {
-        match &self.many {
-            Some(many) => many.own.binary_search(&address).is_ok(),
+        match &self.sorted {
+            Some(sorted) => sorted.own.binary_search(&address).is_ok(),
             None => matches!(self.target(), Some(Target::ClusterIps(own)) if own.contains(&address)),
         }
     }
 
-    /// Whether it is reached at an address from outside.
+    /// Whether an address is one of its external addresses.
     pub(crate) fn is_reached_at(&self, address: IpAddr) -> bool {
-        match &self.many {
-            Some(many) => many.external.binary_search(&address).is_ok(),
+        match &self.sorted {
+            Some(sorted) => sorted.external.binary_search(&address).is_ok(),
             None => self.external_addresses().any(|external| external == address),
         }
     }
@@ -228,92 +229,94 @@ impl Service {
         self.has_endpoints
     }
 
-    /// The label of one of its endpoints.
+    /// Returns the label of an endpoint.
     pub(crate) fn label(&self, endpoint: &Endpoint) -> Label {
         Label::of(endpoint, self.naming.pods)
     }
 
-    /// The cluster of one of an import's endpoints; empty where it is of none, or can be no label.
-    pub(crate) fn cluster<'s>(&self, at: At<'s>) -> &'s [u8] {
+    /// Returns the cluster of an import's endpoint; empty if it has none or it is not a label.
+    pub(crate) fn cluster<'s>(&self, at: SliceEndpoint<'s>) -> &'s [u8] {
         let import = at.slice.import.as_ref().filter(|_| self.naming.clusters);
         import
             .map(|import| import.cluster.as_bytes())
-            .filter(|cluster| cluster.len() <= LONGEST)
+            .filter(|cluster| cluster.len() <= MAX_LABEL)
             .unwrap_or_default()
     }
 
-    /// How many endpoints it has.
+    /// Returns the number of endpoints.
     pub(crate) fn endpoint_count(&self) -> usize {
         self.by_label.len()
     }
 
-    /// One of them in the order of labels; there are [`Self::endpoint_count`].
-    pub(crate) fn nth_by_label(&self, number: usize) -> At<'_> {
+    /// Returns an endpoint by its position in the order of labels, below [`Self::endpoint_count`].
+    pub(crate) fn nth_by_label(&self, number: usize) -> SliceEndpoint<'_> {
         self.at(self.by_label[number])
     }
 
-    /// One of them in the order of addresses.
-    pub(crate) fn nth_by_address(&self, number: usize) -> At<'_> {
+    /// Returns an endpoint by its position in the order of addresses.
+    pub(crate) fn nth_by_address(&self, number: usize) -> SliceEndpoint<'_> {
         self.at(self.by_address[number])
     }
 
-    /// Its endpoints by label.
-    pub(crate) fn by_label(&self) -> impl Iterator<Item = At<'_>> {
+    /// Returns its endpoints by label.
+    pub(crate) fn by_label(&self) -> impl Iterator<Item = SliceEndpoint<'_>> {
         self.by_label.iter().map(|place| self.at(*place))
     }
 
-    /// Its endpoints by address; several may have one.
-    pub(crate) fn by_address(&self) -> impl Iterator<Item = At<'_>> {
+    /// Returns its endpoints by address, which need not be distinct.
+    pub(crate) fn by_address(&self) -> impl Iterator<Item = SliceEndpoint<'_>> {
         self.by_address.iter().map(|place| self.at(*place))
     }
 
-    /// Those of the family that A or AAAA has; every IPv4 address stands before every IPv6 one.
-    pub(crate) fn by_address_of(&self, rtype: RType) -> impl Iterator<Item = At<'_>> {
+    /// Returns its endpoints of one family by address; IPv4 addresses precede IPv6 ones.
+    pub(crate) fn by_address_of(&self, rtype: RType) -> impl Iterator<Item = SliceEndpoint<'_>> {
         let v4_end = self.by_address.partition_point(|place| self.at(*place).endpoint.address.is_ipv4());
         let range = if rtype == RType::A { 0..v4_end } else { v4_end..self.by_address.len() };
         self.places(&self.by_address, range)
     }
 
-    /// Its endpoints of this label, by address.
-    pub(crate) fn of_label(&self, label: &[u8]) -> impl Iterator<Item = At<'_>> {
-        let of = |place: &Place| self.label(self.at(*place).endpoint);
+    /// Returns its endpoints with a label, by address.
+    pub(crate) fn of_label(&self, label: &[u8]) -> impl Iterator<Item = SliceEndpoint<'_>> {
+        let of = |place: &EndpointRef| self.label(self.at(*place).endpoint);
         let start = self.by_label.partition_point(|place| *of(place).octets() < *label);
         let end = self.by_label.partition_point(|place| *of(place).octets() <= *label);
         self.places(&self.by_label, start..end)
     }
 
-    /// Its endpoints of this address.
-    pub(crate) fn of_address(&self, address: IpAddr) -> impl Iterator<Item = At<'_>> {
+    /// Returns its endpoints with an address.
+    pub(crate) fn of_address(&self, address: IpAddr) -> impl Iterator<Item = SliceEndpoint<'_>> {
         let start = self.by_address.partition_point(|place| self.at(*place).endpoint.address < address);
         let end = self.by_address.partition_point(|place| self.at(*place).endpoint.address <= address);
         self.places(&self.by_address, start..end)
     }
 
-    /// Every address that leads back to it, with those of its endpoints or without, by how it has them, in order and each once.
-    pub(super) fn addresses(&self, endpoints: bool) -> Vec<(Has, IpAddr)> {
+    /// Returns its distinct addresses by role, sorted, with or without those of its endpoints.
+    pub(super) fn addresses(&self, endpoints: bool) -> Vec<(AddressRole, IpAddr)> {
         let of_endpoints = if endpoints { &*self.by_address } else { &[] };
-        let mut addresses: Vec<_> =
-            of_endpoints.iter().map(|place| (Has::Endpoint, self.at(*place).endpoint.address)).collect();
+        let mut addresses: Vec<_> = of_endpoints
+            .iter()
+            .map(|place| (AddressRole::Endpoint, self.at(*place).endpoint.address))
+            .collect();
         if let Some(Target::ClusterIps(own)) = self.target() {
-            addresses.extend(own.iter().map(|address| (Has::Own, *address)));
+            addresses.extend(own.iter().map(|address| (AddressRole::Own, *address)));
         }
-        // Those from outside lead back to it in zones of `k8s_external`.
-        addresses.extend(self.external_addresses().map(|address| (Has::External, address)));
+        // For reverse lookups of `k8s_external`.
+        addresses.extend(self.external_addresses().map(|address| (AddressRole::External, address)));
         addresses.sort_unstable();
         addresses.dedup();
         addresses
     }
 
-    /// Where it is reached from outside.
+    /// Returns its external addresses and names.
     pub(crate) fn external(&self) -> &[objects::ExternalAddress] {
         self.object.as_ref().map_or(&[], |object| &object.external)
     }
 
-    /// Those of them that are addresses.
+    /// Returns its external addresses.
     pub(crate) fn external_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.external().iter().filter_map(|external| {
             #[cfg(test)]
-            crate::cost_counter::looked();
+            crate::cost_counter::count();
             match external {
                 objects::ExternalAddress::Ip(address) => Some(*address),
                 objects::ExternalAddress::Name(_) => None,
@@ -321,7 +324,7 @@ impl Service {
         })
     }
 
-    /// The addresses at its own name, each once.
+    /// Returns the distinct addresses at its name.
     fn own_addresses(&self) -> Vec<IpAddr> {
         match self.target() {
             Some(Target::ClusterIps(own)) => {
@@ -333,7 +336,7 @@ impl Service {
                 addresses
             }
             Some(Target::Headless) => {
-                // They come sorted by address, so equal ones stand beside each other.
+                // Sorted, so that duplicates are adjacent.
                 let mut addresses: Vec<_> = self.by_address().map(|at| at.endpoint.address).collect();
                 addresses.dedup();
                 addresses
@@ -342,27 +345,31 @@ impl Service {
         }
     }
 
-    fn places<'s>(&'s self, order: &'s [Place], range: Range<usize>) -> impl Iterator<Item = At<'s>> {
+    fn places<'s>(
+        &'s self,
+        order: &'s [EndpointRef],
+        range: Range<usize>,
+    ) -> impl Iterator<Item = SliceEndpoint<'s>> {
         order.get(range).into_iter().flatten().map(|place| self.at(*place))
     }
 
-    fn at(&self, place: Place) -> At<'_> {
+    fn at(&self, place: EndpointRef) -> SliceEndpoint<'_> {
         #[cfg(test)]
-        crate::cost_counter::looked();
-        // Every `Place` was made from `slices` when the service was, so both indices exist.
+        crate::cost_counter::count();
+        // In bounds: references are created from `slices` with the service.
         let number = place.slice as usize;
         let slice = &self.slices[number];
-        At { number, slice, endpoint: &slice.endpoints[place.endpoint as usize] }
+        SliceEndpoint { number, slice, endpoint: &slice.endpoints[place.endpoint as usize] }
     }
 }
 
-/// Every endpoint of these slices by label, and by address.
-fn orders(slices: &[Arc<Slice>], naming: Naming) -> (Box<[Place]>, Box<[Place]>) {
+/// Returns the endpoints of slices by label and by address.
+fn orders(slices: &[Arc<Slice>], naming: EndpointNaming) -> (Box<[EndpointRef]>, Box<[EndpointRef]>) {
     let count = slices.iter().map(|slice| slice.endpoints.len()).sum();
-    let mut all: Vec<(Label, IpAddr, Place)> = Vec::with_capacity(count);
+    let mut all: Vec<(Label, IpAddr, EndpointRef)> = Vec::with_capacity(count);
     for (slice, index) in slices.iter().zip(0_u32..) {
         for (endpoint, number) in slice.endpoints.iter().zip(0_u32..) {
-            let place = Place { slice: index, endpoint: number };
+            let place = EndpointRef { slice: index, endpoint: number };
             all.push((Label::of(endpoint, naming.pods), endpoint.address, place));
         }
     }
@@ -372,10 +379,10 @@ fn orders(slices: &[Arc<Slice>], naming: Naming) -> (Box<[Place]>, Box<[Place]>)
     (by_label, all.iter().map(|(.., place)| *place).collect())
 }
 
-/// Address records of one family as they are sent; where they fit no message, one more than fit, so that the reply is cut and
-/// says so.
+/// Appends the encoded address records of one family: at most one more than fit a message, so that
+/// the reply is truncated.
 fn records(body: &mut Vec<u8>, addresses: &[IpAddr], is_of_family: fn(&IpAddr) -> bool) {
-    let end = body.len() + octets_of(addresses, is_of_family);
+    let end = body.len() + records_len(addresses, is_of_family);
     for address in addresses.iter().filter(|address| is_of_family(address)) {
         if body.len() >= end {
             break;
@@ -387,8 +394,8 @@ fn records(body: &mut Vec<u8>, addresses: &[IpAddr], is_of_family: fn(&IpAddr) -
     }
 }
 
-/// What these take.
-fn octets_of(addresses: &[IpAddr], is_of_family: fn(&IpAddr) -> bool) -> usize {
+/// Returns the length of these records.
+fn records_len(addresses: &[IpAddr], is_of_family: fn(&IpAddr) -> bool) -> usize {
     let addresses = addresses.iter().filter(|address| is_of_family(address));
     let each = |address: &IpAddr| RECORD + if address.is_ipv4() { 4 } else { 16 };
     let octets = addresses.clone().next().map_or(0, each);

@@ -1,4 +1,4 @@
-//! The services of an index by name, and what their addresses lead to.
+//! Services by name and by address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use kubernetes_api::objects::Kind;
 use wire::hash_of;
 
-use super::service::{Has, Namespace, Service};
-use super::{Directory, Index, Listed, ServiceEntry, hash_of_address};
+use super::service::{AddressRole, Namespace, Service};
+use super::{Index, InlineService, Listed, ServiceIndex, hash_of_address};
 
 /// Services, or imports.
 #[derive(Clone, Copy)]
-pub(super) enum Which {
+pub(super) enum ServiceSet {
     Services,
     Imports,
 }
 
-impl Which {
+impl ServiceSet {
     pub(super) const ALL: [Self; 2] = [Self::Services, Self::Imports];
 
-    pub(super) fn of(self, index: &Index) -> &Directory {
+    pub(super) fn of(self, index: &Index) -> &ServiceIndex {
         match self {
             Self::Services => &index.services,
             Self::Imports => &index.imports,
@@ -34,26 +34,27 @@ impl Which {
     }
 }
 
-/// Where the services stand that have an address so: whoever writes slices that name it puts none before its owner.
-pub(super) fn hash_of_had(has: Has, address: IpAddr) -> u64 {
-    hash_of_address(address).rotate_left(ROTATED * has as u32)
+/// Returns the hash of an address and role. Roles have separate hashes, so that slices with the
+/// address of a service do not precede its owner.
+pub(super) fn hash_of_role(has: AddressRole, address: IpAddr) -> u64 {
+    hash_of_address(address).rotate_left(ROLE_ROTATION * has as u32)
 }
 
-impl Directory {
-    /// Every service, by name, then by namespace.
-    pub(super) fn in_order(&self) -> Vec<Listed> {
+impl ServiceIndex {
+    /// Returns all services by name, then by namespace.
+    pub(super) fn sorted(&self) -> Vec<Listed> {
         let mut services = Vec::new();
         self.by_name.each(|service| {
             if service.object.is_some() {
                 services.push(Listed { service: service.clone(), is_known: service.namespace.is_known() });
             }
         });
-        services.sort_by(|one, other| in_order_of(one).cmp(&in_order_of(other)));
+        services.sort_by(|one, other| sort_key(one).cmp(&sort_key(other)));
         services
     }
 
-    /// Makes these all its services, and lets the addresses lead to them that are their own, with those of their endpoints or
-    /// without.
+    /// Replaces all services, and indexes their addresses, with or without those of their
+    /// endpoints.
     pub(super) fn fill<'s>(&self, services: impl Iterator<Item = &'s Arc<Service>>, endpoints: bool) {
         let named = |service: &Arc<Service>| (hash_of(service.key()), service.clone());
         let names: Vec<_> = services.map(named).collect();
@@ -65,29 +66,29 @@ impl Directory {
         let mut addresses = Vec::with_capacity(names.iter().map(count).sum());
         for (name, service) in &names {
             let own = service.addresses(endpoints).into_iter();
-            addresses.extend(own.map(|(has, address)| (hash_of_had(has, address), *name)));
+            addresses.extend(own.map(|(has, address)| (hash_of_role(has, address), *name)));
         }
         drop(names);
         self.by_address.fill(&addresses);
     }
 
-    /// Has entries of the services that lie in these namespaces.
+    /// Adds inline services of these namespaces.
     pub(super) fn show(&self, is_shown: impl Fn(&Namespace) -> bool) {
         self.by_name.each(|service| {
             if is_shown(&service.namespace) {
-                self.entries.put(hash_of(service.key()), service.key(), ServiceEntry::of(service));
+                self.entries.put(hash_of(service.key()), service.key(), InlineService::of(service));
             }
         });
     }
 
-    /// Has no entries of what lies in these namespaces, by their names.
+    /// Removes the inline services of namespaces, given by name.
     pub(super) fn hide(&self, is_gone: impl Fn(&[u8]) -> bool) {
         self.entries.clear(|entry| is_gone(entry.namespace()));
     }
 
-    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, with those of its
-    /// endpoints or without. Its bucket alone says which of both is found: an entry goes before it, where it is to change, and comes
-    /// after it.
+    /// Replaces a service, and updates the index of its addresses, with or without those of its
+    /// endpoints. Its bucket decides which version is found: a changed inline service is removed
+    /// before the bucket changes, and added after it.
     pub(super) fn replace(
         &self,
         name: &[u8],
@@ -99,31 +100,31 @@ impl Directory {
         let before = old.map(addresses).unwrap_or_default();
         let after = new.as_deref().map(addresses).unwrap_or_default();
         let hash = hash_of(name);
-        let entry = new.as_deref().and_then(ServiceEntry::of);
+        let entry = new.as_deref().and_then(InlineService::of);
         if self.entries.get(hash, name) != entry {
             self.entries.put(hash, name, None);
         }
         self.by_name.set(hash, |service| service.key() == name, new);
         self.entries.put(hash, name, entry);
-        let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
-        // Both are in order, and most are in both.
+        let (mut removed, mut added) = (before.iter().peekable(), after.iter().peekable());
+        // Both are sorted, and most addresses are in both.
         loop {
-            match (left.peek(), come.peek()) {
+            match (removed.peek(), added.peek()) {
                 (None, None) => break,
                 (Some(one), Some(other)) if one == other => {
-                    left.next();
-                    come.next();
+                    removed.next();
+                    added.next();
                 }
                 (Some((has, address)), other)
                     if other.is_none_or(|other| (has, address) < (&other.0, &other.1)) =>
                 {
-                    self.by_address.set(hash_of_had(*has, *address), |of| *of == hash, None);
-                    left.next();
+                    self.by_address.set(hash_of_role(*has, *address), |of| *of == hash, None);
+                    removed.next();
                 }
-                // Beside that of another service whose name has the same hash.
+                // Another service whose name has the same hash may have an equal entry.
                 (_, Some((has, address))) => {
-                    self.by_address.set(hash_of_had(*has, *address), |_| false, Some(hash));
-                    come.next();
+                    self.by_address.set(hash_of_role(*has, *address), |_| false, Some(hash));
+                    added.next();
                 }
                 (Some(_), None) => break,
             }
@@ -131,10 +132,10 @@ impl Directory {
     }
 }
 
-fn in_order_of(listed: &Listed) -> Option<(&str, &str)> {
+fn sort_key(listed: &Listed) -> Option<(&str, &str)> {
     let key = &listed.service.object.as_ref()?.key;
     Some((&key.name, &key.namespace))
 }
 
-/// Bits, so that an address has another hash for each way to have it.
-const ROTATED: u32 = 16;
+/// Rotation by role, in bits.
+const ROLE_ROTATION: u32 = 16;

@@ -1,12 +1,14 @@
-//! The serial of a cluster's zones, and the list that everyone shares who is sent one in the same second.
+//! SOA serial of a cluster's zones, and the listing that zone transfers share.
 //!
-//! A serial is when something changed last, in seconds since 1970. It stands for one list: what changes in the second of a
-//! transfer has the next serial, from the next second on. So there is one new serial a second at most, and however often a
-//! zone is transferred while it changes, no serial runs ahead of the clock.
+//! The serial is the time of the last change in seconds since 1970, and identifies one listing: a
+//! change within the second of a transfer gets the next serial, visible from the next second on.
+//! There is at most one new serial a second, and it never exceeds the clock, however often a
+//! changing zone is transferred.
 //!
-//! A list keeps every service as it was, however often it is replaced meanwhile, for as long as its slowest reader takes. So there
-//! are [`MOST_LISTINGS`] that differ: whoever comes while all are read shares the newest of them. The others have no new readers
-//! then, and come to their end in the time that a transfer has; with two, none is older than that when somebody new is sent it.
+//! A listing keeps old versions of services alive until its slowest transfer ends. There are at
+//! most [`MAX_LISTINGS`] at a time: while all are in use, a new transfer shares the newest. The
+//! older ones get no new readers and end within the time limit of a transfer; with two, no new
+//! transfer gets a listing older than that limit.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,29 +18,29 @@ use kubernetes_api::objects::SinceEpoch;
 use super::Service;
 
 /// Reads the wall clock.
-pub type Now = fn() -> SinceEpoch;
+pub type WallClock = fn() -> SinceEpoch;
 
-/// Which serial the zones have.
-pub(super) struct Serials {
-    /// The time as other machines have it.
-    now: Now,
-    /// That of what is known, which is not told yet where `listed` is of this second.
+/// Current serial and shared listings.
+pub(super) struct SoaSerial {
+    /// Wall clock.
+    now: WallClock,
+    /// Serial of the latest change; not visible yet if `listed` is of this second.
     newest: AtomicU32,
-    /// The second in which the zones were listed last, and the serial at which; [`NONE_LISTED`] before the first time.
+    /// Second and serial of the last listing; [`NONE_LISTED`] before the first.
     listed: AtomicU64,
-    /// Held while something changes, and while all is listed; by nobody who answers a query.
+    /// Locked during changes and while services are listed; never for answering a query.
     listings: Mutex<Listings>,
 }
 
 #[derive(Default)]
 struct Listings {
-    /// The last one, until something comes in another second.
+    /// The last listing, until an event of another second.
     last: Option<Arc<Listing>>,
-    /// Those that somebody has, the newest last.
+    /// Listings in use, the newest last.
     open: Vec<Weak<Listing>>,
 }
 
-/// Every service that there was at one serial, by name, then by namespace.
+/// All services at one serial, by name, then by namespace.
 pub(crate) struct Listing {
     second: u32,
     pub(crate) serial: u32,
@@ -46,15 +48,15 @@ pub(crate) struct Listing {
     pub(crate) imports: Vec<Listed>,
 }
 
-/// A service as it was listed.
+/// A service in a listing.
 pub(crate) struct Listed {
     pub(crate) service: Arc<Service>,
-    /// Whether its namespace was known.
+    /// Whether its namespace existed.
     pub(crate) is_known: bool,
 }
 
-impl Serials {
-    pub(super) fn new(now: Now) -> Self {
+impl SoaSerial {
+    pub(super) fn new(now: WallClock) -> Self {
         Self {
             now,
             newest: AtomicU32::new(0),
@@ -63,7 +65,7 @@ impl Serials {
         }
     }
 
-    /// What SOA records say now.
+    /// Returns the serial for SOA records.
     pub(super) fn shown(&self) -> u32 {
         let newest = self.newest.load(Acquire);
         match self.listed() {
@@ -72,30 +74,31 @@ impl Serials {
         }
     }
 
-    /// To be held by the one writer while something changes: nothing is listed meanwhile.
+    /// Lock for the writer during changes, which excludes listing.
     pub(super) fn changing(&self) -> MutexGuard<'_, impl Sized + use<>> {
         let mut listings = self.lock();
         listings.forget(self.second());
         listings
     }
 
-    /// Something has changed.
+    /// Records a change.
     pub(super) fn changed(&self) {
         let now = self.second();
-        // Who was sent a zone in this second, or before the clock was set back, is to see that it has changed since.
+        // A secondary that transferred the zone in this second, or before the clock was set back,
+        // must see a new serial.
         let ahead = self.listed().filter(|(_, serial)| serial.wrapping_sub(now) <= u32::MAX / 2);
         self.newest.store(ahead.map_or(now, |(_, serial)| serial.wrapping_add(1)), Release);
     }
 
-    /// The list of this second: that of an earlier transfer, or else what `list` finds of services and imports; or the newest that
-    /// is read, where nothing changed since, or no more may be.
+    /// Returns the listing of an earlier transfer if it is of this second or of the current serial,
+    /// or if the maximum is in use; else a new one of the services and imports that `list` returns.
     pub(super) fn listing(&self, list: impl FnOnce() -> [Vec<Listed>; 2]) -> Arc<Listing> {
         let mut listings = self.lock();
         let (second, serial) = (self.second(), self.newest.load(Acquire));
         listings.forget(second);
         let Listings { last, open } = &mut *listings;
         open.retain(|listing| listing.strong_count() > 0);
-        let is_full = open.len() >= MOST_LISTINGS;
+        let is_full = open.len() >= MAX_LISTINGS;
         let newest = open.last().and_then(Weak::upgrade);
         let is_shared =
             |listing: &Arc<Listing>| listing.second == second || listing.serial == serial || is_full;
@@ -118,14 +121,14 @@ impl Serials {
         (listed != NONE_LISTED).then_some(((listed >> 32) as u32, listed as u32))
     }
 
-    /// Seconds since 1970 fit until 2106; serials wrap around (RFC 1982).
+    /// Returns seconds since 1970, which fit until 2106; serials wrap around (RFC 1982).
     fn second(&self) -> u32 {
         (self.now)().0.as_secs() as u32
     }
 }
 
 impl Listings {
-    /// Forgets the last one in another second than its own, for whoever has none yet.
+    /// Drops the last listing in another second than its own.
     fn forget(&mut self, second: u32) {
         if self.last.as_ref().is_some_and(|listing| listing.second != second) {
             self.last = None;
@@ -133,7 +136,7 @@ impl Listings {
     }
 }
 
-/// That are read at once and differ.
-const MOST_LISTINGS: usize = 2;
-/// No second, and no serial.
+/// Maximum number of listings in use.
+const MAX_LISTINGS: usize = 2;
+/// `listed` before the first listing.
 const NONE_LISTED: u64 = u64::MAX;

@@ -2,25 +2,25 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::Directory;
+use super::ServiceIndex;
 use crate::testing::*;
-use kubernetes_api::settings::{Lost, PodsWanted, Wants};
+use kubernetes_api::settings::{PodWatch, WatchConfig, WatchError};
 use kubernetes_api::{Kind, Object, ObjectKey, Sink};
 
-/// What happens at the API.
+/// An event of the API.
 #[derive(Debug, Clone)]
 enum Step {
     Apply(usize),
     Delete(usize),
-    /// A list of these objects of all kinds.
+    /// A complete list of these objects.
     List(Vec<usize>),
-    /// A list that breaks off after these.
+    /// A list that breaks off after these objects.
     Broken(Vec<usize>),
-    /// Changes that come together: whether an object is there, and which.
+    /// A batch of changes: whether an object exists, and which.
     Together(Vec<(bool, usize)>),
 }
 
-/// A few objects, each in several states, so that names and addresses meet.
+/// A few objects in several versions, with common names and addresses.
 fn pool() -> Vec<Object> {
     let mut pool = vec![namespace("a"), namespace("b")];
     for at in ["a/x", "b/x"] {
@@ -55,7 +55,7 @@ fn key_of(object: &Object) -> (Kind, ObjectKey) {
 
 const KINDS: [Kind; 3] = [Kind::Service, Kind::Slice, Kind::Namespace];
 
-/// Does a step, and to the model what it means.
+/// Applies a step to the index and to the model.
 fn step(
     cluster: &mut Cluster,
     model: &mut BTreeMap<(Kind, ObjectKey), Object>,
@@ -74,12 +74,12 @@ fn step(
             model.remove(&(kind, key));
         }
         Step::Together(changes) => {
-            KINDS.into_iter().for_each(|kind| cluster.writer.gather(kind));
+            KINDS.into_iter().for_each(|kind| cluster.writer.begin_batch(kind));
             for (is_there, number) in changes {
                 let one = if *is_there { Step::Apply(*number) } else { Step::Delete(*number) };
                 self::step(cluster, model, pool, &one);
             }
-            KINDS.into_iter().for_each(|kind| cluster.writer.settle(kind));
+            KINDS.into_iter().for_each(|kind| cluster.writer.end_batch(kind));
         }
         Step::List(numbers) | Step::Broken(numbers) => {
             let is_whole = matches!(step, Step::List(_));
@@ -93,7 +93,7 @@ fn step(
             }
             KINDS.into_iter().for_each(|kind| match is_whole {
                 true => writer.complete(kind),
-                false => writer.lost(kind, &Lost::Silent(std::time::Duration::from_secs(150))),
+                false => writer.failed(kind, &WatchError::Silent(std::time::Duration::from_secs(150))),
             });
         }
     }
@@ -134,8 +134,8 @@ fn fresh() -> Cluster {
     Cluster::of(&wants(), zones(), [])
 }
 
-fn wants() -> Wants {
-    Wants { endpoints: true, ..Wants::default() }
+fn wants() -> WatchConfig {
+    WatchConfig { endpoints: true, ..WatchConfig::default() }
 }
 
 fn zones() -> crate::Rules {
@@ -145,9 +145,9 @@ fn zones() -> crate::Rules {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// What happened on the way is in no answer, and nothing of it is left.
+    /// Answers do not depend on earlier events, and no memory of them is left.
     #[test]
-    fn answers_are_those_of_an_index_that_only_ever_saw_what_is_there(
+    fn answers_equal_a_fresh_index(
         steps in steps(),
         is_known in any::<bool>(),
     ) {
@@ -156,7 +156,7 @@ proptest! {
         for one in &steps {
             step(&mut cluster, &mut model, &pool, one);
         }
-        // A list of which nothing is told but what it ends.
+        // An empty list.
         for kind in KINDS.into_iter().filter(|_| !is_known) {
             cluster.writer.begin(kind);
             let objects = model.values().filter(|object| object.kind() == kind);
@@ -164,7 +164,7 @@ proptest! {
             cluster.writer.complete(kind);
         }
         let mut plain = fresh();
-        // In the other order.
+        // In reverse order.
         model.values().rev().for_each(|object| plain.writer.apply(object.clone()));
         for question in questions() {
             let [seen, expected] = [&cluster, &plain].map(|cluster| cluster.ask(&question));
@@ -184,14 +184,14 @@ proptest! {
             KINDS.into_iter().for_each(|kind| cluster.writer.delete(kind, key.clone()));
         }
         prop_assert_eq!(sizes(&cluster), [0; 4]);
-        prop_assert!(cluster.writer.holds_nothing());
+        prop_assert!(cluster.writer.is_empty());
     }
 }
 
-/// Who reads another bucket meanwhile sees nothing of it, and nothing that is copied grows with the cluster, but where a namespace goes
-/// that services lie in.
+/// A change copies nothing whose size grows with the cluster, except for the removal of a
+/// namespace with services.
 #[test]
-fn a_change_of_one_object_replaces_its_own_entry_and_bucket_and_those_of_addresses_that_came_or_went() {
+fn change_replaces_own_buckets_only() {
     const SERVICES: usize = 200;
     let service_of =
         |number: usize, ports: &str| service(&format!("a/s{number}"), &format!("10.96.0.{number}"), ports);
@@ -206,34 +206,34 @@ fn a_change_of_one_object_replaces_its_own_entry_and_bucket_and_those_of_address
     };
     let all = (0..SERVICES)
         .flat_map(|number| [service_of(number, ""), slice_of(number, "1 2 3"), pod_of(number, "1 2")]);
-    let wants = Wants { endpoints: true, pods: Some(PodsWanted::default()), ..Wants::default() };
+    let wants = WatchConfig { endpoints: true, pods: Some(PodWatch::default()), ..WatchConfig::default() };
     let objects = all.chain(["a", "b"].map(namespace));
     let mut cluster = Cluster::of(&wants, rules("cluster.local in-addr.arpa"), objects);
     let gone = |object: Object| (object, false);
-    let told = |object: Object| (object, true);
-    // Of entries, of services by name, by address, of namespaces, of pods.
+    let applied = |object: Object| (object, true);
+    // Replaced: inline services, services by name, by address, namespaces, pods.
     let rows: [(&str, (Object, bool), [usize; 5]); 17] = [
-        ("an endpoint goes and another comes", told(slice_of(7, "1 2 4")), [0, 1, 2, 0, 0]),
-        ("a slice as it was", told(slice_of(7, "1 2 4")), [0; 5]),
-        ("an endpoint comes", told(slice_of(7, "1 2 3 4")), [0, 1, 1, 0, 0]),
+        ("an endpoint is replaced", applied(slice_of(7, "1 2 4")), [0, 1, 2, 0, 0]),
+        ("an unchanged slice", applied(slice_of(7, "1 2 4")), [0; 5]),
+        ("an endpoint is added", applied(slice_of(7, "1 2 3 4")), [0, 1, 1, 0, 0]),
         ("a slice goes", gone(slice_of(7, "1")), [2, 1, 4, 0, 0]),
-        ("and comes", told(slice_of(7, "1")), [2, 1, 1, 0, 0]),
-        ("a slice of nothing that is known", told(slice("a/x-1", "x", "10.250.0.1", "")), [0, 1, 1, 0, 0]),
-        ("a service has other ports", told(service_of(7, "http:80/tcp")), [0, 1, 0, 0, 0]),
-        ("it is as it was", told(service_of(7, "http:80/tcp")), [0; 5]),
-        ("it has another address", told(service("a/s7", "10.97.0.1", "")), [2, 1, 2, 0, 0]),
+        ("and is added", applied(slice_of(7, "1")), [2, 1, 1, 0, 0]),
+        ("a slice without a service", applied(slice("a/x-1", "x", "10.250.0.1", "")), [0, 1, 1, 0, 0]),
+        ("other ports", applied(service_of(7, "http:80/tcp")), [0, 1, 0, 0, 0]),
+        ("unchanged", applied(service_of(7, "http:80/tcp")), [0; 5]),
+        ("another address", applied(service("a/s7", "10.97.0.1", "")), [2, 1, 2, 0, 0]),
         ("it goes", gone(service_of(7, "")), [1, 1, 1, 0, 0]),
-        ("a namespace comes", told(namespace("c")), [0, 0, 0, 1, 0]),
-        ("it is as it was", told(namespace("c")), [0; 5]),
+        ("a namespace is added", applied(namespace("c")), [0, 0, 0, 1, 0]),
+        ("unchanged", applied(namespace("c")), [0; 5]),
         ("one goes in which services lie", gone(namespace("a")), [199, 0, 0, 1, 0]),
-        ("a pod has another address", told(pod_of(7, "1 3")), [0, 0, 0, 0, 3]),
-        ("it is as it was", told(pod_of(7, "1 3")), [0; 5]),
-        ("it is about to go", told(to_go(pod_of(7, "1 3"))), [0, 0, 0, 0, 2]),
+        ("another address of a pod", applied(pod_of(7, "1 3")), [0, 0, 0, 0, 3]),
+        ("unchanged", applied(pod_of(7, "1 3")), [0; 5]),
+        ("a pod is terminating", applied(terminating(pod_of(7, "1 3"))), [0, 0, 0, 0, 2]),
         ("it goes", gone(pod_of(7, "1 3")), [0, 0, 0, 0, 2]),
     ];
     let stores = |cluster: &Cluster| {
         let index = &cluster.index;
-        let Directory { entries, by_name, by_address } = &index.services;
+        let ServiceIndex { entries, by_name, by_address } = &index.services;
         let [namespaces, pods] = [index.namespaces.stores(), index.pods.stores()];
         [entries.stores(), by_name.stores(), by_address.stores(), namespaces, pods]
     };
@@ -253,14 +253,14 @@ fn a_change_of_one_object_replaces_its_own_entry_and_bucket_and_those_of_address
 }
 
 #[test]
-fn there_are_entries_of_what_lies_in_namespaces_that_are_known() {
+fn inline_services_need_known_namespaces() {
     let objects = [
         namespace("a"),
         service("a/x", "10.96.0.1", ""),
         service("b/x", "10.96.0.2", ""),
         import("a/y", "10.112.0.1", ""),
     ];
-    let wants = Wants { endpoints: true, imports: true, ..Wants::default() };
+    let wants = WatchConfig { endpoints: true, imports: true, ..WatchConfig::default() };
     let mut cluster = Cluster::of(&wants, rules("cluster.local"), objects);
     let counts = |cluster: &Cluster| {
         [&cluster.index.services, &cluster.index.imports].map(|directory| directory.entries.count())
@@ -274,7 +274,7 @@ fn there_are_entries_of_what_lies_in_namespaces_that_are_known() {
     cluster.writer.begin(Kind::Namespace);
     ["a", "b"].into_iter().for_each(|name| cluster.writer.apply(namespace(name)));
     assert_eq!(cluster.ask("x.b.svc.cluster.local A"), "A 10.96.0.2");
-    assert_eq!(counts(&cluster), [1, 1], "those of a list come together");
+    assert_eq!(counts(&cluster), [1, 1], "a list replaces once");
     cluster.writer.complete(Kind::Namespace);
     assert_eq!(counts(&cluster), [2, 1]);
     cluster.writer.begin(Kind::Namespace);
@@ -284,30 +284,30 @@ fn there_are_entries_of_what_lies_in_namespaces_that_are_known() {
 }
 
 #[test]
-fn changes_that_come_together_cost_their_service_once() {
+fn batched_slices_rebuild_service_once() {
     let mut cluster = fresh();
     let own = [namespace("a"), service("a/x", "None", ""), slice("a/x-0", "x", "10.1.0.1", "")];
     own.into_iter().for_each(|object| cluster.writer.apply(object));
     let before = cluster.index.changes();
-    cluster.writer.gather(Kind::Slice);
+    cluster.writer.begin_batch(Kind::Slice);
     for number in 0..20 {
         let name = format!("a/x-{}", number % 5);
         cluster.writer.apply(slice(&name, "x", &format!("10.1.1.{number}"), ""));
     }
     cluster.writer.delete(Kind::Slice, key("a/x-4"));
     assert_eq!(cluster.ask("x.a.svc.cluster.local A"), "A 10.1.0.1", "they are not put in one by one");
-    cluster.writer.settle(Kind::Slice);
+    cluster.writer.end_batch(Kind::Slice);
     assert_eq!(cluster.ask("x.a.svc.cluster.local A"), "A 10.1.1.15, A 10.1.1.16, A 10.1.1.17, A 10.1.1.18");
     assert_eq!(cluster.index.changes() - before, 1);
-    cluster.writer.settle(Kind::Slice);
+    cluster.writer.end_batch(Kind::Slice);
     assert_eq!(cluster.index.changes() - before, 1, "nothing more was at hand");
     cluster.writer.apply(slice("a/x-0", "x", "10.1.2.1", ""));
     assert!(cluster.ask("x.a.svc.cluster.local A").ends_with("A 10.1.2.1"), "a change alone is seen at once");
 }
 
 #[test]
-fn a_pod_is_certain_while_its_address_can_be_nobody_elses() {
-    let wants = Wants { pods: Some(PodsWanted::default()), ..Wants::default() };
+fn certain_pod_has_its_address_alone() {
+    let wants = WatchConfig { pods: Some(PodWatch::default()), ..WatchConfig::default() };
     let with =
         |at: &str, addresses: &str, change: fn(&mut kubernetes_api::objects::Pod)| match pod(at, addresses) {
             Object::Pod(mut pod) => {
@@ -352,12 +352,12 @@ fn a_pod_is_certain_while_its_address_can_be_nobody_elses() {
             let pod = cluster.index.certain_pod(address.parse().unwrap());
             pod.map(|pod| pod.key.namespace.to_string())
         };
-        assert_eq!(certain(&cluster, "10.0.0.1"), None, "{what}: nobody hears of changes");
-        cluster.writer.following(Kind::Pod);
+        assert_eq!(certain(&cluster, "10.0.0.1"), None, "{what}: the watch is not connected");
+        cluster.writer.watching(Kind::Pod);
         assert_eq!(certain(&cluster, "10.0.0.1").as_deref(), *expected, "{what}");
-        cluster.writer.lost(Kind::Pod, &Lost::Silent(std::time::Duration::from_secs(150)));
-        assert_eq!(certain(&cluster, "10.0.0.1"), None, "{what}: who has it now is not known");
-        cluster.writer.following(Kind::Pod);
+        cluster.writer.failed(Kind::Pod, &WatchError::Silent(std::time::Duration::from_secs(150)));
+        assert_eq!(certain(&cluster, "10.0.0.1"), None, "{what}: its owner is unknown");
+        cluster.writer.watching(Kind::Pod);
         for object in objects {
             cluster.writer.delete(Kind::Pod, key_of(object).1);
         }
@@ -366,11 +366,11 @@ fn a_pod_is_certain_while_its_address_can_be_nobody_elses() {
 }
 
 #[test]
-fn an_address_that_is_used_again_is_its_new_pods_once_the_old_one_is_gone() {
-    let wants = Wants { pods: Some(PodsWanted::default()), ..Wants::default() };
+fn reused_address_belongs_to_new_pod() {
+    let wants = WatchConfig { pods: Some(PodWatch::default()), ..WatchConfig::default() };
     let mut cluster =
         Cluster::of(&wants, crate::Rules::of(vec![wire::Name::ROOT]), [pod("a/x", "10.0.0.1 fd00::1")]);
-    cluster.writer.following(Kind::Pod);
+    cluster.writer.watching(Kind::Pod);
     let certain = |cluster: &Cluster, address: &str| {
         let pod = cluster.index.certain_pod(address.parse().unwrap());
         pod.map_or_else(|| "nobody".to_owned(), |pod| pod.key.to_string())
@@ -394,10 +394,10 @@ fn an_address_that_is_used_again_is_its_new_pods_once_the_old_one_is_gone() {
 }
 
 #[test]
-fn what_finds_no_room_makes_what_is_not_known_of_its_kind_unknown() {
-    let wants = Wants { endpoints: true, ..Wants::default() };
+fn memory_limit_unsyncs_the_kind() {
+    let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     let mut cluster = Cluster::new(&wants, rules("cluster.local"));
-    cluster.writer = cluster.writer.within(20_000);
+    cluster.writer = cluster.writer.with_limit(20_000);
     let list = |cluster: &mut Cluster, count: usize| {
         let objects = (0..count).map(|n| service(&format!("a/s{n}"), "10.0.0.1", "http:80/tcp"));
         cluster.list([namespace("a")].into_iter().chain(objects));
@@ -405,7 +405,7 @@ fn what_finds_no_room_makes_what_is_not_known_of_its_kind_unknown() {
     list(&mut cluster, 10);
     let ask = |cluster: &Cluster, name: &str| cluster.ask(&format!("{name}.a.svc.cluster.local A"));
     assert_eq!(ask(&cluster, "x"), "NXDOMAIN cluster.local.");
-    // Far more than there is room for, and as often as they like.
+    // Many more than the limit, repeatedly.
     for _ in 0..3 {
         list(&mut cluster, 10_000);
         assert!(cluster.index.count(Kind::Service) < 40, "{}", cluster.index.count(Kind::Service));
@@ -414,23 +414,23 @@ fn what_finds_no_room_makes_what_is_not_known_of_its_kind_unknown() {
             ("A 10.0.0.1", "services are not known")
         );
     }
-    // One that grows beyond stays as it was, and does not come back as another when it shrinks.
+    // An object that grows beyond the limit keeps its old version.
     let ports = "http:80/tcp ".repeat(1_000);
     cluster.writer.apply(service("a/s0", "10.0.0.2", &ports));
     assert_eq!(ask(&cluster, "s0"), "A 10.0.0.1");
     cluster.writer.apply(service("a/s0", "10.0.0.3", ""));
     assert_eq!(ask(&cluster, "s0"), "A 10.0.0.3");
-    // A list is wanted once there is room again.
+    // A list is needed when memory is available again.
     let count = cluster.index.count(Kind::Service);
-    assert!(!cluster.writer.wants_list(Kind::Service), "one more list would find as little room");
+    assert!(!cluster.writer.needs_relist(Kind::Service), "a list would not fit either");
     (1..count).for_each(|n| cluster.writer.delete(Kind::Service, key(&format!("a/s{n}"))));
-    let wanted = [Kind::Service, Kind::Slice].map(|kind| cluster.writer.wants_list(kind));
+    let wanted = [Kind::Service, Kind::Slice].map(|kind| cluster.writer.needs_relist(kind));
     assert_eq!((wanted, ask(&cluster, "s9").as_str()), ([true, false], "services are not known"));
     list(&mut cluster, 3);
-    assert!(!cluster.writer.wants_list(Kind::Service));
-    // Nor for one that finds no room in a nearly empty index.
+    assert!(!cluster.writer.needs_relist(Kind::Service));
+    // Not for an object that exceeds the limit by itself.
     cluster.writer.apply(service("a/large", "10.0.0.9", &"http:80/tcp ".repeat(1_000)));
-    assert!(!cluster.writer.wants_list(Kind::Service), "it would find as little room again");
+    assert!(!cluster.writer.needs_relist(Kind::Service), "a list would not fit either");
     list(&mut cluster, 3);
     assert_eq!(
         (ask(&cluster, "s0").as_str(), ask(&cluster, "s9").as_str()),
@@ -440,12 +440,12 @@ fn what_finds_no_room_makes_what_is_not_known_of_its_kind_unknown() {
         cluster.writer.delete(Kind::Service, key(name));
     }
     cluster.writer.delete(Kind::Namespace, key("a"));
-    assert!(cluster.writer.holds_nothing());
+    assert!(cluster.writer.is_empty());
 }
 
 #[test]
-fn a_snapshot_that_finds_no_room_leaves_an_index_that_the_next_list_makes_whole() {
-    let wants = Wants { endpoints: true, ..Wants::default() };
+fn list_completes_partial_snapshot() {
+    let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     let few = || {
         vec![
             namespace("a"),
@@ -465,7 +465,8 @@ fn a_snapshot_that_finds_no_room_leaves_an_index_that_the_next_list_makes_whole(
     const BACK: &str = "PTR h.hl.a.svc.cluster.local.";
     const NO_SLICES: &str = "endpointslices are not known";
     type More = fn(usize) -> Object;
-    // Of what there is too much, and where an endpoint's address leads after the snapshot and after a list that is too large.
+    // The kind that is too large, and the PTR answer after the snapshot and after a list that is
+    // too large.
     let rows: [(More, [&str; 2]); 3] = [
         (|number| service(&format!("a/s{number}"), "10.0.1.1", ""), ["services are not known", BACK]),
         (|number| slice(&format!("a/e{number}"), "other", "10.1.1.1", ""), [NO_SLICES; 2]),
@@ -473,14 +474,14 @@ fn a_snapshot_that_finds_no_room_leaves_an_index_that_the_next_list_makes_whole(
     ];
     for (more, [at_first, later]) in rows {
         let mut cluster = Cluster::new(&wants, rules("cluster.local in-addr.arpa"));
-        cluster.writer = cluster.writer.within(20_000);
+        cluster.writer = cluster.writer.with_limit(20_000);
         cluster.writer.restore(few().into_iter().chain((0..1_000).map(more)));
         let kind = more(0).kind();
         assert!(cluster.index.count(kind) < 50, "{}", cluster.index.count(kind));
         assert_eq!(cluster.ask("web.a.svc.cluster.local A"), "A 10.0.0.1", "{kind}");
         assert_eq!(cluster.ask("1.0.1.10.in-addr.arpa PTR"), at_first, "{kind}");
 
-        // The API has fewer; twice, so that it grows too large again in between.
+        // Fewer objects; twice, so that the limit is reached again in between.
         for _ in 0..2 {
             cluster.list(few());
             for question in &questions {
@@ -488,9 +489,9 @@ fn a_snapshot_that_finds_no_room_leaves_an_index_that_the_next_list_makes_whole(
             }
             cluster.list(few().into_iter().chain((0..1_000).map(more)));
             assert_eq!(cluster.ask("1.0.1.10.in-addr.arpa PTR"), later, "{kind}");
-            assert!(!cluster.index.unknown().is_nothing(), "{kind}");
+            assert!(!cluster.index.unsynced().is_empty(), "{kind}");
         }
         cluster.list([]);
-        assert!(cluster.writer.holds_nothing(), "{kind}");
+        assert!(cluster.writer.is_empty(), "{kind}");
     }
 }

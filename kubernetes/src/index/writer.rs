@@ -1,4 +1,4 @@
-//! Puts what the API tells into the index.
+//! Applies objects of the API to the index.
 
 mod namespaces;
 
@@ -7,119 +7,126 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::endpoint_slices::{Changes, Slices};
-use super::initial_sync::FirstServices;
-use super::memory_accounting::{key_of, octets_of};
-use super::pods::Addresses;
-use super::service::{Namespace, Naming, Service};
-use super::service_index::Which;
+use super::endpoint_slices::{ServiceChanges, SliceStore};
+use super::initial_sync::InitialSync;
+use super::memory_accounting::{bytes_of, key_of};
+use super::pods::PodAddresses;
+use super::service::{EndpointNaming, Namespace, Service};
+use super::service_index::ServiceSet;
 use super::{HashMap, HashSet, Index, bit, key};
 use kubernetes_api::objects::{self, Kind, Object, ObjectKey, Pod, SinceEpoch, Slice, Target};
-use kubernetes_api::settings::{Lost, Wants};
-use kubernetes_api::{Asked, Sink, Unreadable};
+use kubernetes_api::settings::{WatchConfig, WatchError};
+use kubernetes_api::{DecodeError, RequestMetrics, Sink};
 
-/// The one who changes an index.
-pub struct Writer {
+/// Updates an index; an index has one writer.
+pub struct IndexWriter {
     index: Arc<Index>,
     pod_names: bool,
-    watcher: Box<dyn Watcher>,
-    /// Of each kind, what is known.
-    seen: [HashMap<Arc<ObjectKey>, Seen>; Kind::ALL.len()],
-    /// Octets of all of it, and how many there may be.
-    octets: usize,
-    most_octets: usize,
-    /// Of each kind, what the smallest object takes that found no room since its last list began; `None` where all did. What is not
-    /// known of a kind of which one found none may be there.
-    refused: [Option<usize>; Kind::ALL.len()],
-    /// How many lists of each kind have begun.
+    observer: Box<dyn IndexObserver>,
+    /// All objects by kind.
+    objects: [HashMap<Arc<ObjectKey>, KnownObject>; Kind::ALL.len()],
+    /// Estimated memory of all objects, and its limit.
+    bytes: usize,
+    max_bytes: usize,
+    /// By kind, the size of the smallest object that was skipped at the memory limit since the last
+    /// list began. While an object is skipped, absence of an object of its kind means nothing.
+    skipped: [Option<usize>; Kind::ALL.len()],
+    /// Number of lists begun, by kind.
     lists: [u32; Kind::ALL.len()],
-    /// Kinds of which a list is coming.
+    /// Kinds with a list in progress.
     listing: u8,
-    /// Kinds of which more may be at hand, and what caused changes of endpoints that wait for that.
-    gathering: u8,
+    /// Kinds with a batch in progress, and change times of endpoints that wait for its end.
+    batching: u8,
     causes: Vec<(Arc<ObjectKey>, SinceEpoch)>,
-    slices: Slices,
+    slices: SliceStore,
     pods: HashMap<Arc<ObjectKey>, Arc<Pod>>,
-    addresses: Addresses,
-    /// Those that the API has and those that services lie in, with how many lie there.
+    addresses: PodAddresses,
+    /// Namespaces of the API and of services, with the number of their services.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
-    /// The names of those that came and that services lie in, whose entries are missing yet.
+    /// New namespaces with services whose inline services are not added yet.
     new_namespaces: HashSet<Box<[u8]>>,
-    /// Services, and imports, until every kind but pods is known. Before that endpoints' addresses lead back to none of them: nobody
-    /// may know yet what else they lead to.
-    first: Option<[FirstServices; 2]>,
+    /// Services and imports until all kinds except pods are synced. Until then addresses of
+    /// endpoints are not indexed, since other services with them may be missing.
+    initial: Option<[InitialSync; 2]>,
 }
 
-/// An object that the API has told of.
+/// A received object.
 #[derive(Clone, Copy)]
-struct Seen {
-    /// In which of the lists of its kind it came last.
+struct KnownObject {
+    /// Number of the last list that contained it.
     list: u32,
-    octets: u32,
+    bytes: u32,
 }
 
-/// Who hears what becomes of an index.
-pub trait Watcher: Send {
-    /// A change of endpoints can be asked for; when what caused it happened.
+/// Receives events of an index.
+pub trait IndexObserver: Send {
+    /// A change of endpoints is visible; `cause` is the time of its cause.
     fn programmed(&mut self, _headless: bool, _cause: SinceEpoch) {}
 
-    /// Something was heard of an object.
-    fn heard(&mut self) {}
+    /// An object was received.
+    fn updated(&mut self) {}
 
-    /// Every object of a kind is known.
+    /// A list of a kind has completed.
     fn complete(&mut self, _kind: Kind) {}
 
-    /// Changes come from now on.
-    fn following(&mut self, _kind: Kind) {}
+    /// The watch of a kind is connected.
+    fn watching(&mut self, _kind: Kind) {}
 
-    /// No changes come until `following`.
-    fn lost(&mut self, _kind: Kind, _why: &Lost) {}
+    /// A request failed; the watch is disconnected until `watching`.
+    fn failed(&mut self, _kind: Kind, _why: &WatchError) {}
 
-    /// An object that makes no sense was left out.
-    fn unreadable(&mut self, _kind: Kind, _what: &Unreadable) {}
+    /// An invalid object was skipped.
+    fn invalid(&mut self, _kind: Kind, _what: &DecodeError) {}
 
-    /// An object was left out, for all together would have more than so many octets.
-    fn crowded(&mut self, _kind: Kind, _most_octets: usize) {}
+    /// An object was skipped, since all objects would exceed the memory limit.
+    fn out_of_memory(&mut self, _kind: Kind, _max_bytes: usize) {}
 
-    /// A request came to its end.
-    fn asked(&mut self, _asked: &Asked<'_>) {}
+    /// A request has ended.
+    fn request_done(&mut self, _asked: &RequestMetrics<'_>) {}
 }
 
-/// Nobody.
-impl Watcher for () {}
+/// Ignores all events.
+impl IndexObserver for () {}
 
-impl Writer {
-    /// The writer of `index`: it has no other. What all objects together may take, about, is `most_octets`.
-    pub fn new(index: Arc<Index>, wants: &Wants, most_octets: usize, watcher: Box<dyn Watcher>) -> Self {
+impl IndexWriter {
+    /// Creates the only writer of `index`. The estimated memory of all objects is limited to
+    /// `max_bytes`.
+    pub fn new(
+        index: Arc<Index>,
+        wants: &WatchConfig,
+        max_bytes: usize,
+        observer: Box<dyn IndexObserver>,
+    ) -> Self {
         Self {
             index,
             pod_names: wants.pod_names,
-            watcher,
-            seen: Default::default(),
-            octets: 0,
-            most_octets,
-            refused: Default::default(),
+            observer,
+            objects: Default::default(),
+            bytes: 0,
+            max_bytes,
+            skipped: Default::default(),
             lists: [0; Kind::ALL.len()],
             listing: 0,
-            gathering: 0,
+            batching: 0,
             causes: Vec::new(),
-            slices: Slices::default(),
+            slices: SliceStore::default(),
             pods: HashMap::default(),
-            addresses: Addresses::default(),
+            addresses: PodAddresses::default(),
             namespaces: HashMap::default(),
             new_namespaces: HashSet::default(),
-            first: Some(Default::default()),
+            initial: Some(Default::default()),
         }
     }
 
-    /// Puts in what a snapshot has, as lists of all kinds: it counts until the next ones, and nobody hears of it.
+    /// Applies the objects of a snapshot like lists of all kinds, without events. The next lists
+    /// replace them.
     pub fn restore(&mut self, objects: impl Iterator<Item = Object>) {
-        let watcher = mem::replace(&mut self.watcher, Box::new(()));
-        let kinds: Vec<_> = self.index.wanted().kinds().collect();
+        let observer = mem::replace(&mut self.observer, Box::new(()));
+        let kinds: Vec<_> = self.index.watched().kinds().collect();
         kinds.iter().for_each(|kind| self.begin(*kind));
         objects.filter(|object| kinds.contains(&object.kind())).for_each(|object| self.apply(object));
         kinds.iter().for_each(|kind| self.complete(*kind));
-        self.watcher = watcher;
+        self.observer = observer;
     }
 
     fn changed(&self) {
@@ -127,50 +134,50 @@ impl Writer {
         self.index.serials.changed();
     }
 
-    /// Counts an object in, if there is room for it; what was known of it stays where there is none.
-    fn see(&mut self, kind: Kind, key: &Arc<ObjectKey>, octets: usize) -> bool {
-        let (list, seen) = (self.lists[kind as usize], &mut self.seen[kind as usize]);
+    /// Accounts for an object; at the memory limit returns `false`, and the old version stays.
+    fn account(&mut self, kind: Kind, key: &Arc<ObjectKey>, bytes: usize) -> bool {
+        let (list, seen) = (self.lists[kind as usize], &mut self.objects[kind as usize]);
         let known = seen.get_mut(key);
-        let before = known.as_ref().map_or(0, |known| known.octets as usize);
-        let has_room = self.octets - before + octets <= self.most_octets;
-        if !has_room {
-            let refused = &mut self.refused[kind as usize];
-            *refused = Some(refused.map_or(octets, |least| least.min(octets)));
+        let before = known.as_ref().map_or(0, |known| known.bytes as usize);
+        let fits = self.bytes - before + bytes <= self.max_bytes;
+        if !fits {
+            let skipped = &mut self.skipped[kind as usize];
+            *skipped = Some(skipped.map_or(bytes, |least| least.min(bytes)));
         }
-        let octets = if has_room { octets } else { before };
-        self.octets = self.octets - before + octets;
-        // An object has a few MiB at most.
-        let now = Seen { list, octets: octets as u32 };
+        let bytes = if fits { bytes } else { before };
+        self.bytes = self.bytes - before + bytes;
+        // An object takes a few MiB at most.
+        let now = KnownObject { list, bytes: bytes as u32 };
         match known {
             Some(known) => *known = now,
-            None if has_room => _ = seen.insert(key.clone(), now),
+            None if fits => _ = seen.insert(key.clone(), now),
             None => {}
         }
-        if !has_room {
-            self.index.known.remove(bit(kind));
-            self.watcher.crowded(kind, self.most_octets);
+        if !fits {
+            self.index.synced.remove(bit(kind));
+            self.observer.out_of_memory(kind, self.max_bytes);
         }
-        has_room
+        fits
     }
 
-    /// A key as it is kept: every table shares one.
-    fn known_key(&self, kind: Kind, key: Arc<ObjectKey>) -> Arc<ObjectKey> {
-        let known = self.seen[kind as usize].get_key_value(&key);
+    /// Returns the shared key of a known object.
+    fn shared_key(&self, kind: Kind, key: Arc<ObjectKey>) -> Arc<ObjectKey> {
+        let known = self.objects[kind as usize].get_key_value(&key);
         known.map_or(key, |(known, _)| known.clone())
     }
 
-    fn unsee(&mut self, kind: Kind, key: &ObjectKey) {
-        if let Some(seen) = self.seen[kind as usize].remove(key) {
-            self.octets -= seen.octets as usize;
+    fn forget_object(&mut self, kind: Kind, key: &ObjectKey) {
+        if let Some(seen) = self.objects[kind as usize].remove(key) {
+            self.bytes -= seen.bytes as usize;
         }
     }
 
-    fn tell_count(&mut self, kind: Kind) {
-        self.index.counts[kind as usize].store(self.seen[kind as usize].len(), Relaxed);
-        self.watcher.heard();
+    fn update_count(&mut self, kind: Kind) {
+        self.index.counts[kind as usize].store(self.objects[kind as usize].len(), Relaxed);
+        self.observer.updated();
     }
 
-    fn set_object(&mut self, which: Which, of: &ObjectKey, object: Option<objects::Service>) {
+    fn set_object(&mut self, which: ServiceSet, of: &ObjectKey, object: Option<objects::Service>) {
         let Some(name) = key(&of.name, &of.namespace) else { return };
         let old = self.service(which, &name);
         let slices = match &old {
@@ -181,33 +188,33 @@ impl Writer {
         self.put(which, name, old, object.map(Arc::new), slices, which.kind());
     }
 
-    /// Takes a slice that the API has told of.
-    fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice) {
-        let changes = self.slices.come(of, slice, self.gathers(), self.first.is_some());
-        self.hand_over(changes);
+    /// Applies a slice.
+    fn set_slice(&mut self, of: &Arc<ObjectKey>, slice: Slice) {
+        let changes = self.slices.set(of, slice, self.is_collecting(), self.initial.is_some());
+        self.apply_changes(changes);
     }
 
-    /// Whether more slices come that are put in together with those before.
-    fn gathers(&self) -> bool {
-        (self.listing | self.gathering) & bit(Kind::Slice) != 0
+    /// Whether changes of slices are collected.
+    fn is_collecting(&self) -> bool {
+        (self.listing | self.batching) & bit(Kind::Slice) != 0
     }
 
-    /// Puts in what was gathered, but for a list that is coming.
-    fn hand_over_gathered(&mut self) {
-        if self.listing & bit(Kind::Slice) == 0 && self.slices.has_gathered() {
+    /// Applies collected changes of slices, unless a list is in progress.
+    fn apply_collected(&mut self) {
+        if self.listing & bit(Kind::Slice) == 0 && self.slices.has_collected() {
             let index = self.index.clone();
             let _changing = index.serials.changing();
-            let changes = self.slices.told(Vec::new());
-            self.hand_over(changes);
+            let changes = self.slices.take_collected(Vec::new());
+            self.apply_changes(changes);
         }
         for (of, cause) in mem::take(&mut self.causes) {
-            self.tell_programmed(&of, cause);
+            self.report_programmed(&of, cause);
         }
     }
 
-    /// Gives services their slices, those that changed and those that are left, each service all at once.
-    fn hand_over(&mut self, changes: Changes) {
-        for (which, changes) in Which::ALL.into_iter().zip(changes) {
+    /// Rebuilds each service with changed slices once.
+    fn apply_changes(&mut self, changes: ServiceChanges) {
+        for (which, changes) in ServiceSet::ALL.into_iter().zip(changes) {
             for (name, change) in changes {
                 let old = self.service(which, &name);
                 let slices = change.of(old.as_ref().map(|old| &*old.slices).unwrap_or_default());
@@ -217,40 +224,40 @@ impl Writer {
         }
     }
 
-    /// A service as it was put last.
-    fn service(&self, which: Which, name: &[u8]) -> Option<Arc<Service>> {
-        match &self.first {
-            Some(first) => first[which as usize].get(name),
+    /// Returns the latest version of a service.
+    fn service(&self, which: ServiceSet, name: &[u8]) -> Option<Arc<Service>> {
+        match &self.initial {
+            Some(initial) => initial[which as usize].get(name),
             None => which.of(&self.index).get(name),
         }
     }
 
-    /// Puts a service in place of the one that was, for the sake of an object of this kind; nothing where neither its own object
-    /// nor a slice is left.
+    /// Replaces a service after a change of an object of `kind`, or removes it without object and
+    /// slices.
     fn put(
         &mut self,
-        which: Which,
+        which: ServiceSet,
         name: Arc<[u8]>,
         old: Option<Arc<Service>>,
         object: Option<Arc<objects::Service>>,
         slices: Box<[Arc<Slice>]>,
         kind: Kind,
     ) {
-        let is_left = object.is_some() || !slices.is_empty();
+        let exists = object.is_some() || !slices.is_empty();
         let namespace = match &old {
-            Some(old) if is_left => old.namespace.clone(),
-            _ => self.lie_in(namespace_of(&name), old.is_some(), is_left),
+            Some(old) if exists => old.namespace.clone(),
+            _ => self.count_service(namespace_of(&name), old.is_some(), exists),
         };
-        let naming = Naming { pods: self.pod_names, clusters: matches!(which, Which::Imports) };
-        let new = is_left.then(|| Arc::new(Service::new(&name, namespace, object, slices, naming)));
-        if let Some(first) = &mut self.first {
+        let naming = EndpointNaming { pods: self.pod_names, clusters: matches!(which, ServiceSet::Imports) };
+        let new = exists.then(|| Arc::new(Service::new(&name, namespace, object, slices, naming)));
+        if let Some(initial) = &mut self.initial {
             let ahead = (self.listing & bit(kind) != 0).then_some(kind);
-            first[which as usize].set(name.clone(), new.clone(), ahead);
+            initial[which as usize].set(name.clone(), new.clone(), ahead);
             if ahead.is_some() {
                 return;
             }
         }
-        which.of(&self.index).replace(&name, old.as_deref(), new, self.first.is_none());
+        which.of(&self.index).replace(&name, old.as_deref(), new, self.initial.is_none());
         self.changed();
     }
 
@@ -277,30 +284,35 @@ impl Writer {
         }
     }
 
-    /// Says since when a change of endpoints was to come here, if that is told.
-    fn tell_programmed(&mut self, of: &ObjectKey, cause: SinceEpoch) {
+    /// Reports a visible change of endpoints with the time of its cause.
+    fn report_programmed(&mut self, of: &ObjectKey, cause: SinceEpoch) {
         let Some(name) = self.slices.service(of) else { return };
         let service = self.index.services.get(name);
         if let Some(target) = service.as_ref().and_then(|service| service.target()) {
-            self.watcher.programmed(*target == Target::Headless, cause);
+            self.observer.programmed(*target == Target::Headless, cause);
         }
     }
 
-    /// Shows what waited for the end of this list, one of the first ones; `is_last` where no kind is waited for.
-    fn show_first(&mut self, list: Kind, is_last: bool) {
-        let Some(mut first) = self.first.take() else { return };
+    /// Publishes services at the end of an initial list; `is_last` if all kinds except pods are synced.
+    fn publish_initial(&mut self, list: Kind, is_last: bool) {
+        let Some(mut initial) = self.initial.take() else { return };
         let index = self.index.clone();
         let _changing = index.serials.changing();
-        let directories = Which::ALL.map(|which| which.of(&index));
+        let directories = ServiceSet::ALL.map(|which| which.of(&index));
         let is_new = if is_last {
-            first.into_iter().zip(directories).for_each(|(first, directory)| first.show_whole(directory));
+            initial
+                .into_iter()
+                .zip(directories)
+                .for_each(|(initial, directory)| initial.publish_complete(directory));
             self.new_namespaces.clear();
             true
         } else {
-            let shown =
-                first.iter_mut().zip(directories).map(|(first, directory)| first.show(directory, list));
+            let shown = initial
+                .iter_mut()
+                .zip(directories)
+                .map(|(initial, directory)| initial.publish(directory, list));
             let is_new = shown.fold(false, |any, is_new| any | is_new);
-            self.first = Some(first);
+            self.initial = Some(initial);
             is_new
         };
         if is_new {
@@ -308,67 +320,67 @@ impl Writer {
         }
     }
 
-    /// Where a list ends, whole or not: what it has told is put in, and what is gone by it is not there any more.
+    /// Ends a list, complete or not: applies collected changes, and removes the objects `gone`.
     fn end_list(&mut self, kind: Kind, gone: Vec<Arc<ObjectKey>>, is_last: bool) {
         if kind == Kind::Slice {
             let index = self.index.clone();
             let _changing = index.serials.changing();
-            let changes = self.slices.told(gone);
-            self.hand_over(changes);
+            let changes = self.slices.take_collected(gone);
+            self.apply_changes(changes);
         } else if kind == Kind::Namespace {
             let index = self.index.clone();
             let _changing = index.serials.changing();
-            self.lose_namespaces(&gone);
+            self.remove_namespaces(&gone);
         } else {
             gone.iter().for_each(|key| self.set(kind, key, None));
         }
         self.listing &= !bit(kind);
-        self.show_first(kind, is_last);
-        self.show_namespaces();
+        self.publish_initial(kind, is_last);
+        self.add_inline_services();
     }
 
     fn set(&mut self, kind: Kind, key: &Arc<ObjectKey>, object: Option<Object>) {
         let index = self.index.clone();
         let _changing = index.serials.changing();
         match (kind, object) {
-            (_, Some(Object::Service(service))) => self.set_object(Which::Services, key, Some(service)),
+            (_, Some(Object::Service(service))) => self.set_object(ServiceSet::Services, key, Some(service)),
             (_, Some(Object::ServiceImport(import))) => {
                 let objects::ServiceImport { key: own, target, ports } = import;
                 let service = objects::Service { key: own, target, ports, external: Box::default() };
-                self.set_object(Which::Imports, key, Some(service));
+                self.set_object(ServiceSet::Imports, key, Some(service));
             }
             (_, Some(Object::Slice(slice))) => {
                 let cause = slice.changed.filter(|_| self.listing & bit(Kind::Slice) == 0);
-                self.come(key, slice);
+                self.set_slice(key, slice);
                 match cause {
-                    Some(cause) if self.gathers() => self.causes.push((key.clone(), cause)),
-                    Some(cause) => self.tell_programmed(key, cause),
+                    Some(cause) if self.is_collecting() => self.causes.push((key.clone(), cause)),
+                    Some(cause) => self.report_programmed(key, cause),
                     None => {}
                 }
             }
-            (_, Some(Object::Namespace(name))) => self.tell_namespace(&name, true),
+            (_, Some(Object::Namespace(name))) => self.set_namespace(&name, true),
             (_, Some(Object::Pod(pod))) => self.set_pod(key, Some(pod)),
-            (Kind::Service, None) => self.set_object(Which::Services, key, None),
-            (Kind::ServiceImport, None) => self.set_object(Which::Imports, key, None),
+            (Kind::Service, None) => self.set_object(ServiceSet::Services, key, None),
+            (Kind::ServiceImport, None) => self.set_object(ServiceSet::Imports, key, None),
             (Kind::Slice, None) => {
-                let gone = self.slices.without(key, self.gathers());
-                self.hand_over(gone);
+                let gone = self.slices.remove(key, self.is_collecting());
+                self.apply_changes(gone);
             }
-            (Kind::Namespace, None) => self.lose_namespaces(slice::from_ref(key)),
+            (Kind::Namespace, None) => self.remove_namespaces(slice::from_ref(key)),
             (Kind::Pod, None) => self.set_pod(key, None),
         }
     }
 }
 
-impl Sink for Writer {
-    fn gather(&mut self, kind: Kind) {
-        self.gathering |= bit(kind);
+impl Sink for IndexWriter {
+    fn begin_batch(&mut self, kind: Kind) {
+        self.batching |= bit(kind);
     }
 
-    fn settle(&mut self, kind: Kind) {
-        self.gathering &= !bit(kind);
+    fn end_batch(&mut self, kind: Kind) {
+        self.batching &= !bit(kind);
         if kind == Kind::Slice {
-            self.hand_over_gathered();
+            self.apply_collected();
         }
     }
 
@@ -376,91 +388,92 @@ impl Sink for Writer {
         self.end_list(kind, Vec::new(), false);
         self.lists[kind as usize] = self.lists[kind as usize].wrapping_add(1);
         self.listing |= bit(kind);
-        self.refused[kind as usize] = None;
+        self.skipped[kind as usize] = None;
     }
 
     fn apply(&mut self, object: Object) {
         let kind = object.kind();
-        let key = self.known_key(kind, key_of(&object));
-        if self.see(kind, &key, octets_of(&object)) {
+        let key = self.shared_key(kind, key_of(&object));
+        if self.account(kind, &key, bytes_of(&object)) {
             self.set(kind, &key, Some(object));
         }
-        self.tell_count(kind);
+        self.update_count(kind);
     }
 
     fn delete(&mut self, kind: Kind, key: ObjectKey) {
-        let key = self.known_key(kind, Arc::new(key));
-        self.unsee(kind, &key);
+        let key = self.shared_key(kind, Arc::new(key));
+        self.forget_object(kind, &key);
         self.set(kind, &key, None);
-        self.tell_count(kind);
+        self.update_count(kind);
     }
 
     fn complete(&mut self, kind: Kind) {
         let list = self.lists[kind as usize];
-        let gone: Vec<_> = self.seen[kind as usize].extract_if(|_, seen| seen.list != list).collect();
-        self.octets -= gone.iter().map(|(_, seen)| seen.octets as usize).sum::<usize>();
-        let is_last = self.index.unknown().0 & !bit(kind) & !bit(Kind::Pod) == 0;
+        let gone: Vec<_> = self.objects[kind as usize].extract_if(|_, seen| seen.list != list).collect();
+        self.bytes -= gone.iter().map(|(_, seen)| seen.bytes as usize).sum::<usize>();
+        let is_last = self.index.unsynced().0 & !bit(kind) & !bit(Kind::Pod) == 0;
         self.end_list(kind, gone.into_iter().map(|(key, _)| key).collect(), is_last);
-        self.tell_count(kind);
-        if self.refused[kind as usize].is_none() {
-            self.index.known.add(bit(kind));
+        self.update_count(kind);
+        if self.skipped[kind as usize].is_none() {
+            self.index.synced.add(bit(kind));
         }
-        self.watcher.complete(kind);
+        self.observer.complete(kind);
     }
 
-    fn following(&mut self, kind: Kind) {
-        self.index.followed.add(bit(kind));
-        self.watcher.following(kind);
+    fn watching(&mut self, kind: Kind) {
+        self.index.connected.add(bit(kind));
+        self.observer.watching(kind);
     }
 
-    fn lost(&mut self, kind: Kind, why: &Lost) {
-        self.index.followed.remove(bit(kind));
+    fn failed(&mut self, kind: Kind, why: &WatchError) {
+        self.index.connected.remove(bit(kind));
         self.end_list(kind, Vec::new(), false);
-        self.watcher.lost(kind, why);
+        self.observer.failed(kind, why);
     }
 
-    fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
-        self.watcher.unreadable(kind, what);
+    fn invalid(&mut self, kind: Kind, what: &DecodeError) {
+        self.observer.invalid(kind, what);
     }
 
-    fn wants_list(&mut self, kind: Kind) -> bool {
-        // Where none fits all are refused again, and would be listed for without end.
-        let finds_room =
-            self.refused[kind as usize].is_some_and(|refused| self.octets + refused <= self.most_octets);
-        finds_room
+    fn needs_relist(&mut self, kind: Kind) -> bool {
+        // Without space for the smallest one, the list would skip the same objects again, without
+        // end.
+        let would_fit =
+            self.skipped[kind as usize].is_some_and(|skipped| self.bytes + skipped <= self.max_bytes);
+        would_fit
             && self.listing & bit(kind) == 0
-            && self.octets < self.most_octets / ROOM_AGAIN.1 * ROOM_AGAIN.0
+            && self.bytes < self.max_bytes / RELIST_BELOW.1 * RELIST_BELOW.0
     }
 
-    fn asked(&mut self, asked: &Asked<'_>) {
-        self.watcher.asked(asked);
+    fn request_done(&mut self, asked: &RequestMetrics<'_>) {
+        self.observer.request_done(asked);
     }
 }
 
-/// The second label of a service's name.
+/// Returns the second label of a service's name.
 fn namespace_of(name: &[u8]) -> &[u8] {
     name.first().and_then(|length| name.get(usize::from(*length) + 2..)).unwrap_or_default()
 }
 
-/// All room is filled up to seven eighths at most when what found no room is listed again.
-const ROOM_AGAIN: (usize, usize) = (7, 8);
+/// Fraction of the memory limit below which skipped objects are listed again.
+const RELIST_BELOW: (usize, usize) = (7, 8);
 #[cfg(test)]
-impl Writer {
-    /// With room for so many octets.
-    pub(super) fn within(mut self, most_octets: usize) -> Self {
-        self.most_octets = most_octets;
+impl IndexWriter {
+    /// Changes the memory limit.
+    pub(super) fn with_limit(mut self, max_bytes: usize) -> Self {
+        self.max_bytes = max_bytes;
         self
     }
 
-    /// Octets of all objects, as they are counted.
-    pub(super) fn octets(&self) -> usize {
-        self.octets
+    /// Returns the estimated memory of all objects.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
-    /// Whether every object is forgotten.
-    pub(super) fn holds_nothing(&self) -> bool {
-        let seen = self.seen.iter().all(HashMap::is_empty);
-        seen && self.octets == 0
+    /// Whether no object is left.
+    pub(super) fn is_empty(&self) -> bool {
+        let seen = self.objects.iter().all(HashMap::is_empty);
+        seen && self.bytes == 0
             && self.slices.is_empty()
             && self.pods.is_empty()
             && self.namespaces.is_empty()

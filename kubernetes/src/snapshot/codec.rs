@@ -1,15 +1,15 @@
-//! Objects as octets, and back: numbers seven bits an octet, texts behind their lengths.
+//! Encodes and decodes objects: numbers as varints, texts with length prefixes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Unusable;
+use super::SnapshotError;
 use kubernetes_api::objects::{
-    Endpoint, ExternalAddress, Imported, Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, MOST_ZONES,
-    Object, ObjectKey, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
+    Endpoint, ExternalAddress, Imported, Kind, MAX_ADDRESSES, MAX_ENDPOINTS, MAX_PARTS, MAX_ZONES, Object,
+    ObjectKey, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
 };
 
-/// Writes one object behind another.
+/// Encodes objects one after another.
 #[derive(Default)]
 pub(super) struct Encoder(pub(super) Vec<u8>);
 
@@ -89,7 +89,7 @@ impl Encoder {
         self.all(ports, |to, port| {
             to.text(&port.name);
             to.0.push(port.protocol as u8);
-            // No port has the number 0.
+            // 0 encodes a port without a number.
             to.number(port.port.unwrap_or(0).into());
         });
     }
@@ -130,10 +130,10 @@ impl Encoder {
     }
 }
 
-/// Reads one object behind another.
+/// Decodes objects one after another.
 pub(super) struct Decoder<'a> {
     octets: &'a [u8],
-    /// The zones that came: endpoints share them.
+    /// Zone names, which endpoints share.
     zones: Vec<Arc<str>>,
 }
 
@@ -142,29 +142,29 @@ impl<'a> Decoder<'a> {
         Self { octets, zones: Vec::new() }
     }
 
-    /// What has not been read.
+    /// Returns the unread bytes.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.octets
     }
 
-    /// The next object; `None` behind the last.
+    /// Decodes the next object; `None` at the end.
     ///
     /// # Errors
-    /// [`Unusable::Malformed`].
-    pub(super) fn object(&mut self) -> Result<Option<Object>, Unusable> {
+    /// [`SnapshotError::Malformed`].
+    pub(super) fn object(&mut self) -> Result<Option<Object>, SnapshotError> {
         if self.octets.is_empty() {
             return Ok(None);
         }
         let kind = usize::from(self.octet()?);
-        let kind = *Kind::ALL.get(kind).ok_or(Unusable::Malformed)?;
+        let kind = *Kind::ALL.get(kind).ok_or(SnapshotError::Malformed)?;
         Ok(Some(match kind {
             Kind::Service => {
-                let (key, target, ports) = (self.key()?, self.target(MOST_ADDRESSES)?, self.ports()?);
-                let external = self.all(2 * MOST_PARTS, Self::external)?;
+                let (key, target, ports) = (self.key()?, self.target(MAX_ADDRESSES)?, self.ports()?);
+                let external = self.all(2 * MAX_PARTS, Self::external)?;
                 Object::Service(Service { key, target, ports, external })
             }
             Kind::ServiceImport => {
-                let (key, target, ports) = (self.key()?, self.target(MOST_PARTS)?, self.ports()?);
+                let (key, target, ports) = (self.key()?, self.target(MAX_PARTS)?, self.ports()?);
                 Object::ServiceImport(ServiceImport { key, target, ports })
             }
             Kind::Slice => Object::Slice(self.slice()?),
@@ -173,23 +173,23 @@ impl<'a> Decoder<'a> {
         }))
     }
 
-    fn slice(&mut self) -> Result<Slice, Unusable> {
+    fn slice(&mut self) -> Result<Slice, SnapshotError> {
         let (key, service) = (self.key()?, self.text()?.into());
         let import = match self.truth()? {
             true => Some(Box::new(Imported { service: self.text()?.into(), cluster: self.text()?.into() })),
             false => None,
         };
-        let (endpoints, ports) = (self.all(MOST_ENDPOINTS * MOST_ADDRESSES, Self::endpoint)?, self.ports()?);
+        let (endpoints, ports) = (self.all(MAX_ENDPOINTS * MAX_ADDRESSES, Self::endpoint)?, self.ports()?);
         Ok(Slice { key, service, import, endpoints, ports, changed: None })
     }
 
-    fn endpoint(&mut self) -> Result<Endpoint, Unusable> {
+    fn endpoint(&mut self) -> Result<Endpoint, SnapshotError> {
         let address = self.address()?;
         let (hostname, pod) = (self.some_text()?, self.some_text()?);
         Ok(Endpoint { address, hostname, pod, zone: self.zone()? })
     }
 
-    fn zone(&mut self) -> Result<Option<Arc<str>>, Unusable> {
+    fn zone(&mut self) -> Result<Option<Arc<str>>, SnapshotError> {
         let zone = self.text()?;
         if zone.is_empty() {
             return Ok(None);
@@ -198,24 +198,24 @@ impl<'a> Decoder<'a> {
             return Ok(Some(known.clone()));
         }
         let new: Arc<str> = zone.into();
-        if self.zones.len() < MOST_ZONES {
+        if self.zones.len() < MAX_ZONES {
             self.zones.push(new.clone());
         }
         Ok(Some(new))
     }
 
-    fn pod(&mut self) -> Result<Pod, Unusable> {
+    fn pod(&mut self) -> Result<Pod, SnapshotError> {
         Ok(Pod {
             key: self.key()?,
-            addresses: self.all(MOST_ADDRESSES, Self::address)?,
+            addresses: self.all(MAX_ADDRESSES, Self::address)?,
             host_network: self.truth()?,
             running: self.truth()?,
             terminating: self.truth()?,
-            labels: self.all(MOST_PARTS, |from| Ok((from.text()?.into(), from.text()?.into())))?,
+            labels: self.all(MAX_PARTS, |from| Ok((from.text()?.into(), from.text()?.into())))?,
         })
     }
 
-    fn external(&mut self) -> Result<ExternalAddress, Unusable> {
+    fn external(&mut self) -> Result<ExternalAddress, SnapshotError> {
         if self.octets.first() == Some(&NAME) {
             self.octet()?;
             return Ok(ExternalAddress::Name(self.text()?.into()));
@@ -223,71 +223,71 @@ impl<'a> Decoder<'a> {
         Ok(ExternalAddress::Ip(self.address()?))
     }
 
-    fn key(&mut self) -> Result<Arc<ObjectKey>, Unusable> {
+    fn key(&mut self) -> Result<Arc<ObjectKey>, SnapshotError> {
         Ok(ObjectKey { namespace: self.text()?.into(), name: self.text()?.into() }.into())
     }
 
-    fn target(&mut self, most: usize) -> Result<Target, Unusable> {
+    fn target(&mut self, max: usize) -> Result<Target, SnapshotError> {
         Ok(match self.octet()? {
-            CLUSTER_IPS => Target::ClusterIps(self.all(most, Self::address)?),
+            CLUSTER_IPS => Target::ClusterIps(self.all(max, Self::address)?),
             HEADLESS => Target::Headless,
             NAME => Target::ExternalName(self.text()?.into()),
-            _ => return Err(Unusable::Malformed),
+            _ => return Err(SnapshotError::Malformed),
         })
     }
 
-    fn ports(&mut self) -> Result<Box<[Port]>, Unusable> {
-        self.all(MOST_PARTS, |from| {
+    fn ports(&mut self) -> Result<Box<[Port]>, SnapshotError> {
+        self.all(MAX_PARTS, |from| {
             let name = from.text()?.into();
             let protocol =
                 [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].get(usize::from(from.octet()?)).copied();
-            let port = u16::try_from(from.number()?).map_err(|_| Unusable::Malformed)?;
-            let protocol = protocol.ok_or(Unusable::Malformed)?;
+            let port = u16::try_from(from.number()?).map_err(|_| SnapshotError::Malformed)?;
+            let protocol = protocol.ok_or(SnapshotError::Malformed)?;
             Ok(Port { name, protocol, port: (port != 0).then_some(port) })
         })
     }
 
-    /// As many as are announced, of which no object of the API's has more than `most`: no announcement takes memory, what is read
-    /// of a file is not much more than the file has, and no object of it costs more than one of the API's.
+    /// Decodes a list with a length prefix of at most `max`, the limit for objects of the API.
+    /// Allocates as elements are read, so that a wrong length takes no memory.
     fn all<T>(
         &mut self,
-        most: usize,
-        one: impl Fn(&mut Self) -> Result<T, Unusable>,
-    ) -> Result<Box<[T]>, Unusable> {
+        max: usize,
+        one: impl Fn(&mut Self) -> Result<T, SnapshotError>,
+    ) -> Result<Box<[T]>, SnapshotError> {
         let count = self.number()?;
-        let count = usize::try_from(count).ok().filter(|count| *count <= self.octets.len().min(most));
-        (0..count.ok_or(Unusable::Malformed)?).map(|_| one(self)).collect()
+        let count = usize::try_from(count).ok().filter(|count| *count <= self.octets.len().min(max));
+        (0..count.ok_or(SnapshotError::Malformed)?).map(|_| one(self)).collect()
     }
 
-    fn address(&mut self) -> Result<IpAddr, Unusable> {
+    fn address(&mut self) -> Result<IpAddr, SnapshotError> {
         match self.octet()? {
             V4 => Ok(IpAddr::from(*self.chunk::<4>()?)),
             V6 => Ok(IpAddr::from(*self.chunk::<16>()?)),
-            _ => Err(Unusable::Malformed),
+            _ => Err(SnapshotError::Malformed),
         }
     }
 
-    fn truth(&mut self) -> Result<bool, Unusable> {
+    fn truth(&mut self) -> Result<bool, SnapshotError> {
         match self.octet()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Unusable::Malformed),
+            _ => Err(SnapshotError::Malformed),
         }
     }
 
-    fn some_text(&mut self) -> Result<Option<Box<str>>, Unusable> {
+    fn some_text(&mut self) -> Result<Option<Box<str>>, SnapshotError> {
         let text = self.text()?;
         Ok((!text.is_empty()).then(|| text.into()))
     }
 
-    pub(super) fn text(&mut self) -> Result<&'a str, Unusable> {
-        let length = usize::try_from(self.number()?).map_err(|_| Unusable::Malformed)?;
-        let (text, rest) = self.octets.split_at_checked(length).ok_or(Unusable::Malformed)?;
+    pub(super) fn text(&mut self) -> Result<&'a str, SnapshotError> {
+        let length = usize::try_from(self.number()?).map_err(|_| SnapshotError::Malformed)?;
+        let (text, rest) = self.octets.split_at_checked(length).ok_or(SnapshotError::Malformed)?;
         self.octets = rest;
-        str::from_utf8(text).map_err(|_| Unusable::Malformed)
+        str::from_utf8(text).map_err(|_| SnapshotError::Malformed)
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Unusable> {
+    pub(super) fn number(&mut self) -> Result<u64, SnapshotError> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
             let octet = self.octet()?;
@@ -296,15 +296,15 @@ impl<'a> Decoder<'a> {
                 return Ok(number);
             }
         }
-        Err(Unusable::Malformed)
+        Err(SnapshotError::Malformed)
     }
 
-    fn octet(&mut self) -> Result<u8, Unusable> {
+    fn octet(&mut self) -> Result<u8, SnapshotError> {
         self.chunk::<1>().map(|[octet]| *octet)
     }
 
-    fn chunk<const LENGTH: usize>(&mut self) -> Result<&'a [u8; LENGTH], Unusable> {
-        let (chunk, rest) = self.octets.split_first_chunk().ok_or(Unusable::Malformed)?;
+    fn chunk<const LENGTH: usize>(&mut self) -> Result<&'a [u8; LENGTH], SnapshotError> {
+        let (chunk, rest) = self.octets.split_first_chunk().ok_or(SnapshotError::Malformed)?;
         self.octets = rest;
         Ok(chunk)
     }

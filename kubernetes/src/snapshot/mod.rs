@@ -1,10 +1,9 @@
-//! What is known of a cluster, as octets that outlive the process: written of the index, and put into it again before the API
-//! is heard.
+//! Snapshot of an index that outlives the process: it is restored before the API is reachable.
 //!
 //! ```text
-//! which form it has | a hash of all that follows | what was followed, and when | object | object | ..
+//! magic and version | hash of the rest | watched objects and time | object | object | ..
 //! ```
-//! Knows no file. Octets that are not ours, or that were ours and are damaged, are refused as a whole.
+//! Knows no file. Foreign or damaged snapshots are refused as a whole.
 
 mod codec;
 
@@ -13,70 +12,70 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use crate::Index;
-use crate::index::Known;
+use crate::index::IndexedObject;
 use kubernetes_api::objects::{Object, SinceEpoch};
-use kubernetes_api::settings::{Access, Wants};
+use kubernetes_api::settings::{Access, WatchConfig};
 
 use codec::{Decoder, Encoder};
 
-/// Octets of the largest snapshot; a million endpoints with names of ten letters are 20 MB.
-pub const MOST_OCTETS: usize = 64 << 20;
+/// Maximum size of a snapshot; a million endpoints with names of ten letters are 20 MB.
+pub const MAX_BYTES: usize = 64 << 20;
 
-/// Why octets are no snapshot that can be used.
+/// Why a snapshot cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
-    /// Another file, or one of another version.
+pub enum SnapshotError {
+    /// Not a snapshot, or of another version.
     #[error("expected a snapshot of this version, found another file")]
     Foreign,
-    /// Not what was written.
+    /// The checksum does not match.
     #[error("its checksum is wrong")]
     Damaged,
-    /// Of another cluster, or of other objects.
+    /// Of another cluster, or with another selection of objects.
     #[error("it is of another cluster, or of other properties of `kubernetes`")]
     Another,
-    /// Objects that make no sense.
-    #[error("its objects make no sense")]
+    /// Objects are invalid.
+    #[error("its objects are invalid")]
     Malformed,
 }
 
-/// The snapshot of an index, at `now`; `None` where it would be larger than [`MOST_OCTETS`].
-pub fn write(index: &Index, access: &Access, wants: &Wants, now: SinceEpoch) -> Option<Vec<u8>> {
-    let mut to = Encoder([FORM, &[0; HASH]].concat());
+/// Encodes a snapshot of an index at `now`; `None` if it exceeds [`MAX_BYTES`].
+pub fn write(index: &Index, access: &Access, wants: &WatchConfig, now: SinceEpoch) -> Option<Vec<u8>> {
+    let mut to = Encoder([MAGIC, &[0; HASH]].concat());
     to.text(&identity(access, wants));
     to.number(u64::try_from(now.0.as_millis()).unwrap_or(u64::MAX));
     index.each(&mut |known| {
-        // What is too large is thrown away; it need not become larger for that.
-        if to.0.len() <= MOST_OCTETS {
+        // Stops at the limit, since the result is dropped.
+        if to.0.len() <= MAX_BYTES {
             known.encode(&mut to);
         }
     });
-    let Encoder(mut octets) = to;
-    let hash = Sha256::digest(&octets[CONTENT..]);
-    octets[FORM.len()..CONTENT].copy_from_slice(&hash);
-    (octets.len() <= MOST_OCTETS).then_some(octets)
+    let Encoder(mut bytes) = to;
+    let hash = Sha256::digest(&bytes[CONTENT..]);
+    bytes[MAGIC.len()..CONTENT].copy_from_slice(&hash);
+    (bytes.len() <= MAX_BYTES).then_some(bytes)
 }
 
-/// A snapshot that can be used: every object in it can be read.
+/// A validated snapshot: all its objects can be decoded.
 pub struct Snapshot<'a> {
-    /// When it was written.
+    /// Time of writing.
     pub written: SinceEpoch,
     objects: &'a [u8],
 }
 
 impl<'a> Snapshot<'a> {
-    /// Reads what [`write()`] wrote of a cluster that is followed in the same way.
+    /// Validates a snapshot of [`write()`] for the same cluster and selection.
     ///
     /// # Errors
-    /// [`Unusable`].
-    pub fn read(octets: &'a [u8], access: &Access, wants: &Wants) -> Result<Self, Unusable> {
-        let rest = octets.strip_prefix(FORM).ok_or(Unusable::Foreign)?;
-        let (hash, content) = rest.split_first_chunk::<HASH>().ok_or(Unusable::Damaged)?;
+    /// [`SnapshotError`].
+    pub fn read(bytes: &'a [u8], access: &Access, wants: &WatchConfig) -> Result<Self, SnapshotError> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(SnapshotError::Foreign)?;
+        let (hash, content) = rest.split_first_chunk::<HASH>().ok_or(SnapshotError::Damaged)?;
         if *Sha256::digest(content) != *hash {
-            return Err(Unusable::Damaged);
+            return Err(SnapshotError::Damaged);
         }
         let mut from = Decoder::new(content);
         if *from.text()? != *identity(access, wants) {
-            return Err(Unusable::Another);
+            return Err(SnapshotError::Another);
         }
         let written = SinceEpoch(Duration::from_millis(from.number()?));
         let objects = from.rest();
@@ -84,15 +83,15 @@ impl<'a> Snapshot<'a> {
         Ok(Self { written, objects })
     }
 
-    /// Its objects.
+    /// Returns its objects.
     pub fn objects(&self) -> impl Iterator<Item = Object> + use<'a> {
         let mut from = Decoder::new(self.objects);
-        // Whoever made this decoded all objects without an error, so none is skipped here.
+        // All objects were decoded in `read`, so that none is skipped.
         std::iter::from_fn(move || from.object().ok().flatten())
     }
 }
 
-impl Known<'_> {
+impl IndexedObject<'_> {
     fn encode(self, to: &mut Encoder) {
         match self {
             Self::Service(service) => to.service(service),
@@ -104,16 +103,16 @@ impl Known<'_> {
     }
 }
 
-/// What was followed, and where.
-fn identity(access: &Access, wants: &Wants) -> String {
+/// Returns a text for cluster and selection of objects.
+fn identity(access: &Access, wants: &WatchConfig) -> String {
     format!("{access:?} {wants:?}")
 }
 
-/// What every snapshot begins with; its number changes with whatever follows.
-const FORM: &[u8] = b"localdns kubernetes 1\n";
+/// Magic bytes; the number changes with the format.
+const MAGIC: &[u8] = b"localdns kubernetes 1\n";
 const HASH: usize = 32;
-/// Where what the hash is of begins.
-const CONTENT: usize = FORM.len() + HASH;
+/// Start of the hashed content.
+const CONTENT: usize = MAGIC.len() + HASH;
 
 #[cfg(test)]
 mod tests;

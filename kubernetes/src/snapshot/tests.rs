@@ -10,16 +10,16 @@ use crate::testing::*;
 use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Kind, ObjectKey, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
 };
-use kubernetes_api::settings::PodsWanted;
+use kubernetes_api::settings::PodWatch;
 
-fn wants() -> Wants {
-    Wants {
+fn wants() -> WatchConfig {
+    WatchConfig {
         endpoints: true,
         pod_names: true,
         zones: true,
         imports: true,
-        pods: Some(PodsWanted { node: None, labels: vec!["app".into()] }),
-        ..Wants::default()
+        pods: Some(PodWatch { node: None, labels: vec!["app".into()] }),
+        ..WatchConfig::default()
     }
 }
 
@@ -92,9 +92,9 @@ fn restored(octets: &[u8]) -> Cluster {
 }
 
 #[test]
-fn what_was_known_is_answered_again_and_what_went_meanwhile_goes_with_the_next_list() {
+fn restores_an_index() {
     let (before, mut after) = (known(), restored(&octets()));
-    assert!(after.index.unknown().is_nothing());
+    assert!(after.index.unsynced().is_empty());
     for question in questions() {
         assert_eq!(after.ask(question), before.ask(question), "{question}");
     }
@@ -112,30 +112,30 @@ fn what_was_known_is_answered_again_and_what_went_meanwhile_goes_with_the_next_l
 }
 
 #[test]
-fn octets_that_are_not_as_they_were_written_are_refused_whole() {
+fn refuses_changed_bytes() {
     let octets = octets();
     let read = |octets: &[u8]| Snapshot::read(octets, &access(), &wants()).map(|_| ());
     assert_eq!(read(&octets), Ok(()));
     for at in 0..octets.len() {
         let mut other = octets.clone();
         other[at] ^= 0x10;
-        let expected = if at < FORM.len() { Unusable::Foreign } else { Unusable::Damaged };
+        let expected = if at < MAGIC.len() { SnapshotError::Foreign } else { SnapshotError::Damaged };
         assert_eq!(read(&other), Err(expected), "{at}");
         assert!(read(&octets[..at]).is_err(), "{at}");
     }
     let another = Access::Endpoint { url: "http://127.0.0.1".into(), tls: None };
-    assert_eq!(Snapshot::read(&octets, &another, &wants()).err(), Some(Unusable::Another));
-    let fewer = Wants { zones: false, ..wants() };
-    assert_eq!(Snapshot::read(&octets, &access(), &fewer).err(), Some(Unusable::Another));
+    assert_eq!(Snapshot::read(&octets, &another, &wants()).err(), Some(SnapshotError::Another));
+    let fewer = WatchConfig { zones: false, ..wants() };
+    assert_eq!(Snapshot::read(&octets, &access(), &fewer).err(), Some(SnapshotError::Another));
 }
 
-/// Octets with the checksum that they ought to have.
+/// Adds a valid checksum.
 fn signed(content: &[u8]) -> Vec<u8> {
-    [FORM, &Sha256::digest(content), content].concat()
+    [MAGIC, &Sha256::digest(content), content].concat()
 }
 
 #[test]
-fn no_object_of_a_snapshot_has_more_parts_than_one_of_the_api() {
+fn limits_parts_of_objects() {
     let octets = octets();
     let mut head = Decoder::new(&octets[CONTENT..]);
     head.text().unwrap();
@@ -144,7 +144,7 @@ fn no_object_of_a_snapshot_has_more_parts_than_one_of_the_api() {
     let address: IpAddr = "10.0.0.1".parse().unwrap();
     let key = || Arc::new(ObjectKey { namespace: "a".into(), name: "n".into() });
     let port = Port { name: "".into(), protocol: Protocol::Tcp, port: Some(80) };
-    // Labels of two octets become records of sixteen times as many: a file may not decide how many.
+    // Labels of 2 bytes become records of 32 bytes: their number must have a limit.
     let pod = |addresses: usize, labels: usize| {
         Object::Pod(Pod {
             key: key(),
@@ -190,7 +190,7 @@ fn no_object_of_a_snapshot_has_more_parts_than_one_of_the_api() {
         [slice(100_001, 1), slice(1, 32_769)],
     ];
     let rows = most.map(|object| (object, Ok(()))).into_iter();
-    let too_many = more.into_iter().flatten().map(|object| (object, Err(Unusable::Malformed)));
+    let too_many = more.into_iter().flatten().map(|object| (object, Err(SnapshotError::Malformed)));
     for (object, expected) in rows.chain(too_many) {
         let mut to = Encoder(head.to_vec());
         match &object {
@@ -206,12 +206,12 @@ fn no_object_of_a_snapshot_has_more_parts_than_one_of_the_api() {
 }
 
 #[test]
-fn a_snapshot_that_ends_anywhere_is_refused_or_has_whole_objects() {
+fn refuses_truncated_snapshots() {
     let octets = octets();
     let content = &octets[CONTENT..];
     let mut whole = 0;
     for end in 0..content.len() {
-        // With the checksum that it ought to have.
+        // With a valid checksum.
         if let Ok(snapshot) = Snapshot::read(&signed(&content[..end]), &access(), &wants()) {
             assert_eq!(snapshot.objects().count(), whole);
             whole += 1;
@@ -222,7 +222,7 @@ fn a_snapshot_that_ends_anywhere_is_refused_or_has_whole_objects() {
 
 proptest! {
     #[test]
-    fn no_octets_make_it_panic_or_take_memory_that_they_do_not_have(
+    fn arbitrary_bytes_do_not_panic(
         head in 0usize..400,
         tail in proptest::collection::vec(any::<u8>(), 0..200),
         plain in proptest::collection::vec(any::<u8>(), 0..200),

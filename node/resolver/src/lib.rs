@@ -91,7 +91,9 @@ fn remove(request: &Request) -> Result<ExitCode, RunError> {
     // Errors of standard output are ignored.
     let _ = match written {
         UpdateOutcome::Unchanged => writeln!(std::io::stdout(), "{path} has no managed lines"),
-        UpdateOutcome::Replaced | UpdateOutcome::InPlace => writeln!(std::io::stdout(), "{path}: {lines} lines removed"),
+        UpdateOutcome::Replaced | UpdateOutcome::InPlace => {
+            writeln!(std::io::stdout(), "{path}: {lines} lines removed")
+        }
     };
     Ok(ExitCode::SUCCESS)
 }

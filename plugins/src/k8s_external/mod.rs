@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::cluster_zone;
-use ::kubernetes::{Answered, External, ExternalRules, LentCluster};
+use ::kubernetes::{AnswerOutcome, ClusterHandle, External, ExternalRules};
 use corefile::{Directive, Location};
 use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
@@ -90,23 +90,23 @@ struct Services {
     /// What was read makes one.
     external: Option<External>,
     /// What the block's `kubernetes` answers of.
-    cluster: Arc<OnceLock<LentCluster>>,
+    cluster: Arc<OnceLock<ClusterHandle>>,
     fallthrough: Fallthrough,
 }
 
 impl Services {
-    fn answer(&self, query: &Query<'_>, room: usize, reply: &mut Reply<'_>) -> Answered {
+    fn answer(&self, query: &Query<'_>, room: usize, reply: &mut Reply<'_>) -> AnswerOutcome {
         let (Some(external), Some(cluster)) = (&self.external, self.cluster.get()) else {
-            return Answered::NotMine;
+            return AnswerOutcome::NotInZones;
         };
         let answered = external.answer(&cluster.responder, &cluster.index, query, room, reply);
-        if matches!(answered, Answered::NoName(_) | Answered::Unknown(_)) {
+        if matches!(answered, AnswerOutcome::NoName(_) | AnswerOutcome::Unsynced(_)) {
             reply.clear();
         }
         match answered {
-            Answered::NoName(zone) if !self.fallthrough.through(&query.name) => {
+            AnswerOutcome::NoName(zone) if !self.fallthrough.through(&query.name) => {
                 external.deny(&cluster.index, zone, query, reply);
-                Answered::Written
+                AnswerOutcome::Written
             }
             answered => answered,
         }
@@ -128,10 +128,10 @@ impl Source for Services {
         }
         let room = context.room(query);
         match self.answer(query, room, reply) {
-            Answered::NotMine | Answered::NoName(_) => Lookup::Pass,
-            Answered::Written => Lookup::Answer,
-            Answered::Follow => Lookup::FollowOrFail,
-            Answered::Unknown(kind) => Lookup::Fail(cluster_zone::not_known_yet(kind)),
+            AnswerOutcome::NotInZones | AnswerOutcome::NoName(_) => Lookup::Pass,
+            AnswerOutcome::Written => Lookup::Answer,
+            AnswerOutcome::Follow => Lookup::FollowOrFail,
+            AnswerOutcome::Unsynced(kind) => Lookup::Fail(cluster_zone::not_known_yet(kind)),
         }
     }
 
@@ -158,16 +158,16 @@ impl Source for Services {
         };
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
-        let recalled = cluster.recalls.recall();
+        let recalled = cluster.snapshot.load_snapshot();
         let why = external.explain(&cluster.responder, &cluster.index, query) + &recalled.source();
         match self.answer(query, usize::from(u16::MAX), &mut reply) {
-            Answered::NotMine => Explained::Passes(None),
-            Answered::NoName(_) => Explained::Passes(Some(why)),
-            Answered::Written | Answered::Follow => Explained::Ends(match reply.rcode {
+            AnswerOutcome::NotInZones => Explained::Passes(None),
+            AnswerOutcome::NoName(_) => Explained::Passes(Some(why)),
+            AnswerOutcome::Written | AnswerOutcome::Follow => Explained::Ends(match reply.rcode {
                 wire::Rcode::NXDOMAIN => format!("NXDOMAIN: {why}"),
                 _ => why,
             }),
-            Answered::Unknown(kind) => Explained::Ends(recalled.lacks(kind)),
+            AnswerOutcome::Unsynced(kind) => Explained::Ends(recalled.unsynced(kind)),
         }
     }
 }

@@ -9,11 +9,11 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::kubernetes::index::Watcher;
-use ::kubernetes::{Index, Recalled, Recalls, Writer};
+use ::kubernetes::index::IndexObserver;
+use ::kubernetes::{Index, IndexWriter, SnapshotAge, SnapshotSource};
 use ::kubernetes_api::objects::SinceEpoch;
-use ::kubernetes_api::{Asked, Unreadable};
-use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follow};
+use ::kubernetes_api::{DecodeError, RequestMetrics};
+use kubernetes_api::{Access, Kind, RateLimit, Settings, WatchConfig, WatchError, WatchHandle, follow};
 
 use super::metrics::Metrics;
 use super::room::room;
@@ -26,9 +26,9 @@ pub(super) struct Cluster {
     followed: Arc<Followed>,
     shared: Arc<Shared>,
     /// From the start of a configuration on that serves.
-    following: Mutex<Option<(Following, Option<Writing>)>>,
+    following: Mutex<Option<(WatchHandle, Option<Writing>)>>,
     /// How long a start waits for it, and how fast it is asked.
-    start: Mutex<(Duration, Pace)>,
+    start: Mutex<(Duration, RateLimit)>,
 }
 
 /// What the follower's thread shares with those who ask.
@@ -47,7 +47,7 @@ struct Told {
     /// Of kinds that are not followed just now, though they were, or were tried: why, and what ends it.
     lost: BTreeMap<Kind, (String, &'static str)>,
     /// Causes that are told already, by their sort: once until all is followed again.
-    causes: HashMap<(Discriminant<Lost>, Option<Kind>), HashSet<String>>,
+    causes: HashMap<(Discriminant<WatchError>, Option<Kind>), HashSet<String>>,
     unreadable: HashSet<Kind>,
     /// Kinds of which some found no room, which is told once until they are known again.
     crowded: BTreeSet<Kind>,
@@ -61,7 +61,7 @@ impl Cluster {
     /// Not followed yet.
     pub(super) fn new(
         access: Access,
-        wants: Wants,
+        wants: WatchConfig,
         snapshot: Option<SnapshotSpec>,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -73,7 +73,12 @@ impl Cluster {
     }
 
     /// Whether this is followed here, and kept there.
-    pub(super) fn is_of(&self, access: &Access, wants: &Wants, snapshot: Option<&SnapshotSpec>) -> bool {
+    pub(super) fn is_of(
+        &self,
+        access: &Access,
+        wants: &WatchConfig,
+        snapshot: Option<&SnapshotSpec>,
+    ) -> bool {
         let is_kept_there = match &self.shared.snapshot {
             Some(kept) => kept.is_of(snapshot),
             None => snapshot.is_none(),
@@ -85,7 +90,7 @@ impl Cluster {
         &self.followed.access
     }
 
-    pub(super) fn wants(&self) -> &Wants {
+    pub(super) fn wants(&self) -> &WatchConfig {
         &self.followed.wants
     }
 
@@ -104,7 +109,7 @@ impl Cluster {
 
     /// Whether all has been known once.
     pub(super) fn is_known(&self) -> bool {
-        self.index().unknown().is_nothing()
+        self.index().unsynced().is_empty()
     }
 
     /// When something was heard last.
@@ -127,7 +132,7 @@ impl Cluster {
             }
         }
         let told = self.shared.told();
-        let crowded = self.index().unknown().kinds().filter(|kind| told.crowded.contains(kind));
+        let crowded = self.index().unsynced().kinds().filter(|kind| told.crowded.contains(kind));
         all.extend(crowded.map(|kind| Wrong {
             about: kind.to_string(),
             what: "some found no room".to_owned(),
@@ -139,7 +144,7 @@ impl Cluster {
     }
 
     /// A start waits for it at least so long, and asks it so fast.
-    pub(super) fn start_with(&self, timeout: Duration, pace: Pace) {
+    pub(super) fn start_with(&self, timeout: Duration, pace: RateLimit) {
         let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
         *start = (timeout.max(start.0), pace);
     }
@@ -156,7 +161,7 @@ impl Cluster {
         let Followed { access, wants, .. } = &*self.followed;
         let (shared, wanted) = (self.shared.clone(), wants.kinds().collect());
         let watcher = Teller { shared, logger: logger.clone(), wanted };
-        let mut writer = Writer::new(self.shared.index.clone(), wants, room(), Box::new(watcher));
+        let mut writer = IndexWriter::new(self.shared.index.clone(), wants, room(), Box::new(watcher));
         if let Some(kept) = &self.shared.snapshot {
             kept.restore(&self.followed, &mut writer, clock::now(), logger);
         }
@@ -210,13 +215,13 @@ struct Teller {
     wanted: Vec<Kind>,
 }
 
-impl Watcher for Teller {
+impl IndexObserver for Teller {
     fn programmed(&mut self, headless: bool, cause: SinceEpoch) {
         let now = Duration::from_millis(clock::wall_ms());
         self.shared.metrics.programmed(headless, now.saturating_sub(cause.0));
     }
 
-    fn heard(&mut self) {
+    fn updated(&mut self) {
         self.shared.told().heard = Some(clock::now());
     }
 
@@ -226,51 +231,58 @@ impl Watcher for Teller {
         }
         // The lock is held so that a thread between its check and its wait does not miss the wake-up.
         let mut told = self.shared.told();
-        let unknown = self.shared.index.unknown();
+        let unknown = self.shared.index.unsynced();
         told.crowded.retain(|crowded| *crowded != kind || unknown.kinds().any(|unknown| unknown == kind));
         self.shared.known.notify_all();
     }
 
-    fn following(&mut self, kind: Kind) {
+    fn watching(&mut self, kind: Kind) {
         let mut told = self.shared.told();
         told.forbidden.remove(&kind);
         told.lost.remove(&kind);
         // One that is still to be listed, or is listed again, is lost to nobody's log and not followed all the same.
-        let is_all = self.wanted.iter().all(|kind| self.shared.index.is_followed(*kind));
+        let is_all = self.wanted.iter().all(|kind| self.shared.index.is_connected(*kind));
         if is_all && !told.causes.is_empty() {
             told.causes.clear();
             self.logger.info(Some("kubernetes"), "the Kubernetes API is followed again");
         }
     }
 
-    fn lost(&mut self, kind: Kind, why: &Lost) {
+    fn failed(&mut self, kind: Kind, why: &WatchError) {
         let mut told = self.shared.told();
-        told.lost.insert(kind, (why.to_string(), why.mend()));
+        told.lost.insert(kind, (why.to_string(), why.remedy()));
         // All is listed again, or asked for in another way, at once: no answer is lost, so nothing is logged.
-        if matches!(why, Lost::Expired(_) | Lost::Disorder(..) | Lost::Crowded | Lost::Unoffered { .. }) {
+        if matches!(
+            why,
+            WatchError::Expired(_)
+                | WatchError::OutOfOrder(..)
+                | WatchError::RelistForMemory
+                | WatchError::Unsupported { .. }
+        ) {
             return;
         }
-        if let Lost::Forbidden { verb, .. } = why {
+        if let WatchError::Forbidden { verb, .. } = why {
             told.forbidden.insert(kind, verb);
         }
-        let of_kind = matches!(why, Lost::Forbidden { .. } | Lost::Unknown { .. }).then_some(kind);
+        let of_kind =
+            matches!(why, WatchError::Forbidden { .. } | WatchError::NoSuchResource { .. }).then_some(kind);
         // One that hides another, such as a connection that is refused before a certificate that is wrong, does not for long;
         // an API that has another cause each time is not told of without end.
         let causes = told.causes.entry((discriminant(why), of_kind)).or_default();
         if causes.len() >= MOST_CAUSES || !causes.insert(why.to_string()) {
             return;
         }
-        let meanwhile = match self.shared.index.unknown().is_nothing() {
+        let meanwhile = match self.shared.index.unsynced().is_empty() {
             true => "answers stay as they are until it is heard again",
             false => "names that depend on it are SERVFAIL until then",
         };
         self.logger.warning(
             Some("kubernetes"),
-            &format!("Cannot follow {kind}: {why}; {}; {meanwhile}", why.mend()),
+            &format!("Cannot follow {kind}: {why}; {}; {meanwhile}", why.remedy()),
         );
     }
 
-    fn unreadable(&mut self, kind: Kind, what: &Unreadable) {
+    fn invalid(&mut self, kind: Kind, what: &DecodeError) {
         self.shared.metrics.unreadable(kind);
         if self.shared.told().unreadable.insert(kind) {
             let line = format!(
@@ -281,7 +293,7 @@ impl Watcher for Teller {
         }
     }
 
-    fn crowded(&mut self, kind: Kind, most_octets: usize) {
+    fn out_of_memory(&mut self, kind: Kind, most_octets: usize) {
         if self.shared.told().crowded.insert(kind) {
             let line = format!(
                 "More {kind} than there is room for: objects of a cluster have {} MiB; what is not known of them is SERVFAIL. {}",
@@ -292,24 +304,24 @@ impl Watcher for Teller {
         }
     }
 
-    fn asked(&mut self, asked: &Asked<'_>) {
+    fn request_done(&mut self, asked: &RequestMetrics<'_>) {
         self.shared.metrics.asked(asked);
     }
 }
 
-impl Recalls for Cluster {
-    fn recall(&self) -> Recalled {
+impl SnapshotSource for Cluster {
+    fn load_snapshot(&self) -> SnapshotAge {
         let following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kept) = self.shared.snapshot.as_ref().filter(|_| following.is_none()) else {
-            return Recalled(Ok(None));
+            return SnapshotAge(Ok(None));
         };
         let now = clock::now();
         if let Some(age) = kept.age(now) {
-            return Recalled(Ok(Some(age)));
+            return SnapshotAge(Ok(Some(age)));
         }
         let wants = &self.followed.wants;
-        let mut writer = Writer::new(self.shared.index.clone(), wants, room(), Box::new(()));
-        Recalled(kept.recall(&self.followed, &mut writer, now))
+        let mut writer = IndexWriter::new(self.shared.index.clone(), wants, room(), Box::new(()));
+        SnapshotAge(kept.load_snapshot(&self.followed, &mut writer, now))
     }
 }
 

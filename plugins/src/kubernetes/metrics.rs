@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::kubernetes_api::Asked;
+use ::kubernetes_api::RequestMetrics;
 use histogram::{Durations, doubling};
 use kubernetes_api::Kind;
 
@@ -40,7 +40,7 @@ impl Metrics {
     }
 
     /// A request to the API came to its end.
-    pub(super) fn asked(&self, asked: &Asked<'_>) {
+    pub(super) fn asked(&self, asked: &RequestMetrics<'_>) {
         let mut counts = self.counts();
         let host = asked.host.to_owned();
         let code = asked.status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());

@@ -14,7 +14,7 @@ mod wrong;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ::kubernetes::{Answered, LentCluster, Recalls as _, Responder, Rules};
+use ::kubernetes::{AnswerOutcome, ClusterHandle, Responder, Rules, SnapshotSource as _};
 use wire::{Class, Name, Proto, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
@@ -52,7 +52,7 @@ impl SourceSpec for KubernetesSpec {
         let rules = Rules { own: own_addresses(context.endpoints), ..self.rules.clone() };
         let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
         let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
-        let lent = LentCluster { index, responder, recalls: cluster.clone() };
+        let lent = ClusterHandle { index, responder, snapshot: cluster.clone() };
         // `kubernetes` stands once in a block, so neither value was set before.
         let _ = context.lent.get().set(lent);
         if self.is_searched {
@@ -88,17 +88,17 @@ impl Source for Kubernetes {
         let room = context.room(query);
         let index = self.cluster.index();
         match self.responder.answer(index, query, room, reply) {
-            Answered::NotMine => Lookup::Pass,
-            Answered::Written => Lookup::Answer,
-            Answered::Follow => Lookup::FollowOrFail,
-            Answered::NoName(_) if self.fallthrough.through(&query.name) => Lookup::Pass,
-            Answered::NoName(zone) => {
+            AnswerOutcome::NotInZones => Lookup::Pass,
+            AnswerOutcome::Written => Lookup::Answer,
+            AnswerOutcome::Follow => Lookup::FollowOrFail,
+            AnswerOutcome::NoName(_) if self.fallthrough.through(&query.name) => Lookup::Pass,
+            AnswerOutcome::NoName(zone) => {
                 self.responder.deny(index, zone, query, reply);
                 Lookup::Answer
             }
             // `fallthrough` is for names that do not exist. Whether this one does is not known yet, so the next plugin is not
             // asked.
-            Answered::Unknown(kind) => Lookup::Fail(cluster_zone::not_known_yet(kind)),
+            AnswerOutcome::Unsynced(kind) => Lookup::Fail(cluster_zone::not_known_yet(kind)),
         }
     }
 
@@ -120,14 +120,14 @@ impl Source for Kubernetes {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         let index = self.cluster.index();
-        let recalled = self.cluster.recall();
+        let recalled = self.cluster.load_snapshot();
         let why = self.responder.explain(index, query) + &recalled.source();
         match self.responder.answer(index, query, usize::from(u16::MAX), &mut reply) {
-            Answered::NotMine => Explained::Passes(None),
-            Answered::Written | Answered::Follow => Explained::Ends(why),
-            Answered::NoName(_) if self.fallthrough.through(&query.name) => Explained::Passes(Some(why)),
-            Answered::NoName(_) => Explained::Ends(format!("NXDOMAIN: {why}")),
-            Answered::Unknown(kind) => Explained::Ends(recalled.lacks(kind)),
+            AnswerOutcome::NotInZones => Explained::Passes(None),
+            AnswerOutcome::Written | AnswerOutcome::Follow => Explained::Ends(why),
+            AnswerOutcome::NoName(_) if self.fallthrough.through(&query.name) => Explained::Passes(Some(why)),
+            AnswerOutcome::NoName(_) => Explained::Ends(format!("NXDOMAIN: {why}")),
+            AnswerOutcome::Unsynced(kind) => Explained::Ends(recalled.unsynced(kind)),
         }
     }
 }

@@ -56,7 +56,7 @@ impl Keeps for ClusterRegistry {
             for kind in cluster.wants().kinds() {
                 let labels = [("cluster", number.as_str()), ("kind", kind.resource())];
                 into.gauge(OBJECTS, &labels, cluster.index().count(kind) as f64);
-                let followed = if cluster.index().is_followed(kind) { 1.0 } else { 0.0 };
+                let followed = if cluster.index().is_connected(kind) { 1.0 } else { 0.0 };
                 into.gauge(FOLLOWED, &labels, followed);
             }
             if let Some(kept) = cluster.snapshot() {

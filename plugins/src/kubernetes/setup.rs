@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::kubernetes::{Pods, Rules};
 use corefile::{Directive, Located, Word};
-use kubernetes_api::{Access, ClientFiles, Pace, PodsWanted, SERVICE_ACCOUNT, Selector, Wants};
+use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, SERVICE_ACCOUNT, Selector, WatchConfig};
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::label::named_behind;
@@ -46,7 +46,7 @@ pub struct KubernetesSpec {
     /// Where the API is, and who asks.
     pub access: Access,
     /// What is followed there.
-    pub wants: Wants,
+    pub wants: WatchConfig,
     /// How it is answered; the server's own addresses come when it is built.
     pub rules: Rules,
     /// Names of these zones that the cluster does not have go on.
@@ -56,7 +56,7 @@ pub struct KubernetesSpec {
     /// APIs that `endpoint` names behind the one that is asked.
     pub passed_over: usize,
     /// How fast the API is asked; default as fast as it answers.
-    pub pace: Pace,
+    pub pace: RateLimit,
     /// Of pods those of this node alone; default all.
     pub node: Option<Box<str>>,
     /// Whether `autopath` asks for the search paths of pods.
@@ -108,7 +108,7 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     let is_asked_for = is_searched || !named_behind(CLIENT, readers).is_empty();
     if spec.rules.pods == Pods::Verified || (is_asked_for && spec.node.is_some()) {
         let labels = named_behind(CLIENT_LABEL, readers);
-        spec.wants.pods = Some(PodsWanted { node: spec.node.clone(), labels });
+        spec.wants.pods = Some(PodWatch { node: spec.node.clone(), labels });
     }
     spec.is_searched = is_searched;
     Ok(Arc::new(spec))
@@ -147,8 +147,8 @@ pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
 pub fn unreachable(spec: &Spec) -> impl Iterator<Item = String> {
     let all = spec.blocks.iter().filter_map(|block| block.get::<KubernetesSpec>());
     all.filter_map(|cluster| {
-        let why = cluster.access.look().err()?;
-        Some(format!("plugin/kubernetes: {why}; {}", why.mend()))
+        let why = cluster.access.check().err()?;
+        Some(format!("plugin/kubernetes: {why}; {}", why.remedy()))
     })
 }
 
@@ -184,12 +184,12 @@ impl KubernetesSpec {
     fn bare(zones: Vec<wire::Name>) -> Self {
         Self {
             access: Access::InCluster(SERVICE_ACCOUNT.into()),
-            wants: Wants { endpoints: true, ..Wants::default() },
+            wants: WatchConfig { endpoints: true, ..WatchConfig::default() },
             rules: Rules::of(zones),
             fallthrough: Fallthrough::default(),
             startup_timeout: Duration::from_secs(5),
             passed_over: 0,
-            pace: Pace::default(),
+            pace: RateLimit::default(),
             node: None,
             is_searched: false,
             snapshot: None,
@@ -334,7 +334,7 @@ fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Pl
     Ok(())
 }
 
-fn read_pace(property: &Directive, pace: &mut Pace) -> Result<()> {
+fn read_pace(property: &Directive, pace: &mut RateLimit) -> Result<()> {
     const LIMIT: &str = "a number of 0 or more";
     let mut args = Args::new(PLUGIN, property, LIMIT);
     match property.name.text.as_str() {

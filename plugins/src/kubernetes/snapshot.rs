@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::kubernetes::snapshot::{self, MOST_OCTETS, Snapshot};
-use ::kubernetes::{Index, Writer};
+use ::kubernetes::snapshot::{self, MAX_BYTES, Snapshot};
+use ::kubernetes::{Index, IndexWriter};
 use ::kubernetes_api::objects::SinceEpoch;
 use files::ReadError;
-use kubernetes_api::{Access, Kind, Wants};
+use kubernetes_api::{Access, Kind, WatchConfig};
 
 use super::wrong::Wrong;
 use observe::Logger;
@@ -31,7 +31,7 @@ pub struct SnapshotSpec {
 pub(super) struct Followed {
     pub(super) index: Arc<Index>,
     pub(super) access: Access,
-    pub(super) wants: Wants,
+    pub(super) wants: WatchConfig,
 }
 
 /// A cluster's snapshot, while it is followed.
@@ -81,9 +81,9 @@ impl Kept {
     }
 
     /// Puts what the file has into the index; where that cannot be, why is told, and nothing is known yet.
-    pub(super) fn restore(&self, of: &Followed, writer: &mut Writer, at: Instant, logger: &Logger) {
+    pub(super) fn restore(&self, of: &Followed, writer: &mut IndexWriter, at: Instant, logger: &Logger) {
         let file = self.spec.file.display();
-        match self.recall(of, writer, at) {
+        match self.load_snapshot(of, writer, at) {
             Ok(None) => {}
             Ok(Some(age)) => {
                 let line = format!(
@@ -104,10 +104,10 @@ impl Kept {
     ///
     /// # Errors
     /// Why it cannot be used; nothing is known then.
-    pub(super) fn recall(
+    pub(super) fn load_snapshot(
         &self,
         of: &Followed,
-        writer: &mut Writer,
+        writer: &mut IndexWriter,
         at: Instant,
     ) -> Result<Option<Duration>, String> {
         let age = self.read(of, writer)?;
@@ -119,8 +119,8 @@ impl Kept {
         Ok(age)
     }
 
-    fn read(&self, of: &Followed, writer: &mut Writer) -> Result<Option<Duration>, String> {
-        let octets = match files::read_with_timeout(&self.spec.file, MOST_OCTETS as u64) {
+    fn read(&self, of: &Followed, writer: &mut IndexWriter) -> Result<Option<Duration>, String> {
+        let octets = match files::read_with_timeout(&self.spec.file, MAX_BYTES as u64) {
             Ok(octets) => octets,
             Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.to_string()),
@@ -182,7 +182,7 @@ impl Kept {
             };
             let changes = of.index.changes();
             // As long as a kind still comes from the restored snapshot none is written: old data would get a new date.
-            let is_whole = of.index.unknown().is_nothing() && self.state().restored.is_empty();
+            let is_whole = of.index.unsynced().is_empty() && self.state().restored.is_empty();
             pause = if is_whole { self.spec.every } else { LOOK };
             if !is_whole || last == Some(changes) {
                 continue;
@@ -224,7 +224,7 @@ impl Kept {
 fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     let octets = snapshot::write(&of.index, &of.access, &of.wants, now);
     let octets = octets
-        .ok_or_else(|| format!("{}: expected at most {MOST_OCTETS} octets, found more", file.display()))?;
+        .ok_or_else(|| format!("{}: expected at most {MAX_BYTES} octets, found more", file.display()))?;
     files::atomic_write(file, None, &octets).map_err(|error| error.to_string())
 }
 

@@ -40,12 +40,12 @@ pub struct KindStatus {
 impl ClusterStatus {
     pub(super) fn of(cluster: &Cluster, now: Instant) -> Self {
         let index = cluster.index();
-        let unknown: Vec<Kind> = index.unknown().kinds().collect();
+        let unknown: Vec<Kind> = index.unsynced().kinds().collect();
         let of_kind = |kind: Kind| KindStatus {
             kind,
             objects: index.count(kind),
             is_known: !unknown.contains(&kind),
-            is_followed: index.is_followed(kind),
+            is_followed: index.is_connected(kind),
         };
         Self {
             api: place(cluster.access()),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::setup::tests::{refused, refused_properties, said, with};
 use ::kubernetes::Pods;
-use kubernetes_api::{Access, ClientFiles, Pace, PodsWanted, Selector};
+use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, Selector};
 use std::time::Duration;
 use wire::Name;
 
@@ -21,7 +21,7 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
         ("pods insecure", |s| s.rules.pods = Pods::Insecure),
         ("pods verified", |s| {
             s.rules.pods = Pods::Verified;
-            s.wants.pods = Some(PodsWanted::default());
+            s.wants.pods = Some(PodWatch::default());
         }),
         // Nobody asks for its pods.
         ("node node-1", |s| s.node = Some("node-1".into())),
@@ -75,15 +75,15 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
         ("endpoint http://a\nkubeconfig /run/k dev", |s| {
             s.access = Access::Kubeconfig { file: "/run/k".into(), context: Some("dev".into()) };
         }),
-        ("apiserver_qps 0.5", |s| s.pace = Pace { per_second: 0.5, burst: 10, in_flight: 0 }),
+        ("apiserver_qps 0.5", |s| s.pace = RateLimit { per_second: 0.5, burst: 10, in_flight: 0 }),
         ("apiserver_burst 5\napiserver_qps 50", |s| {
-            s.pace = Pace { per_second: 50.0, burst: 5, in_flight: 0 }
+            s.pace = RateLimit { per_second: 50.0, burst: 5, in_flight: 0 }
         }),
         ("apiserver_qps 50\napiserver_burst 0", |s| {
-            s.pace = Pace { per_second: 50.0, burst: 10, in_flight: 0 }
+            s.pace = RateLimit { per_second: 50.0, burst: 10, in_flight: 0 }
         }),
         ("apiserver_qps 50\napiserver_burst 100\napiserver_max_inflight 4", |s| {
-            s.pace = Pace { per_second: 50.0, burst: 100, in_flight: 4 };
+            s.pace = RateLimit { per_second: 50.0, burst: 100, in_flight: 4 };
         }),
     ];
     let directive = "kubernetes cluster.local clusterset.local in-addr.arpa";
@@ -109,7 +109,7 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
 
 #[test]
 fn pods_are_followed_where_somebody_asks_for_them() {
-    let of_node = |node: &str| Some(PodsWanted { node: Some(node.into()), labels: Vec::new() });
+    let of_node = |node: &str| Some(PodWatch { node: Some(node.into()), labels: Vec::new() });
     for (lines, wanted) in [
         ("kubernetes", None),
         ("kubernetes {\npods insecure\nnode a\n}", None),
@@ -117,8 +117,8 @@ fn pods_are_followed_where_somebody_asks_for_them() {
         // As in CoreDNS, all of a cluster's are worth it for names alone.
         ("autopath @kubernetes\nkubernetes", None),
         ("autopath @kubernetes\nkubernetes {\npods insecure\n}", None),
-        ("autopath @kubernetes\nkubernetes {\npods verified\n}", Some(PodsWanted::default())),
-        ("kubernetes {\npods verified\n}", Some(PodsWanted::default())),
+        ("autopath @kubernetes\nkubernetes {\npods verified\n}", Some(PodWatch::default())),
+        ("kubernetes {\npods verified\n}", Some(PodWatch::default())),
         ("autopath @kubernetes\nkubernetes {\nnode a.b-1\n}", of_node("a.b-1")),
         ("kubernetes {\npods insecure\nnode a\n}\nautopath cluster.local @kubernetes", of_node("a")),
         ("metadata\nlog . \"{/kubernetes/client-namespace}\"\nkubernetes {\nnode a\n}", of_node("a")),

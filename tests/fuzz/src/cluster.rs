@@ -1,7 +1,7 @@
 //! What a cluster's API says.
 
 use kubernetes_api::decode::{Event, Form, Malformed, Reader, Shape, status};
-use kubernetes_api::{Kind, Object, PodsWanted, Wants};
+use kubernetes_api::{Kind, Object, PodWatch, WatchConfig};
 
 /// A list or a watch is read to records, or told off; however it comes in pieces, the same is read. The first octet says of
 /// which kind, in which form and shape.
@@ -27,17 +27,17 @@ pub fn kubernetes_api(octets: &[u8]) {
 type Told = (Vec<(String, Event)>, Result<(), Malformed>);
 
 fn read(kind: Kind, form: Form, shape: Shape, octets: &[u8], piece: usize) -> Told {
-    let wants = Wants {
+    let wants = WatchConfig {
         endpoints: true,
         pod_names: true,
         zones: true,
         imports: true,
-        pods: Some(PodsWanted { node: None, labels: vec!["app".into()] }),
-        ..Wants::default()
+        pods: Some(PodWatch { node: None, labels: vec!["app".into()] }),
+        ..WatchConfig::default()
     };
     let (mut reader, mut events) = (Reader::new(kind, form, shape), Vec::new());
-    let mut tell = |version: &str, event| events.push((version.to_owned(), event));
-    let pushed = octets.chunks(piece).try_for_each(|piece| reader.push(piece, &wants, &mut tell));
-    let read = pushed.and_then(|()| reader.end(&wants, &mut tell));
+    let mut emit = |version: &str, event| events.push((version.to_owned(), event));
+    let pushed = octets.chunks(piece).try_for_each(|piece| reader.push(piece, &wants, &mut emit));
+    let read = pushed.and_then(|()| reader.end(&wants, &mut emit));
     (events, read)
 }

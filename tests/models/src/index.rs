@@ -5,13 +5,13 @@ use std::sync::Arc;
 use loom::sync::atomic::AtomicUsize;
 use loom::sync::atomic::Ordering::Relaxed;
 
-use crate::cow_map::Buckets;
-use crate::kind_set::Kinds;
+use crate::cow_map::CowMap;
+use crate::kind_set::KindSet;
 
 /// A cluster's index, of one sort of entry: numbers by name.
 pub struct Index {
-    entries: Buckets<Entry>,
-    known: Kinds,
+    entries: CowMap<Entry>,
+    known: KindSet,
 }
 
 /// Its number is written after it was made, word by word, and nothing but the buckets orders that.
@@ -38,7 +38,7 @@ impl Entry {
 impl Index {
     /// With so many buckets, a power of two: a name's is the one of this number, counted around.
     pub fn new(buckets: usize) -> Self {
-        Self { entries: Buckets::new(buckets), known: Kinds::none() }
+        Self { entries: CowMap::new(buckets), known: KindSet::none() }
     }
 
     /// What a worker finds.

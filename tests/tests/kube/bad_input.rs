@@ -58,7 +58,7 @@ fn a_right_that_is_missing_is_named_once_in_the_log_and_by_ready() {
     let line = server.wait_for_log("Cannot follow endpointslices", PATIENCE);
     assert_contains!(
         line,
-        "may not watch endpointslices: told to: Forbidden; does the account have the role of system:coredns?"
+        "may not watch endpointslices: told to: Forbidden; bind the account to the ClusterRole system:coredns"
     );
     assert_eq!(ready(at), (503, "kubernetes: may not watch endpointslices".to_owned()));
     assert_unknown(at);
@@ -83,7 +83,7 @@ fn service_imports_that_the_role_leaves_out_are_named_and_the_clusters_own_names
     let line = server.wait_for_log("Cannot follow serviceimports", PATIENCE);
     assert_contains!(
         line,
-        "; does the account have the role of system:localdns? That of system:coredns has no such right; "
+        "; bind the account to the ClusterRole system:localdns, since system:coredns lacks this right; "
     );
     assert_contains!(line, "may not watch serviceimports: told to: Forbidden");
     assert_eq!(ready(at), (503, "kubernetes: may not watch serviceimports".to_owned()));
@@ -140,10 +140,7 @@ fn an_api_that_another_authority_vouches_for_is_not_believed() {
     let server =
         Server::start(&corefile(asked, &format!("kubeconfig {}", files.path().join("config").display())));
     let line = server.wait_for_log("Cannot follow", PATIENCE);
-    assert_contains!(
-        line,
-        "invalid peer certificate: BadSignature; is it verified against its own authority "
-    );
+    assert_contains!(line, "invalid peer certificate: BadSignature; name its own authority ");
     assert!(!line.contains("secret"));
     assert_eq!(ready(asked), (503, format!("kubernetes: {at}: invalid peer certificate: BadSignature")));
     assert_unknown(asked);
@@ -170,24 +167,24 @@ fn each_new_cause_is_told_once_and_with_what_ends_it() {
         });
         publish(&file, config.to_string());
     };
-    told("No such file or directory (os error 2)", "once that is right it is taken without a restart");
+    told("No such file or directory (os error 2)", "correct it, no restart is needed");
     publish(&file, "current-context: dev");
-    told("no context \"dev\"", "once that is right it is taken without a restart");
+    told("no context \"dev\"", "correct it, no restart is needed");
     // Nobody listens there yet.
     let of_names = at();
     Authority::new().write(files.path());
     configure(&format!("https://{of_names}"));
-    told("Connection refused (os error 111)", "is the API up, and can it be reached from here?");
+    told("Connection refused (os error 111)", "check that the API is up and reachable from here");
     theirs.certify(files.path(), "api.example");
     let _names = names_over_tls(of_names, files.path());
-    told("invalid peer certificate: BadSignature", "is it verified against its own authority (CA of `tls`, ");
+    told("invalid peer certificate: BadSignature", "name its own authority (CA of `tls`, ");
     let api = Api::start(|request| match request.earlier {
         0 => Reply::failure(FORM, 401, "Unauthorized"),
         _ => quiet(FORM, request),
     });
     configure(&api.url());
     told(
-        "the API does not accept who asks: told to: Unauthorized",
+        "the API rejects our credentials: told to: Unauthorized",
         "are its token or certificate of this cluster, ",
     );
     server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
@@ -205,7 +202,7 @@ fn an_api_that_has_another_excuse_each_time_is_told_of_four_times() {
     eventually("more tries than lines", PATIENCE, || (api.requests().len() > 9).then_some(()));
     let log = server.log_text();
     assert_eq!(log.matches("Cannot follow").count(), 4, "{log}");
-    assert_eq!(log.matches("the API server's own log says more").count(), 4, "{log}");
+    assert_eq!(log.matches("see the API server's log").count(), 4, "{log}");
     assert!(!log.contains('\u{1b}'), "{log}");
     assert_unknown(at);
 }

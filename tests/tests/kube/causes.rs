@@ -104,9 +104,8 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
         command.args(["status", "-status", socket]);
         String::from_utf8(output(command, PATIENCE).stdout).expect("text")
     };
-    let why = "the API does not accept who asks: told to: Unauthorized";
-    let mend =
-        "are its token or certificate of this cluster, and not expired? They are read again before each try";
+    let why = "the API rejects our credentials: told to: Unauthorized";
+    let mend = "use a token or certificate of this cluster that has not expired; it is read again before each attempt";
     let kept = format!("{}: its checksum is wrong", snapshot.display());
     let replaced = "it is replaced once the API has told all";
     let expected = json!([
@@ -129,7 +128,7 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
     drop(api);
     let refused = format!("{address}: Connection refused (os error 111)");
     eventually("nobody listens", PATIENCE, || (told()[0]["what"] == *refused).then_some(()));
-    assert_contains!(words(), format!("{refused}; is the API up, and can it be reached from here?\n"));
+    assert_contains!(words(), format!("{refused}; check that the API is up and reachable from here\n"));
     drop(server);
 }
 
@@ -193,7 +192,7 @@ fn check_warns_of_an_api_that_cannot_be_followed_in_the_words_of_the_log_and_ask
             assert_eq!(said, "", "{properties}");
             continue;
         };
-        let told = format!("{why}; once that is right it is taken without a restart");
+        let told = format!("{why}; correct it, no restart is needed");
         assert_eq!(said, format!("localdns: warning: plugin/kubernetes: {told}\n"));
         assert_contains!(Server::start(&text).wait_for_log("Cannot follow", PATIENCE), told);
     }

@@ -52,7 +52,7 @@ fn what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it() {
 
         // Without a right it says which, and is not ready.
         let first = container.start();
-        until_said(&first, "does the account have the role of system:coredns?");
+        until_said(&first, "bind the account to the ClusterRole system:coredns");
         container.until_alive();
         assert_eq!(container.probe("readinessProbe").0, 503);
         nothing_is_guessed(&cluster, &upstream);

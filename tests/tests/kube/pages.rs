@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use kubernetes_api::{Access, Following, Kind, PodsWanted, Wants};
+use kubernetes_api::{Access, Kind, PodWatch, WatchConfig, WatchHandle};
 use serde_json::{Value, json};
 use tests::kube::{Cluster, Door, SLICES};
 use tests::{
@@ -32,7 +32,7 @@ const UNCHANGED: [(&str, &str, &str); 5] = [
 ];
 /// By how much a list may be above what was resident at the most before it, in KiB. What was resident at one time is no
 /// measure: of what the first list had in transit the allocator gives back all or nothing. That nothing is kept twice is
-/// counted, without an allocator's noise, in `kubernetes/tests/allocations.rs` (`a_later_list_keeps_little_beside_what_is_known`),
+/// counted, without an allocator's noise, in `kubernetes/tests/allocations.rs` (`relist_needs_little_memory`),
 /// and of the pages themselves in `kubernetes-api`.
 const GROWTH: u64 = 512;
 
@@ -96,7 +96,7 @@ fn pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone(
         counts.assert_clean();
         tell(&format!("measured: {} queries meanwhile, all answered", counts.sent));
         let forgotten = |store: &Store| {
-            let told = "the API has forgotten what was heard last";
+            let told = "resource version expired";
             store.lost.iter().any(|(kind, why)| *kind == Kind::Slice && why.starts_with(told))
         };
         assert!(forgotten(&seen.store()), "{:?}", seen.store().lost);
@@ -185,8 +185,8 @@ fn big(at: SocketAddr) -> Vec<String> {
     reply.short().into_iter().map(str::to_owned).collect()
 }
 
-fn follow(kubeconfig: &Path) -> (Seen, Following) {
-    let wants = Wants { endpoints: true, pods: Some(PodsWanted::default()), ..Wants::default() };
+fn follow(kubeconfig: &Path) -> (Seen, WatchHandle) {
+    let wants = WatchConfig { endpoints: true, pods: Some(PodWatch::default()), ..WatchConfig::default() };
     let access = Access::Kubeconfig { file: kubeconfig.to_owned(), context: Some("kube".into()) };
     let (seen, following) = start(access, wants);
     seen.until_following(&[Kind::Service, Kind::Slice, Kind::Namespace, Kind::Pod]);

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use kubernetes_api::objects::{Endpoint, ExternalAddress, Port, Protocol, Service, Target};
 use kubernetes_api::{
-    Access, ClientFiles, Following, Kind, Object, ObjectKey, Pace, PodsWanted, Selector, Settings, Wants,
-    follow,
+    Access, ClientFiles, Kind, Object, ObjectKey, PodWatch, RateLimit, Selector, Settings, WatchConfig,
+    WatchHandle, follow,
 };
 use tests::kube::Cluster;
 use tests::{isolated, now};
@@ -14,20 +14,21 @@ use super::seen::{Seen, Store};
 
 const FOLLOWED: [Kind; 4] = [Kind::Service, Kind::Slice, Kind::Namespace, Kind::Pod];
 
-fn wants() -> Wants {
-    Wants {
+fn wants() -> WatchConfig {
+    WatchConfig {
         endpoints: true,
         pod_names: true,
         zones: true,
-        pods: Some(PodsWanted { node: None, labels: vec!["app".into()] }),
-        ..Wants::default()
+        pods: Some(PodWatch { node: None, labels: vec!["app".into()] }),
+        ..WatchConfig::default()
     }
 }
 
-fn start(access: Access, wants: Wants) -> (Seen, Following) {
+fn start(access: Access, wants: WatchConfig) -> (Seen, WatchHandle) {
     let seen = Seen::default();
-    let following = follow(Settings { access, wants, pace: Pace::default(), now }, Box::new(seen.clone()))
-        .expect("a thread can be had");
+    let following =
+        follow(Settings { access, wants, pace: RateLimit::default(), now }, Box::new(seen.clone()))
+            .expect("a thread can be had");
     (seen, following)
 }
 
@@ -171,8 +172,8 @@ fn the_real_api_selects_and_names_the_right_that_is_missing() {
         };
         fill(&cluster);
         let selector = |text| Some(Selector::parse(text).unwrap());
-        let selected = Wants {
-            pods: Some(PodsWanted { node: Some("node-1".into()), labels: Vec::new() }),
+        let selected = WatchConfig {
+            pods: Some(PodWatch { node: Some("node-1".into()), labels: Vec::new() }),
             labels: selector("app in (web, none),!missing"),
             namespace_labels: selector("team=dns"),
             ..wants()
@@ -183,12 +184,12 @@ fn the_real_api_selects_and_names_the_right_that_is_missing() {
         assert_eq!(counts, [1, 0, 1, 1]);
         assert!(seen.store().get(Kind::Pod, "t1", "pod-2").is_some());
 
-        let one = Wants { namespaces: vec!["t1".into()], ..wants() };
+        let one = WatchConfig { namespaces: vec!["t1".into()], ..wants() };
         let (seen, _following) = start(kubeconfig(&cluster), one);
         seen.until_following(&FOLLOWED);
         assert_eq!(FOLLOWED.map(|kind| seen.store().count(kind)), [3, 1, 1, 2]);
 
-        let imports = Wants { imports: true, ..wants() };
+        let imports = WatchConfig { imports: true, ..wants() };
         let (seen, _following) = start(kubeconfig(&cluster), imports.clone());
         seen.until("no such kind", |store| store.lost.iter().any(|(kind, _)| *kind == Kind::ServiceImport));
         let text = seen.store().lost[0].1.clone();

@@ -1,7 +1,7 @@
 //! What an API says is what is kept, in either form.
 
 use kubernetes_api::objects::{ExternalAddress, Target};
-use kubernetes_api::{Kind, Object, PodsWanted, Wants};
+use kubernetes_api::{Kind, Object, PodWatch, WatchConfig};
 use serde_json::json;
 use tests::kube::{Api, Form, Reply};
 
@@ -55,13 +55,13 @@ fn what_is_said_is_kept_the_same_from_both_forms() {
             let events = objects.1.iter().flat_map(|object| form.event("ADDED", objects.0, object)).collect();
             Reply::watch(form).octets(events).octets(listed(form, objects.0, 10)).stall()
         });
-        let wants = Wants {
+        let wants = WatchConfig {
             endpoints: true,
             pod_names: true,
             zones: true,
             imports: false,
-            pods: Some(PodsWanted { node: None, labels: vec!["tier".into(), "none".into()] }),
-            ..Wants::default()
+            pods: Some(PodWatch { node: None, labels: vec!["tier".into(), "none".into()] }),
+            ..WatchConfig::default()
         };
         let (seen, _following) = start(endpoint(&api), wants);
         seen.until_following(&[Kind::Service, Kind::Slice, Kind::Pod]);
@@ -119,7 +119,7 @@ fn imports_and_what_other_clusters_export_come_in_json() {
         let events = objects.iter().flat_map(|object| form.event("ADDED", kind, object)).collect();
         Reply::watch(form).octets(events).octets(listed(form, kind, 10)).stall()
     });
-    let wants = Wants { endpoints: true, imports: true, ..Wants::default() };
+    let wants = WatchConfig { endpoints: true, imports: true, ..WatchConfig::default() };
     let (seen, _following) = start(endpoint(&api), wants);
     seen.until_following(&[Kind::ServiceImport, Kind::Slice]);
     let store = seen.store();

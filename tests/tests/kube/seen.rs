@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubernetes_api::{Asked, Kind, Lost, Object, ObjectKey, Sink, Unreadable};
+use kubernetes_api::{DecodeError, Kind, Object, ObjectKey, RequestMetrics, Sink, WatchError};
 
 /// A store that tests look into while it is written.
 #[derive(Clone, Default)]
@@ -93,21 +93,21 @@ impl Sink for Seen {
         *store.lists.entry(kind).or_default() += 1;
     }
 
-    fn following(&mut self, kind: Kind) {
+    fn watching(&mut self, kind: Kind) {
         self.store().following.insert(kind);
     }
 
-    fn lost(&mut self, kind: Kind, why: &Lost) {
+    fn failed(&mut self, kind: Kind, why: &WatchError) {
         let mut store = self.store();
         store.following.remove(&kind);
         store.lost.push((kind, why.to_string()));
     }
 
-    fn asked(&mut self, asked: &Asked<'_>) {
+    fn request_done(&mut self, asked: &RequestMetrics<'_>) {
         self.store().waited.push(asked.waited);
     }
 
-    fn unreadable(&mut self, _: Kind, _: &Unreadable) {
+    fn invalid(&mut self, _: Kind, _: &DecodeError) {
         self.store().unreadable += 1;
     }
 }

@@ -258,7 +258,7 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
     // Nothing is known, and nobody is asked.
     for (name, kind) in [("web.t1.svc.cluster.local", "services"), ("late.t1.example.org", "namespaces")] {
         let told = explain(name, "A");
-        let expected = format!("what the cluster has decides: its {kind} are not known here");
+        let expected = format!("depends on the cluster's {kind}, which are not known here");
         assert!(told.contains(&expected), "{told}");
     }
     std::fs::write(&file, "nonsense").expect("the test's own");
@@ -284,29 +284,33 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
     drop(server);
     let requests = cluster.api.requests().len();
     for (name, rtype, expected) in [
-        ("web.t1.svc.cluster.local", "A", "service t1/web has 10.96.0.100, fd00:96::64, by the snapshot of "),
+        (
+            "web.t1.svc.cluster.local",
+            "A",
+            "service t1/web has 10.96.0.100, fd00:96::64, from the snapshot of ",
+        ),
         (
             "hl.t1.svc.cluster.local",
             "A",
-            "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1, by the snapshot of ",
+            "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1, from the snapshot of ",
         ),
         // Those alone that the answer is made of.
         (
             "hl.t1.svc.cluster.local",
             "AAAA",
-            "service t1/hl has no such ready endpoint with an IPv6 address, by the ",
+            "service t1/hl has no matching ready endpoint with an IPv6 address, from the ",
         ),
         ("_c._udp.hl.t1.svc.cluster.local", "SRV", "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1"),
         ("ext.t1.svc.cluster.local", "A", "service t1/ext is the external name \"example.net\""),
         ("254.0.17.172.in-addr.arpa", "PTR", "endpoint 172.17.0.254 of slice t1/hl-1 of service t1/hl"),
-        ("none.t1.svc.cluster.local", "A", "NXDOMAIN: there is no service t1/none, by the snapshot of "),
-        ("late.t1.example.org", "A", "service t1/late is reached at 192.0.2.7, by the snapshot of "),
+        ("none.t1.svc.cluster.local", "A", "NXDOMAIN: service t1/none does not exist, from the snapshot of "),
+        ("late.t1.example.org", "A", "service t1/late is reached at 192.0.2.7, from the snapshot of "),
         (
             "hl.t1.example.org",
             "A",
-            "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1, by the snapshot of ",
+            "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1, from the snapshot of ",
         ),
-        ("none.t1.example.org", "A", "NXDOMAIN: there is no service t1/none, by the snapshot of "),
+        ("none.t1.example.org", "A", "NXDOMAIN: service t1/none does not exist, from the snapshot of "),
     ] {
         let told = explain(name, rtype);
         let plugin = if name.ends_with(".example.org") { ", k8s_external: " } else { ", kubernetes: " };

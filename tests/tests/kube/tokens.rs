@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kubernetes_api::{Access, Kind, Pace, Settings, Wants, follow};
+use kubernetes_api::{Access, Kind, RateLimit, Settings, WatchConfig, follow};
 use serde_json::json;
 use tests::kube::{Api, Form, Reply};
 use tests::{now, publish, steadily, tempdir};
@@ -50,11 +50,11 @@ fn a_token_that_is_not_accepted_any_more_is_tried_as_soon_as_it_is_another() {
             }
         });
         let access = Access::Kubeconfig { file: kubeconfig(directory.path(), &api), context: None };
-        let (seen, _following) = start(access, Wants::default());
+        let (seen, _following) = start(access, WatchConfig::default());
         until_names(&seen, &["a"]);
         *valid.lock().unwrap() = "two";
         api.cut();
-        let refused = "the API does not accept who asks: told to: Unauthorized";
+        let refused = "the API rejects our credentials: told to: Unauthorized";
         // It waits for 1.6 s at least by then, and mostly for longer.
         seen.until("six refusals", |store| store.lost.iter().filter(|(_, why)| why == refused).count() == 6);
         publish(&token, "two");
@@ -83,8 +83,8 @@ fn a_token_that_is_renewed_in_the_midst_of_a_watch_is_told_before_the_old_one_is
     let seen = Seen::default();
     let settings = Settings {
         access: Access::Kubeconfig { file, context: None },
-        wants: Wants::default(),
-        pace: Pace::default(),
+        wants: WatchConfig::default(),
+        pace: RateLimit::default(),
         now: || now() + Duration::from_secs(LATER_S.load(Ordering::Acquire)),
     };
     let _following = follow(settings, Box::new(seen.clone())).expect("a thread can be had");

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use kubernetes_api::{Access, Following, Kind, Object, Pace, Settings, Wants, follow};
+use kubernetes_api::{Access, Kind, Object, RateLimit, Settings, WatchConfig, WatchHandle, follow};
 use serde_json::{Value, json};
 use tests::kube::{Api, Form, Reply, Request};
 use tests::{eventually, now};
@@ -58,10 +58,11 @@ pub(super) fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + S
     Api::start(move |request| if request.path == SERVICES { script(request) } else { quiet(form, request) })
 }
 
-pub(super) fn start(access: Access, wants: Wants) -> (Seen, Following) {
+pub(super) fn start(access: Access, wants: WatchConfig) -> (Seen, WatchHandle) {
     let seen = Seen::default();
-    let following = follow(Settings { access, wants, pace: Pace::default(), now }, Box::new(seen.clone()))
-        .expect("a thread can be had");
+    let following =
+        follow(Settings { access, wants, pace: RateLimit::default(), now }, Box::new(seen.clone()))
+            .expect("a thread can be had");
     (seen, following)
 }
 
@@ -111,7 +112,7 @@ fn lists_come_in_pages_where_they_do_not_come_as_watches() {
                 other => panic!("{other}"),
             },
         });
-        let (seen, _following) = start(endpoint(&api), Wants::default());
+        let (seen, _following) = start(endpoint(&api), WatchConfig::default());
         until_names(&seen, &["a", "b", "c", "late"]);
         assert_eq!(begun(&api), ["", "10"]);
         let lists =
@@ -140,7 +141,7 @@ fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
                 _ => Reply::watch(form).octets(added(form, "c", 14)).stall(),
             }
         });
-        let (seen, _following) = start(endpoint(&api), Wants::default());
+        let (seen, _following) = start(endpoint(&api), WatchConfig::default());
         until_names(&seen, &["a", "b", "c"]);
         assert_eq!(begun(&api), ["", "10", "12"]);
         assert_eq!(seen.store().lists[&Kind::Service], 1);
@@ -159,7 +160,7 @@ fn a_reply_that_is_half_closed_ends_at_once_in_a_list_and_in_a_watch() {
                 .half_close(),
             _ => Reply::watch(form).octets(added(form, "c", 12)).stall(),
         });
-        let (seen, _following) = start(endpoint(&api), Wants::default());
+        let (seen, _following) = start(endpoint(&api), WatchConfig::default());
         // Long before any silence is too long.
         until_names(&seen, &["a", "b", "c"]);
         assert_eq!(begun(&api), ["", "", "11"]);
@@ -175,9 +176,9 @@ fn a_list_that_stalls_without_closing_is_asked_for_again() {
         (_, false) => Reply::list(FORM, "Service", "10", "", &[service("a", 3, "None")]),
         _ => Reply::watch(FORM).stall(),
     });
-    let (seen, _following) = start(endpoint(&api), Wants::default());
+    let (seen, _following) = start(endpoint(&api), WatchConfig::default());
     eventually("the second list", Duration::from_secs(90), || (names(&seen) == ["a"]).then_some(()));
-    let lost = [(Kind::Service, "nothing came for 30 s".to_owned())];
+    let lost = [(Kind::Service, "no data for 30 s".to_owned())];
     assert_eq!(seen.store().lost, lost);
     assert_eq!(seen.store().lists[&Kind::Service], 1);
 }
@@ -193,7 +194,7 @@ fn a_watch_that_stalls_without_closing_is_begun_again() {
         }
         _ => Reply::watch(FORM).octets(added(FORM, "c", 12)).stall(),
     });
-    let (seen, _following) = start(endpoint(&api), Wants::default());
+    let (seen, _following) = start(endpoint(&api), WatchConfig::default());
     until_names(&seen, &["a", "b"]);
     let began = now();
     eventually("what comes after", Duration::from_secs(300), || {
@@ -222,7 +223,7 @@ fn what_is_too_old_is_listed_again_while_what_was_known_stays() {
                 .stall(),
             _ => Reply::failure(form, 500, "no more"),
         });
-        let (seen, _following) = start(endpoint(&api), Wants::default());
+        let (seen, _following) = start(endpoint(&api), WatchConfig::default());
         seen.until("the second list", |store| store.events >= 3);
         assert_eq!(names(&seen), ["a", "b"], "the second list is not whole");
         sender.send(added(form, "c", 12)).unwrap();
@@ -254,7 +255,7 @@ fn events_twice_and_out_of_order_end_as_the_api_has_it() {
                     .stall(),
             }
         });
-        let (seen, _following) = start(endpoint(&api), Wants::default());
+        let (seen, _following) = start(endpoint(&api), WatchConfig::default());
         until_names(&seen, &["b"]);
         assert_eq!(seen.store().lost.first().map(|(_, why)| &**why), Some("version 11 after 12"));
     }
@@ -283,14 +284,14 @@ fn nonsense_is_left_out_or_asked_for_again_and_ends_nothing() {
                 .octets(listed(form, "Service", 10))
                 .stall(),
         });
-        let (seen, _following) = start(endpoint(&api), Wants::default());
+        let (seen, _following) = start(endpoint(&api), WatchConfig::default());
         until_names(&seen, &["a"]);
         let store = seen.store();
         assert_eq!(store.unreadable, 2);
         let services: Vec<_> = store.lost.iter().filter(|(kind, _)| *kind == Kind::Service).collect();
         assert_eq!(services.len(), 3, "{services:?}");
-        assert!(services[0].1.starts_with("the reply makes no sense: "), "{services:?}");
-        assert_eq!(services[1].1, "the reply makes no sense: text/html");
+        assert!(services[0].1.starts_with("invalid reply: "), "{services:?}");
+        assert_eq!(services[1].1, "invalid reply: text/html");
     }
 }
 
@@ -305,7 +306,7 @@ fn rights_that_come_late_and_an_api_that_is_busy_are_waited_for() {
             .stall(),
     });
     let began = now();
-    let (seen, _following) = start(endpoint(&api), Wants::default());
+    let (seen, _following) = start(endpoint(&api), WatchConfig::default());
     until_names(&seen, &["a"]);
     assert!(now() - began >= Duration::from_secs(1), "it said when to come again");
     let lost: Vec<_> = seen.store().lost.iter().map(|(_, why)| why.clone()).collect();
@@ -322,8 +323,10 @@ fn an_api_that_is_not_there_yet_or_no_more_is_waited_for() {
         let api = Api::start(|request| quiet(Form::Json, request));
         api.address()
     };
-    let (seen, following) =
-        start(Access::Endpoint { url: format!("http://{address}").into(), tls: None }, Wants::default());
+    let (seen, following) = start(
+        Access::Endpoint { url: format!("http://{address}").into(), tls: None },
+        WatchConfig::default(),
+    );
     let refused = format!("{address}: Connection refused (os error 111)");
     seen.until("the refusal", |store| store.lost.iter().any(|(_, why)| *why == refused));
     let api = Api::start_at(address, |request| quiet(Form::Json, request));
@@ -345,7 +348,7 @@ fn a_hundred_thousand_events_in_one_go_are_kept_in_order() {
             Some(parts) => Reply::watch(form).octets(listed(form, "Service", 1)).live(parts),
             None => Reply::failure(form, 500, "once is enough"),
         });
-        let (seen, _following) = start(endpoint(&api), Wants::default());
+        let (seen, _following) = start(endpoint(&api), WatchConfig::default());
         seen.until_following(&[Kind::Service]);
         send_events(&sender, form, EVENTS);
         seen.until("all of them", |store| store.events as u64 == EVENTS);
@@ -387,8 +390,8 @@ fn the_api_is_asked_no_faster_than_it_is_told_and_no_more_at_once() {
         }
     });
     let seen = Seen::default();
-    let pace = Pace { per_second: 20.0, burst: 2, in_flight: 1 };
-    let settings = Settings { access: endpoint(&api), wants: Wants::default(), pace, now };
+    let pace = RateLimit { per_second: 20.0, burst: 2, in_flight: 1 };
+    let settings = Settings { access: endpoint(&api), wants: WatchConfig::default(), pace, now };
     let began = now();
     let _following = follow(settings, Box::new(seen.clone())).expect("a thread can be had");
     until_names(&seen, &["a"]);

@@ -1,4 +1,4 @@
-//! An object as it was read, before what is kept of it is made: borrowed, from either form.
+//! Decoded objects that borrow from the input, and their conversion to records.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -6,16 +6,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::objects::{
-    Endpoint, ExternalAddress, Imported, Kind, MOST_NAME, MOST_ZONES, Object, ObjectKey, Pod, Port, Protocol,
-    Service, ServiceImport, Slice, Target,
+    Endpoint, ExternalAddress, Imported, Kind, MAX_NAME_BYTES, MAX_ZONES, Object, ObjectKey, Pod, Port,
+    Protocol, Service, ServiceImport, Slice, Target,
 };
-use crate::settings::Wants;
+use crate::settings::WatchConfig;
 
 use super::{Malformed, time};
 
 pub(super) type Text<'a> = Cow<'a, str>;
 
-/// What every object has.
+/// Metadata of an object.
 #[derive(Debug, Default)]
 pub(super) struct Meta<'a> {
     pub(super) name: Text<'a>,
@@ -33,7 +33,7 @@ pub(super) struct ServiceView<'a> {
     pub(super) cluster_ips: Vec<Text<'a>>,
     pub(super) external_name: Text<'a>,
     pub(super) external_ips: Vec<Text<'a>>,
-    /// Address and host name of each.
+    /// Address and host name of each ingress point.
     pub(super) ingress: Vec<(Text<'a>, Text<'a>)>,
     pub(super) ports: Vec<PortView<'a>>,
 }
@@ -48,14 +48,14 @@ pub(super) struct PortView<'a> {
 #[derive(Debug, Default)]
 pub(super) struct SliceView<'a> {
     pub(super) endpoints: Vec<EndpointView<'a>>,
-    /// Those of all endpoints, one endpoint's after the other's.
+    /// The concatenated addresses of all endpoints.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) ports: Vec<PortView<'a>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct EndpointView<'a> {
-    /// Which of its slice's are its own.
+    /// Range of its addresses in [`SliceView::addresses`].
     pub(super) addresses: Range<usize>,
     pub(super) ready: Option<bool>,
     pub(super) hostname: Text<'a>,
@@ -77,7 +77,7 @@ pub(super) struct ImportView<'a> {
     pub(super) ports: Vec<PortView<'a>>,
 }
 
-/// Any of them.
+/// An object of any kind.
 #[derive(Debug)]
 pub(super) enum View<'a> {
     Service(ServiceView<'a>),
@@ -88,7 +88,7 @@ pub(super) enum View<'a> {
 }
 
 impl View<'_> {
-    /// Whether it is a pod that has ended: its addresses are other pods' by now.
+    /// Whether it is a pod that has ended: its addresses may belong to other pods.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self, Self::Pod(pod) if matches!(&*pod.phase, "Succeeded" | "Failed" | "Unknown"))
     }
@@ -105,18 +105,18 @@ impl View<'_> {
 }
 
 impl Meta<'_> {
-    /// What tells it apart.
+    /// Returns the key.
     ///
     /// # Errors
-    /// If it has no name, or no namespace where it needs one, or longer ones than there are.
+    /// If name or namespace is missing or too long.
     pub(super) fn key(&self, kind: Kind) -> Result<ObjectKey, Malformed> {
         let is_within = kind != Kind::Namespace;
         let namespace: &str = if is_within { &self.namespace } else { "" };
         if self.name.is_empty() || is_within && namespace.is_empty() {
             return Err(Malformed::Nameless);
         }
-        if self.name.len() > MOST_NAME || namespace.len() > MOST_NAME {
-            return Err(Malformed::LongName(MOST_NAME));
+        if self.name.len() > MAX_NAME_BYTES || namespace.len() > MAX_NAME_BYTES {
+            return Err(Malformed::LongName(MAX_NAME_BYTES));
         }
         Ok(ObjectKey { namespace: namespace.into(), name: (*self.name).into() })
     }
@@ -126,15 +126,15 @@ impl Meta<'_> {
     }
 }
 
-/// Makes records of what was read.
+/// Converts decoded objects to records.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
-    /// The zones that endpoints share.
+    /// Zone names shared by endpoints.
     zones: Vec<Arc<str>>,
 }
 
 impl Recorder {
-    /// What is kept of an object.
+    /// Returns the record of an object.
     ///
     /// # Errors
     /// As [`Meta::key`].
@@ -142,7 +142,7 @@ impl Recorder {
         &mut self,
         meta: &Meta<'_>,
         view: View<'_>,
-        wants: &Wants,
+        wants: &WatchConfig,
     ) -> Result<Object, Malformed> {
         let kind = match &view {
             View::Service(_) => Kind::Service,
@@ -161,7 +161,13 @@ impl Recorder {
         })
     }
 
-    fn slice(&mut self, key: Arc<ObjectKey>, meta: &Meta<'_>, view: SliceView<'_>, wants: &Wants) -> Slice {
+    fn slice(
+        &mut self,
+        key: Arc<ObjectKey>,
+        meta: &Meta<'_>,
+        view: SliceView<'_>,
+        wants: &WatchConfig,
+    ) -> Slice {
         let label = |name| value(&meta.labels, name).unwrap_or_default();
         let import = || {
             Some(Box::new(Imported {
@@ -180,7 +186,7 @@ impl Recorder {
                 pod: if wants.pod_names { label_of(&endpoint.pod) } else { None },
                 zone: if wants.zones { self.zone(&endpoint.zone) } else { None },
             };
-            // Each address has its own copy; nearly all endpoints have one.
+            // One record for each address; nearly all endpoints have one.
             let of_other = |address: &IpAddr| Endpoint { address: *address, ..of_first.clone() };
             let of_others: Vec<_> = others.iter().map(of_other).collect();
             endpoints.push(of_first);
@@ -196,16 +202,16 @@ impl Recorder {
         }
     }
 
-    /// The zone in lower case, shared with others of it.
+    /// Returns the shared lower-case name of a zone.
     fn zone(&mut self, zone: &str) -> Option<Arc<str>> {
-        if zone.is_empty() || zone.len() > MOST_NAME {
+        if zone.is_empty() || zone.len() > MAX_NAME_BYTES {
             return None;
         }
         if let Some(known) = self.zones.iter().find(|known| known.eq_ignore_ascii_case(zone)) {
             return Some(known.clone());
         }
         let new: Arc<str> = zone.to_ascii_lowercase().into();
-        if self.zones.len() < MOST_ZONES {
+        if self.zones.len() < MAX_ZONES {
             self.zones.push(new.clone());
         }
         Some(new)
@@ -230,7 +236,7 @@ fn service(key: Arc<ObjectKey>, view: ServiceView<'_>) -> Service {
     Service { key, target, ports: ports(&view.ports), external: external.chain(ingress).collect() }
 }
 
-fn pod(key: Arc<ObjectKey>, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Pod {
+fn pod(key: Arc<ObjectKey>, meta: &Meta<'_>, view: &PodView<'_>, wants: &WatchConfig) -> Pod {
     let keep = wants.pods.as_ref().map_or(&[][..], |pods| &pods.labels);
     let mut labels: Vec<_> = meta
         .labels
@@ -255,7 +261,7 @@ fn import(key: Arc<ObjectKey>, view: ImportView<'_>) -> ServiceImport {
     ServiceImport { key, target, ports: ports(&view.ports) }
 }
 
-/// A port with a number or a protocol that is none is left out.
+/// Converts ports; those with an invalid number or protocol are skipped.
 fn ports(views: &[PortView<'_>]) -> Box<[Port]> {
     let port = |view: &PortView<'_>| {
         let protocol = match &*view.protocol {
@@ -270,18 +276,18 @@ fn ports(views: &[PortView<'_>]) -> Box<[Port]> {
         };
         Some(Port { name: (*view.name).into(), protocol, port })
     };
-    kept(views.len(), views.iter().filter_map(port))
+    collect_exact(views.len(), views.iter().filter_map(port))
 }
 
 fn addresses(texts: &[Text<'_>]) -> Box<[IpAddr]> {
-    kept(texts.len(), texts.iter().filter_map(|text| address(text)))
+    collect_exact(texts.len(), texts.iter().filter_map(|text| address(text)))
 }
 
-/// What is kept of so many parts: nearly always all, so that room is made once.
-fn kept<T>(count: usize, parts: impl Iterator<Item = T>) -> Box<[T]> {
-    let mut kept = Vec::with_capacity(count);
-    kept.extend(parts);
-    kept.into()
+/// Collects with the capacity `count`: nearly always all elements are valid.
+fn collect_exact<T>(count: usize, parts: impl Iterator<Item = T>) -> Box<[T]> {
+    let mut all = Vec::with_capacity(count);
+    all.extend(parts);
+    all.into()
 }
 
 pub(super) fn address(text: &str) -> Option<IpAddr> {
@@ -292,7 +298,7 @@ fn text(text: &str) -> Option<Box<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
-/// What can be a label of a name: any other text names nothing.
+/// Returns a text that has the length of a DNS label.
 fn label_of(text: &str) -> Option<Box<str>> {
     (1..=63).contains(&text.len()).then(|| text.into())
 }

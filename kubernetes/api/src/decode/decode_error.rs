@@ -1,26 +1,26 @@
-//! What is told of an object that cannot be read.
+//! Error of an object that cannot be decoded.
 
 use std::fmt;
 
-use crate::objects::MOST_NAME;
+use crate::objects::MAX_NAME_BYTES;
 
 use super::Malformed;
 
-/// An object that makes no sense.
+/// An object that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
-    /// `NAMESPACE/NAME`, or what of it can be read: graphic ASCII, in which a `?` is any other character.
+pub struct DecodeError {
+    /// `NAMESPACE/NAME` as far as it can be read, in graphic ASCII; `?` replaces other characters.
     pub object: Box<str>,
-    /// What is wrong with it.
+    /// The cause.
     pub why: Malformed,
 }
 
-impl Unreadable {
-    /// Each part is no longer than a name may be.
+impl DecodeError {
+    /// Truncates each part to the maximum length of a name.
     pub(super) fn new(namespace: &str, name: &str, why: Malformed) -> Self {
         let part = |text: &str| -> String {
-            let harmless = |c: char| if c.is_ascii_graphic() { c } else { '?' };
-            text.chars().map(harmless).take(MOST_NAME).collect()
+            let printable = |c: char| if c.is_ascii_graphic() { c } else { '?' };
+            text.chars().map(printable).take(MAX_NAME_BYTES).collect()
         };
         let object = match (namespace, name) {
             ("", name) => part(name),
@@ -31,9 +31,9 @@ impl Unreadable {
     }
 }
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let object = if self.object.is_empty() { "one without a name" } else { &self.object };
+        let object = if self.object.is_empty() { "an object without a name" } else { &self.object };
         write!(f, "{object}: {}", self.why)
     }
 }

@@ -1,6 +1,6 @@
-//! Objects in JSON, where a server has no other form: custom resources, and servers that are not Kubernetes's own.
+//! Decodes JSON, for custom resources and for API servers without protobuf.
 //!
-//! Each field may be missing, or null: Go writes empty lists so.
+//! Each field may be missing or null, as Go writes empty lists.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::objects::{Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS};
+use crate::objects::{Kind, MAX_ADDRESSES, MAX_ENDPOINTS, MAX_PARTS};
 
 use super::borrowed::{
     EndpointView, ImportView, Meta, PodView, PortView, ServiceView, SliceView, Text, View, address,
@@ -36,27 +36,27 @@ struct Any<'a> {
 #[serde(default, rename_all = "camelCase")]
 struct Metadata<'a> {
     #[serde(borrow)]
-    name: Word<'a>,
+    name: TextOrNull<'a>,
     #[serde(borrow)]
-    namespace: Word<'a>,
+    namespace: TextOrNull<'a>,
     #[serde(borrow)]
-    resource_version: Word<'a>,
+    resource_version: TextOrNull<'a>,
     #[serde(borrow)]
-    deletion_timestamp: Word<'a>,
+    deletion_timestamp: TextOrNull<'a>,
     #[serde(borrow)]
     labels: Option<Pairs<'a>>,
     #[serde(borrow)]
     annotations: Option<Pairs<'a>>,
-    /// A list's own.
+    /// In lists only.
     #[serde(rename = "continue", borrow)]
-    next: Word<'a>,
+    next: TextOrNull<'a>,
 }
 
-/// A text, or null.
+/// A text or null.
 #[derive(Default)]
-struct Word<'a>(Text<'a>);
+struct TextOrNull<'a>(Text<'a>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Word<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for TextOrNull<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Inner<'a>(#[serde(borrow)] Text<'a>);
@@ -68,20 +68,20 @@ impl<'de: 'a, 'a> Deserialize<'de> for Word<'a> {
 #[serde(default, rename_all = "camelCase")]
 struct Spec<'a> {
     #[serde(rename = "type", borrow)]
-    kind: Word<'a>,
+    kind: TextOrNull<'a>,
     #[serde(rename = "clusterIP", borrow)]
-    cluster_ip: Word<'a>,
+    cluster_ip: TextOrNull<'a>,
     #[serde(rename = "clusterIPs", borrow)]
-    cluster_ips: Option<Few<Word<'a>, MOST_ADDRESSES>>,
+    cluster_ips: Option<BoundedVec<TextOrNull<'a>, MAX_ADDRESSES>>,
     #[serde(rename = "externalIPs", borrow)]
-    external_ips: Option<Few<Word<'a>, MOST_PARTS>>,
+    external_ips: Option<BoundedVec<TextOrNull<'a>, MAX_PARTS>>,
     #[serde(borrow)]
-    external_name: Word<'a>,
+    external_name: TextOrNull<'a>,
     #[serde(borrow)]
-    ports: Option<Few<PortOf<'a>, MOST_PARTS>>,
+    ports: Option<BoundedVec<PortOf<'a>, MAX_PARTS>>,
     host_network: Option<bool>,
     #[serde(borrow)]
-    ips: Option<Few<Word<'a>, MOST_PARTS>>,
+    ips: Option<BoundedVec<TextOrNull<'a>, MAX_PARTS>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -90,33 +90,33 @@ struct StatusOf<'a> {
     #[serde(borrow)]
     load_balancer: Option<Balancer<'a>>,
     #[serde(borrow)]
-    phase: Word<'a>,
+    phase: TextOrNull<'a>,
     #[serde(rename = "podIPs", borrow)]
-    pod_ips: Option<Few<Address<'a>, MOST_ADDRESSES>>,
+    pod_ips: Option<BoundedVec<Address<'a>, MAX_ADDRESSES>>,
 }
 
 #[derive(Deserialize)]
 struct Balancer<'a> {
     #[serde(borrow)]
-    ingress: Option<Few<Address<'a>, MOST_PARTS>>,
+    ingress: Option<BoundedVec<Address<'a>, MAX_PARTS>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Address<'a> {
     #[serde(borrow)]
-    ip: Word<'a>,
+    ip: TextOrNull<'a>,
     #[serde(borrow)]
-    hostname: Word<'a>,
+    hostname: TextOrNull<'a>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct PortOf<'a> {
     #[serde(borrow)]
-    name: Word<'a>,
+    name: TextOrNull<'a>,
     #[serde(borrow)]
-    protocol: Word<'a>,
+    protocol: TextOrNull<'a>,
     port: Option<i64>,
 }
 
@@ -124,14 +124,14 @@ struct PortOf<'a> {
 #[serde(default, rename_all = "camelCase")]
 struct EndpointOf<'a> {
     #[serde(borrow)]
-    addresses: Option<Few<Word<'a>, MOST_ADDRESSES>>,
+    addresses: Option<BoundedVec<TextOrNull<'a>, MAX_ADDRESSES>>,
     conditions: Option<Conditions>,
     #[serde(borrow)]
-    hostname: Word<'a>,
+    hostname: TextOrNull<'a>,
     #[serde(borrow)]
     target_ref: Option<Reference<'a>>,
     #[serde(borrow)]
-    zone: Word<'a>,
+    zone: TextOrNull<'a>,
 }
 
 #[derive(Deserialize)]
@@ -143,46 +143,46 @@ struct Conditions {
 #[serde(default)]
 struct Reference<'a> {
     #[serde(borrow)]
-    name: Word<'a>,
+    name: TextOrNull<'a>,
 }
 
-/// A list of at most so many.
-struct Few<T, const MOST: usize>(Vec<T>);
+/// A list of at most `MAX` elements.
+struct BoundedVec<T, const MAX: usize>(Vec<T>);
 
-impl<T, const MOST: usize> Default for Few<T, MOST> {
+impl<T, const MAX: usize> Default for BoundedVec<T, MAX> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for BoundedVec<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(FewOf(PhantomData))
+        deserializer.deserialize_seq(BoundedVecVisitor(PhantomData))
     }
 }
 
-struct FewOf<T, const MOST: usize>(PhantomData<T>);
+struct BoundedVecVisitor<T, const MAX: usize>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for FewOf<T, MOST> {
-    type Value = Few<T, MOST>;
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for BoundedVecVisitor<T, MAX> {
+    type Value = BoundedVec<T, MAX>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a list of at most {MOST}")
+        write!(f, "a list of at most {MAX}")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let mut few = Vec::new();
+        let mut all = Vec::new();
         while let Some(item) = items.next_element()? {
-            if few.len() >= MOST {
-                return Err(A::Error::custom(Malformed::TooMany(MOST)));
+            if all.len() >= MAX {
+                return Err(A::Error::custom(Malformed::TooMany(MAX)));
             }
-            few.push(item);
+            all.push(item);
         }
-        Ok(Few(few))
+        Ok(BoundedVec(all))
     }
 }
 
-/// Labels or annotations; an object has no more of them than of other parts.
+/// Labels or annotations, at most [`MAX_PARTS`].
 #[derive(Default)]
 struct Pairs<'a>(Vec<(Text<'a>, Text<'a>)>);
 
@@ -198,9 +198,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some((Word(name), Word(value))) = map.next_entry()? {
-                    if pairs.len() >= MOST_PARTS {
-                        return Err(A::Error::custom(Malformed::TooMany(MOST_PARTS)));
+                while let Some((TextOrNull(name), TextOrNull(value))) = map.next_entry()? {
+                    if pairs.len() >= MAX_PARTS {
+                        return Err(A::Error::custom(Malformed::TooMany(MAX_PARTS)));
                     }
                     pairs.push((name, value));
                 }
@@ -211,7 +211,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     }
 }
 
-/// An object, whatever its kind.
+/// Decodes an object.
 pub(super) fn object(kind: Kind, text: &str) -> Result<(Meta<'_>, View<'_>), Malformed> {
     let any: Any<'_> = read(text)?;
     let metadata = any.metadata.unwrap_or_default();
@@ -221,8 +221,8 @@ pub(super) fn object(kind: Kind, text: &str) -> Result<(Meta<'_>, View<'_>), Mal
         Kind::Service => View::Service(service(spec()?, status()?)),
         Kind::Slice => {
             let endpoints =
-                part::<Option<Few<EndpointOf<'_>, MOST_ENDPOINTS>>>(any.endpoints)?.unwrap_or_default();
-            let ports = part::<Option<Few<PortOf<'_>, MOST_PARTS>>>(any.ports)?;
+                part::<Option<BoundedVec<EndpointOf<'_>, MAX_ENDPOINTS>>>(any.endpoints)?.unwrap_or_default();
+            let ports = part::<Option<BoundedVec<PortOf<'_>, MAX_PARTS>>>(any.ports)?;
             let mut addresses = Vec::new();
             let endpoints = endpoints.0.into_iter().map(|of| endpoint(of, &mut addresses)).collect();
             View::Slice(SliceView { endpoints, addresses, ports: self::ports(ports) })
@@ -241,7 +241,7 @@ pub(super) fn object(kind: Kind, text: &str) -> Result<(Meta<'_>, View<'_>), Mal
     Ok((meta(metadata), view))
 }
 
-/// Namespace and name of an object that cannot be read, as far as they can.
+/// Returns namespace and name of an invalid object as far as they can be read.
 pub(super) fn name(text: &str) -> (Text<'_>, Text<'_>) {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -253,9 +253,9 @@ pub(super) fn name(text: &str) -> (Text<'_>, Text<'_>) {
     #[serde(default)]
     struct Names<'a> {
         #[serde(borrow)]
-        namespace: Word<'a>,
+        namespace: TextOrNull<'a>,
         #[serde(borrow)]
-        name: Word<'a>,
+        name: TextOrNull<'a>,
     }
     let names = read::<Named<'_>>(text).ok().and_then(|named| named.metadata).unwrap_or_default();
     (names.namespace.0, names.name.0)
@@ -305,12 +305,12 @@ fn pod<'a>(spec: &Spec<'a>, status: StatusOf<'a>) -> PodView<'a> {
     }
 }
 
-fn ports(ports: Option<Few<PortOf<'_>, MOST_PARTS>>) -> Vec<PortView<'_>> {
+fn ports(ports: Option<BoundedVec<PortOf<'_>, MAX_PARTS>>) -> Vec<PortView<'_>> {
     let ports = ports.unwrap_or_default().0.into_iter();
     ports.map(|port| PortView { name: port.name.0, protocol: port.protocol.0, port: port.port }).collect()
 }
 
-fn words<const MOST: usize>(words: Option<Few<Word<'_>, MOST>>) -> Vec<Text<'_>> {
+fn words<const MAX: usize>(words: Option<BoundedVec<TextOrNull<'_>, MAX>>) -> Vec<Text<'_>> {
     words.unwrap_or_default().0.into_iter().map(|word| word.0).collect()
 }
 
@@ -318,12 +318,12 @@ fn part<'a, T: Default + Deserialize<'a>>(part: Option<&'a RawValue>) -> Result<
     part.map_or_else(|| Ok(T::default()), |part| Ok(read::<Option<T>>(part.get())?.unwrap_or_default()))
 }
 
-/// What a line of a watch says: the event's type, and the object.
+/// Decodes a line of a watch: type of the event, and text of the object.
 pub(super) fn event(line: &str) -> Result<(Text<'_>, &str), Malformed> {
     #[derive(Deserialize)]
     struct Event<'a> {
         #[serde(rename = "type", borrow)]
-        kind: Word<'a>,
+        kind: TextOrNull<'a>,
         #[serde(borrow)]
         object: &'a RawValue,
     }
@@ -331,7 +331,7 @@ pub(super) fn event(line: &str) -> Result<(Text<'_>, &str), Malformed> {
     Ok((event.kind.0, event.object.get()))
 }
 
-/// A failure as the API tells it.
+/// Decodes a Status object.
 pub(super) fn status(text: &str) -> Result<Status, Malformed> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -344,7 +344,7 @@ pub(super) fn status(text: &str) -> Result<Status, Malformed> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Details {
-        causes: Option<Few<Cause, MOST_ADDRESSES>>,
+        causes: Option<BoundedVec<Cause, MAX_ADDRESSES>>,
         retry_after_seconds: Option<u64>,
     }
     #[derive(Deserialize)]
@@ -362,7 +362,8 @@ pub(super) fn status(text: &str) -> Result<Status, Malformed> {
     })
 }
 
-/// A page of a list: its resource version and the token for the next, when `item` has been called for each object's text.
+/// Decodes a page of a list: calls `item` with the text of each object, and returns the resource
+/// version and the token of the next page.
 pub(super) fn list<'a>(
     page: &'a str,
     mut item: impl FnMut(&'a str),
@@ -373,7 +374,7 @@ pub(super) fn list<'a>(
     Ok((metadata.resource_version.0, metadata.next.0))
 }
 
-/// Hands items on as they are met, and keeps none.
+/// Visitor that passes items on and stores none.
 struct List<'f, F> {
     item: &'f mut F,
 }
@@ -395,7 +396,7 @@ impl<'de, F: FnMut(&'de str)> Visitor<'de> for List<'_, F> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut metadata = Metadata::default();
-        while let Some(Word(key)) = map.next_key()? {
+        while let Some(TextOrNull(key)) = map.next_key()? {
             match &*key {
                 "metadata" => metadata = map.next_value::<Option<_>>()?.unwrap_or_default(),
                 "items" => map.next_value_seed(Items { item: &mut *self.item })?,

@@ -1,21 +1,21 @@
-//! Objects in the API's protobuf form. The numbers are those of the `generated.proto` files of k8s.io/api 0.37 and
-//! k8s.io/apimachinery 0.37, which never change.
+//! Decodes protobuf. The field numbers are those of the `generated.proto` files of k8s.io/api 0.37
+//! and k8s.io/apimachinery 0.37, and never change.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use crate::objects::{Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS};
+use crate::objects::{Kind, MAX_ADDRESSES, MAX_ENDPOINTS, MAX_PARTS};
 
 use super::borrowed::{EndpointView, Meta, PodView, PortView, ServiceView, Text, View, address};
 use super::protobuf::{Fields, Value};
 use super::{Malformed, Status};
 
-/// An object: its metadata is field 1, whatever its kind.
+/// Decodes an object; the metadata of all kinds is field 1.
 pub(super) fn object(kind: Kind, message: &[u8]) -> Result<(Meta<'_>, View<'_>), Malformed> {
     let (mut meta, mut view) = (Meta::default(), View::empty(kind));
     if let View::Slice(slice) = &mut view {
-        // All of them find room at once; a part that cannot be read ends both ways through the message.
-        let endpoints = messages(message, 2).take_while(Result::is_ok).take(MOST_ENDPOINTS).count();
+        // Allocates once; an invalid field ends both passes over the message.
+        let endpoints = messages(message, 2).take_while(Result::is_ok).take(MAX_ENDPOINTS).count();
         slice.endpoints.reserve_exact(endpoints);
         slice.addresses.reserve_exact(endpoints);
     }
@@ -26,12 +26,12 @@ pub(super) fn object(kind: Kind, message: &[u8]) -> Result<(Meta<'_>, View<'_>),
             ((3, value), View::Service(service)) => status_of_service(value.bytes()?, service)?,
             ((2, value), View::Slice(slice)) => {
                 let endpoint = endpoint(value.bytes()?, &mut slice.addresses)?;
-                push(&mut slice.endpoints, MOST_ENDPOINTS, endpoint)?;
+                push(&mut slice.endpoints, MAX_ENDPOINTS, endpoint)?;
             }
-            ((3, value), View::Slice(slice)) => push(&mut slice.ports, MOST_PARTS, port(value.bytes()?)?)?,
+            ((3, value), View::Slice(slice)) => push(&mut slice.ports, MAX_PARTS, port(value.bytes()?)?)?,
             ((2, value), View::Pod(pod)) => spec_of_pod(value.bytes()?, pod)?,
             ((3, value), View::Pod(pod)) => status_of_pod(value.bytes()?, pod)?,
-            // Imports are custom resources, which the API has as JSON alone.
+            // Imports are custom resources, which the API sends in JSON only.
             (
                 _,
                 View::ServiceImport(_) | View::Service(_) | View::Slice(_) | View::Pod(_) | View::Namespace,
@@ -41,7 +41,7 @@ pub(super) fn object(kind: Kind, message: &[u8]) -> Result<(Meta<'_>, View<'_>),
     Ok((meta, view))
 }
 
-/// Namespace and name of an object that cannot be read, as far as they can.
+/// Returns namespace and name of an invalid object as far as they can be read.
 pub(super) fn name(message: &[u8]) -> (Text<'_>, Text<'_>) {
     let (mut namespace, mut name) = (Text::default(), Text::default());
     for meta in messages(message, 1).map_while(Result::ok) {
@@ -63,10 +63,10 @@ fn meta(message: &[u8]) -> Result<Meta<'_>, Malformed> {
             (1, value) => meta.name = text(value)?,
             (3, value) => meta.namespace = text(value)?,
             (6, value) => meta.version = text(value)?,
-            // A time that is none has no fields.
+            // A zero time has no fields.
             (9, value) => meta.terminating = !value.bytes()?.is_empty(),
-            (11, value) => push(&mut meta.labels, MOST_PARTS, pair(value.bytes()?)?)?,
-            (12, value) => push(&mut meta.annotations, MOST_PARTS, pair(value.bytes()?)?)?,
+            (11, value) => push(&mut meta.labels, MAX_PARTS, pair(value.bytes()?)?)?,
+            (12, value) => push(&mut meta.annotations, MAX_PARTS, pair(value.bytes()?)?)?,
             _ => {}
         }
     }
@@ -76,19 +76,19 @@ fn meta(message: &[u8]) -> Result<Meta<'_>, Malformed> {
 fn spec_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Result<(), Malformed> {
     for field in Fields::of(message) {
         match field? {
-            (1, value) => push(&mut service.ports, MOST_PARTS, port(value.bytes()?)?)?,
+            (1, value) => push(&mut service.ports, MAX_PARTS, port(value.bytes()?)?)?,
             (3, value) => service.cluster_ip = text(value)?,
             (4, value) => service.kind = text(value)?,
-            (5, value) => push(&mut service.external_ips, MOST_PARTS, text(value)?)?,
+            (5, value) => push(&mut service.external_ips, MAX_PARTS, text(value)?)?,
             (10, value) => service.external_name = text(value)?,
-            (18, value) => push(&mut service.cluster_ips, MOST_ADDRESSES, text(value)?)?,
+            (18, value) => push(&mut service.cluster_ips, MAX_ADDRESSES, text(value)?)?,
             _ => {}
         }
     }
     Ok(())
 }
 
-/// Field 1 is the load balancer's, whose field 1 are its addresses and names.
+/// Field 1 is the load balancer status, whose field 1 are the ingress points.
 fn status_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Result<(), Malformed> {
     for balancer in messages(message, 1) {
         for ingress in messages(balancer?, 1) {
@@ -100,13 +100,13 @@ fn status_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Re
                     _ => {}
                 }
             }
-            push(&mut service.ingress, MOST_PARTS, (address, name))?;
+            push(&mut service.ingress, MAX_PARTS, (address, name))?;
         }
     }
     Ok(())
 }
 
-/// Of a service or of a slice: the three fields have the same numbers.
+/// Decodes a port of a service or slice: these three fields have the same numbers.
 fn port(message: &[u8]) -> Result<PortView<'_>, Malformed> {
     let mut port = PortView::default();
     for field in Fields::of(message) {
@@ -120,16 +120,16 @@ fn port(message: &[u8]) -> Result<PortView<'_>, Malformed> {
     Ok(port)
 }
 
-/// Its addresses come behind those of others; one that makes no sense is left out.
+/// Decodes an endpoint, and appends its valid addresses to `addresses`.
 fn endpoint<'a>(message: &'a [u8], addresses: &mut Vec<IpAddr>) -> Result<EndpointView<'a>, Malformed> {
-    let (mut endpoint, start, mut told) = (EndpointView::default(), addresses.len(), 0);
+    let (mut endpoint, start, mut count) = (EndpointView::default(), addresses.len(), 0);
     for field in Fields::of(message) {
         match field? {
-            (1, value) if told < MOST_ADDRESSES => {
+            (1, value) if count < MAX_ADDRESSES => {
                 addresses.extend(address(value.text()?));
-                told += 1;
+                count += 1;
             }
-            (1, _) => return Err(Malformed::TooMany(MOST_ADDRESSES)),
+            (1, _) => return Err(Malformed::TooMany(MAX_ADDRESSES)),
             (2, value) => endpoint.ready = ready(value.bytes()?)?,
             (3, value) => endpoint.hostname = text(value)?,
             (4, value) => endpoint.pod = name_of_reference(value.bytes()?)?,
@@ -145,7 +145,7 @@ fn ready(conditions: &[u8]) -> Result<Option<bool>, Malformed> {
     let mut ready = None;
     for field in Fields::of(conditions) {
         if let (1, value) = field? {
-            ready = Some(value.truth()?);
+            ready = Some(value.boolean()?);
         }
     }
     Ok(ready)
@@ -164,7 +164,7 @@ fn name_of_reference(message: &[u8]) -> Result<Text<'_>, Malformed> {
 fn spec_of_pod(message: &[u8], pod: &mut PodView<'_>) -> Result<(), Malformed> {
     for field in Fields::of(message) {
         if let (11, value) = field? {
-            pod.host_network = value.truth()?;
+            pod.host_network = value.boolean()?;
         }
     }
     Ok(())
@@ -177,7 +177,7 @@ fn status_of_pod<'a>(message: &'a [u8], pod: &mut PodView<'a>) -> Result<(), Mal
             (12, value) => {
                 for field in Fields::of(value.bytes()?) {
                     if let (1, value) = field? {
-                        push(&mut pod.addresses, MOST_ADDRESSES, text(value)?)?;
+                        push(&mut pod.addresses, MAX_ADDRESSES, text(value)?)?;
                     }
                 }
             }
@@ -187,7 +187,7 @@ fn status_of_pod<'a>(message: &'a [u8], pod: &mut PodView<'a>) -> Result<(), Mal
     Ok(())
 }
 
-/// Resource version and token for the next page.
+/// Returns resource version and token of the next page.
 pub(super) fn list_meta(message: &[u8]) -> Result<(Text<'_>, Text<'_>), Malformed> {
     let (mut version, mut next) = (Text::default(), Text::default());
     for field in Fields::of(message) {
@@ -200,7 +200,7 @@ pub(super) fn list_meta(message: &[u8]) -> Result<(Text<'_>, Text<'_>), Malforme
     Ok((version, next))
 }
 
-/// A failure as the API tells it.
+/// Decodes a Status object.
 pub(super) fn status(message: &[u8]) -> Result<Status, Malformed> {
     let mut status = Status::default();
     for field in Fields::of(message) {
@@ -221,7 +221,7 @@ fn details(message: &[u8], status: &mut Status) -> Result<(), Malformed> {
             (4, value) => {
                 for field in Fields::of(value.bytes()?) {
                     if let (1, value) = field? {
-                        push(&mut status.causes, MOST_ADDRESSES, value.text()?.into())?;
+                        push(&mut status.causes, MAX_ADDRESSES, value.text()?.into())?;
                     }
                 }
             }
@@ -232,7 +232,7 @@ fn details(message: &[u8], status: &mut Status) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// The envelope's content (runtime.Unknown), behind [`MAGIC`]: kind, and the object's own octets.
+/// Decodes an envelope (runtime.Unknown) after [`MAGIC`]: kind, and bytes of the object.
 pub(super) fn envelope(bytes: &[u8]) -> Result<(&str, &[u8]), Malformed> {
     let (mut kind, mut raw) = ("", &[][..]);
     for field in Fields::of(bytes.strip_prefix(MAGIC).ok_or(Malformed::Envelope)?) {
@@ -251,7 +251,7 @@ pub(super) fn envelope(bytes: &[u8]) -> Result<(&str, &[u8]), Malformed> {
     Ok((kind, raw))
 }
 
-/// What a frame of a watch says (WatchEvent): the event's type, and the object in its envelope.
+/// Decodes a frame of a watch (WatchEvent): type of the event, and the object in its envelope.
 pub(super) fn event(frame: &[u8]) -> Result<(&str, &[u8]), Malformed> {
     let (mut kind, mut object) = ("", &[][..]);
     for field in Fields::of(frame) {
@@ -268,7 +268,7 @@ pub(super) fn event(frame: &[u8]) -> Result<(&str, &[u8]), Malformed> {
     Ok((kind, object))
 }
 
-/// The fields of that number, each a message.
+/// Returns the submessages with a field number.
 fn messages(message: &[u8], number: u32) -> impl Iterator<Item = Result<&[u8], Malformed>> {
     Fields::of(message).filter_map(move |field| match field {
         Ok((found, value)) if found == number => Some(value.bytes()),
@@ -289,10 +289,10 @@ fn pair(message: &[u8]) -> Result<(Text<'_>, Text<'_>), Malformed> {
     Ok((key, found))
 }
 
-/// One more part of an object, if it may have it: of two octets on the wire a hundred become in memory.
-fn push<T>(parts: &mut Vec<T>, most: usize, part: T) -> Result<(), Malformed> {
-    if parts.len() >= most {
-        return Err(Malformed::TooMany(most));
+/// Appends an element up to a limit, since 2 bytes on the wire may take 100 in memory.
+fn push<T>(parts: &mut Vec<T>, max: usize, part: T) -> Result<(), Malformed> {
+    if parts.len() >= max {
+        return Err(Malformed::TooMany(max));
     }
     parts.push(part);
     Ok(())
@@ -302,5 +302,5 @@ fn text(value: Value<'_>) -> Result<Text<'_>, Malformed> {
     value.text().map(Cow::Borrowed)
 }
 
-/// What every object in this form begins with.
+/// Magic bytes of every protobuf object.
 pub(super) const MAGIC: &[u8] = b"k8s\0";

@@ -1,22 +1,24 @@
-//! Protocol buffers' wire format, read in place: fields of a message, their numbers and values, borrowed from its octets.
+//! Reads the wire format of protocol buffers in place: the fields of a message borrow from its
+//! bytes.
 //!
-//! No message is built: of an object with hundreds of fields a dozen are wanted, and the others are stepped over.
+//! No message is built: of hundreds of fields of an object a dozen are used, and the others are
+//! skipped.
 
 use super::Malformed;
 
-/// The fields of a message, in the order they stand in.
+/// Iterator over the fields of a message.
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
 
-/// What a field holds.
+/// Value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value<'a> {
-    /// Numbers and truth values.
+    /// Integers and booleans.
     Varint(u64),
-    /// Texts, octets and messages.
+    /// Strings, bytes and messages.
     Bytes(&'a [u8]),
-    /// Numbers of four or eight octets: nothing that we read.
+    /// Numbers of 4 or 8 bytes, which are skipped.
     Fixed,
 }
 
@@ -49,10 +51,10 @@ impl<'a> Fields<'a> {
 
     #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
-        // Nearly all tags and lengths are one octet.
-        if let Some((octet @ ..0x80, rest)) = self.rest.split_first() {
+        // Nearly all tags and lengths are one byte.
+        if let Some((byte @ ..0x80, rest)) = self.rest.split_first() {
             self.rest = rest;
-            return Ok(u64::from(*octet));
+            return Ok(u64::from(*byte));
         }
         self.long_varint()
     }
@@ -102,32 +104,33 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(super) fn truth(self) -> Result<bool, Malformed> {
+    pub(super) fn boolean(self) -> Result<bool, Malformed> {
         self.number().map(|number| number != 0)
     }
 }
 
-/// The number that `bytes` begin with and how many octets it takes; `None` if more have to come.
+/// Decodes the varint at the start of `bytes`; returns its value and length, or `None` if it is
+/// incomplete.
 pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, Malformed> {
     let mut value = 0;
-    for (at, byte) in bytes.iter().enumerate().take(LONGEST_VARINT) {
+    for (at, byte) in bytes.iter().enumerate().take(MAX_VARINT_BYTES) {
         value |= u64::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
             return Ok(Some((value, at + 1)));
         }
     }
-    if bytes.len() >= LONGEST_VARINT { Err(Malformed::Field) } else { Ok(None) }
+    if bytes.len() >= MAX_VARINT_BYTES { Err(Malformed::Field) } else { Ok(None) }
 }
 
-/// 64 bits, seven in each octet.
-const LONGEST_VARINT: usize = 10;
+/// Maximum bytes of a varint: 64 bits, 7 in each byte.
+const MAX_VARINT_BYTES: usize = 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read_in_place_and_what_is_none_is_an_error() {
+    fn reads_protobuf_fields() {
         let message = [0x08, 0x96, 0x01, 0x12, 2, b'h', b'i', 0x1d, 1, 2, 3, 4, 0x21, 1, 2, 3, 4, 5, 6, 7, 8];
         let fields: Result<Vec<_>, _> = Fields::of(&message).collect();
         let read =

@@ -1,38 +1,40 @@
-//! A list in protobuf, item by item: a message in an envelope, of which only the item that is being read is held.
+//! Streaming decoder for a protobuf list, which is a message in an envelope; buffers one item at
+//! most.
 
 use super::protobuf::varint;
-use super::{Event, MOST_OBJECT, Malformed, from_protobuf};
+use super::{Event, MAX_OBJECT_BYTES, Malformed, from_protobuf};
 
-/// How far a list has been read.
+/// State of the decoder.
 #[derive(Default)]
 pub(super) struct List {
-    place: Place,
-    /// Resource version and token, when they have come.
+    position: Position,
+    /// Resource version and token of the next page, once received.
     meta: Option<(Box<str>, Box<str>)>,
 }
 
 #[derive(Clone, Copy, Default)]
-enum Place {
-    /// Before the envelope's first octets.
+enum Position {
+    /// Before the magic bytes.
     #[default]
     Start,
     /// Between fields of the envelope.
     Envelope,
-    /// Inside of the list, which has so many octets left.
+    /// In the list message, with this number of bytes left.
     List(usize),
 }
 
-/// A field whose beginning has come.
-struct Head {
+/// Tag and length of a field.
+struct FieldHeader {
     number: u32,
-    /// Of tag, and length if it has one.
+    /// Bytes of the tag, and of the length if there is one.
     head: usize,
-    /// Of what it holds.
+    /// Bytes of the value.
     length: usize,
 }
 
 impl List {
-    /// Reads what is whole, and hands each item on; how many octets that were.
+    /// Decodes complete fields and calls `item` for each item; returns the number of bytes
+    /// consumed.
     pub(super) fn read(&mut self, bytes: &[u8], item: &mut dyn FnMut(&[u8])) -> Result<usize, Malformed> {
         let mut read = 0;
         while let Some(length) = self.step(&bytes[read..], item)? {
@@ -41,47 +43,47 @@ impl List {
         Ok(read)
     }
 
-    /// The list has ended, with `pending` that was not read.
-    pub(super) fn end(&mut self, pending: &[u8], tell: &mut dyn FnMut(&str, Event)) -> Result<(), Malformed> {
-        match (self.place, self.meta.take()) {
-            (Place::Envelope, Some((version, next))) if pending.is_empty() => {
-                tell(&version, Event::Page { next });
+    /// Handles the end of the list, with `pending` unread bytes.
+    pub(super) fn end(&mut self, pending: &[u8], emit: &mut dyn FnMut(&str, Event)) -> Result<(), Malformed> {
+        match (self.position, self.meta.take()) {
+            (Position::Envelope, Some((version, next))) if pending.is_empty() => {
+                emit(&version, Event::Page { next });
                 Ok(())
             }
             _ => Err(Malformed::Unfinished),
         }
     }
 
-    /// One step: what opens the envelope, the list's own beginning, or a field as a whole.
+    /// Decodes the magic bytes, the header of the list, or a complete field.
     fn step(&mut self, bytes: &[u8], item: &mut dyn FnMut(&[u8])) -> Result<Option<usize>, Malformed> {
-        match self.place {
-            Place::Start => {
+        match self.position {
+            Position::Start => {
                 let Some(start) = bytes.get(..from_protobuf::MAGIC.len()) else { return Ok(None) };
                 if start != from_protobuf::MAGIC {
                     return Err(Malformed::Envelope);
                 }
-                self.place = Place::Envelope;
+                self.position = Position::Envelope;
                 Ok(Some(start.len()))
             }
-            Place::List(0) => {
-                self.place = Place::Envelope;
+            Position::List(0) => {
+                self.position = Position::Envelope;
                 Ok(Some(0))
             }
-            Place::Envelope => {
-                let Some(field) = head(bytes)? else { return Ok(None) };
+            Position::Envelope => {
+                let Some(field) = field_header(bytes)? else { return Ok(None) };
                 if field.number == RAW {
-                    self.place = Place::List(field.length);
+                    self.position = Position::List(field.length);
                     return Ok(Some(field.head));
                 }
-                Ok(whole(&field, bytes)?.map(|_| field.head + field.length))
+                Ok(field_value(&field, bytes)?.map(|_| field.head + field.length))
             }
-            Place::List(left) => {
-                let Some(field) = head(&bytes[..bytes.len().min(left)])? else {
+            Position::List(left) => {
+                let Some(field) = field_header(&bytes[..bytes.len().min(left)])? else {
                     return if bytes.len() < left { Ok(None) } else { Err(Malformed::Length) };
                 };
                 let length = field.head.saturating_add(field.length);
                 let rest = left.checked_sub(length).ok_or(Malformed::Length)?;
-                let Some(content) = whole(&field, bytes)? else { return Ok(None) };
+                let Some(content) = field_value(&field, bytes)? else { return Ok(None) };
                 match field.number {
                     METADATA => {
                         let (version, next) = from_protobuf::list_meta(content)?;
@@ -90,38 +92,38 @@ impl List {
                     ITEM => item(content),
                     _ => {}
                 }
-                self.place = Place::List(rest);
+                self.position = Position::List(rest);
                 Ok(Some(length))
             }
         }
     }
 }
 
-/// The field that `bytes` begin with.
-fn head(bytes: &[u8]) -> Result<Option<Head>, Malformed> {
+/// Returns the header of the first field of `bytes`.
+fn field_header(bytes: &[u8]) -> Result<Option<FieldHeader>, Malformed> {
     let Some((tag, length_of_tag)) = varint(bytes)? else { return Ok(None) };
     let number = u32::try_from(tag >> 3).map_err(|_| Malformed::Field)?;
     let Some((value, length_of_value)) = varint(&bytes[length_of_tag..])? else { return Ok(None) };
     match tag & 7 {
-        0 => Ok(Some(Head { number, head: length_of_tag, length: length_of_value })),
+        0 => Ok(Some(FieldHeader { number, head: length_of_tag, length: length_of_value })),
         2 => {
             let length = usize::try_from(value).map_err(|_| Malformed::Length)?;
-            Ok(Some(Head { number, head: length_of_tag + length_of_value, length }))
+            Ok(Some(FieldHeader { number, head: length_of_tag + length_of_value, length }))
         }
         _ => Err(Malformed::Field),
     }
 }
 
-/// What a field holds, when it has come.
-fn whole<'a>(field: &Head, bytes: &'a [u8]) -> Result<Option<&'a [u8]>, Malformed> {
-    if field.length > MOST_OBJECT {
-        return Err(Malformed::TooLarge(MOST_OBJECT));
+/// Returns the value of a field, if it is complete.
+fn field_value<'a>(field: &FieldHeader, bytes: &'a [u8]) -> Result<Option<&'a [u8]>, Malformed> {
+    if field.length > MAX_OBJECT_BYTES {
+        return Err(Malformed::TooLarge(MAX_OBJECT_BYTES));
     }
     Ok(bytes.get(field.head..field.head + field.length))
 }
 
-/// In the envelope: the object's octets.
+/// Field of the envelope: the bytes of the object.
 const RAW: u32 = 2;
-/// In every list.
+/// Fields of a list.
 const METADATA: u32 = 1;
 const ITEM: u32 = 2;

@@ -1,25 +1,31 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::objects::MOST_PARTS;
+use crate::objects::MAX_PARTS;
 
-/// What a seed of the fuzzer says, an event a word; and whether it was read to its end.
-fn told(seed: &[u8], kind: Kind, form: Form, shape: Shape, wants: &Wants) -> (String, Result<(), Malformed>) {
+/// Decodes a fuzzer seed: a word for each event, and the error if there is one.
+fn decode_seed(
+    seed: &[u8],
+    kind: Kind,
+    form: Form,
+    shape: Shape,
+    wants: &WatchConfig,
+) -> (String, Result<(), Malformed>) {
     let mut words = Vec::new();
-    let mut tell = |version: &str, event: Event| {
+    let mut emit = |version: &str, event: Event| {
         let word = match event {
             Event::Applied(object) => format!("+{:?}", object.kind()),
             Event::Deleted(key) => format!("-{key}"),
             Event::Bookmark { listed } => format!("bookmark:{listed}"),
             Event::Page { next } => format!("page:{next}"),
             Event::Failed(status) => format!("{}:{}:{:?}", status.code, status.retry_after_s, status.causes),
-            Event::Passed => "passed".to_owned(),
-            Event::Unreadable(what) => format!("?{what}"),
+            Event::Filtered => "passed".to_owned(),
+            Event::Invalid(what) => format!("?{what}"),
         };
         words.push(format!("{version}{word}"));
     };
     let mut reader = Reader::new(kind, form, shape);
-    let read = reader.push(&seed[1..], wants, &mut tell).and_then(|()| reader.end(wants, &mut tell));
+    let read = reader.push(&seed[1..], wants, &mut emit).and_then(|()| reader.end(wants, &mut emit));
     (words.join(" "), read)
 }
 
@@ -30,7 +36,7 @@ macro_rules! seed {
 }
 
 #[test]
-fn lists_and_watches_are_read_event_by_event() {
+fn decodes_lists_and_watches() {
     use Form::{Json, Protobuf};
     use Shape::{List, Watch};
     for (seed, kind, form, shape, words) in [
@@ -57,33 +63,35 @@ fn lists_and_watches_are_read_event_by_event() {
         (seed!("json_watch_imports"), Kind::ServiceImport, Json, Watch, "+ServiceImport"),
         (seed!("json_watch_failed"), Kind::Service, Json, Watch, "410:3:[\"r\"]"),
     ] {
-        let read = told(seed, kind, form, shape, &Wants::default());
+        let read = decode_seed(seed, kind, form, shape, &WatchConfig::default());
         assert_eq!(read, (words.to_owned(), Ok(())), "{kind} {form:?} {shape:?}");
-        let elsewhere = Wants { namespaces: vec!["other".into()], ..Wants::default() };
-        let passed = told(seed, kind, form, shape, &elsewhere).0;
+        let elsewhere = WatchConfig { namespaces: vec!["other".into()], ..WatchConfig::default() };
+        let passed = decode_seed(seed, kind, form, shape, &elsewhere).0;
         assert!(!passed.contains(['+', '-']), "{passed}");
-        // What breaks off is told as far as it was whole, and that it broke off.
-        let (part, broken) = told(&seed[..seed.len() - 7], kind, form, shape, &Wants::default());
+        // A truncated reply yields its complete events and an error.
+        let (part, broken) = decode_seed(&seed[..seed.len() - 7], kind, form, shape, &WatchConfig::default());
         assert!(words.starts_with(&part) && part != words && broken.is_err(), "{part} {broken:?}");
     }
 }
 
 #[test]
-fn what_is_larger_than_an_object_can_be_is_not_waited_for() {
-    let large = u32::try_from(MOST_OBJECT + 1).unwrap().to_be_bytes();
-    let read = |octets: &[u8], shape| told(octets, Kind::Service, Form::Protobuf, shape, &Wants::default()).1;
-    assert_eq!(read(&[&[0][..], &large].concat(), Shape::Watch), Err(Malformed::TooLarge(MOST_OBJECT)));
-    // An item of 2^30 octets in a list of 2^31.
+fn refuses_oversized_objects() {
+    let large = u32::try_from(MAX_OBJECT_BYTES + 1).unwrap().to_be_bytes();
+    let read = |octets: &[u8], shape| {
+        decode_seed(octets, Kind::Service, Form::Protobuf, shape, &WatchConfig::default()).1
+    };
+    assert_eq!(read(&[&[0][..], &large].concat(), Shape::Watch), Err(Malformed::TooLarge(MAX_OBJECT_BYTES)));
+    // An item of 2^30 bytes in a list of 2^31.
     let list = b"\0k8s\0\x12\x80\x80\x80\x80\x08\x12\x80\x80\x80\x80\x04";
-    assert_eq!(read(list, Shape::List), Err(Malformed::TooLarge(MOST_OBJECT)));
-    // A line that does not end.
+    assert_eq!(read(list, Shape::List), Err(Malformed::TooLarge(MAX_OBJECT_BYTES)));
+    // A line without an end.
     let mut reader = Reader::new(Kind::Service, Form::Json, Shape::Watch);
     let piece = vec![b' '; 1 << 20];
-    let pushed = (0..9).try_for_each(|_| reader.push(&piece, &Wants::default(), &mut |_, _| {}));
-    assert_eq!(pushed, Err(Malformed::TooLarge(MOST_OBJECT)));
+    let pushed = (0..9).try_for_each(|_| reader.push(&piece, &WatchConfig::default(), &mut |_, _| {}));
+    assert_eq!(pushed, Err(Malformed::TooLarge(MAX_OBJECT_BYTES)));
 }
 
-/// A field of protobuf whose content is so many octets.
+/// Encodes a protobuf field.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
     let mut length = content.len();
@@ -96,7 +104,7 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
     field
 }
 
-/// A watch that tells of one object, in either form.
+/// A watch with one event, in either encoding.
 fn watch_of(form: Form, object: &[u8]) -> Vec<u8> {
     event_of(form, "ADDED", object)
 }
@@ -110,25 +118,31 @@ fn event_of(form: Form, event: &str, object: &[u8]) -> Vec<u8> {
             [&[0], &(event.len() as u32).to_be_bytes()[..], &event].concat()
         }
     };
-    assert!(watch.len() < MOST_OBJECT);
+    assert!(watch.len() < MAX_OBJECT_BYTES);
     watch
 }
 
 #[test]
-fn an_object_that_cannot_be_read_is_gone_all_the_same() {
-    // More labels than are read: whoever may write an object may write those.
-    let labels: Vec<u8> = (0..=MOST_PARTS).flat_map(|_| field(11, &field(1, b"a"))).collect();
+fn invalid_object_is_deleted() {
+    // More labels than the limit.
+    let labels: Vec<u8> = (0..=MAX_PARTS).flat_map(|_| field(11, &field(1, b"a"))).collect();
     let meta = |more: &[u8]| field(1, &[&field(1, b"web")[..], &field(3, b"t1"), more].concat());
     let json = br#"{"metadata":{"namespace":"t1","name":"web"},"endpoints":5}"#;
     for (form, object, why) in [
-        (Form::Protobuf, meta(&labels), "more than 32768 parts of one sort in an object"),
-        (Form::Protobuf, [meta(b""), vec![0x10, 1]].concat(), "a field of another type"),
+        (Form::Protobuf, meta(&labels), "an object has more than 32768 elements in a field"),
+        (Form::Protobuf, [meta(b""), vec![0x10, 1]].concat(), "a field has the wrong type"),
         (Form::Json, json.to_vec(), ""),
     ] {
         let of = |event: &str| {
-            told(&event_of(form, event, &object), Kind::Slice, form, Shape::Watch, &Wants::default())
+            decode_seed(
+                &event_of(form, event, &object),
+                Kind::Slice,
+                form,
+                Shape::Watch,
+                &WatchConfig::default(),
+            )
         };
-        // What it was before is not what it is.
+        // The known version is outdated.
         for (event, is_gone) in [("DELETED", true), ("ADDED", true), ("MODIFIED", true), ("BOOKMARK", false)]
         {
             let (words, read) = of(event);
@@ -140,24 +154,34 @@ fn an_object_that_cannot_be_read_is_gone_all_the_same() {
 }
 
 #[test]
-fn an_object_that_cannot_be_read_is_named_as_far_as_it_can_with_what_is_wrong_with_it() {
+fn invalid_object_is_named() {
     use Form::{Json, Protobuf};
     let meta = |more: &[u8]| field(1, &[&field(1, b"web")[..], &field(3, b"t1"), more].concat());
     let in_protobuf = |parts: &[&[u8]]| watch_of(Protobuf, &parts.concat());
     let in_json = |text: &str| watch_of(Json, text.as_bytes());
     let long = "x".repeat(254);
     for (kind, form, seed, told_as) in [
-        (Kind::Service, Protobuf, in_protobuf(&[&meta(b""), &[0x10, 1]]), "t1/web: a field of another type"),
-        (Kind::Service, Protobuf, in_protobuf(&[&[0x10, 1], &meta(b"")]), "t1/web: a field of another type"),
-        (Kind::Slice, Protobuf, in_protobuf(&[&meta(&[0x5a, 9])]), "t1/web: a length beyond the end"),
-        (Kind::Pod, Protobuf, in_protobuf(&[&field(1, &field(1, b"web"))]), "web: no name, or no namespace"),
-        (Kind::Pod, Protobuf, in_protobuf(&[&field(1, &field(3, b"t1"))]), "t1/: no name, or no namespace"),
-        (Kind::Pod, Protobuf, in_protobuf(&[]), "one without a name: no name, or no namespace"),
+        (
+            Kind::Service,
+            Protobuf,
+            in_protobuf(&[&meta(b""), &[0x10, 1]]),
+            "t1/web: a field has the wrong type",
+        ),
+        (
+            Kind::Service,
+            Protobuf,
+            in_protobuf(&[&[0x10, 1], &meta(b"")]),
+            "t1/web: a field has the wrong type",
+        ),
+        (Kind::Slice, Protobuf, in_protobuf(&[&meta(&[0x5a, 9])]), "t1/web: a length exceeds the data"),
+        (Kind::Pod, Protobuf, in_protobuf(&[&field(1, &field(1, b"web"))]), "web: no name or no namespace"),
+        (Kind::Pod, Protobuf, in_protobuf(&[&field(1, &field(3, b"t1"))]), "t1/: no name or no namespace"),
+        (Kind::Pod, Protobuf, in_protobuf(&[]), "an object without a name: no name or no namespace"),
         (
             Kind::Pod,
             Protobuf,
             in_protobuf(&[&field(1, &[field(1, b"\xff"), field(3, b"t1")].concat())]),
-            "t1/: a text that is not UTF-8",
+            "t1/: a text is not UTF-8",
         ),
         (
             Kind::Service,
@@ -171,7 +195,7 @@ fn an_object_that_cannot_be_read_is_named_as_far_as_it_can_with_what_is_wrong_wi
             in_json(r#"{"metadata":{"name":"web","namespace":"t1","labels":[]}}"#),
             "t1/web: invalid type: sequence, expected texts by name at line 1 column 52",
         ),
-        // Nothing that a terminal or a log could take for its own.
+        // No control characters.
         (
             Kind::Service,
             Json,
@@ -182,18 +206,18 @@ fn an_object_that_cannot_be_read_is_named_as_far_as_it_can_with_what_is_wrong_wi
             Kind::Namespace,
             Json,
             in_json(&format!(r#"{{"metadata":{{"name":"{long}"}}}}"#)),
-            &*format!("{}: a name of more than 253 octets", &long[1..]),
+            &*format!("{}: a name has more than 253 bytes", &long[1..]),
         ),
     ] {
-        let (words, read) = told(&seed, kind, form, Shape::Watch, &Wants::default());
-        // That it is gone comes behind that.
+        let (words, read) = decode_seed(&seed, kind, form, Shape::Watch, &WatchConfig::default());
+        // The deletion follows the error.
         let unreadable = words.split(" -").next();
         assert_eq!((unreadable, read), (Some(&*format!("?{told_as}")), Ok(())), "{form:?}");
     }
 }
 
 #[test]
-fn of_a_few_octets_no_large_objects_are_made() {
+fn small_input_makes_small_objects() {
     let named = |more: &[u8]| {
         let meta = field(1, &[field(1, b"n"), field(3, b"ns")].concat());
         watch_of(Form::Protobuf, &[meta, more.to_vec()].concat())
@@ -204,7 +228,7 @@ fn of_a_few_octets_no_large_objects_are_made() {
     };
     let times = |piece: &[u8], count: usize| piece.repeat(count);
     let list = |piece: &str, count: usize| vec![piece; count].join(",");
-    let wants = Wants { endpoints: true, ..Wants::default() };
+    let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     for (kind, form, seed, readable) in [
         (Kind::Slice, Form::Protobuf, named(&times(&field(2, b""), 1_000)), true),
         (Kind::Slice, Form::Protobuf, named(&times(&field(2, b""), 4_000_000)), false),
@@ -236,7 +260,7 @@ fn of_a_few_octets_no_large_objects_are_made() {
             ),
             false,
         ),
-        // A hostname that no label can be is not kept, and not once for every address.
+        // A hostname that is not a label is not stored for each address.
         (
             Kind::Slice,
             Form::Json,
@@ -247,7 +271,7 @@ fn of_a_few_octets_no_large_objects_are_made() {
             )),
             true,
         ),
-        // Names that no object has.
+        // Names that are too long.
         (
             Kind::Namespace,
             Form::Json,
@@ -265,7 +289,7 @@ fn of_a_few_octets_no_large_objects_are_made() {
                     kept += names.map(|name| name.len()).sum::<usize>();
                 }
             }
-            Event::Unreadable(_) => unreadable += 1,
+            Event::Invalid(_) => unreadable += 1,
             Event::Deleted(_) => {}
             other => panic!("{other:?}"),
         });
@@ -277,27 +301,27 @@ fn of_a_few_octets_no_large_objects_are_made() {
     }
 }
 
-/// What a reader says of a reply that comes in these pieces.
+/// Decodes a reply in chunks.
 fn in_pieces<'a>(
     (kind, form, shape): (Kind, Form, Shape),
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<String>, Result<(), Malformed>) {
-    let (mut reader, mut told) = (Reader::new(kind, form, shape), Vec::new());
-    let mut tell = |version: &str, event: Event| told.push(format!("{version} {event:?}"));
-    let wants = Wants { endpoints: true, ..Wants::default() };
+    let (mut reader, mut events) = (Reader::new(kind, form, shape), Vec::new());
+    let mut emit = |version: &str, event: Event| events.push(format!("{version} {event:?}"));
+    let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     let pushed = pieces.into_iter().try_for_each(|piece| {
-        reader.push(piece, &wants, &mut tell)?;
+        reader.push(piece, &wants, &mut emit)?;
         let is_lines = (form, shape) == (Form::Json, Shape::Watch);
-        assert!(!is_lines || reader.searched == reader.pending.len(), "what has come is searched once");
+        assert!(!is_lines || reader.searched == reader.pending.len(), "each byte is searched once");
         Ok(())
     });
-    let read = pushed.and_then(|()| reader.end(&wants, &mut tell));
-    (told, read)
+    let read = pushed.and_then(|()| reader.end(&wants, &mut emit));
+    (events, read)
 }
 
 proptest! {
     #[test]
-    fn where_a_reply_is_cut_changes_nothing(cuts in proptest::collection::vec(0usize..2_000, 0..40)) {
+    fn chunk_boundaries_do_not_matter(cuts in proptest::collection::vec(0usize..2_000, 0..40)) {
         use Form::{Json, Protobuf};
         use Shape::{List, Watch};
         let lines = [&seed!("json_watch_services")[1..], b"\n\n  \n", &seed!("json_watch_failed")[1..]].concat();
@@ -318,7 +342,7 @@ proptest! {
 }
 
 #[test]
-fn a_large_line_that_comes_octet_by_octet_is_searched_once() {
+fn searches_long_lines_once() {
     let of = (Kind::Service, Form::Json, Shape::Watch);
     let line = watch_of(
         Form::Json,
@@ -328,6 +352,6 @@ fn a_large_line_that_comes_octet_by_octet_is_searched_once() {
         )
         .as_bytes(),
     );
-    let (told, read) = in_pieces(of, line[1..].chunks(1));
-    assert_eq!((told.len(), read), (1, Ok(())));
+    let (events, read) = in_pieces(of, line[1..].chunks(1));
+    assert_eq!((events.len(), read), (1, Ok(())));
 }

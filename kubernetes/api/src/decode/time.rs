@@ -1,8 +1,8 @@
-//! Times as Kubernetes writes them: RFC 3339, in UTC or with an offset.
+//! Parses times in RFC 3339, in UTC or with an offset.
 
 use crate::objects::SinceEpoch;
 
-/// `2026-11-23T13:42:25.123456789Z`; `None` for anything else, and for what was before 1970.
+/// Parses a time such as `2026-11-23T13:42:25.123456789Z`; `None` if it is invalid or before 1970.
 pub(super) fn parse(text: &str) -> Option<SinceEpoch> {
     let at: jiff::Timestamp = text.parse().ok()?;
     at.as_duration().try_into().ok().map(SinceEpoch)
@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_they_are_written() {
+    fn parses_rfc3339() {
         for (text, seconds, nanos) in [
             ("1970-01-01T00:00:00Z", 0, 0),
             ("2026-11-23T13:42:25.5Z", 1_795_441_345, 500_000_000),

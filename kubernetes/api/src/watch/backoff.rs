@@ -1,47 +1,49 @@
-//! How long to wait after a failure: twice as long after each, with jitter, within a bound.
+//! Exponential backoff with jitter after failures.
 
 use std::time::Duration;
 
-use crate::settings::Lost;
+use crate::settings::WatchError;
 
-/// Failures in a row of each sort: an API that is back is asked again as soon as one that never was gone.
+/// Consecutive failures of each class: the delay after a rejection does not depend on an earlier
+/// outage.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
-    unheard: u32,
-    refused: u32,
-    unknown: u32,
+    unreachable: u32,
+    rejected: u32,
+    credentials: u32,
 }
 
-/// What failed.
+/// Class of a failure, which decides the maximum delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failed {
-    /// The API is not heard.
-    Unheard,
-    /// It answers so.
-    Refused,
-    /// Who asks is not known to it, or nobody here: that is over as soon as a file is another.
-    Unknown,
+pub(super) enum FailureClass {
+    /// The API does not respond.
+    Unreachable,
+    /// The API responds with an error.
+    Rejected,
+    /// Credentials are rejected or cannot be read: a changed file may end this.
+    Credentials,
 }
 
-impl Failed {
-    pub(super) fn of(why: &Lost) -> Self {
+impl FailureClass {
+    pub(super) fn of(why: &WatchError) -> Self {
         match why {
-            Lost::Connection { .. } | Lost::Silent(_) | Lost::Slow(_) => Self::Unheard,
-            Lost::Unauthorized { .. } | Lost::Access { .. } => Self::Unknown,
-            _ => Self::Refused,
+            WatchError::Connection { .. } | WatchError::Silent(_) | WatchError::Slow(_) => Self::Unreachable,
+            WatchError::Unauthorized { .. } | WatchError::Access { .. } => Self::Credentials,
+            _ => Self::Rejected,
         }
     }
 }
 
 impl Backoff {
-    /// One more; `random` is 0 to 1. Many nodes lose the same API at the same moment, and should not come back at one.
-    pub(super) fn failed(&mut self, what: Failed, random: f64) -> Duration {
+    /// Counts a failure and returns the delay; `random` is 0 to 1. The jitter spreads nodes that
+    /// lose the API at the same time.
+    pub(super) fn failed(&mut self, what: FailureClass, random: f64) -> Duration {
         let (failures, most) = match what {
-            Failed::Unheard => (&mut self.unheard, MOST_WAIT_TO_CONNECT),
-            Failed::Refused => (&mut self.refused, MOST_WAIT),
-            Failed::Unknown => (&mut self.unknown, MOST_WAIT_TO_BE_KNOWN),
+            FailureClass::Unreachable => (&mut self.unreachable, MAX_WAIT_CONNECT),
+            FailureClass::Rejected => (&mut self.rejected, MAX_WAIT),
+            FailureClass::Credentials => (&mut self.credentials, MAX_WAIT_CREDENTIALS),
         };
-        let base = LEAST.saturating_mul(1 << (*failures).min(16)).min(most);
+        let base = MIN_WAIT.saturating_mul(1 << (*failures).min(16)).min(most);
         *failures += 1;
         base.mul_f64(0.5 + random.clamp(0.0, 1.0))
     }
@@ -51,32 +53,29 @@ impl Backoff {
     }
 }
 
-const LEAST: Duration = Duration::from_millis(200);
-pub(super) const MOST_WAIT: Duration = Duration::from_secs(30);
-const MOST_WAIT_TO_CONNECT: Duration = Duration::from_secs(10);
-/// With its jitter 5 s.
-const MOST_WAIT_TO_BE_KNOWN: Duration = Duration::from_millis(3_333);
+const MIN_WAIT: Duration = Duration::from_millis(200);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(30);
+const MAX_WAIT_CONNECT: Duration = Duration::from_secs(10);
+/// 5 s including jitter.
+const MAX_WAIT_CREDENTIALS: Duration = Duration::from_millis(3_333);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_their_bound_and_begin_again() {
+    fn delays_double_up_to_their_maximum() {
         let mut backoff = Backoff::default();
-        let waits: Vec<_> = (0..40).map(|_| backoff.failed(Failed::Unheard, 0.5).as_millis()).collect();
+        let waits: Vec<_> =
+            (0..40).map(|_| backoff.failed(FailureClass::Unreachable, 0.5).as_millis()).collect();
         assert_eq!(waits[..8], [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000]);
         assert!(waits[8..].iter().all(|wait| *wait == 10_000));
-        assert_eq!(
-            backoff.failed(Failed::Refused, 0.5).as_millis(),
-            200,
-            "the first time that it answers so"
-        );
-        let known = (0..40).map(|_| backoff.failed(Failed::Unknown, 1.0)).collect::<Vec<_>>();
-        assert_eq!(known[0].as_millis(), 300, "nor the first that is not accepted");
+        assert_eq!(backoff.failed(FailureClass::Rejected, 0.5).as_millis(), 200, "classes are independent");
+        let known = (0..40).map(|_| backoff.failed(FailureClass::Credentials, 1.0)).collect::<Vec<_>>();
+        assert_eq!(known[0].as_millis(), 300, "classes are independent");
         assert!(known.iter().all(|wait| *wait < Duration::from_secs(5)), "{known:?}");
         backoff.reset();
-        assert_eq!(backoff.failed(Failed::Unheard, 0.0).as_millis(), 100);
-        assert_eq!(backoff.failed(Failed::Unheard, 1.0).as_millis(), 600);
+        assert_eq!(backoff.failed(FailureClass::Unreachable, 0.0).as_millis(), 100);
+        assert_eq!(backoff.failed(FailureClass::Unreachable, 1.0).as_millis(), 600);
     }
 }

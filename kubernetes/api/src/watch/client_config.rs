@@ -1,4 +1,4 @@
-//! Where the API is and who asks it: a URL, credentials and what TLS needs, checked.
+//! Validated address, credentials and TLS settings of the API.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,65 +8,64 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-use crate::sanitize::plain;
-use crate::settings::{ClientFiles, Lost};
+use crate::sanitize::sanitize;
+use crate::settings::{ClientFiles, WatchError};
 
-/// An API, and how to speak to it.
+/// Address, credentials and TLS settings of an API.
 pub(super) struct Api {
-    /// To connect to: a name or an address, without brackets.
+    /// Name or address to connect to, without brackets.
     pub(super) host: String,
     pub(super) port: u16,
-    /// As requests and metrics name it.
+    /// `HOST[:PORT]` for requests and metrics.
     pub(super) authority: String,
-    /// What stands before the API's own paths.
+    /// Prefix of all paths.
     pub(super) prefix: String,
-    /// How it proves itself, and we; `None` for plain HTTP.
+    /// `None` for plain HTTP.
     pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     pub(super) credentials: Credentials,
 }
 
-/// What a request says of who asks.
+/// Value of the Authorization header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Credentials {
-    /// Nothing; a client certificate may say it.
+    /// No header; a client certificate may identify us.
     None,
-    /// The header's value as it stands.
+    /// A fixed value.
     Fixed(Box<str>),
-    /// A token in a file, which is replaced before it ends.
+    /// A token in a file, which is replaced before the token expires.
     TokenFile(PathBuf),
 }
 
-/// Text in PEM form, and which file or field it comes from, for errors.
-pub(super) type Named = (Box<str>, Vec<u8>);
+/// Text in PEM format, with the name of its file or field for errors.
+pub(super) type NamedPem = (Box<str>, Vec<u8>);
 
-/// A client's part of TLS.
+/// TLS settings of the client.
 #[derive(Default)]
 pub(super) struct Pem {
-    pub(super) authority: Option<Named>,
+    pub(super) authority: Option<NamedPem>,
     pub(super) client: Option<Client>,
-    /// The name that the API's certificate must have, if it is not the host's.
+    /// Name that the API's certificate must have; `None`: the host.
     pub(super) server_name: Option<Box<str>>,
 }
 
 pub(super) struct Client {
-    pub(super) certificate: Named,
-    pub(super) key: Named,
+    pub(super) certificate: NamedPem,
+    pub(super) key: NamedPem,
 }
 
 impl Api {
-    /// Of what a pod finds in its environment, and of its account in that directory.
+    /// Reads the environment of a pod, and its service account in the directory `account`.
     ///
     /// # Errors
-    /// [`Lost::Access`].
+    /// [`WatchError::Access`].
     pub(super) fn in_cluster(
         account: &Path,
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, Lost> {
+    ) -> Result<Self, WatchError> {
         let set = |name: &str| {
             let found = variable(name).filter(|value| !value.is_empty());
-            found.ok_or_else(|| {
-                lost(name, "not set: not in a pod? Name the API by `endpoint` or `kubeconfig`")
-            })
+            found
+                .ok_or_else(|| access_error(name, "not set; outside of a pod use `endpoint` or `kubeconfig`"))
         };
         let (host, port) = (set("KUBERNETES_SERVICE_HOST")?, set("KUBERNETES_SERVICE_PORT")?);
         let host = if host.contains(':') { format!("[{host}]") } else { host };
@@ -75,27 +74,29 @@ impl Api {
         Self::at(&format!("https://{host}:{port}"), pem, Credentials::TokenFile(account.join("token")))
     }
 
+    /// Validates a URL and TLS settings.
+    ///
     /// # Errors
-    /// [`Lost::Access`], if the URL or what TLS needs is none.
-    pub(super) fn at(url: &str, pem: Pem, credentials: Credentials) -> Result<Self, Lost> {
+    /// [`WatchError::Access`].
+    pub(super) fn at(url: &str, pem: Pem, credentials: Credentials) -> Result<Self, WatchError> {
         let (scheme, rest) = match url.split_once("://") {
             Some((scheme, rest)) => (scheme, rest),
-            // As client-go has it.
+            // As in client-go.
             None if pem.authority.is_some() || pem.client.is_some() => ("https", url),
             None => ("http", url),
         };
         let default = match scheme {
             "https" => 443,
             "http" => 80,
-            _ => return Err(lost(url, "expected http:// or https://")),
+            _ => return Err(access_error(url, "expected http:// or https://")),
         };
         let (authority, prefix) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        let wrong = || lost(url, "expected HOST or HOST:PORT");
-        let parsed: hyper::http::uri::Authority = authority.parse().map_err(|_| wrong())?;
+        let invalid = || access_error(url, "expected HOST or HOST:PORT");
+        let parsed: hyper::http::uri::Authority = authority.parse().map_err(|_| invalid())?;
         let possible = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
         let odd_port = parsed.port_u16().is_none() && authority.len() > parsed.host().len();
         if parsed.host().is_empty() || authority.contains('@') || odd_port || !possible {
-            return Err(wrong());
+            return Err(invalid());
         }
         let host = parsed.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let tls = if scheme == "https" { Some(pem.settings(&host)?) } else { None };
@@ -111,11 +112,11 @@ impl Api {
 }
 
 impl Credentials {
-    /// The header's value; a token's file is read anew, and may take a while.
+    /// Returns the value of the header; reads a token file each time, and blocks.
     ///
     /// # Errors
-    /// [`Lost::Access`].
-    pub(super) fn header(&self) -> Result<Option<Box<str>>, Lost> {
+    /// [`WatchError::Access`].
+    pub(super) fn header(&self) -> Result<Option<Box<str>>, WatchError> {
         match self {
             Self::None => Ok(None),
             Self::Fixed(value) => Ok(Some(value.clone())),
@@ -124,14 +125,14 @@ impl Credentials {
                 let token = text.trim();
                 let possible = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
                 let header = possible.then(|| format!("Bearer {token}").into());
-                header.map(Some).ok_or_else(|| lost(&name_of(path), "expected a token"))
+                header.map(Some).ok_or_else(|| access_error(&name_of(path), "expected a token"))
             }
         }
     }
 }
 
 impl ClientFiles {
-    pub(super) fn read(&self) -> Result<Pem, Lost> {
+    pub(super) fn read(&self) -> Result<Pem, WatchError> {
         let read = |path: &Path| Ok((name_of(path), file(path)?));
         Ok(Pem {
             authority: Some(read(&self.authority)?),
@@ -142,44 +143,47 @@ impl ClientFiles {
 }
 
 impl Pem {
-    fn settings(self, host: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), Lost> {
+    fn settings(self, host: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), WatchError> {
         let name = self.server_name.as_deref().unwrap_or(host).to_owned();
-        let name = ServerName::try_from(name.clone()).map_err(|_| lost(&name, "no name of a TLS server"))?;
+        let name = ServerName::try_from(name.clone())
+            .map_err(|_| access_error(&name, "not a valid TLS server name"))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let of_tls = |error: rustls::Error| lost("TLS", &error.to_string());
-        let judge = tls::ServerVerifier::new(Vec::new(), self.roots()?, provider.clone()).map_err(of_tls)?;
-        // Not dangerous: with no certificate named as good it is stricter than rustls's own, to which it leaves chains that are short.
+        let tls_error = |error: rustls::Error| access_error("TLS", &error.to_string());
+        let verifier =
+            tls::ServerVerifier::new(Vec::new(), self.roots()?, provider.clone()).map_err(tls_error)?;
+        // Not dangerous: without listed roots it is rustls's own verifier with a limit for the
+        // chain.
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(of_tls)?
+            .map_err(tls_error)?
             .dangerous()
-            .with_custom_certificate_verifier(judge);
+            .with_custom_certificate_verifier(verifier);
         let config = match self.client {
             None => builder.with_no_client_auth(),
             Some(Client { certificate, key }) => {
                 let chain = certificates(&certificate)?;
                 let private = PrivateKeyDer::from_pem_slice(&key.1)
-                    .map_err(|_| lost(&key.0, "expected a private key in PEM form"))?;
+                    .map_err(|_| access_error(&key.0, "expected a private key in PEM format"))?;
                 builder
                     .with_client_auth_cert(chain, private)
-                    .map_err(|error| lost(&certificate.0, &error.to_string()))?
+                    .map_err(|error| access_error(&certificate.0, &error.to_string()))?
             }
         };
         Ok((Arc::new(config), name))
     }
 
-    fn roots(&self) -> Result<RootCertStore, Lost> {
+    fn roots(&self) -> Result<RootCertStore, WatchError> {
         let mut roots = RootCertStore::empty();
         match &self.authority {
             Some(authority) => {
                 let (added, _) = roots.add_parsable_certificates(certificates(authority)?);
                 if added == 0 {
-                    return Err(lost(&authority.0, "expected an authority's certificate"));
+                    return Err(access_error(&authority.0, "expected a CA certificate"));
                 }
             }
             None => {
                 let authorities = tls::native_roots()
-                    .map_err(|error| lost(&name_of(&error.path), &error.source.to_string()))?;
+                    .map_err(|error| access_error(&name_of(&error.path), &error.source.to_string()))?;
                 roots.add_parsable_certificates(authorities);
             }
         }
@@ -187,37 +191,39 @@ impl Pem {
     }
 }
 
-fn certificates((name, pem): &Named) -> Result<Vec<CertificateDer<'static>>, Lost> {
+fn certificates((name, pem): &NamedPem) -> Result<Vec<CertificateDer<'static>>, WatchError> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let read = read.ok().filter(|read| !read.is_empty());
-    read.ok_or_else(|| lost(name, "expected certificates in PEM form"))
+    read.ok_or_else(|| access_error(name, "expected certificates in PEM formatat"))
 }
 
-/// A file's content.
-pub(super) fn file(path: &Path) -> Result<Vec<u8>, Lost> {
-    files::read_with_timeout(path, MOST_FILE).map_err(|error| lost(&name_of(path), &error.to_string()))
+/// Reads a file, with a timeout.
+pub(super) fn file(path: &Path) -> Result<Vec<u8>, WatchError> {
+    files::read_with_timeout(path, MAX_FILE_BYTES)
+        .map_err(|error| access_error(&name_of(path), &error.to_string()))
 }
 
 pub(super) fn name_of(path: &Path) -> Box<str> {
     path.to_string_lossy().into()
 }
 
-pub(super) fn lost(file: &str, cause: &str) -> Lost {
-    Lost::Access { file: plain(file, MOST_PATH), cause: plain(cause, MOST_CAUSE) }
+/// Returns [`WatchError::Access`] with sanitized texts.
+pub(super) fn access_error(file: &str, cause: &str) -> WatchError {
+    WatchError::Access { file: sanitize(file, MAX_PATH), cause: sanitize(cause, MAX_CAUSE) }
 }
 
 /// PATH_MAX of Linux.
-const MOST_PATH: usize = 4_096;
-const MOST_CAUSE: usize = 300;
-/// Tokens, certificates and kubeconfigs have some kB.
-const MOST_FILE: u64 = 4 << 20;
+const MAX_PATH: usize = 4_096;
+const MAX_CAUSE: usize = 300;
+/// Maximum size of tokens, certificates and kubeconfigs, which have some kB.
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// An API of whose authority we have the certificate, and which shows so many others beside its own.
-    fn shaken_hands(others: usize) -> Result<(), rustls::Error> {
+    /// Result of a handshake with an API that sends `others` certificates beside its own.
+    fn handshake(others: usize) -> Result<(), rustls::Error> {
         let made = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap();
         let (own, key) = (made.cert.der().clone(), made.signing_key.serialize_der());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -229,15 +235,15 @@ mod tests {
         let authority = Some(("ca".to_owned().into(), made.cert.pem().into_bytes()));
         let (config, name) = Pem { authority, client: None, server_name: None }.settings("api").unwrap();
         let mut client = rustls::ClientConnection::new(config, name).unwrap();
-        let mut octets = Vec::new();
-        client.write_tls(&mut octets).unwrap();
-        server.read_tls(&mut &*octets).unwrap();
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        server.read_tls(&mut &*bytes).unwrap();
         server.process_new_packets()?;
-        octets.clear();
+        bytes.clear();
         while server.wants_write() {
-            server.write_tls(&mut octets).unwrap();
+            server.write_tls(&mut bytes).unwrap();
         }
-        let mut unread = &*octets;
+        let mut unread = &*bytes;
         while !unread.is_empty() {
             client.read_tls(&mut unread).unwrap();
             client.process_new_packets()?;
@@ -246,16 +252,16 @@ mod tests {
     }
 
     #[test]
-    fn an_api_that_shows_many_certificates_is_refused() {
+    fn refuses_long_chains() {
         for (others, is_refused) in [(0, false), (5, false), (6, true), (100, true)] {
-            let error = shaken_hands(others).err();
-            let said = format!("{error:?}");
-            assert_eq!(said.contains("TooManyCertificates"), is_refused, "{others}: {said}");
+            let error = handshake(others).err();
+            let text = format!("{error:?}");
+            assert_eq!(text.contains("TooManyCertificates"), is_refused, "{others}: {text}");
         }
     }
 
     #[test]
-    fn an_url_says_where_the_api_is() {
+    fn parses_urls() {
         for (url, host, port, authority, prefix) in [
             ("http://localhost:8080", "localhost", 8080, "localhost:8080", ""),
             (
@@ -281,23 +287,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_lacks_is_named() {
+    fn names_missing_parts_of_a_pod() {
         let account = tempfile::tempdir().unwrap();
         let found = |host: &'static str| {
             let variable =
                 move |name: &str| Some(if name.ends_with("HOST") { host } else { "443" }.to_owned());
             Api::in_cluster(account.path(), variable)
                 .map(|api| api.authority)
-                .map_err(|lost| lost.to_string())
+                .map_err(|error| error.to_string())
         };
         assert_eq!(
             found("").unwrap_err(),
-            "KUBERNETES_SERVICE_HOST: not set: not in a pod? Name the API by `endpoint` or `kubeconfig`"
+            "KUBERNETES_SERVICE_HOST: not set; outside of a pod use `endpoint` or `kubeconfig`"
         );
         let authority = account.path().join("ca.crt");
         assert!(found("10.96.0.1").unwrap_err().starts_with(&*name_of(&authority)));
         std::fs::write(&authority, "none").unwrap();
-        assert!(found("10.96.0.1").unwrap_err().ends_with("expected certificates in PEM form"));
+        assert!(found("10.96.0.1").unwrap_err().ends_with("expected certificates in PEM formatat"));
         let pem = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap().cert.pem();
         std::fs::write(&authority, pem).unwrap();
         assert_eq!(found("10.96.0.1").unwrap(), "10.96.0.1:443");

@@ -1,34 +1,35 @@
-//! Which of its sources says where the API is: what a pod finds, the Corefile or a kubeconfig.
+//! Selects the source of the API's address: the pod's environment, the Corefile or a kubeconfig.
 
 use std::env;
 
-use crate::settings::{Access, Lost};
+use crate::settings::{Access, WatchError};
 
 use super::client_config::{Api, Credentials, Pem};
 use super::kubeconfig;
 
 impl Access {
-    /// Reads what a follower would before its first packet: files, a URL. What only a pod has is not looked for.
+    /// Reads and validates files and URL as the client does before it connects. In a pod nothing is
+    /// checked.
     ///
     /// # Errors
-    /// [`Lost::Access`].
-    pub fn look(&self) -> Result<(), Lost> {
+    /// [`WatchError::Access`].
+    pub fn check(&self) -> Result<(), WatchError> {
         match self {
             Self::InCluster(_) => Ok(()),
             _ => {
-                let who = Api::find(self)?.credentials;
-                who.header().map(drop)
+                let credentials = Api::from_access(self)?.credentials;
+                credentials.header().map(drop)
             }
         }
     }
 }
 
 impl Api {
-    /// Reads files: it may take a while.
+    /// Reads the configuration. Blocks.
     ///
     /// # Errors
-    /// [`Lost::Access`].
-    pub(super) fn find(access: &Access) -> Result<Self, Lost> {
+    /// [`WatchError::Access`].
+    pub(super) fn from_access(access: &Access) -> Result<Self, WatchError> {
         match access {
             Access::InCluster(account) => Self::in_cluster(account, |name| env::var(name).ok()),
             Access::Endpoint { url, tls: None } => Self::at(url, Pem::default(), Credentials::None),

@@ -20,86 +20,96 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::sanitize::plain;
-use crate::settings::{Fault, Lost};
+use crate::sanitize::sanitize;
+use crate::settings::{ConnectionFault, WatchError};
 
-use super::aside;
-use super::client_config::{Api, lost};
-use super::request::Ask;
+use super::client_config::{Api, access_error};
+use super::request::WatchRequest;
+use super::run_blocking;
 
-/// A connection that stands until it is dropped.
+/// A connection, closed when it is dropped.
 pub(super) struct Connection {
     pub(super) api: Api,
     sender: SendRequest<Full<Bytes>>,
     driver: Driver,
 }
 
-/// Reads and writes what goes over a connection; `None` when that has ended. It is polled by whoever waits for some of it: a
-/// task of its own would be woken for each piece of a body, and wake the other again.
+/// The future that reads and writes the connection; `None` when it has ended. Callers that wait for
+/// data poll it: a separate task would be woken for each frame of a body and wake the caller in
+/// turn.
 type Driver = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 impl Connection {
+    /// Connects, within 10 s.
+    ///
     /// # Errors
-    /// [`Lost::Connection`].
-    pub(super) async fn open(api: Api) -> Result<Self, Lost> {
-        let opened = timeout(PATIENCE, Self::connect(&api)).await;
-        let (sender, driver) = opened.unwrap_or_else(|_| Err(Lost::Silent(PATIENCE)))?;
+    /// [`WatchError::Connection`].
+    pub(super) async fn open(api: Api) -> Result<Self, WatchError> {
+        let opened = timeout(CONNECT_TIMEOUT, Self::connect(&api)).await;
+        let (sender, driver) = opened.unwrap_or_else(|_| Err(WatchError::Silent(CONNECT_TIMEOUT)))?;
         Ok(Self { api, sender, driver })
     }
 
-    async fn connect(api: &Api) -> Result<(SendRequest<Full<Bytes>>, Driver), Lost> {
+    async fn connect(api: &Api) -> Result<(SendRequest<Full<Bytes>>, Driver), WatchError> {
         let addresses = Self::addresses(api).await?;
-        let stream = TcpStream::connect(&*addresses).await.map_err(|error| broken(api, &error))?;
-        settle(&stream).map_err(|error| broken(api, &error))?;
+        let stream = TcpStream::connect(&*addresses).await.map_err(|error| connection_error(api, &error))?;
+        set_options(&stream).map_err(|error| connection_error(api, &error))?;
         match &api.tls {
-            None => speak(api, stream).await,
+            None => handshake(api, stream).await,
             Some((config, name)) => {
                 let connector = TlsConnector::from(config.clone());
-                // It takes 4 KiB at a time, and a list is thousands of those.
-                let stream = BufReader::with_capacity(READ_AT_ONCE, stream);
+                // rustls reads 4 KiB at a time, and a list has thousands of those.
+                let stream = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
                 let stream = connector.connect(name.clone(), stream).await;
-                speak(api, stream.map_err(|error| broken(api, &error))?).await
+                handshake(api, stream.map_err(|error| connection_error(api, &error))?).await
             }
         }
     }
 
-    /// A name is looked up aside, and no more where that was given up before it began: lookups that hang do not pile up.
-    async fn addresses(api: &Api) -> Result<Vec<SocketAddr>, Lost> {
+    /// Resolves the name on a blocking thread. An abandoned lookup that has not started is
+    /// cancelled, so that lookups that block do not pile up.
+    async fn addresses(api: &Api) -> Result<Vec<SocketAddr>, WatchError> {
         if let Ok(address) = api.host.parse::<IpAddr>() {
             return Ok(vec![(address, api.port).into()]);
         }
         let (host, port, authority) = (api.host.clone(), api.port, api.authority.clone());
-        aside(move || {
+        run_blocking(move || {
             let found = (&*host, port).to_socket_addrs().map(Vec::from_iter);
-            found.map_err(|error| Lost::Connection {
+            found.map_err(|error| WatchError::Connection {
                 address: authority.into(),
                 cause: error.to_string().into(),
-                at: Fault::Lookup,
+                at: ConnectionFault::Lookup,
             })
         })
         .await
     }
 
-    /// Whether it takes another request.
+    /// Whether it accepts another request.
     pub(super) async fn is_open(&mut self) -> bool {
-        matches!(timeout(PATIENCE, driven(&mut self.driver, self.sender.ready())).await, Ok(Ok(())))
+        matches!(timeout(CONNECT_TIMEOUT, driven(&mut self.driver, self.sender.ready())).await, Ok(Ok(())))
     }
 
-    /// The next piece of a reply's body; `None` after the last.
-    pub(super) async fn piece(&mut self, body: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
+    /// Returns the next frame of a reply's body; `None` after the last.
+    pub(super) async fn next_frame(&mut self, body: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
         driven(&mut self.driver, body.frame()).await
     }
 
     /// Sends a request and waits for the head of its reply.
     ///
     /// # Errors
-    /// [`Lost::Connection`], or [`Lost::Access`] if the header is none.
-    pub(super) async fn send(&mut self, ask: &Ask, who: Option<&str>) -> Result<Response<Incoming>, Lost> {
-        let head = Request::get(format!("{}{}", self.api.prefix, ask.path)).header(ACCEPT, ask.accept);
-        self.request(head, Full::default(), who).await
+    /// [`WatchError::Connection`], or [`WatchError::Access`] if the credentials do not fit a
+    /// header.
+    pub(super) async fn send(
+        &mut self,
+        request: &WatchRequest,
+        credentials: Option<&str>,
+    ) -> Result<Response<Incoming>, WatchError> {
+        let head =
+            Request::get(format!("{}{}", self.api.prefix, request.path)).header(ACCEPT, request.accept);
+        self.request(head, Full::default(), credentials).await
     }
 
-    /// As [`Self::send`]: changes what is at a path, by a merge patch (RFC 7396).
+    /// Sends a merge patch (RFC 7396) for the object at a path.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -107,38 +117,39 @@ impl Connection {
         &mut self,
         path: &str,
         patch: String,
-        who: Option<&str>,
-    ) -> Result<Response<Incoming>, Lost> {
+        credentials: Option<&str>,
+    ) -> Result<Response<Incoming>, WatchError> {
         let head = Request::patch(format!("{}{path}", self.api.prefix)).header(ACCEPT, "application/json");
         let head = head.header(CONTENT_TYPE, "application/merge-patch+json");
-        self.request(head, Full::from(patch), who).await
+        self.request(head, Full::from(patch), credentials).await
     }
 
     async fn request(
         &mut self,
         head: Head,
         body: Full<Bytes>,
-        who: Option<&str>,
-    ) -> Result<Response<Incoming>, Lost> {
+        credentials: Option<&str>,
+    ) -> Result<Response<Incoming>, WatchError> {
         let mut request = head.header(HOST, &self.api.authority);
         request = request.header(USER_AGENT, concat!("localdns/", env!("CARGO_PKG_VERSION")));
-        if let Some(who) = who {
-            let mut value =
-                HeaderValue::from_str(who).map_err(|_| lost("the token", "no text of a header"))?;
+        if let Some(credentials) = credentials {
+            let mut value = HeaderValue::from_str(credentials)
+                .map_err(|_| access_error("the token", "not valid in a header"))?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
-        let request = request.body(body).map_err(|error| lost(&self.api.authority, &error.to_string()))?;
+        let request =
+            request.body(body).map_err(|error| access_error(&self.api.authority, &error.to_string()))?;
         let reply = driven(&mut self.driver, self.sender.send_request(request)).await;
-        reply.map_err(|error| broken(&self.api, &error))
+        reply.map_err(|error| connection_error(&self.api, &error))
     }
 }
 
-/// Waits for something that a connection brings, and has it brought.
+/// Polls a future and the connection that it depends on.
 async fn driven<T>(driver: &mut Driver, wanted: impl Future<Output = T>) -> T {
     let mut wanted = pin!(wanted);
     poll_fn(|context| {
-        // What it ends with is told to whoever reads the reply.
+        // The reader of the reply sees its error.
         if driver.as_mut().is_some_and(|driver| driver.as_mut().poll(context).is_ready()) {
             *driver = None;
         }
@@ -147,8 +158,8 @@ async fn driven<T>(driver: &mut Driver, wanted: impl Future<Output = T>) -> T {
     .await
 }
 
-/// A peer that is gone without a word is noticed within a minute, also where nothing is to be sent.
-fn settle(stream: &TcpStream) -> std::io::Result<()> {
+/// Sets TCP options so that a dead peer is detected within a minute, also if nothing is sent.
+fn set_options(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(3);
@@ -156,70 +167,76 @@ fn settle(stream: &TcpStream) -> std::io::Result<()> {
     socket.set_tcp_user_timeout(Some(2 * KEEPALIVE))
 }
 
-async fn speak(
+async fn handshake(
     api: &Api,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<(SendRequest<Full<Bytes>>, Driver), Lost> {
-    let handshake = Builder::new().max_buf_size(READ_AT_ONCE).handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(|error| broken(api, &error))?;
+) -> Result<(SendRequest<Full<Bytes>>, Driver), WatchError> {
+    let result = Builder::new().max_buf_size(READ_BUFFER_BYTES).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = result.map_err(|error| connection_error(api, &error))?;
     Ok((sender, Some(Box::pin(async move { drop(connection.await) }))))
 }
 
-/// What broke, with its causes: hyper and rustls say the most of it in the last.
-pub(super) fn broken(api: &Api, error: &(dyn Error + 'static)) -> Lost {
+/// Converts an error with its chain of causes, of which hyper and rustls put the essential one
+/// last.
+pub(super) fn connection_error(api: &Api, error: &(dyn Error + 'static)) -> WatchError {
     let mut text = error.to_string();
-    let (mut at, mut cause) = (of_tls(error), error.source());
+    let (mut at, mut cause) = (tls_fault(error), error.source());
     let mut has_ended = is_end(error);
     while let Some(error) = cause {
         let more = error.to_string();
-        at = at.or_else(|| of_tls(error));
+        at = at.or_else(|| tls_fault(error));
         has_ended |= is_end(error);
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
         cause = error.source();
     }
-    // Whether that is in the midst of a reply, or of TLS, says nothing more to whoever looks after the API.
+    // Whether it ended within a reply or within TLS does not help an operator.
     if has_ended {
         text = ENDED.to_owned();
     }
-    // A certificate's names are a stranger's.
-    let cause = plain(&text, MOST_CAUSE);
-    Lost::Connection { address: api.authority.as_str().into(), cause, at: at.unwrap_or(Fault::Way) }
+    // The names in a certificate are untrusted.
+    let cause = sanitize(&text, MAX_CAUSE);
+    WatchError::Connection {
+        address: api.authority.as_str().into(),
+        cause,
+        at: at.unwrap_or(ConnectionFault::Network),
+    }
 }
 
-/// Whether the other side has ended the connection before it said all.
+/// Whether the peer closed the connection prematurely.
 fn is_end(error: &(dyn Error + 'static)) -> bool {
     let of_io = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     let of_http = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message);
     of_io == Some(std::io::ErrorKind::UnexpectedEof) || of_http
 }
 
-/// Where it is TLS that failed: what rustls says is inside of the system's errors.
-fn of_tls(error: &(dyn Error + 'static)) -> Option<Fault> {
+/// Returns the class of a TLS failure; rustls's errors are wrapped in I/O errors.
+fn tls_fault(error: &(dyn Error + 'static)) -> Option<ConnectionFault> {
     let inner = error.downcast_ref::<std::io::Error>()?.get_ref()?;
     match inner.downcast_ref::<rustls::Error>()? {
         rustls::Error::InvalidCertificate(why) => Some(match why {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                Fault::Name
+                ConnectionFault::Name
             }
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. } => Fault::Validity,
-            _ => Fault::Authority,
+            | CertificateError::NotValidYetContext { .. } => ConnectionFault::Validity,
+            _ => ConnectionFault::Authority,
         }),
-        rustls::Error::AlertReceived(_) => Some(Fault::Refused),
+        rustls::Error::AlertReceived(_) => Some(ConnectionFault::Rejected),
         _ => None,
     }
 }
 
-/// To connect, TLS included.
-const PATIENCE: Duration = Duration::from_secs(10);
-const MOST_CAUSE: usize = 300;
-const ENDED: &str = "the API ended the connection";
+/// Timeout for connecting, including TLS.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_CAUSE: usize = 300;
+const ENDED: &str = "the API closed the connection";
 const KEEPALIVE: Duration = Duration::from_secs(10);
-const READ_AT_ONCE: usize = 64 << 10;
+/// Size of the read buffer.
+const READ_BUFFER_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -231,33 +248,40 @@ mod tests {
     use crate::watch::client_config::{Credentials, Pem};
 
     #[test]
-    fn what_tls_says_inside_of_the_systems_errors_says_what_ends_it() {
+    fn classifies_tls_failures() {
         let certificate = |why| Tls::InvalidCertificate(why);
         for (error, at) in [
-            (io::Error::other(certificate(CertificateError::UnknownIssuer)), Some(Fault::Authority)),
-            (io::Error::other(certificate(CertificateError::BadSignature)), Some(Fault::Authority)),
-            (io::Error::other(certificate(CertificateError::NotValidForName)), Some(Fault::Name)),
-            (io::Error::other(certificate(CertificateError::Expired)), Some(Fault::Validity)),
-            (io::Error::other(certificate(CertificateError::NotValidYet)), Some(Fault::Validity)),
-            (io::Error::other(Tls::AlertReceived(AlertDescription::UnknownCA)), Some(Fault::Refused)),
+            (
+                io::Error::other(certificate(CertificateError::UnknownIssuer)),
+                Some(ConnectionFault::Authority),
+            ),
+            (io::Error::other(certificate(CertificateError::BadSignature)), Some(ConnectionFault::Authority)),
+            (io::Error::other(certificate(CertificateError::NotValidForName)), Some(ConnectionFault::Name)),
+            (io::Error::other(certificate(CertificateError::Expired)), Some(ConnectionFault::Validity)),
+            (io::Error::other(certificate(CertificateError::NotValidYet)), Some(ConnectionFault::Validity)),
+            (
+                io::Error::other(Tls::AlertReceived(AlertDescription::UnknownCA)),
+                Some(ConnectionFault::Rejected),
+            ),
             (io::Error::other(Tls::HandshakeNotComplete), None),
             (io::Error::other("another"), None),
             (io::ErrorKind::ConnectionRefused.into(), None),
         ] {
-            assert_eq!(of_tls(&error), at, "{error}");
+            assert_eq!(tls_fault(&error), at, "{error}");
         }
     }
+
     #[test]
-    fn an_end_before_all_was_said_is_told_in_plain_words() {
+    fn premature_close_has_a_plain_message() {
         let api =
             Api::at("http://192.0.2.1:6443", Pem::default(), Credentials::None).unwrap_or_else(|_| panic!());
-        // As rustls has it.
+        // The message of rustls.
         let unclean = "peer closed connection without sending TLS close_notify: https://docs.rs/rustls";
-        for (error, told) in [
-            (io::Error::new(io::ErrorKind::UnexpectedEof, unclean), "the API ended the connection"),
+        for (error, message) in [
+            (io::Error::new(io::ErrorKind::UnexpectedEof, unclean), "the API closed the connection"),
             (io::Error::other("another"), "another"),
         ] {
-            assert_eq!(broken(&api, &error).to_string(), format!("192.0.2.1:6443: {told}"));
+            assert_eq!(connection_error(&api, &error).to_string(), format!("192.0.2.1:6443: {message}"));
         }
     }
 }

@@ -1,46 +1,46 @@
-//! A kubeconfig: which cluster a context means, and who asks it.
+//! Reads a kubeconfig: cluster and credentials of a context.
 
 use std::path::{Path, PathBuf};
 
 use yaml_rust2::parser::{Event, Parser};
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::settings::Lost;
+use crate::settings::WatchError;
 
-use super::client_config::{Api, Client, Credentials, Named, Pem, file, lost, name_of};
+use super::client_config::{Api, Client, Credentials, NamedPem, Pem, access_error, file, name_of};
 
-/// The API of a context, or of the current one.
+/// Returns the API of a context, or of the current one.
 ///
 /// # Errors
-/// [`Lost::Access`] with the file, and what it lacks.
-pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Api, Lost> {
+/// [`WatchError::Access`] with the file and the cause.
+pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Api, WatchError> {
     let config = Config { path, yaml: load(path)? };
     let current = config.yaml["current-context"].as_str();
     let context = context.or(current).filter(|context| !context.is_empty());
-    let context = context.ok_or_else(|| config.wrong("no current-context; name one"))?;
+    let context = context.ok_or_else(|| config.error("no current-context; name one"))?;
     let context = config.named("contexts", "context", context)?;
     let name = |what: &str| {
         let name = context[what].as_str();
-        name.ok_or_else(|| config.wrong(&format!("its context has no {what}")))
+        name.ok_or_else(|| config.error(&format!("its context has no {what}")))
     };
     let cluster = config.named("clusters", "cluster", name("cluster")?)?;
     let user = config.named("users", "user", name("user")?)?;
-    let server = cluster["server"].as_str().ok_or_else(|| config.wrong("its cluster has no server"))?;
+    let server = cluster["server"].as_str().ok_or_else(|| config.error("its cluster has no server"))?;
     for (of, word) in [(cluster, "proxy-url"), (user, "exec"), (user, "auth-provider")] {
         if !of[word].is_badvalue() {
-            return Err(config.wrong(&format!("{word} is not supported; use a token or a certificate")));
+            return Err(config.error(&format!("{word} is not supported; use a token or a certificate")));
         }
     }
     if cluster["insecure-skip-tls-verify"].as_bool() == Some(true) {
         return Err(
-            config.wrong("insecure-skip-tls-verify is not supported; name the API's certificate-authority")
+            config.error("insecure-skip-tls-verify is not supported; name the API's certificate-authority")
         );
     }
     let client = match (config.pem(user, "client-certificate")?, config.pem(user, "client-key")?) {
         (None, None) => None,
         (Some(certificate), Some(key)) => Some(Client { certificate, key }),
-        (None, Some(_)) => return Err(config.wrong("a client-key without its client-certificate")),
-        (Some(_), None) => return Err(config.wrong("a client-certificate without its client-key")),
+        (None, Some(_)) => return Err(config.error("a client-key without its client-certificate")),
+        (Some(_), None) => return Err(config.error("a client-certificate without its client-key")),
     };
     let pem = Pem {
         authority: config.pem(cluster, "certificate-authority")?,
@@ -50,35 +50,35 @@ pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Api, Lost> {
     Api::at(server, pem, config.credentials(user))
 }
 
-fn load(path: &Path) -> Result<Yaml, Lost> {
-    let wrong = |cause: &str| lost(&name_of(path), cause);
-    let text = String::from_utf8(file(path)?).map_err(|_| wrong("expected YAML, found no text"))?;
-    check(&text).map_err(|why| wrong(&why))?;
-    let documents = YamlLoader::load_from_str(&text).map_err(|error| wrong(&error.to_string()))?;
-    documents.into_iter().next().ok_or_else(|| wrong("expected a kubeconfig, found nothing"))
+fn load(path: &Path) -> Result<Yaml, WatchError> {
+    let invalid = |cause: &str| access_error(&name_of(path), cause);
+    let text = String::from_utf8(file(path)?).map_err(|_| invalid("expected YAML, found no text"))?;
+    check(&text).map_err(|why| invalid(&why))?;
+    let documents = YamlLoader::load_from_str(&text).map_err(|error| invalid(&error.to_string()))?;
+    documents.into_iter().next().ok_or_else(|| invalid("expected a kubeconfig, found nothing"))
 }
 
-/// Refuses what a few octets would make endless: an alias stands for a copy of all that it means.
+/// Refuses aliases and deep nesting, with which a few bytes would expand without limit.
 fn check(text: &str) -> Result<(), String> {
     let (mut parser, mut depth) = (Parser::new_from_str(text), 0_usize);
     loop {
         match parser.next_token().map_err(|error| error.to_string())?.0 {
             Event::Alias(_) => {
-                return Err("aliases (`*NAME`) are not supported; write out what they mean".into());
+                return Err("aliases (`*NAME`) are not supported; write the values instead".into());
             }
             Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
             Event::SequenceEnd | Event::MappingEnd => depth = depth.saturating_sub(1),
             Event::StreamEnd => return Ok(()),
             _ => {}
         }
-        if depth > MOST_DEPTH {
-            return Err(format!("lists and maps lie more than {MOST_DEPTH} deep"));
+        if depth > MAX_DEPTH {
+            return Err(format!("lists and maps are nested more than {MAX_DEPTH} deep"));
         }
     }
 }
 
-/// A kubeconfig has 5.
-const MOST_DEPTH: usize = 64;
+/// Maximum nesting; a kubeconfig has 5.
+const MAX_DEPTH: usize = 64;
 
 struct Config<'a> {
     path: &'a Path,
@@ -86,31 +86,31 @@ struct Config<'a> {
 }
 
 impl Config<'_> {
-    /// The entry of that name in one of the three lists.
-    fn named(&self, list: &str, what: &str, name: &str) -> Result<&Yaml, Lost> {
+    /// Returns the entry of a name in one of the three lists.
+    fn named(&self, list: &str, what: &str, name: &str) -> Result<&Yaml, WatchError> {
         let entries = self.yaml[list].as_vec().map_or(&[][..], Vec::as_slice);
         let entry = entries.iter().find(|entry| entry["name"].as_str() == Some(name));
-        entry.map(|entry| &entry[what]).ok_or_else(|| self.wrong(&format!("no {what} {name:?}")))
+        entry.map(|entry| &entry[what]).ok_or_else(|| self.error(&format!("no {what} {name:?}")))
     }
 
-    /// What `WORD-data` holds, or the file that `WORD` names.
-    fn pem(&self, of: &Yaml, word: &str) -> Result<Option<Named>, Lost> {
-        let place = || format!("{}: {word}", self.path.display()).into_boxed_str();
+    /// Returns the value of `WORD-data`, or the content of the file that `WORD` names.
+    fn pem(&self, of: &Yaml, word: &str) -> Result<Option<NamedPem>, WatchError> {
+        let field = || format!("{}: {word}", self.path.display()).into_boxed_str();
         if let Some(data) = of[&*format!("{word}-data")].as_str() {
-            let octets: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-            let decoded = data_encoding::BASE64.decode(&octets);
-            let decoded = decoded.map_err(|_| self.wrong(&format!("{word}-data is no base64")))?;
-            return Ok(Some((place(), decoded)));
+            let text: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            let decoded = data_encoding::BASE64.decode(&text);
+            let decoded = decoded.map_err(|_| self.error(&format!("{word}-data is not base64")))?;
+            return Ok(Some((field(), decoded)));
         }
         let Some(path) = of[word].as_str() else { return Ok(None) };
-        let path = self.beside(path);
+        let path = self.resolve_path(path);
         Ok(Some((name_of(&path), file(&path)?)))
     }
 
     fn credentials(&self, user: &Yaml) -> Credentials {
         let text = |word: &str| user[word].as_str().filter(|text| !text.is_empty());
         if let Some(path) = text("tokenFile") {
-            return Credentials::TokenFile(self.beside(path));
+            return Credentials::TokenFile(self.resolve_path(path));
         }
         if let Some(token) = text("token") {
             return Credentials::Fixed(format!("Bearer {token}").into());
@@ -124,13 +124,13 @@ impl Config<'_> {
         }
     }
 
-    /// Paths are meant from where the file is.
-    fn beside(&self, path: &str) -> PathBuf {
+    /// Resolves a path relative to the kubeconfig.
+    fn resolve_path(&self, path: &str) -> PathBuf {
         self.path.parent().unwrap_or_else(|| Path::new("")).join(path)
     }
 
-    fn wrong(&self, cause: &str) -> Lost {
-        lost(&name_of(self.path), cause)
+    fn error(&self, cause: &str) -> WatchError {
+        access_error(&name_of(self.path), cause)
     }
 }
 
@@ -168,14 +168,16 @@ contexts:
 ";
 
     #[test]
-    fn a_context_says_where_and_who() {
+    fn reads_contexts() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         std::fs::write(&path, CONFIG).unwrap();
         let pem = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap().cert.pem();
         std::fs::write(directory.path().join("ca.crt"), pem).unwrap();
         let found = |context: Option<&str>| {
-            read(&path, context).map(|api| (api.authority, api.credentials)).map_err(|lost| lost.to_string())
+            read(&path, context)
+                .map(|api| (api.authority, api.credentials))
+                .map_err(|error| error.to_string())
         };
         let near = || "127.0.0.1:1".to_owned();
         assert_eq!(found(None), Ok((near(), Credentials::Fixed("Bearer abc".into()))));
@@ -185,7 +187,7 @@ contexts:
         for (context, cause) in [
             ("run", "exec is not supported; use a token or a certificate"),
             ("half", "a client-key without its client-certificate"),
-            ("odd", "client-key-data is no base64"),
+            ("odd", "client-key-data is not base64"),
             ("lax", "insecure-skip-tls-verify is not supported; name the API's certificate-authority"),
             ("none", "its cluster has no server"),
             ("lost", "no cluster \"nowhere\""),
@@ -194,14 +196,14 @@ contexts:
         ] {
             assert_eq!(found(Some(context)), Err(format!("{}: {cause}", path.display())), "{context}");
         }
-        // Ten of ten of ten ..: a line more makes ten times as many.
+        // A "billion laughs" document: each line multiplies the size by ten.
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..5 {
             let all = [&*format!("*a{}", level - 1); 10].join(", ");
             bomb += &format!("a{level}: &a{level} [{all}]\n");
         }
         std::fs::write(&path, CONFIG.to_owned() + &bomb).unwrap();
-        let cause = "aliases (`*NAME`) are not supported; write out what they mean";
+        let cause = "aliases (`*NAME`) are not supported; write the values instead";
         assert_eq!(found(None), Err(format!("{}: {cause}", path.display())));
         for deep in ["[", "- ", "? ", "{a: "] {
             std::fs::write(&path, deep.repeat(100_000)).unwrap();

@@ -1,4 +1,4 @@
-//! The one change that is ever asked of an API: an annotation of this node.
+//! Patches an annotation of this node, the only write to the API.
 
 use std::time::Duration;
 
@@ -6,57 +6,67 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::decode::{self, Form};
-use crate::settings::{Access, Lost};
+use crate::settings::{Access, WatchError};
 
-use super::client_config::{Api, lost};
+use super::client_config::{Api, access_error};
 use super::connection::Connection;
 
-/// Gives a node an annotation, or takes it away. Waits for the reply: not for threads of tokio.
+/// Sets or removes an annotation of a node. Blocks until the reply: not for tokio threads.
 ///
 /// # Errors
-/// [`Lost`]: who asks may not, or is not heard.
-pub fn annotate(access: &Access, node: &str, annotation: &str, value: Option<&str>) -> Result<(), Lost> {
+/// [`WatchError`].
+pub fn annotate(
+    access: &Access,
+    node: &str,
+    annotation: &str,
+    value: Option<&str>,
+) -> Result<(), WatchError> {
     let possible = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     if node.is_empty() || !node.bytes().all(possible) {
-        return Err(lost(node, "no name of a node"));
+        return Err(access_error(node, "not a node name"));
     }
-    let api = Api::find(access)?;
-    let who = api.credentials.header()?;
+    let api = Api::from_access(access)?;
+    let credentials = api.credentials.header()?;
     let path = format!("/api/v1/nodes/{node}");
     let patch = json!({"metadata": {"annotations": {annotation: value}}}).to_string();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| lost("a thread", &error.to_string()))?;
+    let runtime = runtime.map_err(|error| access_error("a thread", &error.to_string()))?;
     let outcome = runtime.block_on(async {
         let mut connection = Connection::open(api).await?;
-        let asked = ask(&mut connection, &path, patch, who.as_deref());
-        timeout(PATIENCE, asked).await.unwrap_or(Err(Lost::Slow(PATIENCE)))
+        let sent = send(&mut connection, &path, patch, credentials.as_deref());
+        timeout(REQUEST_TIMEOUT, sent).await.unwrap_or(Err(WatchError::Slow(REQUEST_TIMEOUT)))
     });
-    // A lookup that hangs is left behind.
+    // Abandons a lookup that blocks.
     runtime.shutdown_background();
     outcome
 }
 
-async fn ask(connection: &mut Connection, path: &str, patch: String, who: Option<&str>) -> Result<(), Lost> {
-    let reply = connection.patch(path, patch, who).await?;
+async fn send(
+    connection: &mut Connection,
+    path: &str,
+    patch: String,
+    credentials: Option<&str>,
+) -> Result<(), WatchError> {
+    let reply = connection.patch(path, patch, credentials).await?;
     let status = reply.status().as_u16();
     if status == 200 {
         return Ok(());
     }
-    let (mut body, mut octets) = (reply.into_body(), Vec::new());
-    while let Some(Ok(frame)) = connection.piece(&mut body).await {
-        octets.extend(frame.into_data().unwrap_or_default());
-        if octets.len() > MOST_REFUSAL {
+    let (mut body, mut bytes) = (reply.into_body(), Vec::new());
+    while let Some(Ok(frame)) = connection.next_frame(&mut body).await {
+        bytes.extend(frame.into_data().unwrap_or_default());
+        if bytes.len() > MAX_REFUSAL_BYTES {
             break;
         }
     }
-    let told = decode::status(Form::Json, &octets).ok();
-    let message = told.map(|told| told.message).unwrap_or_default();
+    let status_object = decode::status(Form::Json, &bytes).ok();
+    let message = status_object.map(|status| status.message).unwrap_or_default();
     Err(match status {
-        401 => Lost::Unauthorized { message },
-        _ => Lost::Status { status, message },
+        401 => WatchError::Unauthorized { message },
+        _ => WatchError::Status { status, message },
     })
 }
 
-/// For the whole of a reply.
-const PATIENCE: Duration = Duration::from_secs(10);
-const MOST_REFUSAL: usize = 16 << 10;
+/// Timeout for the whole exchange.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_REFUSAL_BYTES: usize = 16 << 10;

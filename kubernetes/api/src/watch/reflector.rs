@@ -1,45 +1,49 @@
-//! One kind's way through lists and watches: replies and the time go in, requests and what the sink is told come out.
+//! State machine of lists and watches of one kind: replies and the time go in, requests and calls
+//! of the sink come out.
 //!
-//! It opens no connection and reads no clock. A list comes as the beginning of a watch where the API offers that
-//! (`sendInitialEvents`), else in pages; a watch goes on where the last one ended. What breaks is begun again from where it
-//! was, or from the start where the API has forgotten that.
+//! Opens no connection and reads no clock. A list is the beginning of a watch if the API supports
+//! that (`sendInitialEvents`), else it is read in pages. A watch continues at the resource version
+//! of the last one. After a failure it continues there as well, or lists again if the version has
+//! expired.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::decode::{self, Event, Form, Malformed, Reader, Shape, Status};
 use crate::objects::Kind;
-use crate::sanitize::plain;
-use crate::settings::{Lost, Wants};
+use crate::sanitize::sanitize;
+use crate::settings::{WatchConfig, WatchError};
 use crate::sink::Sink;
 
-use super::backoff::{Backoff, Failed, MOST_WAIT};
-use super::request::{Ask, Query, form};
+use super::backoff::{Backoff, FailureClass, MAX_WAIT};
+use super::request::{Query, WatchRequest, form};
 
-/// What to do next.
+/// What the caller must do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Not before that moment.
+    /// Wait until then.
     Wait(Instant),
-    Ask(Ask),
+    /// Send a request.
+    Send(WatchRequest),
 }
 
-/// Whether the rest of a reply is wanted.
+/// Whether to read more of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
-    Wanted,
-    Unwanted,
+pub(super) enum ReadMore {
+    Yes,
+    No,
 }
 
-pub(super) struct Follower {
+/// Lists and watches one kind.
+pub(super) struct Reflector {
     kind: Kind,
-    wants: Arc<Wants>,
+    wants: Arc<WatchConfig>,
     phase: Phase,
-    /// The version that all that was told has come to; empty before the first list.
+    /// Resource version of the last event; empty before the first list.
     version: Box<str>,
-    /// Whether lists come as watches; not any more once the API has refused.
+    /// Whether lists are requested as watches, until the API has refused one.
     watch_lists: bool,
-    /// What is asked for first.
+    /// The preferred encoding.
     preferred: Form,
     reply: Option<Reply>,
     backoff: Backoff,
@@ -49,44 +53,45 @@ pub(super) struct Follower {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// All is to be listed.
+    /// A list must begin.
     Start,
-    /// The list has begun, and this page comes next; how many have come.
+    /// Token of the next page of a list, and the number of pages read.
     Page(Box<str>, usize),
-    /// Changes since `version`.
+    /// Watching changes since `version`.
     Watch,
 }
 
-/// A reply that is being read.
+/// A reply in progress.
 struct Reply {
-    content: Content,
+    content: ReplyContent,
     began: Instant,
-    heard: Instant,
-    /// When its silence, or its length, is too much.
-    patience: Patience,
+    last_data: Instant,
+    deadlines: Deadlines,
 }
 
-enum Content {
-    Objects { reader: Reader, what: What },
+enum ReplyContent {
+    Objects { reader: Reader, what: ReplyKind },
     Refusal { status: u16, form: Option<Form>, body: Vec<u8> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum ReplyKind {
     Page,
-    /// A watch that begins with a list, before that is whole.
+    /// A watch that begins with a list, which is not complete yet.
     WatchList,
     Watch,
 }
 
-struct Patience {
+/// When a reply has taken too long.
+struct Deadlines {
+    /// Maximum time without data.
     silence: Option<Duration>,
     end: Option<Instant>,
 }
 
-impl Follower {
+impl Reflector {
     /// `random` is 0 to 1.
-    pub(super) fn new(kind: Kind, wants: Arc<Wants>, random: fn() -> f64) -> Self {
+    pub(super) fn new(kind: Kind, wants: Arc<WatchConfig>, random: fn() -> f64) -> Self {
         Self {
             kind,
             wants,
@@ -101,9 +106,10 @@ impl Follower {
         }
     }
 
+    /// Returns the next step.
     pub(super) fn next(&mut self, now: Instant) -> Next {
-        if let Some(moment) = self.not_before.filter(|moment| *moment > now) {
-            return Next::Wait(moment);
+        if let Some(until) = self.not_before.filter(|until| *until > now) {
+            return Next::Wait(until);
         }
         self.not_before = None;
         let mut query = Query::of(self.kind, &self.wants);
@@ -114,11 +120,11 @@ impl Follower {
                 true
             }
             Phase::Start => {
-                query.add("limit", PAGE);
+                query.add("limit", PAGE_OBJECTS);
                 false
             }
             Phase::Page(next, _) => {
-                query.add("limit", PAGE);
+                query.add("limit", PAGE_OBJECTS);
                 query.add("continue", next);
                 false
             }
@@ -130,7 +136,7 @@ impl Follower {
         if watch {
             query.add("watch", "true");
             query.add("allowWatchBookmarks", "true");
-            query.add("timeoutSeconds", &self.length().as_secs().to_string());
+            query.add("timeoutSeconds", &self.watch_timeout().as_secs().to_string());
         }
         let accept = match self.preferred {
             Form::Protobuf if watch => {
@@ -139,18 +145,19 @@ impl Follower {
             Form::Protobuf => "application/vnd.kubernetes.protobuf,application/json",
             Form::Json => "application/json",
         };
-        Next::Ask(Ask { path: query.into_path(), accept, watch })
+        Next::Send(WatchRequest { path: query.into_path(), accept, watch })
     }
 
-    /// How long the next watch is to last: another length each time, so that those of many nodes do not end together.
-    fn length(&self) -> Duration {
-        SHORTEST_WATCH + SHORTEST_WATCH.mul_f64((self.random)())
+    /// Returns a random duration for the next watch, so that watches of many nodes do not end
+    /// together.
+    fn watch_timeout(&self) -> Duration {
+        MIN_WATCH + MIN_WATCH.mul_f64((self.random)())
     }
 
-    /// The head of a reply.
+    /// Handles the head of a reply.
     ///
     /// # Errors
-    /// If its form is none that we read.
+    /// If the content type is unknown.
     pub(super) fn head(
         &mut self,
         now: Instant,
@@ -158,86 +165,95 @@ impl Follower {
         content_type: &str,
         retry_after_s: Option<u64>,
         sink: &mut dyn Sink,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), WatchError> {
         let form = form(content_type);
         let mut reply = Reply {
-            content: Content::Refusal { status, form, body: Vec::new() },
+            content: ReplyContent::Refusal { status, form, body: Vec::new() },
             began: now,
-            heard: now,
-            patience: Patience { silence: Some(SILENCE), end: Some(now + SILENCE) },
+            last_data: now,
+            deadlines: Deadlines { silence: Some(MAX_SILENCE), end: Some(now + MAX_SILENCE) },
         };
         if status == 200 {
-            let form = form.ok_or_else(|| Lost::Nonsense(plain(content_type, 100)))?;
+            let form = form.ok_or_else(|| WatchError::Invalid(sanitize(content_type, 100)))?;
             let what = match self.phase {
-                Phase::Start if self.watch_lists => What::WatchList,
-                Phase::Start | Phase::Page(..) => What::Page,
-                Phase::Watch => What::Watch,
+                Phase::Start if self.watch_lists => ReplyKind::WatchList,
+                Phase::Start | Phase::Page(..) => ReplyKind::Page,
+                Phase::Watch => ReplyKind::Watch,
             };
             if self.phase == Phase::Start {
                 sink.begin(self.kind);
             }
-            let shape = if what == What::Page { Shape::List } else { Shape::Watch };
+            let shape = if what == ReplyKind::Page { Shape::List } else { Shape::Watch };
             match what {
-                What::Page | What::WatchList => reply.patience.end = Some(now + LONGEST_LIST),
-                What::Watch => {
-                    reply.patience = Patience::of_watch(now);
-                    sink.following(self.kind);
+                ReplyKind::Page | ReplyKind::WatchList => reply.deadlines.end = Some(now + MAX_LIST),
+                ReplyKind::Watch => {
+                    reply.deadlines = Deadlines::of_watch(now);
+                    sink.watching(self.kind);
                 }
             }
-            reply.content = Content::Objects { reader: Reader::new(self.kind, form, shape), what };
+            reply.content = ReplyContent::Objects { reader: Reader::new(self.kind, form, shape), what };
         }
         self.reply = Some(reply);
-        self.come_again(now, retry_after_s);
+        self.set_retry_after(now, retry_after_s);
         Ok(())
     }
 
-    /// When the API wants to be asked again.
-    fn come_again(&mut self, now: Instant, after_s: Option<u64>) {
+    /// Delays the next request as the API demands.
+    fn set_retry_after(&mut self, now: Instant, after_s: Option<u64>) {
         if let Some(seconds) = after_s.filter(|seconds| *seconds > 0) {
-            self.not_before = Some(now + Duration::from_secs(seconds).min(MOST_WAIT));
+            self.not_before = Some(now + Duration::from_secs(seconds).min(MAX_WAIT));
         }
     }
 
-    /// Some of a reply's body.
+    /// Handles a part of a reply's body.
     ///
     /// # Errors
-    /// Why the reply is worth no more.
-    pub(super) fn body(&mut self, now: Instant, bytes: &[u8], sink: &mut dyn Sink) -> Result<Rest, Lost> {
-        let Some(mut reply) = self.reply.take() else { return Ok(Rest::Unwanted) };
-        reply.heard = now;
+    /// If the reply is invalid or reports a failure.
+    pub(super) fn body(
+        &mut self,
+        now: Instant,
+        bytes: &[u8],
+        sink: &mut dyn Sink,
+    ) -> Result<ReadMore, WatchError> {
+        let Some(mut reply) = self.reply.take() else { return Ok(ReadMore::No) };
+        reply.last_data = now;
         let rest = match &mut reply.content {
-            Content::Refusal { body, .. } => {
-                body.extend_from_slice(&bytes[..bytes.len().min(MOST_REFUSAL - body.len())]);
-                if body.len() < MOST_REFUSAL { Ok(Rest::Wanted) } else { Ok(Rest::Unwanted) }
+            ReplyContent::Refusal { body, .. } => {
+                body.extend_from_slice(&bytes[..bytes.len().min(MAX_REFUSAL_BYTES - body.len())]);
+                if body.len() < MAX_REFUSAL_BYTES { Ok(ReadMore::Yes) } else { Ok(ReadMore::No) }
             }
-            Content::Objects { .. } => self.objects(now, &mut reply, Some(bytes), sink),
+            ReplyContent::Objects { .. } => self.objects(now, &mut reply, Some(bytes), sink),
         };
         self.reply = Some(reply);
         rest
     }
 
-    /// The end of a reply's body.
+    /// Handles the end of a reply's body.
     ///
     /// # Errors
-    /// Why nothing came of it.
-    pub(super) fn end(&mut self, now: Instant, sink: &mut dyn Sink) -> Result<(), Lost> {
+    /// If the reply is incomplete or reports a failure.
+    pub(super) fn end(&mut self, now: Instant, sink: &mut dyn Sink) -> Result<(), WatchError> {
         let Some(mut reply) = self.reply.take() else { return Ok(()) };
         match &reply.content {
-            Content::Refusal { status, form, body } => {
-                let told = form.and_then(|form| decode::status(form, body).ok()).unwrap_or_default();
-                Err(self.refused(now, *status, told))
+            ReplyContent::Refusal { status, form, body } => {
+                let status_object = form.and_then(|form| decode::status(form, body).ok()).unwrap_or_default();
+                Err(self.refused(now, *status, status_object))
             }
-            Content::Objects { what, .. } => {
+            ReplyContent::Objects { what, .. } => {
                 let what = *what;
                 self.objects(now, &mut reply, None, sink)?;
-                let lived = now.saturating_duration_since(reply.began);
+                let lasted = now.saturating_duration_since(reply.began);
                 match what {
-                    What::Page => Ok(()),
-                    What::WatchList => Err(Lost::Nonsense("a watch ended before its list".into())),
-                    // Whatever it told: one event each time would be asked for as fast as the API answers.
-                    What::Watch if lived < SHORT => Err(Lost::Nonsense("a watch ended at once".into())),
-                    What::Watch => {
-                        if lived >= LIVED {
+                    ReplyKind::Page => Ok(()),
+                    ReplyKind::WatchList => {
+                        Err(WatchError::Invalid("the watch ended before its list".into()))
+                    }
+                    // Even with an event: one event per watch would repeat requests at full speed.
+                    ReplyKind::Watch if lasted < TOO_SHORT => {
+                        Err(WatchError::Invalid("the watch ended at once".into()))
+                    }
+                    ReplyKind::Watch => {
+                        if lasted >= HEALTHY_WATCH {
                             self.backoff.reset();
                         }
                         Ok(())
@@ -247,136 +263,138 @@ impl Follower {
         }
     }
 
-    /// When to give the reply up, if nothing more comes of it.
+    /// When to abandon the reply unless data arrives.
     pub(super) fn deadline(&self, asked: Instant) -> Instant {
-        let Some(reply) = &self.reply else { return asked + SILENCE };
-        let silence = reply.patience.silence.map(|silence| reply.heard + silence);
-        silence.into_iter().chain(reply.patience.end).min().unwrap_or(reply.heard + SILENCE)
+        let Some(reply) = &self.reply else { return asked + MAX_SILENCE };
+        let silence = reply.deadlines.silence.map(|silence| reply.last_data + silence);
+        silence.into_iter().chain(reply.deadlines.end).min().unwrap_or(reply.last_data + MAX_SILENCE)
     }
 
-    /// Nothing came until the deadline: why that is a loss. A quiet watch is none before it cannot be had again.
-    pub(super) fn silent(&mut self, now: Instant, asked: Instant) -> Option<Lost> {
-        let heard = self.reply.as_ref().map_or(asked, |reply| reply.heard);
-        let trickles = now.saturating_duration_since(heard) < SILENCE;
+    /// Handles the deadline; returns the failure, or `None` for a quiet watch, which is just
+    /// started again.
+    pub(super) fn silent(&mut self, now: Instant, asked: Instant) -> Option<WatchError> {
+        let last_data = self.reply.as_ref().map_or(asked, |reply| reply.last_data);
+        let is_receiving = now.saturating_duration_since(last_data) < MAX_SILENCE;
         match &self.reply {
-            Some(Reply { content: Content::Objects { what: What::Watch, .. }, .. }) => {
+            Some(Reply { content: ReplyContent::Objects { what: ReplyKind::Watch, .. }, .. }) => {
                 self.reply = None;
                 return None;
             }
-            // It may know nothing of such lists, and go on as any watch.
-            Some(Reply { content: Content::Objects { what: What::WatchList, .. }, .. }) => {
+            // The API may ignore `sendInitialEvents` and treat it as a plain watch.
+            Some(Reply { content: ReplyContent::Objects { what: ReplyKind::WatchList, .. }, .. }) => {
                 self.watch_lists = false;
             }
             _ => {}
         }
         let began = self.reply.as_ref().map_or(asked, |reply| reply.began);
-        let (lost, since): (fn(Duration) -> Lost, _) =
-            if trickles { (Lost::Slow, began) } else { (Lost::Silent, heard) };
-        Some(lost(now.saturating_duration_since(since)))
+        let (error, since): (fn(Duration) -> WatchError, _) =
+            if is_receiving { (WatchError::Slow, began) } else { (WatchError::Silent, last_data) };
+        Some(error(now.saturating_duration_since(since)))
     }
 
-    /// Nothing more comes of what was asked.
-    pub(super) fn failed(&mut self, now: Instant, why: &Lost, sink: &mut dyn Sink) {
-        if self.reply.take().is_some_and(|reply| now.saturating_duration_since(reply.began) >= LONG) {
+    /// Handles the failure of a request.
+    pub(super) fn failed(&mut self, now: Instant, why: &WatchError, sink: &mut dyn Sink) {
+        if self.reply.take().is_some_and(|reply| now.saturating_duration_since(reply.began) >= HEALTHY_REPLY)
+        {
             self.backoff.reset();
         }
         let wait = match why {
-            // Each other way is tried once.
-            Lost::Unoffered { .. } => Duration::ZERO,
-            _ => self.backoff.failed(Failed::of(why), (self.random)()),
+            // Each other form of request is tried once.
+            WatchError::Unsupported { .. } => Duration::ZERO,
+            _ => self.backoff.failed(FailureClass::of(why), (self.random)()),
         };
-        let told = self.not_before.take().unwrap_or(now);
-        self.not_before = Some(told.max(now + wait));
-        sink.lost(self.kind, why);
+        let retry_after = self.not_before.take().unwrap_or(now);
+        self.not_before = Some(retry_after.max(now + wait));
+        sink.failed(self.kind, why);
     }
 
-    /// What was waited for is there.
-    pub(super) fn at_once(&mut self) {
+    /// Cancels the wait before the next request.
+    pub(super) fn retry_now(&mut self) {
         self.not_before = None;
     }
 
-    /// Reads objects, or after the last octets (`None`) what they end with.
+    /// Decodes objects; `None` is the end of the reply.
     fn objects(
         &mut self,
         now: Instant,
         reply: &mut Reply,
         bytes: Option<&[u8]>,
         sink: &mut dyn Sink,
-    ) -> Result<Rest, Lost> {
+    ) -> Result<ReadMore, WatchError> {
         let wants = self.wants.clone();
         let mut failed = None;
-        let Reply { content: Content::Objects { reader, what }, patience, .. } = reply else {
-            return Ok(Rest::Unwanted);
+        let Reply { content: ReplyContent::Objects { reader, what }, deadlines, .. } = reply else {
+            return Ok(ReadMore::No);
         };
-        let mut took = Took { what: *what, listed: false };
-        let mut tell = |version: &str, event: Event| {
+        let mut state = EventState { what: *what, listed: false };
+        let mut emit = |version: &str, event: Event| {
             if failed.is_none() {
-                failed = self.take(&mut took, version, event, sink).err();
+                failed = self.handle_event(&mut state, version, event, sink).err();
             }
         };
         let read = match bytes {
-            Some(bytes) => reader.push(bytes, &wants, &mut tell),
-            None => reader.end(&wants, &mut tell),
+            Some(bytes) => reader.push(bytes, &wants, &mut emit),
+            None => reader.end(&wants, &mut emit),
         };
-        *what = took.what;
-        if took.listed {
-            *patience = Patience::of_watch(now);
+        *what = state.what;
+        if state.listed {
+            *deadlines = Deadlines::of_watch(now);
         }
         match failed {
-            Some(Failure::Lost(lost)) => Err(lost),
-            Some(Failure::Told(status)) => Err(self.refused(now, status.code, status)),
-            None => read.map(|()| Rest::Wanted).map_err(|error| self.malformed(&error)),
+            Some(EventError::Watch(error)) => Err(error),
+            Some(EventError::Status(status)) => Err(self.refused(now, status.code, status)),
+            None => read.map(|()| ReadMore::Yes).map_err(|error| self.malformed(&error)),
         }
     }
 
-    /// One event of a reply.
-    fn take(
+    /// Handles one event of a reply.
+    fn handle_event(
         &mut self,
-        took: &mut Took,
+        state: &mut EventState,
         version: &str,
         event: Event,
         sink: &mut dyn Sink,
-    ) -> Result<(), Failure> {
-        if took.what == What::Watch {
+    ) -> Result<(), EventError> {
+        if state.what == ReplyKind::Watch {
             self.advance(version)?;
         }
         match event {
             Event::Applied(object) => sink.apply(object),
             Event::Deleted(key) => sink.delete(self.kind, key),
-            Event::Unreadable(what) => sink.unreadable(self.kind, &what),
-            Event::Passed | Event::Bookmark { listed: false } => {}
+            Event::Invalid(what) => sink.invalid(self.kind, &what),
+            Event::Filtered | Event::Bookmark { listed: false } => {}
             Event::Bookmark { listed: true } => {
-                if took.what == What::WatchList {
-                    self.listed(version, sink)?;
-                    sink.following(self.kind);
-                    took.what = What::Watch;
-                    took.listed = true;
+                if state.what == ReplyKind::WatchList {
+                    self.list_complete(version, sink)?;
+                    sink.watching(self.kind);
+                    state.what = ReplyKind::Watch;
+                    state.listed = true;
                 }
             }
-            Event::Page { next } if next.is_empty() => self.listed(version, sink)?,
-            Event::Page { next } => self.turn_page(next)?,
-            Event::Failed(status) => return Err(Failure::Told(status)),
+            Event::Page { next } if next.is_empty() => self.list_complete(version, sink)?,
+            Event::Page { next } => self.next_page(next)?,
+            Event::Failed(status) => return Err(EventError::Status(status)),
         }
         Ok(())
     }
 
-    fn turn_page(&mut self, next: Box<str>) -> Result<(), Failure> {
+    fn next_page(&mut self, next: Box<str>) -> Result<(), EventError> {
         let pages = if let Phase::Page(_, pages) = self.phase { pages + 1 } else { 1 };
-        if pages > MOST_PAGES || next.len() > MOST_TOKEN {
-            return Err(self.anew("a list without an end"));
+        if pages > MAX_PAGES || next.len() > MAX_TOKEN_BYTES {
+            return Err(self.restart("the list does not end"));
         }
         self.phase = Phase::Page(next, pages);
         Ok(())
     }
 
-    fn anew(&mut self, why: &str) -> Failure {
+    fn restart(&mut self, why: &str) -> EventError {
         self.phase = Phase::Start;
-        Failure::Lost(Lost::Nonsense(why.into()))
+        EventError::Watch(WatchError::Invalid(why.into()))
     }
 
-    fn listed(&mut self, version: &str, sink: &mut dyn Sink) -> Result<(), Failure> {
+    fn list_complete(&mut self, version: &str, sink: &mut dyn Sink) -> Result<(), EventError> {
         if !is_version(version) {
-            return Err(self.anew("a list without a resource version"));
+            return Err(self.restart("the list has no resource version"));
         }
         self.version = version.into();
         self.phase = Phase::Watch;
@@ -384,17 +402,18 @@ impl Follower {
         Ok(())
     }
 
-    /// A watch goes forward. Versions that are no numbers cannot be compared, and are believed.
-    fn advance(&mut self, version: &str) -> Result<(), Failure> {
+    /// Checks that versions of a watch increase. Versions that are not numbers cannot be compared
+    /// and are accepted.
+    fn advance(&mut self, version: &str) -> Result<(), EventError> {
         if !version.is_empty() && !is_version(version) {
-            return Err(self.anew("no resource version"));
+            return Err(self.restart("invalid resource version"));
         }
         let number = |version: &str| version.parse::<u64>().ok();
         if let (Some(new), Some(old)) = (number(version), number(&self.version))
             && new < old
         {
             self.phase = Phase::Start;
-            return Err(Failure::Lost(Lost::Disorder(version.into(), self.version.clone())));
+            return Err(EventError::Watch(WatchError::OutOfOrder(version.into(), self.version.clone())));
         }
         if !version.is_empty() && *self.version != *version {
             self.version = version.into();
@@ -402,67 +421,68 @@ impl Follower {
         Ok(())
     }
 
-    fn malformed(&mut self, error: &Malformed) -> Lost {
+    fn malformed(&mut self, error: &Malformed) -> WatchError {
         if self.phase != Phase::Watch {
             self.phase = Phase::Start;
         }
-        Lost::Nonsense(error.to_string().into())
+        WatchError::Invalid(error.to_string().into())
     }
 }
 
-/// What has come of some octets.
-struct Took {
-    what: What,
+/// State while the events of some data are handled.
+struct EventState {
+    what: ReplyKind,
     listed: bool,
 }
 
-enum Failure {
-    Lost(Lost),
-    Told(Status),
+enum EventError {
+    Watch(WatchError),
+    Status(Status),
 }
 
-impl From<Lost> for Failure {
-    fn from(lost: Lost) -> Self {
-        Self::Lost(lost)
+impl From<WatchError> for EventError {
+    fn from(error: WatchError) -> Self {
+        Self::Watch(error)
     }
 }
 
-impl Patience {
-    /// Of a watch from when changes come: its server ends it, and sends bookmarks meanwhile, one a minute.
+impl Deadlines {
+    /// Deadlines of a watch: the server ends it, and sends a bookmark once a minute.
     fn of_watch(now: Instant) -> Self {
-        Self { silence: Some(SILENCE_OF_WATCH), end: Some(now + 2 * SHORTEST_WATCH + SILENCE) }
+        Self { silence: Some(MAX_WATCH_SILENCE), end: Some(now + 2 * MIN_WATCH + MAX_SILENCE) }
     }
 }
 
-/// Whether it can be sent back. Kubernetes has decimal numbers.
+/// Whether a resource version is valid in a request. Kubernetes uses decimal numbers.
 fn is_version(text: &str) -> bool {
-    (1..=MOST_VERSION).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    (1..=MAX_VERSION_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn message_of(message: &str, reason: &str) -> Box<str> {
-    plain(if message.is_empty() { reason } else { message }, 300)
+    sanitize(if message.is_empty() { reason } else { message }, 300)
 }
 
-const MOST_PAGES: usize = 20_000;
-const MOST_TOKEN: usize = 8 << 10;
-const MOST_VERSION: usize = 128;
+const MAX_PAGES: usize = 20_000;
+const MAX_TOKEN_BYTES: usize = 8 << 10;
+const MAX_VERSION_BYTES: usize = 128;
 /// Objects in a page.
-const PAGE: &str = "100";
-/// As client-go: 5 to 10 minutes.
-const SHORTEST_WATCH: Duration = Duration::from_secs(290);
-/// For a reply's head, and in the midst of a list.
-const SILENCE: Duration = Duration::from_secs(30);
-/// For a page, and for a list as the beginning of a watch: one that lasts longer may be a watch that knows of none.
-const LONGEST_LIST: Duration = Duration::from_secs(120);
-/// Two bookmarks that did not come, and half a minute.
-const SILENCE_OF_WATCH: Duration = Duration::from_secs(150);
-/// A watch that ends before is not repeated at once.
-const SHORT: Duration = Duration::from_secs(1);
-/// One that lasted for so long and then ended whole was none of those.
-const LIVED: Duration = Duration::from_secs(5);
-/// A reply that lasted for so long was no failure.
-const LONG: Duration = Duration::from_secs(30);
-const MOST_REFUSAL: usize = 64 << 10;
+const PAGE_OBJECTS: &str = "100";
+/// Watches last 5 to 10 minutes, as in client-go.
+const MIN_WATCH: Duration = Duration::from_secs(290);
+/// Maximum time without data before the head of a reply and within a list.
+const MAX_SILENCE: Duration = Duration::from_secs(30);
+/// Maximum time of a page, and of a list at the beginning of a watch (the API may ignore
+/// `sendInitialEvents`).
+const MAX_LIST: Duration = Duration::from_secs(120);
+/// Two missing bookmarks and half a minute.
+const MAX_WATCH_SILENCE: Duration = Duration::from_secs(150);
+/// A watch that ends earlier is a failure.
+const TOO_SHORT: Duration = Duration::from_secs(1);
+/// A watch that ends normally after this time resets the backoff.
+const HEALTHY_WATCH: Duration = Duration::from_secs(5);
+/// A reply that fails after this time resets the backoff.
+const HEALTHY_REPLY: Duration = Duration::from_secs(30);
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
 mod list_budget;

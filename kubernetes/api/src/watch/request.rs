@@ -1,26 +1,26 @@
-//! What is asked of the API: paths and parameters.
+//! Paths and parameters of list and watch requests.
 
 use std::fmt::Write as _;
 
 use crate::decode::Form;
 use crate::objects::Kind;
-use crate::settings::Wants;
+use crate::settings::WatchConfig;
 
-/// A request.
+/// A list or watch request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct WatchRequest {
     /// Path and query.
     pub(super) path: String,
-    /// In order of preference.
+    /// Accepted content types, in order of preference.
     pub(super) accept: &'static str,
     pub(super) watch: bool,
 }
 
-/// Path and the parameters that say which objects.
+/// Path and parameters that select the objects.
 pub(super) struct Query(String);
 
 impl Query {
-    pub(super) fn of(kind: Kind, wants: &Wants) -> Self {
+    pub(super) fn of(kind: Kind, wants: &WatchConfig) -> Self {
         let path = match kind {
             Kind::Service => "/api/v1/services",
             Kind::Slice => "/apis/discovery.k8s.io/v1/endpointslices",
@@ -68,11 +68,11 @@ impl Query {
     }
 }
 
-/// Pods that have ended answer for no address; an API that does not select so sends them, and they are passed over
-/// (`View::has_ended`).
+/// Excludes pods that have ended, since they have no address. An API that ignores it sends them,
+/// and they are skipped (`View::has_ended`).
 const ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown";
 
-/// The form that a reply says it has.
+/// Returns the encoding of a content type.
 pub(super) fn form(content_type: &str) -> Option<Form> {
     match content_type.split(';').next().map(str::trim) {
         Some("application/vnd.kubernetes.protobuf") => Some(Form::Protobuf),
@@ -84,15 +84,15 @@ pub(super) fn form(content_type: &str) -> Option<Form> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PodsWanted, Selector};
+    use crate::{PodWatch, Selector};
 
     #[test]
-    fn each_kind_is_asked_for_with_what_selects_it() {
-        let wants = Wants {
+    fn selectors_of_each_kind() {
+        let wants = WatchConfig {
             labels: Some(Selector::parse("app in (a,b)").unwrap()),
             namespace_labels: Some(Selector::parse("team=dns").unwrap()),
-            pods: Some(PodsWanted { node: Some("node-1".into()), labels: Vec::new() }),
-            ..Wants::default()
+            pods: Some(PodWatch { node: Some("node-1".into()), labels: Vec::new() }),
+            ..WatchConfig::default()
         };
         let ended = "status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed%2Cstatus.phase%21%3DUnknown";
         for (kind, path) in [

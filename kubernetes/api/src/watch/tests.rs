@@ -7,78 +7,77 @@ use crate::objects::{Object, ObjectKey};
 use crate::settings::Access;
 
 #[test]
-fn a_token_that_is_not_accepted_is_waited_for_until_it_is_another() {
+fn new_token_ends_the_wait() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     std::fs::write(&file, "one").unwrap();
-    let refused = |credentials| Some(Refused { credentials, who: Some("Bearer one".into()) });
+    let refused = |credentials| Some(RejectedCredentials { credentials, header: Some("Bearer one".into()) });
     let of_file = || refused(Credentials::TokenFile(file.clone()));
     let now = || tokio::time::Instant::now().into_std();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
-        let soon = || now() + 2 * LOOK_AT_TOKEN;
-        assert_eq!(wait(now, soon(), of_file()).await, Over::Time, "it is the same");
+        let soon = || now() + 2 * TOKEN_POLL_INTERVAL;
+        assert_eq!(wait(now, soon(), of_file()).await, WaitEnd::Elapsed, "the token is the same");
         let far = now() + Duration::from_secs(3_600);
         let publish = async { std::fs::write(&file, "two").unwrap() };
-        let (over, ()) = tokio::join!(wait(now, far, of_file()), publish);
-        assert_eq!(over, Over::Another);
+        let (end, ()) = tokio::join!(wait(now, far, of_file()), publish);
+        assert_eq!(end, WaitEnd::NewToken);
         for other in [None, refused(Credentials::Fixed("Bearer two".into()))] {
-            assert_eq!(wait(now, soon(), other).await, Over::Time, "no file says another");
+            assert_eq!(wait(now, soon(), other).await, WaitEnd::Elapsed, "not a token file");
         }
     });
 }
 
-/// What a sink was told.
+/// A call of the sink.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum Call {
     Service,
     Namespace(Box<str>),
     Settled,
-    /// A list of services begins.
+    /// `begin` for services.
     Begun,
 }
 
-/// Tells what it is told, takes this long for each change of a service, and after the first wants a list of all of them if it is
-/// to.
-struct Telling {
-    told: mpsc::Sender<Told>,
+/// Sends its calls to the test, sleeps for each change of a service, and demands a relist once.
+struct ScriptedSink {
+    calls: mpsc::Sender<Call>,
     takes: Duration,
     wants_list: bool,
 }
 
-impl Sink for Telling {
+impl Sink for ScriptedSink {
     fn begin(&mut self, kind: Kind) {
         if kind == Kind::Service {
-            let _ = self.told.send(Told::Begun);
+            let _ = self.calls.send(Call::Begun);
         }
     }
-    fn wants_list(&mut self, kind: Kind) -> bool {
+    fn needs_relist(&mut self, kind: Kind) -> bool {
         kind == Kind::Service && std::mem::take(&mut self.wants_list)
     }
     fn apply(&mut self, object: Object) {
-        let _ = self.told.send(match object {
-            Object::Namespace(name) => Told::Namespace(name),
-            _ => Told::Service,
+        let _ = self.calls.send(match object {
+            Object::Namespace(name) => Call::Namespace(name),
+            _ => Call::Service,
         });
         thread::sleep(self.takes);
     }
     fn delete(&mut self, _: Kind, _: ObjectKey) {}
-    fn settle(&mut self, kind: Kind) {
+    fn end_batch(&mut self, kind: Kind) {
         if kind == Kind::Service {
-            let _ = self.told.send(Told::Settled);
+            let _ = self.calls.send(Call::Settled);
         }
     }
     fn complete(&mut self, _: Kind) {}
-    fn following(&mut self, _: Kind) {}
-    fn lost(&mut self, _: Kind, _: &Lost) {}
+    fn watching(&mut self, _: Kind) {}
+    fn failed(&mut self, _: Kind, _: &WatchError) {}
 }
 
-/// Follows services and namespaces at an API whose watches go on as `services` and `namespaces` write them.
+/// Watches services and namespaces at an API whose watches `services` and `namespaces` write.
 fn follow_scripted(
     (takes, wants_list): (Duration, bool),
     services: impl Fn(TcpStream) + Send + Sync + 'static,
     namespaces: impl Fn(TcpStream) + Send + Sync + 'static,
-) -> (Following, Receiver<Told>) {
+) -> (WatchHandle, Receiver<Call>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap()).into();
     thread::spawn(move || {
@@ -101,14 +100,14 @@ fn follow_scripted(
             });
         }
     });
-    let (told, heard) = mpsc::channel();
+    let (sender, calls) = mpsc::channel();
     let settings = Settings {
         access: Access::Endpoint { url, tls: None },
-        wants: Wants::default(),
-        pace: Pace::default(),
+        wants: WatchConfig::default(),
+        pace: RateLimit::default(),
         now: || tokio::time::Instant::now().into_std(),
     };
-    (follow(settings, Box::new(Telling { told, takes, wants_list })).unwrap(), heard)
+    (follow(settings, Box::new(ScriptedSink { calls: sender, takes, wants_list })).unwrap(), calls)
 }
 
 fn chunk(line: &str) -> String {
@@ -125,10 +124,10 @@ fn change(kind: &str, name: &str) -> String {
 }
 
 #[test]
-fn a_stream_that_always_has_something_leaves_others_their_turn() {
+fn busy_watch_yields() {
     let seen = Arc::new(AtomicUsize::new(0));
     let sees = seen.clone();
-    let (following, told) = follow_scripted(
+    let (client, calls) = follow_scripted(
         (Duration::from_millis(2), false),
         |mut stream| while stream.write_all(change("Service", "web").as_bytes()).is_ok() {},
         move |mut stream| {
@@ -137,28 +136,28 @@ fn a_stream_that_always_has_something_leaves_others_their_turn() {
             }
             stream.write_all(change("Namespace", "late").as_bytes()).unwrap();
             let at = sees.load(SeqCst);
-            // Until the other side ends it.
+            // Until the client closes it.
             let _ = stream.read(&mut [0]);
             assert!(at >= 50);
         },
     );
     let mut changes = 0;
     loop {
-        match told.recv_timeout(Duration::from_secs(30)).expect("changes come") {
-            Told::Service => changes = seen.fetch_add(1, SeqCst) + 1,
-            Told::Namespace(name) => break assert_eq!(&*name, "late"),
-            Told::Settled | Told::Begun => {}
+        match calls.recv_timeout(Duration::from_secs(30)).expect("changes arrive") {
+            Call::Service => changes = seen.fetch_add(1, SeqCst) + 1,
+            Call::Namespace(name) => break assert_eq!(&*name, "late"),
+            Call::Settled | Call::Begun => {}
         }
-        assert!(changes < 200, "a change of another kind waits for each of these");
+        assert!(changes < 200, "another kind waits for all of these");
     }
-    drop(following);
+    drop(client);
 }
 
 #[test]
-fn what_comes_at_once_is_told_as_such() {
+fn batches_available_changes() {
     const MANY: usize = 20;
     let burst = change("Service", "web").repeat(MANY);
-    let (following, told) = follow_scripted(
+    let (client, calls) = follow_scripted(
         (Duration::ZERO, false),
         move |mut stream| {
             stream.write_all(burst.as_bytes()).unwrap();
@@ -168,19 +167,19 @@ fn what_comes_at_once_is_told_as_such() {
     );
     let (mut changes, mut settled) = (0, 0);
     while changes < MANY || settled == 0 {
-        match told.recv_timeout(Duration::from_secs(30)).expect("all is settled") {
-            Told::Service => changes += 1,
-            Told::Settled if changes > 0 => settled += 1,
-            told => assert!(matches!(told, Told::Settled | Told::Begun), "{told:?}"),
+        match calls.recv_timeout(Duration::from_secs(30)).expect("the batch ends") {
+            Call::Service => changes += 1,
+            Call::Settled if changes > 0 => settled += 1,
+            call => assert!(matches!(call, Call::Settled | Call::Begun), "{call:?}"),
         }
     }
-    assert!(settled <= MANY / 2, "{settled} times for {MANY} changes that come together");
-    drop(following);
+    assert!(settled <= MANY / 2, "{settled} batches for {MANY} changes");
+    drop(client);
 }
 
 #[test]
-fn what_found_no_room_is_listed_again_once_there_is_room() {
-    let (following, told) = follow_scripted(
+fn relists_after_memory_limit() {
+    let (client, calls) = follow_scripted(
         (Duration::ZERO, true),
         |mut stream| {
             let _ = stream.write_all(change("Service", "web").as_bytes());
@@ -188,8 +187,9 @@ fn what_found_no_room_is_listed_again_once_there_is_room() {
         },
         |mut stream| _ = stream.read(&mut [0]),
     );
-    let until =
-        |wanted: Told| while told.recv_timeout(Duration::from_secs(30)).expect("it is told") != wanted {};
-    [Told::Begun, Told::Begun, Told::Service].into_iter().for_each(until);
-    drop(following);
+    let until = |wanted: Call| {
+        while calls.recv_timeout(Duration::from_secs(30)).expect("the sink is called") != wanted {}
+    };
+    [Call::Begun, Call::Begun, Call::Service].into_iter().for_each(until);
+    drop(client);
 }

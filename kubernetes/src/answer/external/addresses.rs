@@ -1,22 +1,23 @@
-//! Where a service is reached, record by record.
+//! Writes the external addresses of a service.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use wire::{Class, HEADER, MAX_NAME, Name, Owner, Query, RType, Reply, Section};
 
-use super::super::apex::{MOST_SERVERS, owner_at, push_address};
+use super::super::apex::{MAX_SERVERS, owner_at, push_address};
 use super::super::endpoints::Order;
 use super::super::external_target;
-use super::super::port_match::{MOST_LOOKS, MeantPorts};
-use super::{External, Meant, weight};
-use crate::index::{At, Service};
+use super::super::port_match::{MAX_SCANNED, PortMatch};
+use super::{External, ExternalService, weight};
+use crate::index::{Service, SliceEndpoint};
 use kubernetes_api::objects::ExternalAddress;
 
-/// Writes where a service is reached. Both tell whether there is such a name, and whether a CNAME is to be followed.
-pub(super) struct Places<'p, 'b> {
+/// Writes answers for a service. The methods return `None` if the name does not exist, else whether
+/// a CNAME must be resolved.
+pub(super) struct AddressWriter<'p, 'b> {
     pub(super) external: &'p External,
-    /// Of the cluster's zone.
+    /// TTL of the cluster's zone.
     pub(super) ttl: u32,
     pub(super) zone: &'p Name,
     pub(super) query: &'p Query<'p>,
@@ -24,28 +25,28 @@ pub(super) struct Places<'p, 'b> {
     pub(super) reply: &'p mut Reply<'b>,
 }
 
-impl Places<'_, '_> {
-    /// As in CoreDNS, whatever endpoint is named.
-    pub(super) fn of_external(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
+impl AddressWriter<'_, '_> {
+    /// Writes external addresses; a label for an endpoint is ignored, as in CoreDNS.
+    pub(super) fn write_external(&mut self, service: &Service, meant: &ExternalService<'_>) -> Option<bool> {
         let count = meant.count(service.ports());
         if count == 0 || service.external().is_empty() {
             return None;
         }
         match self.query.rtype {
-            RType::A | RType::AAAA => Some(self.addresses_of_external(service)),
+            RType::A | RType::AAAA => Some(self.write_external_addresses(service)),
             RType::SRV => {
-                self.srv_of_external(service, meant, count);
+                self.write_external_srv(service, meant, count);
                 Some(false)
             }
             _ => Some(false),
         }
     }
 
-    /// Tells whether a CNAME is written.
-    fn addresses_of_external(&mut self, service: &Service) -> bool {
+    /// Returns whether a CNAME is written.
+    fn write_external_addresses(&mut self, service: &Service) -> bool {
         let wants_v4 = self.query.rtype == RType::A;
         let (mut seen, mut follows) = (HashSet::new(), false);
-        for external in looked_at(service) {
+        for external in scanned(service) {
             if self.is_full() {
                 break;
             }
@@ -63,8 +64,8 @@ impl Places<'_, '_> {
         follows
     }
 
-    /// Those of all addresses together lead to the service's own name.
-    fn srv_of_external(&mut self, service: &Service, meant: &Meant<'_>, count: usize) {
+    /// Writes SRV records; those of all addresses have the service's name as target.
+    fn write_external_srv(&mut self, service: &Service, meant: &ExternalService<'_>, count: usize) {
         let numbers = meant.numbers(service.ports());
         if numbers.is_empty() {
             return;
@@ -72,7 +73,7 @@ impl Places<'_, '_> {
         let name = [meant.key, self.zone.as_wire()].concat();
         let weight = weight(count.saturating_mul(service.external().len()));
         let (mut seen, mut has_address) = (HashSet::new(), false);
-        for external in looked_at(service) {
+        for external in scanned(service) {
             if self.is_full() {
                 return;
             }
@@ -92,16 +93,16 @@ impl Places<'_, '_> {
         if self.is_full() {
             return;
         }
-        // The question ends in the service's name.
+        // The question ends in the name of the service.
         let owner = owner_at(HEADER + self.query.name.as_wire().len() - name.len(), &name);
-        let mut addresses: Vec<IpAddr> = service.external_addresses().take(MOST_SERVERS).collect();
+        let mut addresses: Vec<IpAddr> = service.external_addresses().take(MAX_SERVERS).collect();
         addresses.sort_unstable();
         addresses.dedup();
         addresses.into_iter().for_each(|address| self.additional(&owner, address));
     }
 
-    /// Endpoints by their own names below the service.
-    pub(super) fn of_endpoints(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
+    /// Writes endpoints, with names below the service.
+    pub(super) fn write_endpoints(&mut self, service: &Service, meant: &ExternalService<'_>) -> Option<bool> {
         let ports = meant.ports_of(service, self.query.rtype == RType::SRV);
         let chosen = |order| meant.endpoints(service, ports.as_ref(), order);
         chosen(Order::Label).next()?;
@@ -109,7 +110,7 @@ impl Places<'_, '_> {
             (rtype @ (RType::A | RType::AAAA), _) => {
                 let mut last = None;
                 for address in chosen(Order::Address(rtype)).map(|at| at.endpoint.address) {
-                    // Those of one address stand together.
+                    // Endpoints of one address are adjacent.
                     if last.replace(address) != Some(address) {
                         self.address(address);
                     }
@@ -119,26 +120,26 @@ impl Places<'_, '_> {
                 }
             }
             (RType::SRV, Some(ports)) if ports.have_numbers() => {
-                self.srv_of_endpoints(service, meant, ports);
+                self.write_endpoint_srv(service, meant, ports);
             }
             _ => {}
         }
         Some(false)
     }
 
-    fn srv_of_endpoints(&mut self, service: &Service, meant: &Meant<'_>, ports: &MeantPorts) {
+    fn write_endpoint_srv(&mut self, service: &Service, meant: &ExternalService<'_>, ports: &PortMatch) {
         let chosen = || meant.endpoints(service, Some(ports), Order::Label);
         let with_numbers = || chosen().filter(|at| !ports.numbers(*at).is_empty());
         let weight = weight(ports.count(chosen()));
-        let name = |at: At<'_>| {
+        let name = |at: SliceEndpoint<'_>| {
             let label = service.label(at.endpoint);
             [&[label.octets().len() as u8], label.octets(), meant.key, self.zone.as_wire()].concat()
         };
-        // Where each is written last, uncompressed (RFC 2782).
+        // Offset of the last occurrence of each target, which is uncompressed (RFC 2782).
         let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
-        // Of the last name, for endpoints of one name stand together.
+        // For the last name, since endpoints of one name are adjacent.
         let (mut last, mut slices, mut known) = (Vec::new(), HashSet::new(), HashSet::new());
-        let mut looks = MOST_LOOKS;
+        let mut looks = MAX_SCANNED;
         for at in with_numbers() {
             let own = name(at);
             if own != last {
@@ -176,14 +177,14 @@ impl Places<'_, '_> {
         }
     }
 
-    /// What will be cut is not written.
+    /// Whether the reply will be truncated.
     fn is_full(&self) -> bool {
         self.reply.octets().len() > self.room
     }
 
     fn address(&mut self, address: IpAddr) {
         #[cfg(test)]
-        crate::cost_counter::looked();
+        crate::cost_counter::count();
         if !self.is_full() {
             let (rtype, ttl) = (Some(self.query.rtype), self.external.rules.ttl);
             push_address(self.reply, Section::Answer, Owner::Question, rtype, ttl, address);
@@ -197,7 +198,7 @@ impl Places<'_, '_> {
         }
     }
 
-    /// Tells where in the message the target is written last.
+    /// Returns the offset of the last written target.
     fn srv(&mut self, weight: u16, numbers: impl Iterator<Item = u16>, target: &[u8]) -> Option<usize> {
         if target.len() > MAX_NAME {
             return None;
@@ -205,7 +206,7 @@ impl Places<'_, '_> {
         let mut place = None;
         for number in numbers {
             #[cfg(test)]
-            crate::cost_counter::looked();
+            crate::cost_counter::count();
             if self.is_full() {
                 break;
             }
@@ -223,10 +224,10 @@ impl Places<'_, '_> {
     }
 }
 
-/// As many of the places outside of a service as a query looks at.
-fn looked_at(service: &Service) -> impl Iterator<Item = &ExternalAddress> {
-    let looked = service.external().iter().take(MOST_LOOKS);
+/// Returns the external addresses that a query scans.
+fn scanned(service: &Service) -> impl Iterator<Item = &ExternalAddress> {
+    let looked = service.external().iter().take(MAX_SCANNED);
     #[cfg(test)]
-    let looked = looked.inspect(|_| crate::cost_counter::looked());
+    let looked = looked.inspect(|_| crate::cost_counter::count());
     looked
 }

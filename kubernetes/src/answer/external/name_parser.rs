@@ -1,15 +1,15 @@
-//! What a name below a zone of `k8s_external` means.
+//! Parses names in a zone of `k8s_external`.
 
 use std::net::IpAddr;
 
 use super::super::endpoints::Order;
-use super::super::port_match::{MOST_LOOKS, MOST_SHARES, MeantPorts};
-use crate::index::{At, Service};
+use super::super::port_match::{MAX_SCANNED, MAX_SHARES, PortMatch};
+use crate::index::{Service, SliceEndpoint};
 use kubernetes_api::objects::{Port, Protocol};
 
-/// What a name below a zone means; empty parts mean any.
-pub(in crate::answer) struct Meant<'n> {
-    /// The service, as the index finds it.
+/// A name of a service, or of some of its endpoints and ports; empty parts mean any.
+pub(in crate::answer) struct ExternalService<'n> {
+    /// Key of the service in the index.
     pub(in crate::answer) key: &'n [u8],
     pub(in crate::answer) namespace: &'n [u8],
     pub(super) endpoint: &'n [u8],
@@ -17,39 +17,44 @@ pub(in crate::answer) struct Meant<'n> {
     pub(super) protocol: &'n [u8],
 }
 
-/// What stands below a zone.
-pub(in crate::answer) enum Below<'n> {
-    /// Nothing: the zone itself.
+/// A name in a zone.
+pub(in crate::answer) enum ParsedExternalName<'n> {
+    /// The zone itself.
     Apex,
-    /// Its servers, or nothing at a name that is theirs.
+    /// At or below the apex label.
     Servers(&'n [u8]),
     /// `NAMESPACE`
     Namespace(&'n [u8]),
-    Service(Meant<'n>),
-    /// The name that leads back from an address.
+    Service(ExternalService<'n>),
+    /// A reverse name.
     Address(IpAddr),
-    Nothing,
+    /// Not a name of a service.
+    Invalid,
 }
 
-/// What the labels below a zone say.
-pub(super) fn read(below: &[u8]) -> Below<'_> {
+/// Parses the labels below a zone.
+pub(super) fn parse(below: &[u8]) -> ParsedExternalName<'_> {
     let (mut starts, mut at) = (Vec::with_capacity(4), 0);
     while let Some(length) = below.get(at) {
         starts.push(at);
         at += 1 + usize::from(*length);
     }
     let count = starts.len();
-    // Of the labels next to the zone, that next to it first.
+    // Labels counted from the zone.
     let label = |number: usize| {
         let start = starts[count - 1 - number];
         &below[start + 1..start + 1 + usize::from(below[start])]
     };
-    // The underscore may be left out (as in CoreDNS).
+    // The underscore is optional (as in CoreDNS).
     let bare = |number: usize| label(number).strip_prefix(b"_").unwrap_or_else(|| label(number));
     if count < 2 {
-        return if count == 1 { Below::Namespace(label(0)) } else { Below::Nothing };
+        return if count == 1 {
+            ParsedExternalName::Namespace(label(0))
+        } else {
+            ParsedExternalName::Invalid
+        };
     }
-    let plain = Meant {
+    let plain = ExternalService {
         key: &below[starts[count - 2]..],
         namespace: label(0),
         endpoint: b"",
@@ -57,64 +62,65 @@ pub(super) fn read(below: &[u8]) -> Below<'_> {
         protocol: b"",
     };
     match count {
-        2 => Below::Service(plain),
-        3 => Below::Service(Meant { endpoint: bare(2), ..plain }),
-        4 => Below::Service(Meant { protocol: bare(2), port: bare(3), ..plain }),
-        _ => Below::Nothing,
+        2 => ParsedExternalName::Service(plain),
+        3 => ParsedExternalName::Service(ExternalService { endpoint: bare(2), ..plain }),
+        4 => ParsedExternalName::Service(ExternalService { protocol: bare(2), port: bare(3), ..plain }),
+        _ => ParsedExternalName::Invalid,
     }
 }
 
-impl Meant<'_> {
-    /// Which ports of a service's slices are meant; `None` where that is any, and their numbers are not wanted.
-    pub(in crate::answer) fn ports_of(&self, service: &Service, numbers: bool) -> Option<MeantPorts> {
+impl ExternalService<'_> {
+    /// Returns the matching ports of a service's slices; `None` if all match and `numbers` is not
+    /// set.
+    pub(in crate::answer) fn ports_of(&self, service: &Service, numbers: bool) -> Option<PortMatch> {
         let is_any = self.is_any();
-        (numbers || !is_any).then(|| MeantPorts::of(service, is_any, |port| self.means(port)))
+        (numbers || !is_any).then(|| PortMatch::of(service, is_any, |port| self.matches(port)))
     }
 
     fn is_any(&self) -> bool {
         self.port.is_empty() && self.protocol.is_empty()
     }
 
-    /// The endpoints that are meant, with these ports.
+    /// Returns the matching endpoints with these ports.
     pub(in crate::answer) fn endpoints<'s>(
         &'s self,
         service: &'s Service,
-        ports: Option<&'s MeantPorts>,
+        ports: Option<&'s PortMatch>,
         order: Order,
-    ) -> impl Iterator<Item = At<'s>> {
-        let all: Box<dyn Iterator<Item = At<'s>>> = match order {
+    ) -> impl Iterator<Item = SliceEndpoint<'s>> {
+        let all: Box<dyn Iterator<Item = SliceEndpoint<'s>>> = match order {
             _ if ports.is_some_and(|ports| !ports.are_any(service)) => Box::new(std::iter::empty()),
             _ if !self.endpoint.is_empty() => Box::new(service.of_label(self.endpoint)),
             Order::Label => Box::new(service.by_label()),
             Order::Address(rtype) => Box::new(service.by_address_of(rtype)),
         };
-        all.take(MOST_LOOKS).filter(move |at| ports.is_none_or(|ports| ports.has_any(*at)))
+        all.take(MAX_SCANNED).filter(move |at| ports.is_none_or(|ports| ports.has_any(*at)))
     }
 
-    /// How many of these ports are meant, not more than make a difference. As in CoreDNS what has none is there, and SRV leads
-    /// to none.
+    /// Returns the number of matching ports, at most [`MAX_SHARES`]. As in CoreDNS a service
+    /// without ports exists, without SRV records.
     pub(in crate::answer) fn count(&self, ports: &[Port]) -> usize {
         match ports {
             [] => usize::from(self.is_any()),
-            ports => self.ports_among(ports).take(MOST_SHARES).count(),
+            ports => self.matching_ports(ports).take(MAX_SHARES).count(),
         }
     }
 
-    /// The numbers of those that are meant, in order and each once.
+    /// Returns the distinct numbers of the matching ports, sorted.
     pub(super) fn numbers(&self, ports: &[Port]) -> Vec<u16> {
-        let mut numbers: Vec<u16> = self.ports_among(ports).filter_map(|port| port.port).collect();
+        let mut numbers: Vec<u16> = self.matching_ports(ports).filter_map(|port| port.port).collect();
         numbers.sort_unstable();
         numbers.dedup();
         numbers
     }
 
-    fn ports_among<'p>(&self, ports: &'p [Port]) -> impl Iterator<Item = &'p Port> {
-        ports.iter().take(MOST_LOOKS).filter(|port| self.means(port))
+    fn matching_ports<'p>(&self, ports: &'p [Port]) -> impl Iterator<Item = &'p Port> {
+        ports.iter().take(MAX_SCANNED).filter(|port| self.matches(port))
     }
 
-    pub(in crate::answer) fn means(&self, port: &Port) -> bool {
+    pub(in crate::answer) fn matches(&self, port: &Port) -> bool {
         #[cfg(test)]
-        crate::cost_counter::looked();
+        crate::cost_counter::count();
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",

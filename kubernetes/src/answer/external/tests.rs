@@ -30,26 +30,26 @@ fn check(headless: bool, rows: &[(&str, &str)]) {
 }
 
 #[test]
-fn what_decides_is_told_by_name() {
+fn explains_objects_by_name() {
     for (headless, name, expected) in [
         (false, "lb.t1.example.org", "service t1/lb is reached at 192.0.2.1, 2001:db8::1, 192.0.2.1"),
         (false, "host.t1.example.org", "service t1/host is reached at \"lb.example.net\""),
-        (false, "_http._udp.lb.t1.example.org", "service t1/lb has no such port"),
-        (false, "inside.t1.example.org", "service t1/inside is not reached from outside"),
-        (false, "hl.t1.example.org", "service t1/hl is not reached from outside"),
+        (false, "_http._udp.lb.t1.example.org", "service t1/lb has no matching port"),
+        (false, "inside.t1.example.org", "service t1/inside has no external address"),
+        (false, "hl.t1.example.org", "service t1/hl has no external address"),
         (
             true,
             "hl.t1.example.org",
             "service t1/hl: endpoint 172.17.0.2 of slice t1/hl-a, endpoint 172.17.0.1 of slice t1/hl-a",
         ),
         (true, "h1.hl.t1.example.org", "service t1/hl: endpoint 172.17.0.1 of slice t1/hl-a"),
-        (true, "h9.hl.t1.example.org", "service t1/hl has no such ready endpoint"),
-        (false, "none.t1.example.org", "there is no service t1/none"),
+        (true, "h9.hl.t1.example.org", "service t1/hl has no matching ready endpoint"),
+        (false, "none.t1.example.org", "service t1/none does not exist"),
         (false, "t1.example.org", "namespace t1"),
-        (false, "hidden.t2.example.org", "there is no namespace t2"),
-        (false, "t2.example.org", "there is no namespace t2"),
-        (false, "a.b.c.lb.t1.example.org", "no name of a service is of this form"),
-        (false, "ns1.dns.example.org", "the zone itself, and where this server is reached"),
+        (false, "hidden.t2.example.org", "namespace t2 does not exist"),
+        (false, "t2.example.org", "namespace t2 does not exist"),
+        (false, "a.b.c.lb.t1.example.org", "not a valid name of a service"),
+        (false, "ns1.dns.example.org", "the zone itself, with the addresses of this server"),
         (false, "1.2.0.192.in-addr.arpa", "service t1/lb is reached at 192.0.2.1"),
         (false, "9.2.0.192.in-addr.arpa", "no service is reached at 192.0.2.9"),
         (false, "example.net", "in none of its zones"),
@@ -63,7 +63,7 @@ const NODATA: &str = "NODATA example.org.";
 const NXDOMAIN: &str = "NXDOMAIN example.org.";
 
 #[test]
-fn services_are_answered_by_where_they_are_reached_from_outside() {
+fn external_addresses_of_services() {
     check(
         false,
         &[
@@ -104,7 +104,7 @@ fn services_are_answered_by_where_they_are_reached_from_outside() {
 }
 
 #[test]
-fn the_zone_has_its_servers() {
+fn zone_name_servers() {
     check(
         false,
         &[
@@ -124,7 +124,7 @@ fn the_zone_has_its_servers() {
 }
 
 #[test]
-fn of_more_addresses_than_a_message_holds_the_zones_server_has_some() {
+fn limits_server_addresses() {
     let mut rules = rules("cluster.local");
     rules.own = vec!["172.17.0.53".parse().unwrap()];
     let mut objects = vec![namespace("t1")];
@@ -151,7 +151,7 @@ fn of_more_addresses_than_a_message_holds_the_zones_server_has_some() {
 }
 
 #[test]
-fn a_label_that_ends_in_the_octets_of_the_apex_is_another_label() {
+fn apex_label_matches_whole() {
     let mut rules = rules("cluster.local");
     rules.own = vec!["172.17.0.53".parse().unwrap()];
     let objects = [namespace("x\u{3}dns"), external("x\u{3}dns/lb", "10.96.0.1", "", "192.0.2.1")];
@@ -162,7 +162,7 @@ fn a_label_that_ends_in_the_octets_of_the_apex_is_another_label() {
 }
 
 #[test]
-fn endpoints_of_headless_services_are_there_where_it_says_so() {
+fn headless_option() {
     check(
         true,
         &[

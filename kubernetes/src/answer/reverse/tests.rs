@@ -1,4 +1,4 @@
-//! Whose an address is where those who may write slices and services name it as often as they like.
+//! Reverse lookups with many services and slices for an address.
 
 use kubernetes_api::Sink;
 use wire::Name;
@@ -6,11 +6,11 @@ use wire::Name;
 use crate::testing::*;
 use crate::{External, ExternalRules};
 
-/// More than are looked at for one address.
+/// More than the limit for an address.
 const MANY: usize = 2_100;
 
 #[test]
-fn an_addresss_owner_is_found_however_many_others_name_it() {
+fn ptr_owner_among_many_services() {
     let own = || {
         [
             namespace("t1"),
@@ -42,11 +42,11 @@ fn an_addresss_owner_is_found_however_many_others_name_it() {
         let zones = ["example.org", "in-addr.arpa"].map(|zone| Name::from_text(zone).unwrap()).into();
         External::new(ExternalRules { zones, apex: "dns".into(), ttl: 5, headless: false }).unwrap()
     };
-    // All in a first list, and one by one afterwards.
+    // In an initial list, and one by one afterwards.
     let listed = Cluster::of(&everything(), rules(), own().into_iter().chain((0..MANY).flat_map(others)));
-    let mut told = Cluster::of(&everything(), rules(), own());
-    (0..MANY).flat_map(others).for_each(|object| told.writer.apply(object));
-    for cluster in [&listed, &told] {
+    let mut incremental = Cluster::of(&everything(), rules(), own());
+    (0..MANY).flat_map(others).for_each(|object| incremental.writer.apply(object));
+    for cluster in [&listed, &incremental] {
         let answer = cluster.ask("1.0.0.10.in-addr.arpa PTR");
         assert_eq!(answer, "PTR web.t1.svc.cluster.local.", "its cluster address, and none of an endpoint");
         let explained = cluster.explain("1.0.0.10.in-addr.arpa PTR");
@@ -54,14 +54,14 @@ fn an_addresss_owner_is_found_however_many_others_name_it() {
         let answer = cluster.ask_external(&outside(), "3.0.0.10.in-addr.arpa PTR");
         assert_eq!(answer, "PTR lb.t1.example.org.", "where it is reached from outside");
     }
-    // Of endpoints those are looked at that came first.
-    let answer = told.ask("1.0.1.10.in-addr.arpa PTR");
+    // The endpoints added first are scanned.
+    let answer = incremental.ask("1.0.1.10.in-addr.arpa PTR");
     assert!(answer.contains("PTR 10-1-0-1.web.t1.svc.cluster.local."), "{}", &answer[..200]);
-    let answer = told.ask("cluster.local NS");
+    let answer = incremental.ask("cluster.local NS");
     assert!(answer.contains("NS dns.t1.svc.cluster.local."), "{}", &answer[..200]);
-    assert!(told.ask("ns.dns.cluster.local A").contains("A 10.0.0.10"));
-    // Whoever goes makes room, and whose address changes gives it up.
-    told.writer.apply(service("t1/web", "10.0.0.4", ""));
-    assert!(!told.ask("1.0.0.10.in-addr.arpa PTR").contains("web.t1"));
-    assert_eq!(told.ask("4.0.0.10.in-addr.arpa PTR"), "PTR web.t1.svc.cluster.local.");
+    assert!(incremental.ask("ns.dns.cluster.local A").contains("A 10.0.0.10"));
+    // Removed services and changed addresses leave the index.
+    incremental.writer.apply(service("t1/web", "10.0.0.4", ""));
+    assert!(!incremental.ask("1.0.0.10.in-addr.arpa PTR").contains("web.t1"));
+    assert_eq!(incremental.ask("4.0.0.10.in-addr.arpa PTR"), "PTR web.t1.svc.cluster.local.");
 }

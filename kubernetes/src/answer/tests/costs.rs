@@ -1,8 +1,8 @@
-//! What one query costs where those who may write slices do so at their worst: looks at endpoints and ports are counted.
+//! Cost of a query with hostile slices: scanned endpoints and ports are counted.
 
 use crate::answer::External;
-use crate::answer::port_match::MOST_LOOKS;
-use crate::cost_counter::looks_of;
+use crate::answer::port_match::MAX_SCANNED;
+use crate::cost_counter::count_of;
 use crate::testing::*;
 use crate::{ExternalRules, Rules};
 use kubernetes_api::Object;
@@ -10,7 +10,7 @@ use wire::Name;
 
 const ENDPOINTS: usize = 400;
 const PORTS: usize = 2_000;
-/// Endpoints and ports are looked at a few times, and not each port for each endpoint.
+/// Endpoints and ports are scanned a few times, and not each port for each endpoint.
 const MOST: usize = 16 * (ENDPOINTS + PORTS);
 
 fn cluster(ports: impl Fn(usize) -> String, endpoint: impl Fn(usize) -> String) -> Cluster {
@@ -37,7 +37,7 @@ fn address(number: usize) -> String {
 }
 
 #[test]
-fn a_port_costs_a_query_one_look_and_not_one_for_each_endpoint() {
+fn ports_are_scanned_once_per_query() {
     let long = "h".repeat(63);
     let rows: &[(&str, Cluster)] = &[
         ("without numbers", cluster(|port| format!("p{port}:-/tcp"), address)),
@@ -56,11 +56,11 @@ fn a_port_costs_a_query_one_look_and_not_one_for_each_endpoint() {
             for rtype in ["SRV", "A", "AAAA", "TXT"] {
                 for room in [512, 65_535] {
                     let question = format!("{name}.t1.svc.cluster.local {rtype}");
-                    let looks = looks_of(|| _ = cluster.ask_within(&question, room));
+                    let looks = count_of(|| _ = cluster.ask_within(&question, room));
                     assert!(looks <= MOST, "{what}: {question} in {room}: {looks}");
                 }
                 let question = format!("{name}.t1.example.org {rtype}");
-                let looks = looks_of(|| _ = cluster.ask_external(&external_zone(), &question));
+                let looks = count_of(|| _ = cluster.ask_external(&external_zone(), &question));
                 assert!(looks <= MOST, "{what}: {question}: {looks}");
             }
         }
@@ -68,8 +68,8 @@ fn a_port_costs_a_query_one_look_and_not_one_for_each_endpoint() {
 }
 
 #[test]
-fn what_finds_nothing_to_write_ends_all_the_same() {
-    const MANY: usize = 5 * MOST_LOOKS;
+fn scan_limit_without_records() {
+    const MANY: usize = 5 * MAX_SCANNED;
     let address = |number: usize| format!("10.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255);
     let addresses: Vec<String> = (0..MANY).map(address).collect();
     let ports: Vec<String> = (1..=MANY).map(|port| format!("p{port}:{port}/tcp")).collect();
@@ -90,12 +90,12 @@ fn what_finds_nothing_to_write_ends_all_the_same() {
         for rtype in ["A", "AAAA", "SRV", "MX"] {
             for zone in ["svc.cluster.local", "example.org"] {
                 let question = format!("{name}.t1.{zone} {rtype}");
-                let looks = looks_of(|| match zone {
+                let looks = count_of(|| match zone {
                     "example.org" => _ = cluster.ask_external(&external_zone(), &question),
                     _ => _ = cluster.ask(&question),
                 });
-                // Ports twice, and what has them as often; what finds nothing at all, once.
-                let most = if name == "none" && rtype == "SRV" { 1_000 } else { 4 * MOST_LOOKS };
+                // Ports twice, and endpoints with them as often; without a match, once.
+                let most = if name == "none" && rtype == "SRV" { 1_000 } else { 4 * MAX_SCANNED };
                 assert!(looks <= most, "{question}: {looks}");
             }
         }
@@ -105,7 +105,7 @@ fn what_finds_nothing_to_write_ends_all_the_same() {
 }
 
 #[test]
-fn an_address_is_sought_by_halves_among_those_of_each_service() {
+fn address_lookup_is_binary_search() {
     const SERVICES: usize = 64;
     const EACH: usize = 2_000;
     let mut addresses: Vec<String> = (0..EACH).map(address).collect();
@@ -116,7 +116,7 @@ fn an_address_is_sought_by_halves_among_those_of_each_service() {
     let cluster = of([namespace("t1")].into_iter().chain(services));
     for zone in ["in-addr.arpa", "example.org"] {
         let question = "1.2.0.192.in-addr.arpa PTR";
-        let looks = looks_of(|| match zone {
+        let looks = count_of(|| match zone {
             "example.org" => _ = cluster.ask_external(&external_zone(), question),
             _ => _ = cluster.ask(question),
         });
@@ -125,21 +125,21 @@ fn an_address_is_sought_by_halves_among_those_of_each_service() {
 }
 
 #[test]
-fn what_names_this_server_costs_no_more_than_other_names() {
+fn server_names_have_scan_limit() {
     let own = vec!["10.9.9.9".parse().unwrap()];
     let rules = Rules { own, ttl: 5, ..rules("cluster.local in-addr.arpa") };
-    // Of a service that has no object: nothing of it is written.
+    // A service without an object, which has no records.
     let endpoints = vec!["10.9.9.9"; 1_000].join(" ");
     let slices = (0..40).map(|number| slice(&format!("t1/x-{number}"), "x", &endpoints, ""));
     let cluster = Cluster::of(&everything(), rules, [namespace("t1")].into_iter().chain(slices));
     for question in ["cluster.local NS", "ns.dns.cluster.local A"] {
-        let looks = looks_of(|| _ = cluster.ask(question));
-        assert!((MOST_LOOKS..MOST_LOOKS + 100).contains(&looks), "{question}: {looks}");
+        let looks = count_of(|| _ = cluster.ask(question));
+        assert!((MAX_SCANNED..MAX_SCANNED + 100).contains(&looks), "{question}: {looks}");
     }
 }
 
 #[test]
-fn names_of_an_address_are_gathered_until_no_message_could_hold_them() {
+fn ptr_names_stop_at_message_size() {
     const SERVICES: usize = 20;
     const EACH: usize = 1_000;
     let host = "h".repeat(40);
@@ -152,14 +152,14 @@ fn names_of_an_address_are_gathered_until_no_message_could_hold_them() {
     });
     let cluster = of([namespace("t1")].into_iter().chain(services));
     for (rtype, most) in [("PTR", 2_000), ("A", 500), ("TXT", 500)] {
-        let looks = looks_of(|| _ = cluster.ask(&format!("9.9.9.10.in-addr.arpa {rtype}")));
+        let looks = count_of(|| _ = cluster.ask(&format!("9.9.9.10.in-addr.arpa {rtype}")));
         assert!(looks <= most, "{rtype}: {looks} of {}", SERVICES * EACH);
     }
     assert!(cluster.ask_within("9.9.9.10.in-addr.arpa PTR", 65_535).1, "it is cut");
 }
 
 #[test]
-fn endpoints_are_there_however_many_a_slice_and_a_service_have() {
+fn endpoint_exists_in_large_slices() {
     let many: Vec<String> = (0..70_000)
         .map(|number| format!("10.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255))
         .collect();

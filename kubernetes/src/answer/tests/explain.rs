@@ -1,9 +1,9 @@
-//! What `explain` says of names, beside what is answered of them: the first thing that an answer lacks is the one that is named.
+//! Compares `explain` with answers: it names the first missing object.
 
 use super::*;
 
 #[test]
-fn what_a_name_lacks_is_named_in_the_order_in_which_it_is_looked_for() {
+fn explains_first_missing_part() {
     for (properties, rows) in ROWS {
         let mut rules = rules("cluster.local in-addr.arpa");
         properties(&mut rules);
@@ -12,8 +12,8 @@ fn what_a_name_lacks_is_named_in_the_order_in_which_it_is_looked_for() {
         for (question, expected) in *rows {
             let question = question.replacen(' ', ".cluster.local ", 1);
             let denied = cluster.ask(&question).starts_with("NXDOMAIN");
-            let told = cluster.explain(&question);
-            assert_eq!((denied, told.as_str()), (expected.0, expected.1), "{question}");
+            let explained = cluster.explain(&question);
+            assert_eq!((denied, explained.as_str()), (expected.0, expected.1), "{question}");
         }
     }
 }
@@ -21,25 +21,28 @@ fn what_a_name_lacks_is_named_in_the_order_in_which_it_is_looked_for() {
 type Row = (&'static str, (bool, &'static str));
 type Properties = fn(&mut Rules);
 
-/// Whether it is NXDOMAIN, and why.
+/// Whether the answer is NXDOMAIN, and the explanation.
 const ROWS: &[(Properties, &[Row])] = &[
     (
         |_| {},
         &[
-            ("x.y A", (true, "no name below a cluster's zone is of this form")),
-            ("nowhere.svc A", (true, "there is no namespace nowhere")),
+            ("x.y A", (true, "not a valid name in a cluster's zone")),
+            ("nowhere.svc A", (true, "namespace nowhere does not exist")),
             ("t1.svc A", (false, "namespace t1")),
-            ("web.nowhere.svc A", (true, "there is no namespace nowhere")),
-            ("_http._tcp.web.nowhere.svc SRV", (true, "there is no namespace nowhere")),
-            ("nobody.t1.svc A", (true, "there is no service t1/nobody")),
-            ("h1.nobody.t1.svc A", (true, "there is no service t1/nobody")),
+            ("web.nowhere.svc A", (true, "namespace nowhere does not exist")),
+            ("_http._tcp.web.nowhere.svc SRV", (true, "namespace nowhere does not exist")),
+            ("nobody.t1.svc A", (true, "service t1/nobody does not exist")),
+            ("h1.nobody.t1.svc A", (true, "service t1/nobody does not exist")),
             ("web.t1.svc A", (false, "service t1/web has 10.96.0.100, fd00:96::64")),
-            ("_nope._tcp.web.t1.svc SRV", (true, "service t1/web has no such port")),
-            ("h9.web.t1.svc A", (true, "service t1/web has no such ready endpoint")),
-            ("h9.hl.t1.svc A", (true, "service t1/hl has no such ready endpoint")),
-            ("h9.hl.t1.svc AAAA", (true, "service t1/hl has no such ready endpoint")),
-            ("h1.hl.t1.svc AAAA", (false, "service t1/hl has no such ready endpoint with an IPv6 address")),
-            ("_nope._udp.hl.t1.svc SRV", (true, "service t1/hl has no such ready endpoint")),
+            ("_nope._tcp.web.t1.svc SRV", (true, "service t1/web has no matching port")),
+            ("h9.web.t1.svc A", (true, "service t1/web has no matching ready endpoint")),
+            ("h9.hl.t1.svc A", (true, "service t1/hl has no matching ready endpoint")),
+            ("h9.hl.t1.svc AAAA", (true, "service t1/hl has no matching ready endpoint")),
+            (
+                "h1.hl.t1.svc AAAA",
+                (false, "service t1/hl has no matching ready endpoint with an IPv6 address"),
+            ),
+            ("_nope._udp.hl.t1.svc SRV", (true, "service t1/hl has no matching ready endpoint")),
             ("none.t1.svc A", (true, "service t1/none has no ready endpoint")),
             ("none.t1.svc AAAA", (true, "service t1/none has no ready endpoint")),
             (
@@ -49,16 +52,16 @@ const ROWS: &[(Properties, &[Row])] = &[
             ("ext.t1.svc A", (false, "service t1/ext is the external name \"example.net\"")),
             (
                 "ext-v4.t1.svc A",
-                (true, "service t1/ext-v4 is the external name \"192.0.2.1\", which is no name"),
+                (true, "service t1/ext-v4 is the external name \"192.0.2.1\", which is not a valid name"),
             ),
-            ("10-1-0-7.t1.pod A", (true, "`pods disabled`: no pod has a name")),
+            ("10-1-0-7.t1.pod A", (true, "`pods disabled`: pods have no names")),
         ],
     ),
     (
         |rules| rules.namespaces = ["t1".into()].into(),
         &[
-            ("web.t2.svc A", (true, "namespace t2 is not among `namespaces`")),
-            ("t2.svc A", (true, "namespace t2 is not among `namespaces`")),
+            ("web.t2.svc A", (true, "namespace t2 is not listed in `namespaces`")),
+            ("t2.svc A", (true, "namespace t2 is not listed in `namespaces`")),
             ("web.t1.svc A", (false, "service t1/web has 10.96.0.100, fd00:96::64")),
         ],
     ),
@@ -71,9 +74,9 @@ const ROWS: &[(Properties, &[Row])] = &[
         &[
             (
                 "a.pin._zone.web.t1.svc A",
-                (true, "service t1/web is not headless: it has no names for a zone's endpoints"),
+                (true, "service t1/web is not headless, and has no names for a topology zone"),
             ),
-            ("z9.pin._zone.hl.t1.svc A", (false, "service t1/hl has no such ready endpoint")),
+            ("z9.pin._zone.hl.t1.svc A", (false, "service t1/hl has no matching ready endpoint")),
             (
                 "z9.prefer._zone.hl.t1.svc AAAA",
                 (false, "service t1/hl: endpoint fd00:17::1 of slice t1/hl-b"),
@@ -84,8 +87,8 @@ const ROWS: &[(Properties, &[Row])] = &[
         |rules| rules.pods = Pods::Insecure,
         &[
             ("1-2-3-4.t1.pod A", (false, "`pods insecure`: any address, in namespace t1")),
-            ("1-2-3-4.nowhere.pod A", (true, "there is no namespace nowhere")),
-            ("1-2-3.t1.pod A", (true, "1-2-3 is no address")),
+            ("1-2-3-4.nowhere.pod A", (true, "namespace nowhere does not exist")),
+            ("1-2-3.t1.pod A", (true, "1-2-3 is not an address")),
         ],
     ),
     (

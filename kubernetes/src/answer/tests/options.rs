@@ -1,10 +1,10 @@
-//! What a configuration shows of a cluster.
+//! Options that select what is answered.
 
 use super::*;
 use kubernetes_api::Kind;
 
 #[test]
-fn only_chosen_namespaces_are_shown() {
+fn namespaces_option() {
     let chosen = cluster(|_, rules| rules.namespaces = ["t1", "t9"].map(Into::into).into());
     check(
         &chosen,
@@ -21,7 +21,7 @@ fn only_chosen_namespaces_are_shown() {
 }
 
 #[test]
-fn pods_are_named_as_it_is_configured() {
+fn pods_option() {
     let row = |cluster: &Cluster, question: &str, expected: &str| {
         assert_eq!(cluster.ask(question), expected, "{question}");
     };
@@ -46,9 +46,9 @@ fn pods_are_named_as_it_is_configured() {
     for object in [
         pod("t1/a", "172.17.0.9 fd00::9"),
         pod("t3/a", "172.17.0.10"),
-        to_go(pod("t1/goes", "172.17.0.12")),
+        terminating(pod("t1/goes", "172.17.0.12")),
         pod("t1/will", "172.17.0.13 172.17.0.14"),
-        to_go(pod("t1/will", "172.17.0.13")),
+        terminating(pod("t1/will", "172.17.0.13")),
     ] {
         Sink::apply(&mut verified.writer, object);
     }
@@ -58,7 +58,7 @@ fn pods_are_named_as_it_is_configured() {
         ("172-17-0-9.t2.pod.cluster.local A", NXDOMAIN),
         ("172-17-0-10.t3.pod.cluster.local A", NXDOMAIN),
         ("172-17-0-11.t1.pod.cluster.local A", NXDOMAIN),
-        // Until it is deleted, whatever it was when it was first heard of, at the addresses that it has by then.
+        // Until it is deleted, at its current addresses.
         ("172-17-0-12.t1.pod.cluster.local A", "A 172.17.0.12"),
         ("172-17-0-13.t1.pod.cluster.local A", "A 172.17.0.13"),
         ("172-17-0-14.t1.pod.cluster.local A", NXDOMAIN),
@@ -75,7 +75,7 @@ fn pods_are_named_as_it_is_configured() {
 }
 
 #[test]
-fn options_change_what_they_name() {
+fn options_change_answers() {
     let by_pod = cluster(|wants, _| wants.pod_names = true);
     check(
         &by_pod,
@@ -100,7 +100,7 @@ fn options_change_what_they_name() {
     );
     let never = cluster(|_, rules| rules.ttl = 0);
     check(&never, &[("web.t1.svc.cluster.local A", "A 10.96.0.100"), ("x.cluster.local A", NXDOMAIN)]);
-    let mut without = Cluster::new(&Wants::default(), rules("cluster.local"));
+    let mut without = Cluster::new(&WatchConfig::default(), rules("cluster.local"));
     without.list(objects().into_iter().filter(|object| !matches!(object, Object::Slice(_))));
     check(
         &without,
@@ -113,7 +113,7 @@ fn options_change_what_they_name() {
 }
 
 #[test]
-fn zonal_names_are_for_the_endpoints_of_a_zone() {
+fn zonal_names() {
     let zonal = cluster(|wants, rules| {
         wants.zones = true;
         rules.zonal = true;
@@ -145,7 +145,7 @@ fn zonal_names_are_for_the_endpoints_of_a_zone() {
 }
 
 #[test]
-fn a_set_of_clusters_has_services_of_its_own() {
+fn multicluster_zone() {
     let mut rules = rules("cluster.local clusterset.local in-addr.arpa");
     rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
     let mut objects = objects();

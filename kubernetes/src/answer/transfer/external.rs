@@ -1,4 +1,4 @@
-//! Zones of `k8s_external`: what answers there have of services, each record once.
+//! Transfers of zones of `k8s_external`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -7,19 +7,19 @@ use wire::{MAX_NAME, Name, RType, reverse};
 
 use super::super::apex::soa_numbers;
 use super::super::external::weight;
-use super::super::{Answered, External, Responder, external_target};
+use super::super::{AnswerOutcome, External, Responder, external_target};
 use super::{
-    LOOKED_BACK, Place, SeenFrom, Transfer, Ttls, Wanted, address_record, endpoint_address, of_label,
-    of_port, srv,
+    MAX_COMPARED, Transfer, TransferScope, Ttls, ZoneItem, ZoneView, address_record, endpoint_address,
+    of_label, of_port, srv,
 };
 use crate::index::{Index, Service};
 use kubernetes_api::objects::{ExternalAddress, Port, Target};
 
 impl External {
-    /// One of the zones as it is now, as [`Responder::transfer`] sends a cluster's own.
+    /// Starts a transfer of a zone, like [`Responder::transfer`].
     ///
     /// # Errors
-    /// As there; a zone of addresses is none that is sent.
+    /// As for [`Responder::transfer`].
     pub fn transfer(
         &self,
         of: &Responder,
@@ -27,24 +27,24 @@ impl External {
         zone: &Name,
         has: Option<u32>,
         soa_alone: bool,
-    ) -> Result<Transfer, Answered> {
+    ) -> Result<Transfer, AnswerOutcome> {
         if !self.rules.zones.contains(zone) || reverse::is_reverse(zone) {
-            return Err(Answered::NotMine);
+            return Err(AnswerOutcome::NotInZones);
         }
         let ttl = self.rules.ttl;
         let begun = Transfer::new(
             *zone,
             Ttls { soa: ttl, addresses: ttl, leading: of.rules().ttl },
-            SeenFrom::External(ExternalServices { headless: self.rules.headless, current: None }),
+            ZoneView::External(ExternalServices { headless: self.rules.headless, current: None }),
         );
         let soa = |serial| {
             let numbers = soa_numbers(serial, ttl);
             let names = [&*self.server, zone.as_wire(), &*self.hostmaster, zone.as_wire()];
             [&names.concat(), numbers.as_flattened()].concat()
         };
-        let listing = match Wanted::of(index, has, soa_alone)? {
-            Wanted::Soa(serial) => return Ok(begun.of_soa(soa(serial))),
-            Wanted::All(listing) => listing,
+        let listing = match TransferScope::of(index, has, soa_alone)? {
+            TransferScope::Soa(serial) => return Ok(begun.of_soa(soa(serial))),
+            TransferScope::All(listing) => listing,
         };
         let server = [&self.server, zone.as_wire()].concat();
         let addresses = self.own_addresses(of, |address| listing.of_address(address));
@@ -62,57 +62,58 @@ impl External {
         })
     }
 
-    /// Whether it is answered in this zone: not where the zone's servers are, nor in a longer zone.
+    /// Whether a service is answered in this zone: its name is not below the apex label, and not in
+    /// a longer zone.
     fn is_in(&self, service: &Service, zone: &Name) -> bool {
         let name = Name::from_wire(&[service.key(), zone.as_wire()].concat());
         let is_of_zone = |name: &Name| self.zone_of(name).is_some_and(|(_, longest)| longest == zone);
-        !self.holds_servers(service.key()) && name.is_ok_and(|name| is_of_zone(&name))
+        !self.is_below_apex(service.key()) && name.is_ok_and(|name| is_of_zone(&name))
     }
 }
 
-/// How far services are told as they are seen from outside.
+/// State of a transfer of external addresses.
 pub(super) struct ExternalServices {
     headless: bool,
-    /// What is known of the service with this number.
-    current: Option<(usize, Known)>,
+    /// Data of the service with this index.
+    current: Option<(usize, ExternalView)>,
 }
 
-/// What its records need to know of a service as a whole.
-enum Known {
+/// Data of a service for its records.
+enum ExternalView {
     Reached {
         addresses: Vec<IpAddr>,
-        /// Each once.
+        /// Distinct names.
         hosts: Vec<Name>,
     },
     Headless {
-        /// Of SRV records at its own name.
+        /// Weight of SRV records at its name.
         weight: u16,
-        /// Of those at names of its ports.
+        /// Weights of SRV records at names of its ports.
         weights: HashMap<Vec<u8>, u16>,
     },
     Hidden,
 }
 
 impl ExternalServices {
-    pub(super) fn of_service(&mut self, zone: &Name, service: &Service, at: [usize; 3]) -> Place {
+    pub(super) fn of_service(&mut self, zone: &Name, service: &Service, at: [usize; 3]) -> ZoneItem {
         let [number, step, record] = at;
         let name = [service.key(), zone.as_wire()].concat();
         if self.current.as_ref().is_none_or(|(known, _)| *known != number) {
-            self.current = Some((number, Known::of(service, self.headless)));
+            self.current = Some((number, ExternalView::of(service, self.headless)));
         }
         match self.current.as_ref().map(|(_, known)| known) {
-            Some(Known::Reached { addresses, hosts }) => {
+            Some(ExternalView::Reached { addresses, hosts }) => {
                 reached(service, &name, (addresses, hosts), step, record)
             }
-            Some(Known::Headless { weight, weights }) => {
+            Some(ExternalView::Headless { weight, weights }) => {
                 headless(service, &name, (*weight, weights), step, record)
             }
-            Some(Known::Hidden) | None => Place::EndOfService,
+            Some(ExternalView::Hidden) | None => ZoneItem::EndOfService,
         }
     }
 }
 
-impl Known {
+impl ExternalView {
     fn of(service: &Service, headless: bool) -> Self {
         if !service.external().is_empty() {
             let addresses: BTreeSet<IpAddr> = service.external_addresses().collect();
@@ -140,60 +141,62 @@ impl Known {
     }
 }
 
-/// Addresses or an alias, then each port: by the service's own name, and by each host's.
+/// Items of a service with external addresses: addresses or a CNAME, then each port, with the name
+/// of the service and each host as target.
 fn reached(
     service: &Service,
     name: &[u8],
     (addresses, hosts): (&[IpAddr], &[Name]),
     step: usize,
     record: usize,
-) -> Place {
-    // An alias has nothing beside it (RFC 1034, section 3.6.2), or nobody could take the zone.
+) -> ZoneItem {
+    // A CNAME has no other records beside it (RFC 1034, section 3.6.2), else secondaries refuse the
+    // zone.
     let Some(number) = step.checked_sub(addresses.len().max(1)) else {
         return match (record, addresses.get(step), hosts.first()) {
             (0, Some(address), _) => address_record(name.to_vec(), *address),
-            (0, None, Some(host)) => Place::Record(name.to_vec(), RType::CNAME, host.as_wire().to_vec()),
-            _ => Place::EndOfStep,
+            (0, None, Some(host)) => ZoneItem::Record(name.to_vec(), RType::CNAME, host.as_wire().to_vec()),
+            _ => ZoneItem::EndOfStep,
         };
     };
-    let Some(port) = service.ports().get(number) else { return Place::EndOfService };
+    let Some(port) = service.ports().get(number) else { return ZoneItem::EndOfService };
     let is_reached = !addresses.is_empty();
     let target = match (record / 2).checked_sub(usize::from(is_reached)) {
         None => name,
         Some(host) => match hosts.get(host) {
             Some(host) => host.as_wire(),
-            None => return Place::EndOfStep,
+            None => return ZoneItem::EndOfStep,
         },
     };
-    let before = &service.ports()[number.saturating_sub(LOOKED_BACK)..number];
-    // What is not told of one host is told of none: as many hosts as there are would cost as many looks.
+    let before = &service.ports()[number.saturating_sub(MAX_COMPARED)..number];
+    // A port without record for one host has none for all, so that hosts are not scanned.
     let own = is_reached && before.iter().all(|other| other.port != port.port);
     let by_port = of_port(port, name).filter(|owner| owner.len() <= MAX_NAME);
     match (record % 2, by_port) {
-        _ if port.port.is_none() => Place::EndOfStep,
-        (_, None) if !own => Place::EndOfStep,
+        _ if port.port.is_none() => ZoneItem::EndOfStep,
+        (_, None) if !own => ZoneItem::EndOfStep,
         (0, _) if own => srv(name.to_vec(), 100, port, target),
         (_, Some(owner)) if record % 2 == 1 => srv(owner, 100, port, target),
-        _ => Place::Nothing,
+        _ => ZoneItem::Nothing,
     }
 }
 
-/// Every address at the service's name, then each endpoint: its address at its own name, and its ports at that name, the
-/// service's and the port's.
+/// Items of a headless service: addresses at its name, then for each endpoint the address at its
+/// own name, and its ports at the names of endpoint, service and port.
 fn headless(
     service: &Service,
     name: &[u8],
     (weight, weights): (u16, &HashMap<Vec<u8>, u16>),
     step: usize,
     record: usize,
-) -> Place {
+) -> ZoneItem {
     let count = service.endpoint_count();
     if step < count {
         return endpoint_address(service, name, step, record);
     }
     let number = step - count;
     if number >= count {
-        return Place::EndOfService;
+        return ZoneItem::EndOfService;
     }
     let at = service.nth_by_label(number);
     let label = service.label(at.endpoint);
@@ -201,32 +204,32 @@ fn headless(
     let mut before = of_label(service, number);
     let Some(record) = record.checked_sub(1) else {
         return match before.any(|before| before.endpoint.address == at.endpoint.address) {
-            true => Place::Nothing,
+            true => ZoneItem::Nothing,
             false => address_record(own, at.endpoint.address),
         };
     };
     let (nth, which) = (record / 3, record % 3);
-    let Some(port) = at.slice.ports.get(nth) else { return Place::EndOfStep };
-    // An earlier endpoint of the same slice sent the records of all the slice's ports already.
+    let Some(port) = at.slice.ports.get(nth) else { return ZoneItem::EndOfStep };
+    // An earlier endpoint of the same slice has the records of all ports of the slice.
     if before.clone().any(|before| before.number == at.number) {
-        return Place::EndOfStep;
+        return ZoneItem::EndOfStep;
     }
     let is_same = |other: &Port| match which {
         2 => other == port,
         _ => other.port == port.port,
     };
-    let own_before = &at.slice.ports[nth.saturating_sub(LOOKED_BACK)..nth];
+    let own_before = &at.slice.ports[nth.saturating_sub(MAX_COMPARED)..nth];
     if own_before.iter().any(is_same)
-        || before.any(|before| before.slice.ports.iter().take(LOOKED_BACK).any(is_same))
+        || before.any(|before| before.slice.ports.iter().take(MAX_COMPARED).any(is_same))
     {
-        return Place::Nothing;
+        return ZoneItem::Nothing;
     }
     match which {
         0 => srv(name.to_vec(), weight, port, &own),
         1 => srv(own.clone(), 100, port, &own),
         _ => {
             let weight = of_port(port, b"").and_then(|port| weights.get(&port).copied()).unwrap_or(1);
-            of_port(port, name).map_or(Place::Nothing, |owner| srv(owner, weight, port, &own))
+            of_port(port, name).map_or(ZoneItem::Nothing, |owner| srv(owner, weight, port, &own))
         }
     }
 }
@@ -267,7 +270,7 @@ mod tests {
             service("t1/hl", "None", "c:1234/udp"),
             slice("t1/hl-a", "hl", "172.17.0.2=h1 172.17.0.1", "c:1234/udp :80/tcp"),
             slice("t1/hl-b", "hl", "172.17.0.1 172.17.0.2=h1", "c:1234/udp"),
-            // Where the zone's servers are, in a longer zone, in no namespace that is shown.
+            // Below the apex label, in a longer zone, in a hidden namespace.
             external("dns/ns1", "10.96.0.5", "http:80/tcp", "192.0.2.5"),
             external("x/longer", "10.96.0.6", "http:80/tcp", "192.0.2.6"),
             external("t3/hidden", "10.96.0.8", "http:80/tcp", "192.0.2.8"),
@@ -320,7 +323,7 @@ mod tests {
     ];
 
     #[test]
-    fn ports_that_have_no_record_cost_no_look_at_each_host() {
+    fn unnumbered_ports_skip_hosts() {
         const MANY: usize = 300;
         let hosts: Vec<_> = (0..MANY).map(|number| format!("h{number}.example.net")).collect();
         let long = "p".repeat(63);
@@ -336,13 +339,13 @@ mod tests {
             loop {
                 looks += 1;
                 at = match external.of_service(&zone, &service, at) {
-                    Place::Record(..) => {
+                    ZoneItem::Record(..) => {
                         records += 1;
                         [0, at[1], at[2] + 1]
                     }
-                    Place::Nothing => [0, at[1], at[2] + 1],
-                    Place::EndOfStep => [0, at[1] + 1, 0],
-                    Place::EndOfService => break,
+                    ZoneItem::Nothing => [0, at[1], at[2] + 1],
+                    ZoneItem::EndOfStep => [0, at[1] + 1, 0],
+                    ZoneItem::EndOfService => break,
                 };
             }
             assert!(
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_has_what_is_reached_from_outside_each_record_once_whatever_a_message_holds() {
+    fn external_transfer_has_each_record_once() {
         let cluster = cluster(objects());
         for most in [1, 2, 7, 1_000] {
             for headless in [false, true] {
@@ -372,22 +375,26 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_is_sent_at_its_serial_and_none_of_addresses() {
+    fn refuses_transfer_of_reverse_zone() {
         let mut cluster = cluster(objects());
         let zones = zones("example.org in-addr.arpa", true);
         let serial = cluster.index.serial();
         let sent = |cluster: &Cluster, has| cluster.transfer_external(&zones, "example.org", has, 9).unwrap();
-        // Whoever has a newer one has been told so by another server of the zone.
+        // A newer serial may be that of another server of the zone.
         for has in [serial, serial + 1, serial + 1_000_000] {
             assert_eq!(sent(&cluster, Some(has)), [SOA], "{has}");
         }
         let whole = sent(&cluster, None);
         assert_eq!(sent(&cluster, Some(serial - 1)), whole);
         for none in ["in-addr.arpa", "t1.example.org", "org", "cluster.local"] {
-            assert_eq!(cluster.transfer_external(&zones, none, None, 9), Err(Answered::NotMine), "{none}");
+            assert_eq!(
+                cluster.transfer_external(&zones, none, None, 9),
+                Err(AnswerOutcome::NotInZones),
+                "{none}"
+            );
         }
         cluster.writer.delete(Kind::Service, key("t1/lb"));
-        assert_eq!(sent(&cluster, None), whole, "whoever asks in this second is sent the same");
+        assert_eq!(sent(&cluster, None), whole, "transfers in this second are equal");
         LATER.set(1);
         let later = sent(&cluster, Some(serial));
         assert!(!later.iter().any(|record| record.contains("lb.t1.example.org.")), "{later:#?}");
@@ -395,12 +402,12 @@ mod tests {
         let early = Cluster::new(&everything(), rules("cluster.local"));
         assert_eq!(
             early.transfer_external(&zones, "example.org", None, 9),
-            Err(Answered::Unknown(Kind::Service))
+            Err(AnswerOutcome::Unsynced(Kind::Service))
         );
     }
 
     #[test]
-    fn a_server_without_an_address_has_its_ns_record() {
+    fn server_without_address_has_ns() {
         let bare = Cluster::of(&everything(), rules("cluster.local"), [namespace("t1")]);
         let sent = bare.transfer_external(&zones("example.org", false), "example.org", None, 9).unwrap();
         assert_eq!(sent.len(), 3, "{sent:#?}");
@@ -408,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn places_and_ports_of_lies_cost_what_they_are_sent_as() {
+    fn hostile_services_have_bounded_cost() {
         let many =
             |count: usize, text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<Vec<_>>().join(" ");
         let addresses = many(20_000, &|n| format!("10.{}.{}.{}", n >> 16, n >> 8 & 0xff, n & 0xff));
@@ -421,8 +428,8 @@ mod tests {
         ]);
         let sent = cluster.transfer_external(&zones("example.org", true), "example.org", None, 1_000);
         let sent = sent.unwrap().len();
-        // SOA twice, NS and addresses; of the one each place, and each port twice; of the other each address twice, and each
-        // port three times.
+        // Two SOAs, NS and addresses; for one service each address, and each port twice; for the
+        // other each address twice, and each port three times.
         assert_eq!(sent, 5 + (20_000 + 2 * 20_000) + (2 * 1_000 + 3 * 20_000));
     }
 }

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use super::*;
 use crate::External;
 use crate::testing::*;
-use kubernetes_api::{Kind, Object, Sink, Wants};
+use kubernetes_api::{Kind, Object, Sink, WatchConfig};
 
 fn objects() -> Vec<Object> {
     vec![
@@ -27,7 +27,7 @@ fn cluster() -> Cluster {
     let mut rules = rules("cluster.local in-addr.arpa clusterset.local");
     rules.own = vec!["192.0.2.53".parse().unwrap(), "2001:db8::53".parse().unwrap()];
     rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
-    let wants = Wants { imports: true, ..everything() };
+    let wants = WatchConfig { imports: true, ..everything() };
     let imports = [
         import("t1/far", "None", "c:1234/udp"),
         imported("t1/far-c1", "far", "c1", "10.1.0.1=h", "c:1234/udp"),
@@ -39,7 +39,7 @@ fn cluster() -> Cluster {
 const SOA: &str = "SOA ns.dns.cluster.local. hostmaster.cluster.local. 1700000000 7200 1800 86400 5";
 
 #[test]
-fn a_zone_is_sent_whole_in_order_and_each_record_once_whatever_a_message_holds() {
+fn transfer_has_each_record_once() {
     let expected = [
         SOA,
         "NS ns.dns.cluster.local.",
@@ -77,7 +77,7 @@ fn a_zone_is_sent_whole_in_order_and_each_record_once_whatever_a_message_holds()
 }
 
 #[test]
-fn servers_that_are_services_have_their_addresses_once() {
+fn server_services_have_addresses_once() {
     let objects = [
         namespace("kube-system"),
         namespace("t1"),
@@ -107,13 +107,13 @@ fn servers_that_are_services_have_their_addresses_once() {
 }
 
 #[test]
-fn what_changes_in_the_second_of_a_transfer_has_another_serial_from_the_next_second_on() {
+fn change_within_second_gets_next_serial() {
     let mut cluster = cluster();
     for at in ["t1/web", "t2/web"] {
         let serial = cluster.index.serial();
         let before = cluster.transfer("cluster.local", None, 9).unwrap();
         cluster.writer.delete(Kind::Service, key(at));
-        // Whoever asks in this second hears of the same zone.
+        // Transfers in this second have the same content.
         assert_eq!(cluster.index.serial(), serial, "{at}");
         assert_eq!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len(), 1, "{at}");
         assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap(), before, "{at}");
@@ -125,7 +125,7 @@ fn what_changes_in_the_second_of_a_transfer_has_another_serial_from_the_next_sec
 }
 
 #[test]
-fn a_zone_that_is_transferred_again_and_again_while_it_changes_is_never_ahead_of_the_clock() {
+fn serial_never_exceeds_clock() {
     let mut cluster = cluster();
     let mut listings: HashMap<String, Vec<String>> = HashMap::new();
     for number in 0..600_u64 {
@@ -145,7 +145,7 @@ fn a_zone_that_is_transferred_again_and_again_while_it_changes_is_never_ahead_of
 }
 
 #[test]
-fn a_clock_that_is_set_back_gives_no_serial_twice() {
+fn clock_set_back_repeats_no_serial() {
     let mut cluster = cluster();
     LATER.set(3_600);
     cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
@@ -160,20 +160,20 @@ fn a_clock_that_is_set_back_gives_no_serial_twice() {
 }
 
 #[test]
-fn what_was_listed_is_not_kept_when_something_comes_in_another_second() {
+fn listing_is_dropped_after_its_second() {
     let mut cluster = cluster();
     cluster.transfer("cluster.local", None, 9).unwrap();
     let was = |cluster: &Cluster| Arc::downgrade(&cluster.index.services.get(b"\x03web\x02t1").unwrap());
     let web = was(&cluster);
     cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
-    assert!(web.upgrade().is_some(), "it is sent to whoever asks in this second");
+    assert!(web.upgrade().is_some(), "it is shared within this second");
     LATER.set(1);
     cluster.writer.apply(service("t2/web", "10.0.0.2", ""));
     assert!(web.upgrade().is_none());
 }
 
 #[test]
-fn however_many_transfers_are_open_while_all_changes_two_lists_are_kept() {
+fn keeps_two_listings() {
     let mut cluster = cluster();
     let zone = Name::from_text("cluster.local").unwrap();
     let begin = |cluster: &Cluster, has| {
@@ -201,13 +201,13 @@ fn however_many_transfers_are_open_while_all_changes_two_lists_are_kept() {
     let serials: Vec<_> = open.iter().map(|(_, serial)| *serial).collect();
     let first = SERIAL as u32;
     assert_eq!(serials[0], first);
-    assert_eq!(serials[1..], [first + 1; 15], "whoever comes later is sent the newer list");
-    // It has nothing for whoever has it already.
+    assert_eq!(serials[1..], [first + 1; 15], "later transfers share the newer listing");
+    // Clients with this serial get no records.
     let (_, serial) = begin(&cluster, Some(first + 1));
     assert_eq!(serial, first + 1);
     let sent = cluster.transfer("cluster.local", Some(first + 1), 9).unwrap();
     assert_eq!(sent.len(), 1, "{sent:#?}");
-    // Where the older one ends there is room for what there is now; the newer one ends, too.
+    // When the older one ends, there is space for a current listing; the newer one ends, too.
     open.remove(0);
     let now = begin(&cluster, None);
     assert_eq!(now.1, first + 16);
@@ -216,7 +216,7 @@ fn however_many_transfers_are_open_while_all_changes_two_lists_are_kept() {
 }
 
 #[test]
-fn endpoints_of_one_name_are_told_once_each_however_their_slices_lie() {
+fn same_named_endpoints_appear_once() {
     let imports = [
         namespace("t1"),
         import("t1/far", "None", ""),
@@ -226,7 +226,7 @@ fn endpoints_of_one_name_are_told_once_each_however_their_slices_lie() {
     ];
     let mut rules = rules("cluster.local clusterset.local");
     rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
-    let wants = Wants { imports: true, ..everything() };
+    let wants = WatchConfig { imports: true, ..everything() };
     let mut sent = Cluster::of(&wants, rules, imports).transfer("clusterset.local", None, 3).unwrap();
     let count = sent.len();
     sent.retain(|record| !record.starts_with("SOA"));
@@ -240,7 +240,7 @@ fn endpoints_of_one_name_are_told_once_each_however_their_slices_lie() {
 }
 
 #[test]
-fn endpoints_and_ports_of_lies_cost_what_they_are_sent_as() {
+fn hostile_slices_have_bounded_cost() {
     let mut rules = rules("cluster.local");
     rules.own = vec!["192.0.2.53".parse().unwrap()];
     let ports: Vec<_> = (1..=20_000).map(|port| format!("p{port}:{port}/tcp")).collect();
@@ -252,20 +252,20 @@ fn endpoints_and_ports_of_lies_cost_what_they_are_sent_as() {
         slice("t1/hl-a", "hl", &named.join(" "), &ports.join(" ")),
     ];
     let sent = Cluster::of(&everything(), rules, objects).transfer("cluster.local", None, 1_000).unwrap();
-    // Both SOAs, NS and its address; each address at the service's name and at the endpoint's; each port.
+    // Two SOAs, NS and its address; each address at the names of service and endpoint; each port.
     assert_eq!(sent.len(), 4 + 2 * 1_000 + 20_000);
 }
 
 #[test]
-fn who_has_the_serial_gets_the_soa_and_who_asks_too_early_nothing() {
+fn current_serial_gets_soa() {
     let mut cluster = cluster();
     let serial = cluster.index.serial();
     assert_eq!(cluster.transfer("cluster.local", Some(serial), 9).unwrap(), [SOA]);
     assert!(cluster.transfer("cluster.local", Some(serial - 1), 9).unwrap().len() > 20);
     for none in ["in-addr.arpa", "svc.cluster.local", "local", "example.org"] {
-        assert_eq!(cluster.transfer(none, None, 9), Err(Answered::NotMine), "{none}");
+        assert_eq!(cluster.transfer(none, None, 9), Err(AnswerOutcome::NotInZones), "{none}");
     }
-    // What changes meanwhile is not in it.
+    // Later changes are not included.
     let mut begun = cluster
         .responder
         .transfer(&cluster.index, &Name::from_text("cluster.local").unwrap(), None, false)
@@ -284,11 +284,11 @@ fn who_has_the_serial_gets_the_soa_and_who_asks_too_early_nothing() {
     LATER.set(1);
     assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap().len(), 5);
     let early = Cluster::new(&everything(), rules("cluster.local"));
-    assert_eq!(early.transfer("cluster.local", None, 9), Err(Answered::Unknown(Kind::Service)));
+    assert_eq!(early.transfer("cluster.local", None, 9), Err(AnswerOutcome::Unsynced(Kind::Service)));
 }
 
 #[test]
-fn a_zone_whose_ports_have_no_records_lets_others_have_their_turn() {
+fn transfer_pauses_without_records() {
     const ENDPOINTS: usize = 20;
     const PORTS: usize = 3_000;
     let endpoints: Vec<_> = (0..ENDPOINTS).map(|number| format!("10.1.0.{number}")).collect();
@@ -299,7 +299,8 @@ fn a_zone_whose_ports_have_no_records_lets_others_have_their_turn() {
         headless: true,
     })
     .unwrap();
-    // Without numbers an endpoint ends where its address was told; with one each, and without names, there is one to tell.
+    // Without numbers an endpoint has its address only; with a number and without names, one more
+    // record.
     for (port, least, most) in [("c:-/tcp", 1, 1), (":80/tcp", ENDPOINTS * PORTS / 1_000, usize::MAX)] {
         let ports = [port; PORTS];
         let objects = [
@@ -322,7 +323,7 @@ fn a_zone_whose_ports_have_no_records_lets_others_have_their_turn() {
                     records += 1;
                     true
                 });
-                assert!(progress == Progress::All || transfer.at != before, "it stands still");
+                assert!(progress == Progress::All || transfer.at != before, "no progress");
                 assert!(records <= 1_000, "{records} at once");
                 turns += 1;
             }

@@ -1,21 +1,21 @@
 use crate::testing::*;
-use kubernetes_api::settings::{Lost, PodsWanted, Wants};
+use kubernetes_api::settings::{PodWatch, WatchConfig, WatchError};
 use kubernetes_api::{Kind, Sink};
 
 const KINDS: [Kind; 3] = [Kind::Service, Kind::Slice, Kind::Namespace];
 
-fn wants() -> Wants {
-    Wants { endpoints: true, ..Wants::default() }
+fn wants() -> WatchConfig {
+    WatchConfig { endpoints: true, ..WatchConfig::default() }
 }
 
 fn zones() -> crate::Rules {
     rules("cluster.local in-addr.arpa")
 }
 
-/// What an address leads back to has nothing to do with pods: they may be forbidden, and never known.
+/// Reverse lookups do not need pods, which RBAC may forbid for good.
 #[test]
-fn addresses_of_endpoints_lead_back_while_pods_are_not_known() {
-    let wants = Wants { pods: Some(PodsWanted::default()), ..wants() };
+fn reverse_lookup_without_pods() {
+    let wants = WatchConfig { pods: Some(PodWatch::default()), ..wants() };
     let mut cluster = Cluster::new(&wants, zones());
     for kind in KINDS.into_iter().chain([Kind::Pod]) {
         cluster.writer.begin(kind);
@@ -30,18 +30,18 @@ fn addresses_of_endpoints_lead_back_while_pods_are_not_known() {
     }
 }
 
-/// Names of services are answered before endpoints are known, and keep up with their own kind meanwhile.
+/// Services are answered before endpoints are synced, and follow changes of their kind.
 #[test]
-fn what_the_first_lists_tell_is_answered_when_each_ends_and_what_changes_meanwhile_at_once() {
+fn initial_lists_show_at_their_end() {
     let mut cluster = Cluster::new(&wants(), zones());
     let asks = |cluster: &Cluster, what: &str, expected: [&str; 4]| {
         let names = ["web.a.svc.cluster.local A", "hl.a.svc.cluster.local A"];
         let addresses = ["1.0.0.10.in-addr.arpa PTR", "1.0.1.10.in-addr.arpa PTR"];
-        let told = names.into_iter().chain(addresses).map(|question| cluster.ask(question));
-        assert_eq!(told.collect::<Vec<_>>(), expected, "{what}");
+        let answers = names.into_iter().chain(addresses).map(|question| cluster.ask(question));
+        assert_eq!(answers.collect::<Vec<_>>(), expected, "{what}");
     };
     const NO: [&str; 2] = ["services are not known", "endpointslices are not known"];
-    let writer = |cluster: &mut Cluster, tell: &dyn Fn(&mut crate::Writer)| tell(&mut cluster.writer);
+    let writer = |cluster: &mut Cluster, visit: &dyn Fn(&mut crate::IndexWriter)| visit(&mut cluster.writer);
     writer(&mut cluster, &|writer| {
         KINDS.into_iter().for_each(|kind| writer.begin(kind));
         writer.apply(service("a/web", "10.0.0.1", ""));
@@ -59,9 +59,9 @@ fn what_the_first_lists_tell_is_answered_when_each_ends_and_what_changes_meanwhi
     writer(&mut cluster, &|writer| writer.apply(service("a/web", "10.0.0.2", "")));
     asks(&cluster, "one has another address", ["A 10.0.0.2", NO[1], NO[1], NO[1]]);
     writer(&mut cluster, &|writer| writer.apply(service("a/web", "10.0.0.1", "")));
-    // It breaks off, and comes again with another slice.
+    // The list breaks off, and the next one has another slice.
     writer(&mut cluster, &|writer| {
-        writer.lost(Kind::Slice, &Lost::Silent(std::time::Duration::from_secs(150)));
+        writer.failed(Kind::Slice, &WatchError::Silent(std::time::Duration::from_secs(150)));
         writer.begin(Kind::Slice);
         writer.apply(slice("a/hl-2", "hl", "10.1.0.1=i", ""));
     });

@@ -1,14 +1,14 @@
 use allocation_counter::measure;
 
-use super::PIECE;
+use super::ALLOCATION;
 use crate::testing::*;
 use kubernetes_api::objects::Object;
-use kubernetes_api::settings::Wants;
+use kubernetes_api::settings::WatchConfig;
 
-/// So many objects of a kind that what there is once does not matter, and that tables are as empty as they get.
+/// Objects of a kind: enough to make constant costs negligible, at the minimum load of the tables.
 const MANY: usize = 1_800;
 
-/// Addresses that only this object has, each with what stands behind it.
+/// Addresses of one object only, each with a suffix.
 fn addresses(of: usize, count: usize, behind: &str) -> String {
     let address = |n: usize| format!("10.{}.{}.{n}{behind}", of / 250, of % 250);
     (1..=count).map(address).collect::<Vec<_>>().join(" ")
@@ -16,7 +16,7 @@ fn addresses(of: usize, count: usize, behind: &str) -> String {
 
 type Make = fn(usize) -> Vec<Object>;
 
-/// The nth of each kind of object, or of several that belong together.
+/// Constructors of the nth object of each kind, or of several related objects.
 fn rows() -> Vec<(&'static str, Make)> {
     vec![
         ("namespace", |n| vec![namespace(&format!("n-{n}"))]),
@@ -102,14 +102,14 @@ fn rows() -> Vec<(&'static str, Make)> {
 }
 
 #[test]
-fn an_object_is_counted_with_all_that_it_takes() {
-    let wants = Wants { pod_names: true, ..everything() };
+fn counts_measured_memory() {
+    let wants = WatchConfig { pod_names: true, ..everything() };
     let mut wrong = Vec::new();
     for (what, objects) in rows() {
         let mut cluster = Cluster::new(&wants, rules("cluster.local"));
         let taken = measure(|| cluster.list((0..MANY).flat_map(objects)));
-        let taken = taken.bytes_current as usize + PIECE * taken.count_current as usize;
-        let (taken, counted) = (taken / MANY, cluster.writer.octets() / MANY);
+        let taken = taken.bytes_current as usize + ALLOCATION * taken.count_current as usize;
+        let (taken, counted) = (taken / MANY, cluster.writer.bytes() / MANY);
         let row = format!("{what}: {taken} octets are counted as {counted}");
         if !(taken..=2 * taken).contains(&counted) {
             wrong.push(row);

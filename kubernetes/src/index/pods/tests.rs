@@ -1,18 +1,18 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::index::{Index, Known};
+use crate::index::{Index, IndexedObject};
 use crate::testing::{Cluster, key, pod, rules};
-use kubernetes_api::settings::{PodsWanted, Wants};
+use kubernetes_api::settings::{PodWatch, WatchConfig};
 use kubernetes_api::{Kind, Object, Sink};
 
 const NAMESPACES: [&str; 3] = ["a", "a-b", "b"];
 const ADDRESSES: [&str; 2] = ["10.0.0.1", "fd00::1"];
 
 fn cluster() -> Cluster {
-    let wants = Wants { pods: Some(PodsWanted::default()), ..Wants::default() };
+    let wants = WatchConfig { pods: Some(PodWatch::default()), ..WatchConfig::default() };
     let mut cluster = Cluster::of(&wants, rules("cluster.local"), []);
-    cluster.writer.following(Kind::Pod);
+    cluster.writer.watching(Kind::Pod);
     cluster
 }
 
@@ -20,7 +20,8 @@ fn name_of(number: usize) -> String {
     format!("{}/p{}", NAMESPACES[number % 3], number / 3)
 }
 
-/// One of nine pods, at one address, both in one order or the other, or none; sure of it or not. `None` deletes it.
+/// A version of one of nine pods: which of two addresses it has, in which order, and whether they
+/// are certain. `None` deletes it.
 fn step() -> impl Strategy<Value = (usize, Option<(usize, bool)>)> {
     (0..9_usize, proptest::option::weighted(0.7, (0..5_usize, proptest::bool::weighted(0.2))))
 }
@@ -50,9 +51,9 @@ fn expected(pods: &BTreeMap<usize, Pod>) -> Vec<(String, Option<String>, Vec<boo
 }
 
 proptest! {
-    /// What stands for many pods says what all of them would, and so does what a snapshot keeps of them.
+    /// The representatives in the index, and in a snapshot, yield the same answers as all pods.
     #[test]
-    fn few_pods_say_of_an_address_what_all_would(steps in proptest::collection::vec(step(), 1..60)) {
+    fn indexed_pods_equal_all_pods(steps in proptest::collection::vec(step(), 1..60)) {
         let (mut cluster, mut pods) = (cluster(), BTreeMap::new());
         for (number, change) in steps {
             let at = name_of(number);
@@ -72,7 +73,7 @@ proptest! {
             prop_assert_eq!(shown(&cluster.index), expected(&pods));
         }
         let mut kept = Vec::new();
-        cluster.index.each(&mut |known| if let Known::Pod(pod) = known { kept.push(Object::Pod(pod.clone())) });
+        cluster.index.each(&mut |known| if let IndexedObject::Pod(pod) = known { kept.push(Object::Pod(pod.clone())) });
         prop_assert!(kept.len() <= 6, "one for each address and namespace");
         let again = self::cluster();
         let mut writer = again.writer;
@@ -83,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn pods_at_one_address_copy_no_bucket_but_the_first() {
+fn shared_address_copies_one_bucket() {
     const MANY: usize = 3_000;
     let mut cluster = cluster();
     let stores = |cluster: &Cluster| cluster.index.pods.stores();
@@ -93,7 +94,7 @@ fn pods_at_one_address_copy_no_bucket_but_the_first() {
     }
     let hash = hash_of_address("10.0.0.1".parse().unwrap());
     assert_eq!(stores(&cluster) - before, 1);
-    // Of as many namespaces: each is elsewhere.
+    // In distinct namespaces, with entries of their own.
     for number in 0..MANY {
         cluster.writer.apply(pod(&format!("n{number:05}/p"), "10.0.0.1"));
     }

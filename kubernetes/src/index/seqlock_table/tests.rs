@@ -1,4 +1,4 @@
-//! Cells beside a map of all that was put into them.
+//! Compares the table with a map.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::seqlock_table::*;
 
-type Numbers = Cells<2>;
+type Numbers = SeqlockTable<2>;
 
-/// A number by a name, both of which stand in the words; there are few hashes, so that cells have no room for some.
-fn content(name: u8, number: u64) -> Content<2> {
-    Content { head: 1 + u32::from(name % 2), words: [u64::from(name), number] }
+/// Name and number as a content; few hashes, so that some find no slot.
+fn content(name: u8, number: u64) -> SlotContent<2> {
+    SlotContent { head: 1 + u32::from(name % 2), words: [u64::from(name), number] }
 }
 
 fn find(cells: &Numbers, name: u8) -> Option<u64> {
@@ -18,7 +18,7 @@ fn find(cells: &Numbers, name: u8) -> Option<u64> {
     found.map(|content| content.words[1])
 }
 
-fn is(name: u8) -> impl Fn(&Content<2>) -> bool {
+fn is(name: u8) -> impl Fn(&SlotContent<2>) -> bool {
     move |content| content.words[0] == u64::from(name)
 }
 
@@ -27,9 +27,9 @@ fn hash(name: u8) -> u64 {
 }
 
 proptest! {
-    /// Nothing is found that is not so, and nothing that was taken away; where others leave a cell free, what was put is found.
+    /// No wrong or removed content is found; with a free slot, the last content is.
     #[test]
-    fn what_is_found_is_what_was_put_last(
+    fn finds_the_last_value(
         count in prop::sample::select(vec![1_usize, 2, 8, 64]),
         steps in prop::collection::vec((0_u8..24, prop::option::of(0_u64..4)), 1..200),
     ) {
@@ -41,7 +41,7 @@ proptest! {
                 Some(number) => _ = model.insert(name, number),
                 None => _ = model.remove(&name),
             }
-            if number.is_some() && cells.count() < count.min(NEAR) {
+            if number.is_some() && cells.count() < count.min(PROBE_LENGTH) {
                 prop_assert_eq!(find(&cells, name), number);
             }
             let mut found = 0;
@@ -50,12 +50,12 @@ proptest! {
                 found += usize::from(seen.is_some());
                 prop_assert!(seen.is_none() || seen == model.get(&name).copied(), "{} is {:?}", name, seen);
             }
-            prop_assert_eq!(found, cells.count(), "nothing stands where nobody looks for it, or twice");
+            prop_assert_eq!(found, cells.count(), "no content is out of reach or duplicate");
         }
     }
 }
 
-/// As splitmix64 has them.
+/// splitmix64.
 fn random(number: u64) -> u64 {
     let number = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -64,10 +64,10 @@ fn random(number: u64) -> u64 {
 }
 
 #[test]
-fn with_10_000_in_16_384_cells_one_in_seventy_finds_no_room() {
+fn load_factor_of_10_000_services() {
     let cells = Numbers::new(16_384);
     for number in 0..10_000_u64 {
-        let it = Content { head: 1, words: [number, 0] };
+        let it = SlotContent { head: 1, words: [number, 0] };
         cells.set(random(number), |content| content.words[0] == number, Some(it));
     }
     let left_out = 10_000 - cells.count();

@@ -1,11 +1,11 @@
-//! What a list takes while it is read.
+//! Memory that a list takes while it is read.
 
 use allocation_counter::{AllocationInfo, measure};
 
 use super::*;
 use crate::objects::{Object, ObjectKey};
 
-/// Counts, and keeps nothing.
+/// Counts objects and stores none.
 #[derive(Default)]
 struct Counted {
     slices: usize,
@@ -24,16 +24,16 @@ impl Sink for Counted {
     fn complete(&mut self, _: Kind) {
         self.lists += 1;
     }
-    fn following(&mut self, _: Kind) {}
-    fn lost(&mut self, _: Kind, why: &Lost) {
-        assert!(matches!(why, Lost::Unoffered { status: 422, .. }), "{why}");
+    fn watching(&mut self, _: Kind) {}
+    fn failed(&mut self, _: Kind, why: &WatchError) {
+        assert!(matches!(why, WatchError::Unsupported { status: 422, .. }), "{why}");
     }
-    fn unreadable(&mut self, _: Kind, _: &crate::Unreadable) {
-        panic!("all of it can be read");
+    fn invalid(&mut self, _: Kind, _: &crate::DecodeError) {
+        panic!("all objects are valid");
     }
 }
 
-/// As a controller writes them: a hundred slices, of a hundred endpoints each.
+/// A page as a controller writes it: 100 slices of 100 endpoints.
 fn page(number: usize, next: &str) -> String {
     let endpoint = |of: usize, last: usize| {
         format!(
@@ -56,44 +56,44 @@ fn page(number: usize, next: &str) -> String {
 
 const SLICES: usize = 100;
 const ENDPOINTS: usize = 100;
-/// As a connection hands it over.
-const PART: usize = 16 << 10;
+/// Size of a frame from the connection.
+const FRAME_BYTES: usize = 16 << 10;
 
-/// Of a list in so many pages.
+/// Measures reading a list of these pages.
 fn read(pages: &[String]) -> (AllocationInfo, Counted) {
-    #[allow(clippy::disallowed_methods, reason = "some moment to begin with")]
+    #[allow(clippy::disallowed_methods, reason = "any instant will do")]
     let now = Instant::now();
-    let (wants, mut sink) = (Wants { endpoints: true, ..Wants::default() }, Counted::default());
-    let mut follower = Follower::new(Kind::Slice, Arc::new(wants), || 0.5);
-    assert!(matches!(follower.next(now), Next::Ask(ask) if ask.watch));
-    follower.head(now, 422, "application/json", None, &mut sink).unwrap();
-    let refused = follower.end(now, &mut sink).unwrap_err();
-    follower.failed(now, &refused, &mut sink);
-    let now = now + MOST_WAIT;
+    let (wants, mut sink) = (WatchConfig { endpoints: true, ..WatchConfig::default() }, Counted::default());
+    let mut reflector = Reflector::new(Kind::Slice, Arc::new(wants), || 0.5);
+    assert!(matches!(reflector.next(now), Next::Send(ask) if ask.watch));
+    reflector.head(now, 422, "application/json", None, &mut sink).unwrap();
+    let refused = reflector.end(now, &mut sink).unwrap_err();
+    reflector.failed(now, &refused, &mut sink);
+    let now = now + MAX_WAIT;
     let counted = measure(|| {
         for page in pages {
-            assert!(matches!(follower.next(now), Next::Ask(ask) if !ask.watch));
-            follower.head(now, 200, "application/json", None, &mut sink).unwrap();
-            for part in page.as_bytes().chunks(PART) {
-                assert_eq!(follower.body(now, part, &mut sink).unwrap(), Rest::Wanted);
+            assert!(matches!(reflector.next(now), Next::Send(ask) if !ask.watch));
+            reflector.head(now, 200, "application/json", None, &mut sink).unwrap();
+            for part in page.as_bytes().chunks(FRAME_BYTES) {
+                assert_eq!(reflector.body(now, part, &mut sink).unwrap(), ReadMore::Yes);
             }
-            follower.end(now, &mut sink).unwrap();
+            reflector.end(now, &mut sink).unwrap();
         }
     });
     (counted, sink)
 }
 
 #[test]
-fn a_list_in_pages_takes_what_a_page_does_however_many_there_are() {
+fn list_takes_the_memory_of_a_page() {
     const MOST: usize = 20;
     let pages: Vec<String> = (1..=MOST)
         .map(|number| page(number, &if number == MOST { String::new() } else { format!("next-{number}") }))
         .collect();
     let (all, sink) = read(&pages);
     assert_eq!((sink.slices, sink.endpoints, sink.lists), (MOST * SLICES, MOST * SLICES * ENDPOINTS, 1));
-    // A page of JSON is read when it is whole, and a buffer that grows is up to twice as large.
+    // A JSON page is decoded when it is complete, and a growing buffer is up to twice as large.
     let longest = pages.iter().map(String::len).max().unwrap() as u64;
-    assert!(all.bytes_max < 3 * longest, "{} octets for pages of {longest}", all.bytes_max);
+    assert!(all.bytes_max < 3 * longest, "{} bytes for pages of {longest}", all.bytes_max);
     let (two, _) = read(&pages[..2]);
     assert!(all.bytes_max <= two.bytes_max + two.bytes_max / 50, "{two:?}, and of all {all:?}");
     assert!(all.bytes_current < 1 << 10, "{all:?}");

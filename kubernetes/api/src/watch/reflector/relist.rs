@@ -1,47 +1,49 @@
-//! What a refusal means, and when all is listed anew.
+//! Interprets error statuses, and decides when to list again.
 
 use std::time::Instant;
 
 use crate::decode::{Form, Status};
-use crate::settings::Lost;
+use crate::settings::WatchError;
 
-use super::{Follower, Phase, message_of};
+use super::{Phase, Reflector, message_of};
 
-impl Follower {
-    /// What was left out for want of room finds room by now: no watch tells of it again.
-    pub(in crate::watch) fn has_room_again(&mut self) -> Lost {
+impl Reflector {
+    /// Lists again since memory is available for skipped objects, which no watch repeats.
+    pub(in crate::watch) fn relist_for_memory(&mut self) -> WatchError {
         self.phase = Phase::Start;
-        Lost::Crowded
+        WatchError::RelistForMemory
     }
 
-    /// The API has said why not. What follows from that is decided here.
-    pub(super) fn refused(&mut self, now: Instant, code: u16, status: Status) -> Lost {
+    /// Interprets an error status of the API.
+    pub(super) fn refused(&mut self, now: Instant, code: u16, status: Status) -> WatchError {
         let watch = self.phase == Phase::Watch || self.phase == Phase::Start && self.watch_lists;
         let Status { reason, message, causes, retry_after_s, .. } = status;
-        self.come_again(now, Some(retry_after_s));
+        self.set_retry_after(now, Some(retry_after_s));
         let ahead = causes.iter().any(|cause| &**cause == "ResourceVersionTooLarge");
         let message = message_of(&message, &reason);
         match code {
-            // Once it has been restored from a backup it may not have come as far as we have.
+            // After a restore from a backup the API may have lower versions than ours.
             _ if ahead => self.expired(message),
             410 => self.expired(message),
             400 | 422 if self.phase == Phase::Start && self.watch_lists => {
                 self.watch_lists = false;
-                Lost::Unoffered { status: code, message }
+                WatchError::Unsupported { status: code, message }
             }
             406 | 415 if self.preferred == Form::Protobuf => {
                 self.preferred = Form::Json;
-                Lost::Unoffered { status: code, message }
+                WatchError::Unsupported { status: code, message }
             }
-            401 => Lost::Unauthorized { message },
-            403 => Lost::Forbidden { verb: if watch { "watch" } else { "list" }, kind: self.kind, message },
-            404 => Lost::Unknown { kind: self.kind, message },
-            _ => Lost::Status { status: code, message },
+            401 => WatchError::Unauthorized { message },
+            403 => {
+                WatchError::Forbidden { verb: if watch { "watch" } else { "list" }, kind: self.kind, message }
+            }
+            404 => WatchError::NoSuchResource { kind: self.kind, message },
+            _ => WatchError::Status { status: code, message },
         }
     }
 
-    fn expired(&mut self, message: Box<str>) -> Lost {
+    fn expired(&mut self, message: Box<str>) -> WatchError {
         self.phase = Phase::Start;
-        Lost::Expired(message)
+        WatchError::Expired(message)
     }
 }

@@ -1,15 +1,15 @@
 mod waits;
 
 use super::*;
-use crate::decode::Unreadable;
+use crate::decode::DecodeError;
 use crate::objects::{Object, ObjectKey};
-use crate::settings::Fault;
+use crate::settings::ConnectionFault;
 
-/// Tells the sink's calls, one a line.
+/// Records the calls of the sink, one per line.
 #[derive(Default)]
-struct Told(Vec<String>);
+struct Calls(Vec<String>);
 
-impl Sink for Told {
+impl Sink for Calls {
     fn begin(&mut self, _: Kind) {
         self.0.push("begin".into());
     }
@@ -23,34 +23,34 @@ impl Sink for Told {
     fn complete(&mut self, _: Kind) {
         self.0.push("complete".into());
     }
-    fn following(&mut self, _: Kind) {
-        self.0.push("following".into());
+    fn watching(&mut self, _: Kind) {
+        self.0.push("watching".into());
     }
-    fn lost(&mut self, _: Kind, why: &Lost) {
-        self.0.push(format!("lost: {why}"));
+    fn failed(&mut self, _: Kind, why: &WatchError) {
+        self.0.push(format!("failed: {why}"));
     }
-    fn unreadable(&mut self, _: Kind, what: &Unreadable) {
+    fn invalid(&mut self, _: Kind, what: &DecodeError) {
         self.0.push(what.to_string());
     }
 }
 
-/// A follower of namespaces, its sink, and a clock that the test moves.
+/// A reflector of namespaces, its sink, and a clock that the test moves.
 struct Script {
-    follower: Follower,
-    told: Told,
+    reflector: Reflector,
+    calls: Calls,
     now: Instant,
     asked: Instant,
 }
 
 impl Script {
     fn new() -> Self {
-        #[allow(clippy::disallowed_methods, reason = "some moment to begin with")]
+        #[allow(clippy::disallowed_methods, reason = "any instant will do")]
         let now = Instant::now();
-        let follower = Follower::new(Kind::Namespace, Arc::new(Wants::default()), || 0.5);
-        Self { follower, told: Told::default(), now, asked: now }
+        let reflector = Reflector::new(Kind::Namespace, Arc::new(WatchConfig::default()), || 0.5);
+        Self { reflector, calls: Calls::default(), now, asked: now }
     }
 
-    /// The API knows of no list by a watch: it is asked for pages next.
+    /// The API has refused a watch list: pages are requested next.
     fn without_watch_lists() -> Self {
         let mut script = Self::new();
         script.ask();
@@ -63,19 +63,19 @@ impl Script {
         self.now += time;
     }
 
-    /// The parameters of what is asked now.
+    /// Returns the parameters of the next request.
     fn ask(&mut self) -> String {
         self.asked = self.now;
-        match self.follower.next(self.now) {
-            Next::Ask(ask) => ask.path.split_once('?').unwrap().1.to_owned(),
+        match self.reflector.next(self.now) {
+            Next::Send(ask) => ask.path.split_once('?').unwrap().1.to_owned(),
             Next::Wait(until) => panic!("waits {:?}", until - self.now),
         }
     }
 
-    /// How long it waits, and passes that time.
+    /// Returns the delay before the next request, and advances the clock by it.
     fn wait(&mut self) -> Duration {
-        match self.follower.next(self.now) {
-            Next::Ask(ask) => panic!("asks {ask:?}"),
+        match self.reflector.next(self.now) {
+            Next::Send(ask) => panic!("asks {ask:?}"),
             Next::Wait(until) => {
                 let wait = until - self.now;
                 self.now = until;
@@ -85,41 +85,41 @@ impl Script {
     }
 
     fn head(&mut self, status: u16) {
-        self.follower.head(self.now, status, "application/json", None, &mut self.told).unwrap();
+        self.reflector.head(self.now, status, "application/json", None, &mut self.calls).unwrap();
     }
 
     fn body(&mut self, text: &str) {
-        if let Err(why) = self.follower.body(self.now, text.as_bytes(), &mut self.told) {
-            self.follower.failed(self.now, &why, &mut self.told);
+        if let Err(why) = self.reflector.body(self.now, text.as_bytes(), &mut self.calls) {
+            self.reflector.failed(self.now, &why, &mut self.calls);
         }
     }
 
     fn end(&mut self) {
-        if let Err(why) = self.follower.end(self.now, &mut self.told) {
-            self.follower.failed(self.now, &why, &mut self.told);
+        if let Err(why) = self.reflector.end(self.now, &mut self.calls) {
+            self.reflector.failed(self.now, &why, &mut self.calls);
         }
     }
 
-    /// Nothing comes until its patience ends; how long that took.
+    /// Advances the clock to the deadline; returns the duration.
     fn silence(&mut self) -> Duration {
         let heard = self.now;
-        self.now = self.follower.deadline(self.asked);
-        if let Some(why) = self.follower.silent(self.now, self.asked) {
-            self.follower.failed(self.now, &why, &mut self.told);
+        self.now = self.reflector.deadline(self.asked);
+        if let Some(why) = self.reflector.silent(self.now, self.asked) {
+            self.reflector.failed(self.now, &why, &mut self.calls);
         }
         self.now - heard
     }
 
-    fn told(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.told.0)
+    fn calls(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.calls.0)
     }
 
-    /// Listed by a watch up to version 10, and followed.
+    /// Completes a watch list at version 10.
     fn follow(&mut self) {
         assert_eq!(self.ask(), WATCH_LIST);
         self.head(200);
         self.body(&(event("ADDED", "a", 3) + &event("ADDED", "b", 7) + &listed(10)));
-        assert_eq!(self.told(), ["begin", "+a", "+b", "complete", "following"]);
+        assert_eq!(self.calls(), ["begin", "+a", "+b", "complete", "watching"]);
     }
 }
 
@@ -159,53 +159,53 @@ fn page(names: &[&str], version: &str, next: &str) -> String {
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn a_watch_that_begins_with_a_list_goes_on_from_where_it_came_to() {
+fn watch_list_then_watch() {
     let mut script = Script::new();
     script.follow();
     script.body(&(event("MODIFIED", "a", 11) + &event("DELETED", "b", 12)));
     script.body(&event("BOOKMARK", "", 40));
-    assert_eq!(script.told(), ["+a", "-b"]);
+    assert_eq!(script.calls(), ["+a", "-b"]);
     script.pass(Duration::from_secs(300));
     script.end();
     assert_eq!(script.ask(), watch_from("40"));
     script.head(200);
-    assert_eq!(script.told(), ["following"]);
-    // Ends in the midst of an event: what was whole counts.
+    assert_eq!(script.calls(), ["watching"]);
+    // The reply ends within an event: complete events count.
     script.body(&(event("ADDED", "c", 41) + "{\"type\":"));
     script.pass(Duration::from_secs(60));
     script.end();
-    assert_eq!(script.told(), ["+c", "lost: the reply makes no sense: the end in the midst of an object"]);
+    assert_eq!(script.calls(), ["+c", "failed: invalid reply: the reply ended within an object"]);
     assert_eq!(script.wait(), 200 * MS);
     assert_eq!(script.ask(), watch_from("41"));
 }
 
 #[test]
-fn pages_are_asked_for_where_lists_come_as_no_watch() {
+fn lists_pages_without_watch_list() {
     let mut script = Script::new();
     assert_eq!(script.ask(), WATCH_LIST);
     script.head(422);
     script.body(&failure(422, "FieldValueForbidden"));
     script.end();
-    assert_eq!(script.told(), ["lost: 422 from the API: no"]);
+    assert_eq!(script.calls(), ["failed: 422 from the API: no"]);
     assert_eq!(script.ask(), "limit=100", "at once");
     script.head(200);
     script.body(&page(&["a", "b"], "10", "t/1=="));
-    assert!(script.told() == ["begin"], "a page of JSON is read when it is whole");
+    assert!(script.calls() == ["begin"], "a page of JSON is read when it is whole");
     script.end();
     assert_eq!(script.ask(), "limit=100&continue=t%2F1%3D%3D");
     script.head(200);
     script.body(&page(&["c"], "10", "t2")[..20]);
-    // It breaks off, and is asked for again: what came before is not.
-    script.follower.failed(script.now, &Lost::Silent(MS), &mut script.told);
+    // A broken page is requested again, without the pages before.
+    script.reflector.failed(script.now, &WatchError::Silent(MS), &mut script.calls);
     script.wait();
     assert_eq!(script.ask(), "limit=100&continue=t%2F1%3D%3D");
     script.head(200);
     script.body(&page(&["c"], "10", ""));
     script.end();
-    assert_eq!(script.told(), ["+a", "+b", "lost: nothing came for 0 s", "+c", "complete"]);
+    assert_eq!(script.calls(), ["+a", "+b", "failed: no data for 0 s", "+c", "complete"]);
     assert_eq!(script.ask(), watch_from("10"));
 
-    // The token is too old: the list begins anew, in pages as before.
+    // The token has expired: the list begins again, in pages.
     script.head(410);
     script.body(&failure(410, ""));
     script.end();
@@ -222,39 +222,39 @@ fn pages_are_asked_for_where_lists_come_as_no_watch() {
 }
 
 #[test]
-fn what_the_api_has_forgotten_and_what_goes_backwards_is_listed_anew() {
+fn relists_on_410_and_lower_version() {
     let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\",\"message\":\"too old\\nby far\"}}\n";
     let ahead = format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", failure(504, "ResourceVersionTooLarge"));
     for (said, why) in [
-        (gone, "lost: the API has forgotten what was heard last: too old by far"),
-        (&*ahead, "lost: the API has forgotten what was heard last: no"),
-        (&*event("MODIFIED", "a", 9), "lost: version 9 after 10"),
+        (gone, "failed: resource version expired: too old by far"),
+        (&*ahead, "failed: resource version expired: no"),
+        (&*event("MODIFIED", "a", 9), "failed: resource version 9 received after 10"),
     ] {
         let mut script = Script::new();
         script.follow();
         script.body(said);
-        assert_eq!(script.told(), [why]);
+        assert_eq!(script.calls(), [why]);
         assert_eq!(script.wait(), 200 * MS);
         assert_eq!(script.ask(), WATCH_LIST);
         script.head(200);
         script.body(&(event("ADDED", "a", 9) + &listed(9)));
-        assert_eq!(script.told(), ["begin", "+a", "complete", "following"]);
+        assert_eq!(script.calls(), ["begin", "+a", "complete", "watching"]);
     }
-    // Versions that are no numbers are believed, and equal ones are.
+    // Versions that are not numbers, and equal ones, are accepted.
     let mut script = Script::new();
     script.follow();
     script.body(&(event("MODIFIED", "a", 10) + &event("MODIFIED", "a", 10).replace("\"10\"", "\"x1\"")));
     script.body(&event("MODIFIED", "a", 1));
-    assert_eq!(script.told(), ["+a", "+a", "+a"]);
+    assert_eq!(script.calls(), ["+a", "+a", "+a"]);
 }
 
 #[test]
-fn silence_has_its_bounds() {
+fn silence_timeouts() {
     let second = Duration::from_secs(1);
     let mut script = Script::new();
     script.ask();
     assert_eq!(script.silence(), 30 * second, "no head");
-    assert_eq!(script.told(), ["lost: nothing came for 30 s"]);
+    assert_eq!(script.calls(), ["failed: no data for 30 s"]);
     script.wait();
     assert_eq!(script.ask(), WATCH_LIST, "an API that is slow may know such lists");
     script.head(200);
@@ -269,8 +269,8 @@ fn silence_has_its_bounds() {
     script.end();
     script.ask();
     script.head(200);
-    script.told();
-    // A watch that knows of no list may be a lively one.
+    script.calls();
+    // A plain watch may have many events.
     let mut lively = Script::new();
     lively.ask();
     lively.head(200);
@@ -282,12 +282,12 @@ fn silence_has_its_bounds() {
     lively.wait();
     assert_eq!(lively.ask(), "limit=100");
     assert_eq!(script.silence(), 150 * second, "a watch without bookmarks");
-    assert!(script.told().is_empty(), "which is no loss yet");
+    assert!(script.calls().is_empty(), "which is no loss yet");
     assert_eq!(script.ask(), watch_from("10"));
     script.head(200);
-    // One that talks for ever is ended, too: another server may be there by now.
+    // A watch with data ends as well: another server may be available by now.
     let began = script.now;
-    while script.follower.deadline(script.asked) > script.now + 60 * second {
+    while script.reflector.deadline(script.asked) > script.now + 60 * second {
         script.pass(60 * second);
         script.body(&event("BOOKMARK", "", 10));
     }
@@ -297,10 +297,10 @@ fn silence_has_its_bounds() {
 }
 
 #[test]
-fn an_api_without_protobuf_is_asked_for_json() {
+fn falls_back_to_json() {
     let mut script = Script::new();
-    let accepts = |script: &mut Script| match script.follower.next(script.now) {
-        Next::Ask(ask) => ask.accept,
+    let accepts = |script: &mut Script| match script.reflector.next(script.now) {
+        Next::Send(ask) => ask.accept,
         Next::Wait(_) => panic!("waits"),
     };
     assert_eq!(
@@ -313,47 +313,47 @@ fn an_api_without_protobuf_is_asked_for_json() {
 }
 
 #[test]
-fn lists_that_do_not_end_and_versions_that_are_none_are_begun_anew() {
-    // A page comes, octet by octet, and a refusal.
+fn restarts_endless_lists() {
+    // A page and an error arrive byte by byte.
     for (status, bound) in [(200, 120), (500, 30)] {
         let mut script = Script::without_watch_lists();
         script.ask();
         script.head(status);
         let began = script.now;
-        while script.follower.deadline(script.asked) > script.now + Duration::from_secs(1) {
+        while script.reflector.deadline(script.asked) > script.now + Duration::from_secs(1) {
             script.pass(Duration::from_secs(1));
             script.body(" ");
         }
-        script.told();
+        script.calls();
         script.silence();
         assert_eq!(script.now - began, Duration::from_secs(bound));
-        assert_eq!(script.told(), [format!("lost: a reply is not whole after {bound} s")]);
+        assert_eq!(script.calls(), [format!("failed: reply incomplete after {bound} s")]);
     }
-    // Page after page.
+    // Too many pages.
     let mut script = Script::without_watch_lists();
-    for _ in 0..=MOST_PAGES {
+    for _ in 0..=MAX_PAGES {
         script.ask();
         script.head(200);
         script.body(&page(&[], "10", "t"));
         script.end();
     }
-    assert_eq!(script.told().pop().unwrap(), "lost: the reply makes no sense: a list without an end");
+    assert_eq!(script.calls().pop().unwrap(), "failed: invalid reply: the list does not end");
     script.wait();
     assert_eq!(script.ask(), "limit=100");
-    // What cannot be sent back in a path is not kept.
-    let long = "1".repeat(MOST_VERSION + 1);
+    // A version that is not valid in a path is refused.
+    let long = "1".repeat(MAX_VERSION_BYTES + 1);
     for version in [&*long, "1 2", "\u{e9}"] {
         let mut script = Script::new();
         script.follow();
         script.body(&event("MODIFIED", "a", 77).replace("\"77\"", &format!("\"{version}\"")));
-        assert_eq!(script.told(), ["lost: the reply makes no sense: no resource version"]);
+        assert_eq!(script.calls(), ["failed: invalid reply: invalid resource version"]);
         script.wait();
         assert_eq!(script.ask(), WATCH_LIST);
     }
     let mut script = Script::without_watch_lists();
     script.ask();
     script.head(200);
-    script.body(&page(&[], "10", &"t".repeat(MOST_TOKEN + 1)));
+    script.body(&page(&[], "10", &"t".repeat(MAX_TOKEN_BYTES + 1)));
     script.end();
-    assert_eq!(script.told().pop().unwrap(), "lost: the reply makes no sense: a list without an end");
+    assert_eq!(script.calls().pop().unwrap(), "failed: invalid reply: the list does not end");
 }
