@@ -223,8 +223,8 @@ fn modules_do_not_import_each_other_but_where_they_are_one_thing() {
         if ABOVE.contains(&name) && name != "server" {
             continue;
         }
-        let folder = package.manifest_path.parent().expect("a manifest lies in a directory");
-        let modules = modules(folder.join("src").as_std_path());
+        let sources = package.manifest_path.parent().expect("a manifest lies in a directory").join("src");
+        let modules = modules(sources.as_std_path());
         let folders: BTreeSet<&[String]> =
             modules.iter().flat_map(|(path, _)| (0..path.len()).map(|deep| &path[..deep])).collect();
         for folder in folders {
