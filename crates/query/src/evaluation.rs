@@ -20,9 +20,10 @@ use observe::counters::PerThread;
 use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
+use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
 use plugin::failure::Failure;
-use plugin::step::{Inward, Outward, Sought, Wish, Wishes, question};
+use plugin::step::{Outward, Sought, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
 pub use crate::held::MOST_HELD;
@@ -137,12 +138,21 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// # Errors
     /// Upstreams must be asked first.
     pub fn run(&mut self, zone: &'h Arc<ServedZone>) -> Result<End, Missing> {
+        let mut inbound = Inbound::new(zone, self.query, 0, self.spent.counted_steps);
+        let stop = inbound.run(self.context);
+        self.run_from(inbound, stop)
+    }
+
+    /// The same for a query that the steps of its block have seen.
+    pub(crate) fn run_from(&mut self, mut inbound: Inbound<'h, 'a>, stop: Stop<'h>) -> Result<End, Missing> {
         let Query { name, rtype, class, .. } = *self.query;
         let own = Key { entry: EntryPoint::Top, name, rtype, class, added: Box::default() };
         self.wishes.push((own, Known::Open));
-        self.room = zone.block.envelope.size.limit(self.query, self.context.proto);
+        self.room = inbound.zone.block.envelope.size.limit(self.query, self.context.proto);
         self.comparable = MOST_COMPARED * self.room;
-        let end = self.evaluate(zone, self.query, 0)?;
+        let end = self.evaluate(&mut inbound, stop);
+        self.spent.counted_steps = inbound.counted;
+        let end = end?;
         self.counts.drain(..).for_each(|counter| counter.add(self.context.writer));
         Ok(end)
     }
@@ -164,44 +174,30 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         (!lookups.refreshes.is_empty()).then(|| Box::new(lookups))
     }
 
-    /// Goes through the steps of a block from the nth on, down to its sources and back.
-    fn evaluate(
-        &mut self,
-        zone: &'h Arc<ServedZone>,
-        query: &Query<'_>,
-        from: usize,
-    ) -> Result<End, Missing> {
-        let steps = zone.block.pipeline.steps();
-        let mut sought = Sought::new(query, &zone.server, false);
-        sought.is_target = self.at_target;
-        let mut backs = Vec::new();
-        let mut ended = None;
-        for (index, step) in steps.iter().enumerate().skip(from) {
-            let mut inward = step.inward(&mut sought, self.context);
-            while let Inward::Needs(needs) = inward {
-                self.at = Some((zone, index));
-                inward = needs.go_on(&mut sought, self.context, self).ok_or(Missing)?;
-            }
-            match inward {
-                Inward::Pass | Inward::Needs(_) => {}
-                Inward::Back(back) => backs.push((index, back)),
-                Inward::Answer(message) => {
-                    ended = Some((message, None));
-                    break;
+    /// Takes a query from where it stops on its way in to the sources of its block, and its answer back through the steps.
+    fn evaluate(&mut self, inbound: &mut Inbound<'h, '_>, mut stop: Stop<'h>) -> Result<End, Missing> {
+        let zone = inbound.zone;
+        let mut told_below = None;
+        let (mut message, failure) = loop {
+            match stop {
+                Stop::Needs(needs) => {
+                    self.at = Some((zone, inbound.next));
+                    let inward = needs.go_on(&mut inbound.sought, self.context, self).ok_or(Missing)?;
+                    stop = inbound.resume(inward, self.context);
                 }
-                Inward::Fail(failure) => {
-                    ended = Some((Box::new(failed(query, &failure)), Some(failure)));
-                    break;
+                Stop::Sources => {
+                    let (message, failure) = self.below(zone, &inbound.sought.query())?;
+                    told_below = failure.is_none().then_some(message.rcode);
+                    break (message, failure);
                 }
-                Inward::Silence => return Ok(End::Silence),
+                Stop::Answer(message) => break (message, None),
+                Stop::Fail(failure) => {
+                    break (Box::new(failed(inbound.sought.asked(), &failure)), Some(failure));
+                }
+                Stop::Silence => return Ok(End::Silence),
             }
-        }
-        let is_from_below = ended.is_none();
-        let (mut message, failure) = match ended {
-            Some(ended) => ended,
-            None => self.below(zone, &sought.query())?,
         };
-        let told_below = (is_from_below && failure.is_none()).then_some(message.rcode);
+        let Inbound { sought, backs, .. } = inbound;
         // What was sought without RD, or with it, is told to a client that may have asked otherwise.
         message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
         // An answer to another question, or its denial, authenticates nothing of the one that was asked.
@@ -213,7 +209,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             self.at = Some((zone, *index));
-            if back.back(&sought, self.context, &mut message, self) == Outward::Waits
+            if back.back(sought, self.context, &mut message, self) == Outward::Waits
                 && !self.missing.is_empty()
             {
                 return Err(Missing);
@@ -398,7 +394,12 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         self.wishes.push((key, Known::Open));
         self.at_target |= is_target;
         let end = match from.map_or_else(|| self.route.find(query).map(|zone| (zone, 0)), Ok) {
-            Ok((zone, step)) => self.evaluate(zone, query, step),
+            Ok((zone, step)) => {
+                let mut inbound = Inbound::new(zone, query, step, usize::MAX);
+                inbound.sought.is_target = self.at_target;
+                let stop = inbound.run(self.context);
+                self.evaluate(&mut inbound, stop)
+            }
             Err(failure) => Ok(End::Told(Box::default(), Some(failure))),
         };
         self.at_target = above;

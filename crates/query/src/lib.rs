@@ -10,6 +10,7 @@
 mod block;
 pub mod evaluation;
 pub mod held;
+mod inbound;
 pub mod pipeline;
 pub mod route;
 pub mod serve;

@@ -10,12 +10,12 @@ use crate::ServedZone;
 use crate::evaluation::{
     self, End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent, UpstreamQuery,
 };
+use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
 use observe::counters::{Counted, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
 use plugin::envelope::ReplySize;
 use plugin::failure::Failure;
-use plugin::step::{Inward, Sought};
 use plugin::{Lookup, QueryContext, Tables};
 
 /// The zones of one endpoint.
@@ -162,8 +162,10 @@ pub fn serve<'h>(
             return Served::Reply;
         }
     };
-    if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, context) {
-        return evaluate(endpoint, zone, query, context, tables, Vec::new(), out, outcome);
+    if !zone.block.pipeline.steps().is_empty()
+        && let Some(served) = through_steps(endpoint, zone, query, context, tables, out, outcome)
+    {
+        return served;
     }
     let mut reply = Reply::start(out, query);
     let pipeline = &zone.block.pipeline;
@@ -181,7 +183,8 @@ pub fn serve<'h>(
                 let follow =
                     if matches!(follow, Lookup::Follow) { FollowCnames::Yes } else { FollowCnames::OrFail };
                 let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
-                return evaluate(endpoint, zone, query, context, tables, found, out, outcome);
+                let inbound = Inbound::passed(zone, query);
+                return evaluate(endpoint, inbound, Stop::Sources, context, tables, found, out, outcome);
             }
             Lookup::Pass => (Some(refuse(&mut reply, pipeline.nobody())), false),
             Lookup::Fail(failure) => (Some(refuse(&mut reply, failure)), false),
@@ -199,21 +202,24 @@ fn refuse(reply: &mut Reply<'_>, failure: Failure) -> Failure {
     failure
 }
 
-/// Whether a step of the block does anything with this query, which is counted here.
+/// Runs the steps of the block; `None` where none of them acts on this query.
 #[cold]
 #[inline(never)]
-fn steps_act(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) -> bool {
-    let mut sought = Sought::new(query, &zone.server, true);
-    let mut acts = false;
-    for step in zone.block.pipeline.steps() {
-        match step.inward(&mut sought, context) {
-            Inward::Pass => {}
-            // The steps after it run all the same, because they count this query.
-            Inward::Back(_) | Inward::Needs(_) => acts = true,
-            Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return true,
-        }
+fn through_steps<'h>(
+    endpoint: &'h ServedEndpoint,
+    zone: &'h Arc<ServedZone>,
+    query: &Query<'_>,
+    context: &QueryContext<'_>,
+    tables: &mut Tables<'h>,
+    out: &mut Vec<u8>,
+    outcome: &mut Outcome,
+) -> Option<Served<'h>> {
+    let mut inbound = Inbound::new(zone, query, 0, 0);
+    let stop = inbound.run(context);
+    if inbound.is_unchanged(&stop) {
+        return None;
     }
-    acts || !sought.is_as_asked()
+    Some(evaluate(endpoint, inbound, stop, context, tables, Vec::new(), out, outcome))
 }
 
 /// Puts an answer together from what it needs, as far as memory has it.
@@ -222,18 +228,19 @@ fn steps_act(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) -
 #[cold]
 #[inline(never)]
 #[allow(clippy::too_many_arguments, reason = "what `serve` was given, and what was found already")]
-fn evaluate<'h>(
+fn evaluate<'h, 'q>(
     endpoint: &'h ServedEndpoint,
-    zone: &'h Arc<ServedZone>,
-    query: &Query<'_>,
-    context: &QueryContext<'_>,
-    tables: &mut Tables<'h>,
+    inbound: Inbound<'h, 'q>,
+    stop: Stop<'h>,
+    context: &'q QueryContext<'q>,
+    tables: &'q mut Tables<'h>,
     found: Vec<Arc<InnerAnswer>>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
+    let (zone, query) = (inbound.zone, inbound.sought.asked());
     let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Spent::default());
-    match evaluation.run(zone) {
+    match evaluation.run_from(inbound, stop) {
         Ok(End::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);
             evaluation::write(&message, query, &mut reply);

@@ -46,8 +46,15 @@ impl Scene {
 
     /// A configuration whose first block has one more step, the outermost.
     pub fn with_step(corefile: &str, step: Arc<dyn StepSpec>) -> Self {
+        Self::with_steps(corefile, vec![step])
+    }
+
+    /// A configuration whose first block has these steps above its own, outermost first.
+    pub fn with_steps(corefile: &str, steps: Vec<Arc<dyn StepSpec>>) -> Self {
         let mut scene = Self::new(corefile);
-        let more = |spec: &mut Spec| spec.blocks[0].plugins.insert(0, ("step", Role::Step(step)));
+        let more = |spec: &mut Spec| {
+            spec.blocks[0].plugins.splice(0..0, steps.into_iter().map(|step| ("step", Role::Step(step))));
+        };
         scene.configuration =
             Self::read_with(corefile, &scene.shared, more).unwrap_or_else(|error| panic!("{error}"));
         scene.configuration.look_at_files(&scene.shared, scene.now, &scene.shared.logger);

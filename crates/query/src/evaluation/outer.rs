@@ -75,6 +75,8 @@ pub struct Spent {
     pub(super) asked: usize,
     /// How many records of what was found were taken apart or copied.
     pub(super) records: usize,
+    /// How many steps of its block have counted the query.
+    pub(super) counted_steps: usize,
 }
 
 /// What must be asked before an evaluation can go on.

@@ -5,10 +5,9 @@ use wire::{Class, Flags, Opcode, Proto, Query, RType, Rcode, Refusal, Reply, Zon
 use super::{
     FollowCnames, InnerAnswer, Outcome, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse,
 };
-use crate::ServedZone;
+use crate::inbound::{Inbound, Stop};
 use plugin::failure::Failure;
 use plugin::messages::{OfZone, StreamMessage};
-use plugin::step::{Inward, Sought};
 use plugin::{QueryContext, Tables};
 
 /// Takes such a request through route, steps and sources.
@@ -34,17 +33,23 @@ pub(super) fn serve<'h>(
             return Served::Reply;
         }
     };
-    let at_steps = at_steps(zone, query, context);
-    if at_steps == AtSteps::Ends {
-        // A step ends this query, so no source is asked: the second run of the steps gets this failure in place of a source's
-        // answer.
-        let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), FollowCnames::No)];
-        return evaluate(endpoint, zone, query, context, tables, found, out, outcome);
-    }
+    let mut inbound = Inbound::new(zone, query, 0, 0);
+    let stop = inbound.run(context);
+    // A step that changes the question, or looks up other names first (autopath), lets pass what was not asked.
+    let passes = match stop {
+        Stop::Sources => !inbound.sought.is_another_question(),
+        Stop::Needs(_) => false,
+        Stop::Answer(_) | Stop::Fail(_) | Stop::Silence => {
+            // Where the answer needs subqueries the steps run again: this failure stands for the sources' answer,
+            // so that no upstream is ever asked.
+            let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), FollowCnames::No)];
+            return evaluate(endpoint, inbound, stop, context, tables, found, out, outcome);
+        }
+    };
     // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."
     let is_lost = query.rtype == RType::AXFR && context.proto == Proto::Udp && request.is_transfer();
     let mut reply = Reply::start(out, query);
-    let taken = if at_steps == AtSteps::Passes && !is_lost && query.class == Class::IN {
+    let taken = if passes && !is_lost && query.class == Class::IN {
         zone.block.pipeline.of_zone(request, context, &mut reply)
     } else {
         OfZone::Pass
@@ -67,31 +72,6 @@ pub(super) fn serve<'h>(
     };
     finish(zone, query, &mut reply, context.proto, failure, outcome);
     Served::Reply
-}
-
-/// What the steps of a block do with a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AtSteps {
-    Passes,
-    /// It ends at one of them.
-    Ends,
-    /// One of them seeks another name, type or class: what it lets pass is not what was asked.
-    Turns,
-}
-
-/// Takes a request through the steps, which count it here.
-fn at_steps(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) -> AtSteps {
-    let mut sought = Sought::new(query, &zone.server, true);
-    for step in zone.block.pipeline.steps() {
-        match step.inward(&mut sought, context) {
-            Inward::Pass | Inward::Back(_) => {}
-            Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return AtSteps::Ends,
-            // A step looks up other names first (autopath), so the question does not stay what it is.
-            Inward::Needs(_) => return AtSteps::Turns,
-        }
-    }
-    let same = (*sought.name(), sought.rtype(), sought.class()) == (query.name, query.rtype, query.class);
-    if same { AtSteps::Passes } else { AtSteps::Turns }
 }
 
 fn is_update(query: &Query<'_>) -> bool {

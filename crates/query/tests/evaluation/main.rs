@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod inbound;
 mod large;
 mod stale;
 mod varied;
@@ -431,54 +432,4 @@ fn eight_are_asked_for_and_thirty_two_are_looked_at() {
     assert!(asked.is_empty());
     let why = ", the answer leads to more than 32 other names";
     assert_eq!(told, "SERVFAIL 1".to_owned() + &" 9".repeat(32) + &why.repeat(8));
-}
-
-/// Seeks the first of these names that has an address: on the way in.
-#[derive(Debug, Clone)]
-struct Seeks(Vec<&'static str>);
-
-impl StepSpec for Seeks {
-    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-impl Step for Seeks {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        Inward::Needs(Box::new(self))
-    }
-
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        Explained::Passes(None)
-    }
-}
-
-impl<'s> plugin::step::Needs<'s> for &'s Seeks {
-    fn go_on(
-        &self,
-        sought: &mut Sought<'_>,
-        _: &QueryContext<'_>,
-        wishes: &mut dyn Wishes,
-    ) -> Option<Inward<'s>> {
-        let names: Vec<Name> = self.0.iter().map(|name| Name::from_text(name).unwrap()).collect();
-        let came: Vec<_> = names.iter().map(|name| wishes.candidate(sought, name)).collect();
-        for (name, wish) in names.into_iter().zip(came) {
-            if let Wish::Answer(answer) = wish?
-                && answer.section(Section::Answer).next().is_some()
-            {
-                sought.set_name(name);
-                break;
-            }
-        }
-        Some(Inward::Pass)
-    }
-}
-
-#[test]
-fn a_step_may_wish_on_the_way_in() {
-    let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
-    let scene = Scene::with_step(corefile, Arc::new(Seeks(vec!["fails.a", "here.b", "there.c"])));
-    let (asked, told) = rounds(&scene, "short", octet);
-    let expected = [["fails.a.", "here.b.", "there.c."].map(str::to_owned).to_vec()];
-    assert_eq!((asked, told.as_str()), (expected.to_vec(), "NOERROR 4"), "what was found is asked for once");
 }
