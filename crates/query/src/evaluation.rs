@@ -27,6 +27,7 @@ use plugin::step::{Outward, Sought, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
 pub use crate::held::MOST_HELD;
+use found::LookupKey;
 pub use found::{FollowCnames, InnerAnswer};
 pub use outer::{InnerLookups, Outer, Spent, UpstreamQuery};
 
@@ -227,9 +228,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         zone: &'h Arc<ServedZone>,
         query: &Query<'_>,
     ) -> Result<(Box<Message>, Option<Failure>), Missing> {
-        let known = self.found.iter().find(|found| found.is_of(zone, query)).cloned();
+        let key = LookupKey::new(zone, query);
+        let known = self.found.iter().find(|found| found.key() == key).cloned();
         let found = match known {
             Some(found) => found,
+            None if self.missing.iter().any(|asked| asked.is_for(&key)) => return Err(Missing),
             None => {
                 let found = self.look_up(zone, query)?;
                 self.found.push(found.clone());
@@ -269,9 +272,6 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 
     fn look_up(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<Arc<InnerAnswer>, Missing> {
-        if self.missing.iter().any(|asked| asked.is_for(zone, query)) {
-            return Err(Missing);
-        }
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         let counters = zone.counters(self.context.writer);

@@ -44,13 +44,14 @@ impl InnerAnswer {
         told: Result<Packed, Failure>,
         follow: FollowCnames,
     ) -> Arc<Self> {
+        let LookupKey { block, name, rtype, class, recursion_desired, added } = LookupKey::new(zone, query);
         Arc::new(Self {
-            block: zone.block.id,
-            name: query.name,
-            rtype: query.rtype,
-            class: query.class,
-            recursion_desired: query.flags.has(Flags::RD),
-            added: query.added.octets().into(),
+            block,
+            name: *name,
+            rtype,
+            class,
+            recursion_desired,
+            added: added.into(),
             told,
             follow,
             held: OnceLock::new(),
@@ -96,11 +97,33 @@ impl InnerAnswer {
         size_of::<Self>() + self.added.len() + self.told.as_ref().map_or(0, Packed::octets)
     }
 
-    pub(super) fn is_of(&self, zone: &ServedZone, query: &Query<'_>) -> bool {
-        self.block == zone.block.id
-            && self.name == query.name
-            && (self.rtype, self.class) == (query.rtype, query.class)
-            && self.recursion_desired == query.flags.has(Flags::RD)
-            && *self.added == *query.added.octets()
+    /// The lookup that this answers.
+    pub(super) fn key(&self) -> LookupKey<'_> {
+        let Self { block, ref name, rtype, class, recursion_desired, ref added, .. } = *self;
+        LookupKey { block, name, rtype, class, recursion_desired, added }
+    }
+}
+
+/// Identity of a lookup below the steps of a block. Within one evaluation, lookups with equal keys have the same answer.
+#[derive(PartialEq, Eq)]
+pub(super) struct LookupKey<'q> {
+    block: u64,
+    name: &'q Name,
+    rtype: RType,
+    class: Class,
+    recursion_desired: bool,
+    added: &'q [u8],
+}
+
+impl<'q> LookupKey<'q> {
+    pub(super) fn new(zone: &ServedZone, query: &'q Query<'_>) -> Self {
+        Self {
+            block: zone.block.id,
+            name: &query.name,
+            rtype: query.rtype,
+            class: query.class,
+            recursion_desired: query.flags.has(Flags::RD),
+            added: query.added.octets(),
+        }
     }
 }

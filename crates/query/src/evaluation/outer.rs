@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::Who;
-use wire::{Flags, HeldQuery, Query};
+use wire::{HeldQuery, Query};
 
 use super::InnerAnswer;
+use super::found::LookupKey;
 use crate::ServedZone;
 use crate::held::Held;
 use crate::route::Route;
@@ -114,12 +115,7 @@ impl<'h> UpstreamQuery<'h> {
         Self { query: asked.query.for_all(), ..asked }
     }
 
-    pub(super) fn is_for(&self, zone: &ServedZone, query: &Query<'_>) -> bool {
-        let ours = self.query.query();
-        self.zone.block.id == zone.block.id
-            && ours.name == query.name
-            && (ours.rtype, ours.class) == (query.rtype, query.class)
-            && ours.flags.has(Flags::RD) == query.flags.has(Flags::RD)
-            && ours.added == query.added
+    pub(super) fn is_for(&self, key: &LookupKey<'_>) -> bool {
+        LookupKey::new(self.zone, &self.query.query()) == *key
     }
 }
