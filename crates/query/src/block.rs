@@ -8,7 +8,7 @@ use observe::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
 use plugin::envelope::Envelope;
 use plugin::lent::Lent;
-use wire::{Flags, Name, Query, Reply};
+use wire::{Flags, Name, Proto, Query, Reply};
 
 use crate::pipeline::Pipeline;
 
@@ -65,10 +65,10 @@ impl ServedZone {
         ThreadCounters::new(self.counters.as_deref(), writer)
     }
 
-    /// Completes a reply: options, size, header.
+    /// Completes a reply: options, size, header. Returns the flags and the size sent.
     #[inline]
-    pub fn finish(&self, query: &Query<'_>, reply: &mut Reply<'_>, limit: usize) -> (Flags, usize) {
+    pub fn finish(&self, query: &Query<'_>, reply: &mut Reply<'_>, proto: Proto) -> (Flags, usize) {
         self.block.envelope.write_options(query, &mut reply.options);
-        reply.finish(query, limit)
+        reply.finish(query, self.block.envelope.size.limit(query, proto))
     }
 }

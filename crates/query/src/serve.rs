@@ -293,7 +293,7 @@ pub fn finish(
     let soa = zone.block.envelope.hears_ends()
         && answers == 0
         && reply.records().any(|record| record.rtype == RType::SOA);
-    let (flags, response_size) = zone.finish(query, reply, zone.block.envelope.size.limit(query, proto));
+    let (flags, response_size) = zone.finish(query, reply, proto);
     *outcome = Outcome {
         zone: Some(zone.index as u32),
         counted: true,
@@ -315,7 +315,7 @@ fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     let [high, low] = (writer as u16).to_be_bytes();
     reply.push(Section::Answer, Owner::Question, RType::TXT, Class::CH, 0, &[2, high, low]);
-    reply.finish(query, query.udp_limit());
+    finish_outside(query, &mut reply, Proto::Udp);
 }
 
 #[cold]
@@ -324,7 +324,7 @@ fn no_zone(query: &Query<'_>, failure: Failure, proto: Proto, out: &mut Vec<u8>)
     reply.rcode = failure.rcode();
     reply.options.push_ede(failure.ede().unwrap_or(Ede::NOT_AUTHORITATIVE));
     let rcode = reply.rcode;
-    let (flags, response_size) = reply.finish(query, ReplySize::default().limit(query, proto));
+    let (flags, response_size) = finish_outside(query, &mut reply, proto);
     Outcome {
         counted: true,
         rtype: query.rtype,
@@ -341,7 +341,12 @@ fn no_zone(query: &Query<'_>, failure: Failure, proto: Proto, out: &mut Vec<u8>)
 pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     fail(&mut reply, failure);
-    reply.finish(query, usize::from(wire::UDP_SIZE));
+    finish_outside(query, &mut reply, Proto::Udp);
+}
+
+/// Completes a reply that no server block sends.
+fn finish_outside(query: &Query<'_>, reply: &mut Reply<'_>, proto: Proto) -> (Flags, usize) {
+    reply.finish(query, ReplySize::default().limit(query, proto))
 }
 
 /// Counts how queries of one zone ended, which are alike but in their sizes, `nanos` after their receipt. Their replies are

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sockets::{Local, Peer};
 use wire::{Proto, Query};
 
+use crate::envelope::ReplySize;
 use crate::failure::Failure;
 
 /// Who asks, how and when: what a plugin may know besides the query.
@@ -35,21 +36,9 @@ impl<'b> QueryContext<'b> {
         (self.client, self.local) = (client, local);
     }
 
-    /// The most octets that a reply to `query` may have: what the client takes in a datagram, or what a stream carries.
-    pub fn most_octets(&self, query: &Query<'_>) -> usize {
-        match self.proto {
-            Proto::Udp => query.udp_limit(),
-            Proto::Tcp => usize::from(u16::MAX),
-        }
-    }
-
-    /// The most octets of a reply to `query` that are worth composing: whatever a client says that it takes, no block sends
-    /// more in a datagram.
+    /// Largest reply to `query` in bytes that any block sends, whatever the client says that it takes.
     pub fn room(&self, query: &Query<'_>) -> usize {
-        match self.proto {
-            Proto::Udp => query.udp_limit().min(usize::from(wire::MOST_UDP_SIZE)),
-            Proto::Tcp => self.most_octets(query),
-        }
+        ReplySize::at_most(wire::MOST_UDP_SIZE).limit(query, self.proto)
     }
 
     /// The client.

@@ -51,8 +51,7 @@ impl Streaming {
         if answers == 0 {
             return Err(Broken);
         }
-        let limit = self.zone.block.envelope.size.limit(&query, Proto::Tcp);
-        let (flags, octets) = self.zone.finish(&query, &mut reply, limit);
+        let (flags, octets) = self.zone.finish(&query, &mut reply, Proto::Tcp);
         self.octets += octets as u64;
         (self.flags, self.answers) = (flags, self.answers.saturating_add(answers));
         self.ended = next == Next::End;
