@@ -347,9 +347,8 @@ impl Entry {
     /// Writes the answer behind the question of `reply`.
     #[inline]
     pub(crate) fn write(&self, query: &Query<'_>, ttls: Ttls, reply: &mut Reply<'_>) {
-        let sees_ad = query.dnssec_ok() || query.flags.has(Flags::AD);
         reply.rcode = self.rcode;
-        reply.flags = if sees_ad { self.flags.0 } else { self.flags.0 & !Flags::AD };
+        reply.flags = query.visible_flags(self.flags);
         let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
         let mut start = usize::from(self.name_len);
         if self.bits & ADDED != 0 {

@@ -14,7 +14,7 @@ use std::time::Instant;
 use cache::{BlockCache, Stored};
 use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
-use wire::{Answer, Flags, OptionBytes, Proto, Query, Rcode, Reply};
+use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
 
 use super::pending::Inner;
 use super::ready::Ready;
@@ -384,15 +384,11 @@ fn socket_at(
 
 /// Writes what an upstream said to this client.
 fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
-    reply.push_answer(answer);
+    reply.push_answer(query, answer);
     if let (Some(subnet), Some(asked)) =
         (answer.subnet, query.edns.as_ref().and_then(|edns| edns.client_subnet))
     {
         reply.options.push_subnet(asked, subnet.scope());
-    }
-    // RFC 6840, section 5.8: AD only for those who understand it.
-    if !query.dnssec_ok() && !query.flags.has(Flags::AD) {
-        reply.flags &= !Flags::AD;
     }
 }
 

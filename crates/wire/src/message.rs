@@ -339,7 +339,7 @@ mod tests {
             let mut answer = Answer::default();
             if answer.read(&packet, &SOUGHT[HEADER..]).is_ok() {
                 with_reply(SOUGHT, |query, reply| {
-                    reply.push_answer(&answer);
+                    reply.push_answer(query, &answer);
                     if let Ok(message) = Packed::new(query, reply).message(u16::MAX) {
                         message.write(query, reply).unwrap();
                         let again = Packed::new(query, reply).message(u16::MAX).unwrap();

@@ -47,6 +47,12 @@ impl Query<'_> {
         self.edns.is_some_and(|edns| edns.dnssec_ok)
     }
 
+    /// The flags of an answer as this client may see them: AD only for a client that sets DO or AD (RFC 6840, section 5.8).
+    #[inline]
+    pub fn visible_flags(&self, flags: Flags) -> u16 {
+        if self.dnssec_ok() || self.flags.has(Flags::AD) { flags.0 } else { flags.0 & !Flags::AD }
+    }
+
     /// Whether the client sent a subnet, and upstreams get no other: what they say is for that part of the network, unless they say
     /// that it is for all.
     pub fn has_clients_subnet(&self) -> bool {

@@ -93,10 +93,10 @@ impl<'b> Reply<'b> {
         self.counts[section as usize] += 1;
     }
 
-    /// Takes over an answer as it is: rcode, flags, records and Extended DNS Errors.
-    pub fn push_answer(&mut self, answer: &Answer) {
+    /// Takes over an answer: rcode, records, Extended DNS Errors and the flags that the client may see.
+    pub fn push_answer(&mut self, query: &Query<'_>, answer: &Answer) {
         self.rcode = answer.rcode;
-        self.flags = answer.flags.0;
+        self.flags = query.visible_flags(answer.flags);
         self.push_ready(&answer.body, answer.counts);
         self.options.extend_encoded(&answer.ede);
     }

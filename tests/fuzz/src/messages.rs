@@ -111,7 +111,7 @@ pub fn upstream_reply(octets: &[u8]) {
     assert!(answer.records().all(|record| record.rtype != RType::OPT), "their OPT stays on its hop");
     let mut out = Vec::new();
     let mut whole = Reply::start(&mut out, &query);
-    whole.push_answer(&answer);
+    whole.push_answer(&query, &answer);
     whole.finish(&query, 65_535);
     for record in wire::Records::new(&out, HEADER + query.question.len(), answer.counts) {
         let record = record.expect("a record can be read");
@@ -123,7 +123,7 @@ pub fn upstream_reply(octets: &[u8]) {
     }
     for limit in [512, 1232, 65_535] {
         let mut to_client = Reply::start(&mut out, &query);
-        to_client.push_answer(&answer);
+        to_client.push_answer(&query, &answer);
         let (_, size) = to_client.finish(&query, limit);
         assert!(size <= limit && out.len() == size, "{size} of {limit}");
     }
