@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wire::Name;
 
-use crate::dump::Writer;
+use crate::export::Writer;
 use crate::shards::{AT_ONCE, Shards};
 use crate::{CacheSpec, Partition};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wire::{Answer, Ede, Flags, Name, Query, Rcode, Reply};
 
-use crate::data::Data;
+use crate::inline_bytes::Data;
 use crate::{Kind, Stale};
 
 /// What an answer is found by.
@@ -419,7 +419,7 @@ const MAX_RECHECK: Duration = Duration::from_secs(300);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::Ask;
+    use crate::testing::Ask;
     use wire::RType;
 
     #[test]

@@ -13,24 +13,24 @@
 //! It stands in two cache lines that processors fetch together, and the table that finds it touches no other answer; of
 //! an answer of more than 62 octets, its name included, those octets are an allocation of their own besides.
 
+mod alloc_size;
 mod cache;
-mod data;
-mod dump;
+mod cacheability;
 mod entry;
-mod heap;
-mod index;
+mod export;
+mod hash_index;
+mod inline_bytes;
 mod partition;
-mod rules;
 mod shard;
 mod shards;
 mod slab;
 mod spec;
 #[cfg(test)]
-mod support;
+mod testing;
 #[cfg(test)]
 mod tests;
 
 pub use cache::{BlockCache, Cache};
-pub use dump::Dump;
+pub use export::Dump;
 pub use partition::{CacheResult, Partition, Stored};
 pub use spec::{CacheSpec, DEFAULT_CAPACITY, Kind, Mode, Prefetch, STALE_TTL, Stale, Store, VERIFY_WAIT};

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use wire::{Answer, Name, Query, Reply};
 
-use crate::dump::{Dump, data};
+use crate::cacheability::{Storability, fills, judge};
 use crate::entry::{Carried, Entry, State, Ttls};
-use crate::rules::{Storability, fills, judge};
+use crate::export::{Dump, data};
 use crate::shard::PartitionCounts;
 use crate::shards::Shards;
 use crate::{CacheSpec, Kind, Mode, STALE_TTL, VERIFY_WAIT};

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::Kind;
-use crate::dump::Writer;
+use crate::alloc_size::allocated;
 use crate::entry::{Entry, Key, State};
-use crate::heap::allocated;
-use crate::index::Index;
+use crate::export::Writer;
+use crate::hash_index::Index;
 use crate::slab::{Slab, Slot};
 
 /// What all shards know of a partition.

@@ -2,8 +2,8 @@
 
 use std::{mem, ops};
 
+use crate::alloc_size::allocated;
 use crate::entry::Entry;
-use crate::heap::allocated;
 
 /// Two whole cache lines, which processors fetch together.
 #[repr(align(128))]

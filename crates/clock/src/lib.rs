@@ -1,6 +1,6 @@
 //! The one place that reads clocks; everything else is handed the time.
 
-pub mod pace;
+pub mod throttle;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use query::evaluation::{InnerAnswer, Outer, UpstreamQuery};
+use query::evaluate::{InnerAnswer, Outer, UpstreamQuery};
 use wire::Proto;
 
 /// A client's query that waits for what its answer needs.
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use plugin::Tables;
     use plugin::failure::Failure;
-    use query::evaluation::{Evaluation, FollowCnames, InnerLookups, Spent};
+    use query::evaluate::{Evaluation, FollowCnames, InnerLookups, Spent};
     use scene::{Scene, packet};
     use wire::RType;
 

@@ -12,7 +12,7 @@ use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
 use plugin::failure::Failure;
 use query::ServedZone;
-use query::evaluation::{FollowCnames, InnerAnswer, InnerLookups, UpstreamQuery};
+use query::evaluate::{FollowCnames, InnerAnswer, InnerLookups, UpstreamQuery};
 
 /// A query that an upstream must answer.
 pub(crate) struct Miss {

@@ -8,9 +8,9 @@
 //! `configuration` builds what is here.
 
 mod block;
-pub mod evaluation;
-pub mod held;
+pub mod evaluate;
 mod inbound;
+pub mod memory_quota;
 pub mod pipeline;
 pub mod route;
 pub mod serve;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use wire::{Class, Ede, Flags, Gate, Name, Owner, Proto, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
-use crate::evaluation::{
+use crate::evaluate::{
     self, End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent, UpstreamQuery,
 };
 use crate::inbound::{Inbound, Stop};
@@ -36,10 +36,10 @@ impl ServedEndpoint {
     }
 }
 
-mod of_zone;
-mod streaming;
+mod transfer_stream;
+mod zone_request;
 
-pub use streaming::{Broken, Streaming};
+pub use transfer_stream::{Broken, Streaming};
 
 /// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
 #[allow(clippy::large_enum_variant, reason = "only a miss is large, and a box would cost it an allocation")]
@@ -243,7 +243,7 @@ fn evaluate<'h, 'q>(
     match evaluation.run_from(inbound, stop) {
         Ok(End::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);
-            evaluation::write(&message, query, &mut reply);
+            evaluate::write(&message, query, &mut reply);
             finish(zone, query, &mut reply, context.proto, failure, outcome);
             match evaluation.refreshes() {
                 Some(lookups) => Served::Follow { replied: true, lookups },

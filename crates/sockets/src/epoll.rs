@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libc::{c_int, epoll_event};
 
-use crate::pending::Pending;
+use crate::wake_flag::Pending;
 
 /// A set of file descriptors to wait for, level-triggered: what is not read is reported again.
 #[derive(Debug)]

@@ -4,32 +4,31 @@
 //! It knows addresses, bytes and file descriptors. It must not know DNS, configuration, metrics or tokio, and
 //! imports no other crate of ours. It is the only one with unsafe code: every block says why it holds.
 
-mod address;
+mod connected_socket;
 mod epoll;
-mod inherited;
-#[cfg(miri)]
-mod kernel;
 mod listen;
-mod next;
+mod listen_fds;
 #[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
-mod octets;
-mod outgoing;
-mod pending;
-mod received;
+mod memops;
+#[cfg(miri)]
+mod miri_shim;
+mod process;
+mod recv_batch;
+mod send_batch;
+mod sockaddr;
 mod sync;
-mod system;
-mod upstream;
+mod wake_flag;
 
-pub use address::{Local, Peer};
+pub use connected_socket::{UpstreamSent, UpstreamSocket};
 pub use epoll::{Epoll, Event, Events, Waker};
-pub use inherited::inherited;
 pub use listen::{ListenOptions, ListenSocket, tcp_listener};
-pub use outgoing::{Outgoing, Sent};
-pub use received::{Datagram, Received};
-pub use system::{
+pub use listen_fds::inherited;
+pub use process::{
     keep_code_in_memory, pin_to_core, raise_open_files_limit, set_time_slice, spawn_with_own_files,
 };
-pub use upstream::{UpstreamSent, UpstreamSocket};
+pub use recv_batch::{Datagram, Received};
+pub use send_batch::{Outgoing, Sent};
+pub use sockaddr::{Local, Peer};
 
 /// Datagrams taken from or given to the kernel in one call. At 64 a plain echo reaches what the kernel can do
 /// (500-580 k a second and core over loopback); one datagram a call reaches 0.90 of that.

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::outgoing::{Outgoing, Sent};
-use crate::received::Received;
+use crate::recv_batch::Received;
+use crate::send_batch::{Outgoing, Sent};
 
 /// How listen sockets are set up.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! An upstream's reply taken apart: what may be kept and sent again, without header, question and OPT.
 
 use crate::edns::{full_rcode, options};
+use crate::rdata::Checker;
 use crate::records::{Malformed, Record, Records, Section};
-use crate::shape::Checker;
 use crate::{Flags, HEADER, OPTION_CLIENT_SUBNET, OPTION_EDE, RType, Rcode, Subnet, compress, read_u16};
 
 /// The octets after the question, ready to be put behind any client's copy of the same question.

@@ -1,8 +1,8 @@
 //! Writing a message's records again with their names compressed (RFC 1035, section 4.1.4).
 
 use crate::name::walk;
+use crate::rdata::DataShape;
 use crate::records::{Malformed, Record, Records, Section};
-use crate::shape::DataShape;
 use crate::{HEADER, MAX_NAME, RType};
 
 /// How many names are remembered as targets of pointers. Most replies repeat the question's name and one or two more.

@@ -1,49 +1,49 @@
 //! Bytes to queries and replies, and back: where DNS messages are read and written.
 //!
 //! ```text
-//! packet -> gate::accept -> Query -> ... -> Reply -> packet
+//! packet -> accept -> Query -> ... -> Reply -> packet
 //! upstream's reply -> Answer (no header, no question, no OPT) -> cache, Reply
 //! ```
 //!
 //! Nothing here does I/O, reads a clock or knows a plugin. Everything takes bytes that a stranger chose: each function
 //! returns an error for what it cannot read, and none panics.
 
-mod added;
+mod accept;
 mod answer;
+mod client_subnet;
 mod compress;
 mod edns;
-mod gate;
-mod hash;
+mod iana;
 mod message;
 mod name;
-mod numbers;
-mod proto;
+mod name_hash;
 mod query;
+mod rdata;
 mod records;
 mod reply;
 pub mod reverse;
-mod shape;
-mod subnet;
+mod transport;
+mod upstream_overrides;
 mod zone_request;
 
-pub use added::{Added, push_option};
+pub use accept::{Gate, Refusal, accept, accept_truncated};
 pub use answer::Answer;
+pub use client_subnet::Subnet;
 pub use compress::Merge;
 pub use edns::{
     Ede, Edns, MOST_UDP_SIZE, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE,
     client_subnet_holds, options, write_opt,
 };
-pub use gate::{Gate, Refusal, accept, accept_truncated};
-pub use hash::{hash_of, hash_with};
+pub use iana::{Class, Flags, Opcode, RType, Rcode};
 pub use message::{Message, Packed, Rr};
 pub use name::{MAX_NAME, Name, NameError, write_label};
-pub use numbers::{Class, Flags, Opcode, RType, Rcode};
-pub use proto::Proto;
+pub use name_hash::{hash_of, hash_with};
 pub use query::{Asker, HeldQuery, Query, write_upstream_query};
+pub use rdata::data_fits;
 pub use records::{Malformed, Record, Records, Section};
 pub use reply::{Owner, Reply};
-pub use shape::data_fits;
-pub use subnet::Subnet;
+pub use transport::Proto;
+pub use upstream_overrides::{Added, push_option};
 pub use zone_request::ZoneRequest;
 
 /// Length of a message header in octets (RFC 1035, section 4.1.1).

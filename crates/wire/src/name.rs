@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 
-use crate::hash::{copy_lowered, hash_of};
+use crate::name_hash::{copy_lowered, hash_of};
 
 /// Longest name in octets, length octets and the root included (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 255;

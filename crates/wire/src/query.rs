@@ -1,7 +1,7 @@
 //! A client's query, borrowed from its packet, and what is kept of it while an upstream is asked.
 
-use crate::added::{Added, FLAGS};
 use crate::edns::{opt_length, write_opt};
+use crate::upstream_overrides::{Added, FLAGS};
 use crate::{Class, Edns, Flags, HEADER, Name, OPTION_CLIENT_SUBNET, OptionBytes, RType, Rcode};
 
 /// A query that passed the gate: one question, opcode QUERY, at most one OPT.

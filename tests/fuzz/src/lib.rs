@@ -1,17 +1,17 @@
 //! What may be thrown at the crates that read strangers' octets: one function for each, which panics when a promise is
 //! broken. `cargo fuzz` runs them for hours with its own mutations, a test for seconds with plain ones.
 
-mod cluster;
+mod kubernetes_api;
 mod messages;
 mod mutate;
-mod texts;
+mod parsers;
 
 use std::time::Instant;
 
-pub use cluster::kubernetes_api;
+pub use kubernetes_api::kubernetes_api;
 pub use messages::{cache_entry, differential, packet_gate, upstream_reply};
 pub use mutate::Mutator;
-pub use texts::{corefile, hosts_file, zone_text};
+pub use parsers::{corefile, hosts_file, zone_text};
 
 /// A crate's promise, tried on any octets.
 pub type Target = fn(&[u8]);

@@ -8,13 +8,13 @@
 //! Beside that only two things are made up: the descriptor of a waker, a counter that orders nothing, for a thread must not rely on
 //! what a system call happens to order, and `arc_swap`, whose own steps are not modelled.
 
+mod arc_swap;
 #[path = "../../../kubernetes/src/index/buckets.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod buckets;
 #[path = "../../../kubernetes/src/index/cells.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod cells;
-pub mod entries;
 #[path = "../../../crates/listen/src/flights.rs"]
 #[allow(dead_code, reason = "what hashes a query is not modelled")]
 pub mod flights;
@@ -24,11 +24,11 @@ pub mod index;
 mod kinds;
 #[path = "../../../crates/listen/src/mailbox.rs"]
 pub mod mailbox;
-#[path = "../../../crates/sockets/src/pending.rs"]
-mod pending;
 #[path = "../../../crates/observe/src/ring.rs"]
 pub mod ring;
-mod swap;
+pub mod seqlock;
+#[path = "../../../crates/sockets/src/wake_flag.rs"]
+mod wake_flag;
 
 mod sync {
     pub(crate) use std::sync::PoisonError;
@@ -36,7 +36,7 @@ mod sync {
     pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, atomic};
 
     pub(crate) use crate::Waker;
-    pub(crate) use crate::swap::{ArcSwapOption, Guard};
+    pub(crate) use crate::arc_swap::{ArcSwapOption, Guard};
 }
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +44,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 /// `sockets::Waker` over a made-up descriptor.
 #[derive(Debug)]
 pub struct Waker {
-    pending: pending::Pending,
+    pending: wake_flag::Pending,
     eventfd: AtomicUsize,
 }
 
@@ -54,7 +54,7 @@ impl Waker {
     /// # Errors
     /// None; the kernel's has some.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { pending: pending::Pending::new(), eventfd: AtomicUsize::new(0) })
+        Ok(Self { pending: wake_flag::Pending::new(), eventfd: AtomicUsize::new(0) })
     }
 
     /// Makes the descriptor readable, until drained.

@@ -2,8 +2,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use models::entries::Entries;
 use models::explore;
+use models::seqlock::Entries;
 
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;

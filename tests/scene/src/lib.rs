@@ -14,7 +14,7 @@ use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
 use plugin::spec::{Role, StepSpec};
 use plugin::{QueryContext, Spec, Tables};
-use query::evaluation::UpstreamQuery;
+use query::evaluate::UpstreamQuery;
 use query::serve::{self, Served};
 use sockets::Peer;
 use tokio::runtime::{Builder, Runtime};

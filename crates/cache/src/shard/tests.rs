@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wire::{RType, Rcode};
 
 use super::*;
-use crate::support::{Ask, Record, Section};
+use crate::testing::{Ask, Record, Section};
 
 const KINDS: [Kind; 2] = [Kind::Success, Kind::Denial];
 

@@ -5,7 +5,7 @@ use std::thread;
 use proptest::prelude::*;
 use wire::{RType, Rcode, Section};
 
-use crate::support::{Ask, Block, Record, start};
+use crate::testing::{Ask, Block, Record, start};
 use crate::{Cache, CacheResult, CacheSpec, Kind, Stale, Store, Stored};
 
 fn ask(number: u32) -> Ask {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use wire::{RType, Rcode};
 
-use crate::support::{Ask, Block};
+use crate::testing::{Ask, Block};
 use crate::{CacheResult, CacheSpec, Kind, Mode, Stale, Stored};
 
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use wire::{RType, Rcode};
 
-use crate::support::{Ask, Block};
+use crate::testing::{Ask, Block};
 use crate::{Cache, CacheResult, CacheSpec, Dump, Kind, Stale};
 
 const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };

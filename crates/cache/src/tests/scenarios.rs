@@ -5,7 +5,7 @@ use std::time::Duration;
 use hickory_proto::op::Message;
 use wire::{Flags, Name, RType, Rcode, Section};
 
-use crate::support::{Ask, Block, a};
+use crate::testing::{Ask, Block, a};
 use crate::{CacheResult, CacheSpec, Kind, Prefetch, Store, Stored};
 
 const SUCCESS: CacheResult = CacheResult::Hit { kind: Kind::Success };
@@ -62,8 +62,8 @@ fn keepttl_hands_out_what_was_stored_until_it_expires() {
 fn a_hit_is_a_whole_reply_in_the_clients_case() {
     let block = Block::new(CacheSpec::default());
     let data = b"\x00\x05\x03web\x07example\x03org\0";
-    let mx = crate::support::Record(Section::Answer, "www.example.org.", RType::MX, 60, data);
-    let glue = crate::support::Record(Section::Additional, "web.example.org.", RType::A, 60, &[192, 0, 2, 7]);
+    let mx = crate::testing::Record(Section::Answer, "www.example.org.", RType::MX, 60, data);
+    let glue = crate::testing::Record(Section::Additional, "web.example.org.", RType::A, 60, &[192, 0, 2, 7]);
     let ask = Ask::new("www.example.org", RType::MX);
     block.store(&ask, &mut ask.answer(Rcode::NOERROR, Flags::RA | Flags::AA, &[mx, glue]));
     let seen = block.lookup(&Ask::new("wWw.eXample.ORG", RType::MX));
@@ -79,7 +79,7 @@ fn an_answer_of_any_length_comes_back_as_it_was() {
     for size in (0..200).chain([1000, 60_000]) {
         let mut block = Block::new(CacheSpec::default());
         let data: Vec<u8> = (0..size).map(|at| at as u8).collect();
-        let text = crate::support::Record(Section::Answer, "www.example.org.", RType(65_400), 60, &data);
+        let text = crate::testing::Record(Section::Answer, "www.example.org.", RType(65_400), 60, &data);
         let ask = Ask::new("www.example.org", RType(65_400));
         let mut answer = ask.answer(Rcode::NOERROR, Flags::RA, &[text]);
         answer.ede = b"\0\x0f\0\x02\0\x11".to_vec();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wire::{Flags, RType, Rcode};
 
-use crate::support::{Ask, Block, a, cname, ns};
+use crate::testing::{Ask, Block, a, cname, ns};
 use crate::{CacheResult, CacheSpec, Kind, Mode, Stale, Stored};
 
 const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };

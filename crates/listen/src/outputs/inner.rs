@@ -11,7 +11,7 @@ use crate::pending::{Inner, Share};
 use crate::waiter::{Client, Miss, Waiter};
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
-use query::evaluation::{self, End, Evaluation, FollowCnames, InnerAnswer, Missing, Outer};
+use query::evaluate::{self, End, Evaluation, FollowCnames, InnerAnswer, Missing, Outer};
 use query::serve;
 
 /// What a flight came to, for all that wait for it.
@@ -150,7 +150,7 @@ impl Outputs {
             Ok(End::Told(message, failure)) => {
                 let waiter = Waiter::new(&query, &zone, client, started);
                 self.deliver(&waiter, &query, failure, now, |reply, query| {
-                    evaluation::write(&message, query, reply);
+                    evaluate::write(&message, query, reply);
                 });
             }
             Ok(End::Silence) => {}

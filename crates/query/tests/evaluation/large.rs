@@ -2,7 +2,7 @@
 
 use allocation_counter::measure;
 use plugin::{QueryContext, Tables};
-use query::evaluation::{End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent};
+use query::evaluate::{End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent};
 use scene::Scene;
 use wire::Proto;
 use wire::{Class, Flags, Message, Name, Owner, Query, RType, Rcode, Reply, Section};

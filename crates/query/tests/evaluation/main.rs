@@ -14,9 +14,7 @@ use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, StepSpec};
 use plugin::step::{Back, Inward, Outward, Sought, Step, Wish, Wishes};
 use plugin::{QueryContext, Tables};
-use query::evaluation::{
-    End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent,
-};
+use query::evaluate::{End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent};
 use scene::Scene;
 use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Rr, Section};
 

@@ -9,8 +9,8 @@
 //! is evaluated again from the start. A lookup that another answer needs (a `CNAME` of a template, a wish of a step) takes
 //! the whole way of a query, but nobody counts or logs it; why one failed is told by `errors`.
 
-mod found;
-mod outer;
+mod subquery_answer;
+mod suspended_query;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use plugin::failure::Failure;
 use plugin::step::{Outward, Sought, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
-pub use crate::held::MOST_HELD;
-use found::LookupKey;
-pub use found::{FollowCnames, InnerAnswer};
-pub use outer::{InnerLookups, Outer, Spent, UpstreamQuery};
+pub use crate::memory_quota::MOST_HELD;
+use subquery_answer::LookupKey;
+pub use subquery_answer::{FollowCnames, InnerAnswer};
+pub use suspended_query::{InnerLookups, Outer, Spent, UpstreamQuery};
 
 /// How an evaluation ends.
 pub enum End {

@@ -4,7 +4,7 @@
 
 use std::mem;
 
-use crate::heap::allocated;
+use crate::alloc_size::allocated;
 
 /// Open addressing with linear probing, an eighth to three quarters full; what is removed leaves no mark.
 #[derive(Default)]

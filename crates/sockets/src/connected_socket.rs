@@ -9,11 +9,10 @@ use libc::{iovec, mmsghdr, sock_extended_err};
 use socket2::{SockAddr, Socket};
 
 use crate::BATCH;
-use crate::address::{CONTROL_BYTES, Control, control_message, empty_message};
 use crate::listen::{set_option, set_receive_buffer, udp_socket};
-use crate::next::Next;
-use crate::outgoing::send_messages;
-use crate::received::Received;
+use crate::recv_batch::Received;
+use crate::send_batch::{Next, send_messages};
+use crate::sockaddr::{CONTROL_BYTES, Control, control_message, empty_message};
 
 /// One UDP socket connected to one upstream: the kernel drops what anybody else sends to it, and says when the
 /// upstream or the way to it refuses.

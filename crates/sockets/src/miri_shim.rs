@@ -8,8 +8,8 @@ use std::os::fd::BorrowedFd;
 
 use libc::mmsghdr;
 
-use crate::address::Name;
-use crate::next::Next;
+use crate::send_batch::Next;
+use crate::sockaddr::Name;
 
 /// A datagram between two calls.
 struct Datagram {

@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use wire::Name;
 
-use crate::data::Data;
 use crate::entry::{Carried, Entry};
+use crate::inline_bytes::Data;
 
 /// A dump that was read whole.
 pub struct Dump<'d> {

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use libc::{iovec, mmsghdr};
 
-use crate::address::{CONTROL_BYTES, Control, Local, Name, Peer, control_message, empty_message, local_of};
+use crate::sockaddr::{CONTROL_BYTES, Control, Local, Name, Peer, control_message, empty_message, local_of};
 
 /// A batch of received datagrams. All memory is taken in [`Received::new`]; one batch may serve many sockets in
 /// turn, each `receive` forgets the datagrams of the one before.
@@ -112,7 +112,7 @@ impl Received {
         {
             let _ = socket;
             // SAFETY: as below.
-            self.count = unsafe { crate::kernel::receive_messages(&mut self.headers) };
+            self.count = unsafe { crate::miri_shim::receive_messages(&mut self.headers) };
             return Ok(self.count);
         }
         #[cfg_attr(miri, allow(unreachable_code, reason = "Miri has no such call"))]

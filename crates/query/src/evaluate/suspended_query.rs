@@ -8,9 +8,9 @@ use forwarder::Who;
 use wire::{HeldQuery, Query};
 
 use super::InnerAnswer;
-use super::found::LookupKey;
+use super::subquery_answer::LookupKey;
 use crate::ServedZone;
-use crate::held::Held;
+use crate::memory_quota::Held;
 use crate::route::Route;
 use plugin::failure::Failure;
 

@@ -128,7 +128,7 @@ fn seconds(ttl: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::{Ask, Record, Section, a, cname, ns, soa, soa_data};
+    use crate::testing::{Ask, Record, Section, a, cname, ns, soa, soa_data};
     use wire::Name;
 
     const LIFE: fn(u64) -> Duration = Duration::from_secs;

@@ -6,7 +6,7 @@ use forwarder::{Fair, Who};
 use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
 
 use crate::ServedZone;
-use crate::held::Held;
+use crate::memory_quota::Held;
 use plugin::failure::Failure;
 
 /// What one lookup below the steps came to.

@@ -5,8 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{iovec, mmsghdr};
 
-use crate::address::{Control, Local, Name, Peer, empty_message};
-use crate::next::Next;
+use crate::sockaddr::{Control, Local, Name, Peer, empty_message};
 
 /// A batch of replies, each with where it goes. All memory but the slots' own bytes is taken in
 /// [`Outgoing::new`]; a slot keeps what it grew to, up to a bound.
@@ -153,7 +152,7 @@ pub struct Sent {
 }
 
 #[cfg(miri)]
-pub(crate) use crate::kernel::send_messages;
+pub(crate) use crate::miri_shim::send_messages;
 
 /// Sends messages by as few calls as it takes and returns how many were sent.
 ///
@@ -212,6 +211,16 @@ fn wait_writable(socket: BorrowedFd<'_>) -> bool {
 
 /// Longest wait for a full send buffer, in milliseconds: a default buffer (208 KiB) drains in 2 ms at 1 Gbit/s.
 const SEND_WAIT_MS: libc::c_int = 2;
+
+/// What to do about a message that the kernel did not take.
+pub(crate) enum Next {
+    /// Try it again.
+    Retry,
+    /// Go on with the one after it.
+    Skip,
+    /// Give up the rest.
+    Stop,
+}
 
 #[cfg(test)]
 mod tests {
