@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, Outgoing, Received};
-use wire::{Class, Flags, Gate, HEADER, RType, accept};
+use wire::{Class, Flags, HEADER, RType, Verdict, accept};
 
 use load::clock::Clock;
 use load::names::address_of;
@@ -70,12 +70,12 @@ pub fn echo(query: &[u8], reply: &mut Vec<u8>) -> bool {
 #[inline]
 pub fn upstream(query: &[u8], reply: &mut Vec<u8>) -> bool {
     let query = match accept(query) {
-        Gate::Drop | Gate::Zone(_) => return false,
-        Gate::Refuse(refusal) => {
+        Verdict::Drop | Verdict::Zone(_) => return false,
+        Verdict::Refuse(refusal) => {
             refusal.write(reply);
             return true;
         }
-        Gate::Pass(query) => query,
+        Verdict::Pass(query) => query,
     };
     let known = query.rtype == RType::A && query.class == Class::IN;
     let flags = Flags::QR | Flags::RA | (query.flags.0 & (Flags::RD | Flags::CD));

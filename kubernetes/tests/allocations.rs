@@ -9,7 +9,7 @@ use allocation_counter::measure;
 use kubernetes::{Answered, Index, Responder, Rules, Writer};
 use kubernetes_api::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Slice, Target};
 use kubernetes_api::{Kind, Lost, Object, ObjectKey, Sink, Wants};
-use wire::{Flags, Gate, Name, RType, Rcode, Reply, accept};
+use wire::{Flags, Name, RType, Rcode, Reply, Verdict, accept};
 
 fn key(name: &str) -> Arc<ObjectKey> {
     ObjectKey { namespace: "t1".into(), name: name.into() }.into()
@@ -79,7 +79,7 @@ fn a_hit_and_a_denial_allocate_nothing() {
         for edns in [false, true] {
             let packet = packet(name, rtype, edns);
             let mut ask = || {
-                let Gate::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
+                let Verdict::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
                 let mut reply = Reply::start(&mut out, &query);
                 if let Answered::NoName(zone) = responder.answer(&index, &query, 4_096, &mut reply) {
                     responder.deny(&index, zone, &query, &mut reply);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wire::Name;
 
-use crate::export::Writer;
+use crate::export::ExportWriter;
 use crate::shards::{AT_ONCE, Shards};
 use crate::{CacheSpec, Partition};
 
@@ -79,7 +79,7 @@ impl Cache {
         let now = self.shards.milliseconds(now);
         let mut writer = {
             let identities = self.shards.identities();
-            Writer::new(identities.iter().map(|identity| identity.as_deref().unwrap_or("")), most_bytes)
+            ExportWriter::new(identities.iter().map(|identity| identity.as_deref().unwrap_or("")), most_bytes)
         };
         for used in [true, false] {
             for at in 0..self.shards.count() {

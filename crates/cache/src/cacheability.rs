@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use wire::{Answer, Class, Flags, Opcode, Query, RType, Rcode, Section};
 
-use crate::{CacheSpec, Kind, Store};
+use crate::{AnswerKind, CacheSpec, StoreLimits};
 
 /// What an upstream's answer means for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Storability {
+pub(crate) enum Cacheability {
     /// It may be kept for `life`. `failure`: SERVFAIL or NOTIMP, which never stands in the way of anything better.
-    Keep { kind: Kind, failure: bool, life: Duration },
+    Keep { kind: AnswerKind, failure: bool, life: Duration },
     /// A valid answer that must not be stored (its TTL is 0, say): an entry that was stored before is removed.
-    Fleeting(Kind),
+    Fleeting(AnswerKind),
     /// The upstream failed, and that is not kept.
     Failure,
     /// It is neither stored nor does it replace an entry, for it is not for others.
@@ -24,45 +24,45 @@ pub(crate) enum Storability {
 
 /// Judges `answer` to `query`. TTLs of what could be kept are clamped in place, each record by itself, be keeping it
 /// disabled or not; those of all else are left alone.
-pub(crate) fn judge(spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer) -> Storability {
+pub(crate) fn judge(spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer) -> Cacheability {
     if !may_be_kept(query) || !spec.covers(&query.name) {
-        return Storability::Aside;
+        return Cacheability::Aside;
     }
     let wanted = |kind| spec.store(kind).capacity > 0 && spec.keeps(kind, &query.name);
     match answer.rcode {
         Rcode::NOERROR | Rcode::NXDOMAIN => {}
         Rcode::SERVFAIL | Rcode::NOTIMP => {
             let life = spec.servfail.min(CacheSpec::MAX_SERVFAIL);
-            return if life.is_zero() || answer.for_one || !wanted(Kind::Denial) {
-                Storability::Failure
+            return if life.is_zero() || answer.subnet_specific || !wanted(AnswerKind::Denial) {
+                Cacheability::Failure
             } else {
-                Storability::Keep { kind: Kind::Denial, failure: true, life }
+                Cacheability::Keep { kind: AnswerKind::Denial, failure: true, life }
             };
         }
-        _ => return Storability::Failure,
+        _ => return Cacheability::Failure,
     }
     if answer.flags.has(Flags::TC) {
-        return Storability::Unanswered;
+        return Cacheability::Unanswered;
     }
     let kind = match shape(query, answer) {
-        Shape::Records if answer.for_one => return Storability::Aside,
-        _ if answer.for_one => return Storability::Unanswered,
-        Shape::Records => Kind::Success,
-        Shape::Denial => Kind::Denial,
-        Shape::DenialWithoutSoa => return Storability::Fleeting(Kind::Denial),
-        Shape::Elsewhere => return Storability::Unanswered,
+        Shape::Records if answer.subnet_specific => return Cacheability::Aside,
+        _ if answer.subnet_specific => return Cacheability::Unanswered,
+        Shape::Records => AnswerKind::Success,
+        Shape::Denial => AnswerKind::Denial,
+        Shape::DenialWithoutSoa => return Cacheability::Fleeting(AnswerKind::Denial),
+        Shape::Elsewhere => return Cacheability::Unanswered,
     };
-    if kind == Kind::Denial {
+    if kind == AnswerKind::Denial {
         lower_soa(answer);
     }
-    let Store { max_ttl, min_ttl, .. } = *spec.store(kind);
+    let StoreLimits { max_ttl, min_ttl, .. } = *spec.store(kind);
     answer.clamp_ttls(min_ttl.min(max_ttl), max_ttl);
     if !wanted(kind) {
-        return Storability::Fleeting(kind);
+        return Cacheability::Fleeting(kind);
     }
     match answer.records().map(|record| record.ttl).min() {
-        None | Some(0) => Storability::Fleeting(kind),
-        Some(life) => Storability::Keep { kind, failure: false, life: Duration::from_secs(life.into()) },
+        None | Some(0) => Cacheability::Fleeting(kind),
+        Some(life) => Cacheability::Keep { kind, failure: false, life: Duration::from_secs(life.into()) },
     }
 }
 
@@ -77,7 +77,7 @@ fn may_be_kept(query: &Query<'_>) -> bool {
 /// Whether what an upstream says to such a query is for others, too: to one that asks for recursion, or does not because
 /// of a rule here. A client that sends no RD wants to know what a server has at this moment.
 pub(crate) fn fills(query: &Query<'_>) -> bool {
-    query.flags.has(Flags::RD) || query.added.clears_rd()
+    query.flags.has(Flags::RD) || query.overrides.clears_rd()
 }
 
 enum Shape {
@@ -133,12 +133,12 @@ mod tests {
 
     const LIFE: fn(u64) -> Duration = Duration::from_secs;
 
-    fn keep(kind: Kind, seconds: u64) -> Storability {
-        Storability::Keep { kind, failure: false, life: LIFE(seconds) }
+    fn keep(kind: AnswerKind, seconds: u64) -> Cacheability {
+        Cacheability::Keep { kind, failure: false, life: LIFE(seconds) }
     }
 
-    fn store(min_ttl: u32, max_ttl: u32) -> Store {
-        Store { min_ttl, max_ttl, ..CacheSpec::default().success }
+    fn store(min_ttl: u32, max_ttl: u32) -> StoreLimits {
+        StoreLimits { min_ttl, max_ttl, ..CacheSpec::default().success }
     }
 
     fn ttls(answer: &Answer) -> Vec<u32> {
@@ -149,15 +149,15 @@ mod tests {
     fn positive_ttls_are_clamped_each_by_itself_and_the_least_is_the_life() {
         let ask = Ask::new("www.example.org.", RType::A);
         for (min, max, sent, handed_out, verdict) in [
-            (5, 3600, &[300, 60][..], &[300, 60][..], keep(Kind::Success, 60)),
-            (5, 3600, &[1, 86400], &[5, 3600], keep(Kind::Success, 5)),
-            (5, 3600, &[0], &[5], keep(Kind::Success, 5)),
-            (0, 3600, &[0, 9], &[0, 9], Storability::Fleeting(Kind::Success)),
+            (5, 3600, &[300, 60][..], &[300, 60][..], keep(AnswerKind::Success, 60)),
+            (5, 3600, &[1, 86400], &[5, 3600], keep(AnswerKind::Success, 5)),
+            (5, 3600, &[0], &[5], keep(AnswerKind::Success, 5)),
+            (0, 3600, &[0, 9], &[0, 9], Cacheability::Fleeting(AnswerKind::Success)),
             // RFC 2181, section 8.
-            (5, 3600, &[0x8000_0000], &[5], keep(Kind::Success, 5)),
+            (5, 3600, &[0x8000_0000], &[5], keep(AnswerKind::Success, 5)),
             // The maximum wins.
-            (5, 3, &[1, 100], &[3, 3], keep(Kind::Success, 3)),
-            (10, 10, &[1, 100], &[10, 10], keep(Kind::Success, 10)),
+            (5, 3, &[1, 100], &[3, 3], keep(AnswerKind::Success, 3)),
+            (10, 10, &[1, 100], &[10, 10], keep(AnswerKind::Success, 10)),
         ] {
             let spec = CacheSpec { success: store(min, max), ..CacheSpec::default() };
             let mut answer = ask.addresses(sent);
@@ -181,13 +181,13 @@ mod tests {
             for rcode in [Rcode::NXDOMAIN, Rcode::NOERROR] {
                 let mut answer = ask.answer(rcode, 0, &[soa(ttl, &soa_data(minimum))]);
                 let verdict = judge(&spec, &ask.query(), &mut answer);
-                assert_eq!(verdict, keep(Kind::Denial, life), "{rcode} {ttl} {minimum}");
+                assert_eq!(verdict, keep(AnswerKind::Denial, life), "{rcode} {ttl} {minimum}");
                 assert_eq!(ttls(&answer), [life as u32], "{rcode} {ttl} {minimum}");
             }
         }
         let spec = CacheSpec { denial: store(0, 1800), ..CacheSpec::default() };
         let mut answer = ask.nxdomain(0, 60);
-        assert_eq!(judge(&spec, &ask.query(), &mut answer), Storability::Fleeting(Kind::Denial));
+        assert_eq!(judge(&spec, &ask.query(), &mut answer), Cacheability::Fleeting(AnswerKind::Denial));
     }
 
     #[test]
@@ -195,23 +195,23 @@ mod tests {
         let ask = Ask::new("www.example.org.", RType::A);
         let data = soa_data(30);
         let glue = Record(Section::Additional, "ns.example.org.", RType::A, 20, &[192, 0, 2, 2]);
-        let denial = |life| keep(Kind::Denial, life);
-        let failure = Storability::Keep { kind: Kind::Denial, failure: true, life: LIFE(5) };
+        let denial = |life| keep(AnswerKind::Denial, life);
+        let failure = Cacheability::Keep { kind: AnswerKind::Denial, failure: true, life: LIFE(5) };
         for (what, rcode, flags, records, verdict) in [
-            ("address", Rcode::NOERROR, 0, &[a("www.example.org.", 60)][..], keep(Kind::Success, 60)),
+            ("address", Rcode::NOERROR, 0, &[a("www.example.org.", 60)][..], keep(AnswerKind::Success, 60)),
             (
                 "alias and address",
                 Rcode::NOERROR,
                 0,
                 &[cname("www.example.org.", 40), a("web.example.org.", 60)],
-                keep(Kind::Success, 40),
+                keep(AnswerKind::Success, 40),
             ),
             (
                 "with glue",
                 Rcode::NOERROR,
                 0,
                 &[a("www.example.org.", 60), ns(50), glue],
-                keep(Kind::Success, 20),
+                keep(AnswerKind::Success, 20),
             ),
             // RFC 2308, section 2.2: NODATA.
             ("nodata", Rcode::NOERROR, 0, &[soa(60, &data)], denial(30)),
@@ -233,23 +233,23 @@ mod tests {
                 denial(10),
             ),
             // RFC 2308, section 5: without SOA not at all.
-            ("nxdomain, no SOA", Rcode::NXDOMAIN, 0, &[], Storability::Fleeting(Kind::Denial)),
-            ("nothing", Rcode::NOERROR, 0, &[], Storability::Fleeting(Kind::Denial)),
-            ("referral", Rcode::NOERROR, 0, &[ns(60)], Storability::Unanswered),
+            ("nxdomain, no SOA", Rcode::NXDOMAIN, 0, &[], Cacheability::Fleeting(AnswerKind::Denial)),
+            ("nothing", Rcode::NOERROR, 0, &[], Cacheability::Fleeting(AnswerKind::Denial)),
+            ("referral", Rcode::NOERROR, 0, &[ns(60)], Cacheability::Unanswered),
             (
                 "alias to nowhere",
                 Rcode::NOERROR,
                 0,
                 &[cname("www.example.org.", 60)],
-                Storability::Unanswered,
+                Cacheability::Unanswered,
             ),
-            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Storability::Unanswered),
-            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Storability::Unanswered),
+            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Cacheability::Unanswered),
+            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Cacheability::Unanswered),
             ("servfail", Rcode::SERVFAIL, 0, &[], failure),
             ("notimp", Rcode::NOTIMP, 0, &[], failure),
-            ("refused", Rcode::REFUSED, 0, &[], Storability::Failure),
-            ("formerr", Rcode::FORMERR, 0, &[], Storability::Failure),
-            ("yxdomain", Rcode::YXDOMAIN, 0, &[], Storability::Failure),
+            ("refused", Rcode::REFUSED, 0, &[], Cacheability::Failure),
+            ("formerr", Rcode::FORMERR, 0, &[], Cacheability::Failure),
+            ("yxdomain", Rcode::YXDOMAIN, 0, &[], Cacheability::Failure),
         ] {
             let mut answer = ask.answer(rcode, flags, records);
             assert_eq!(judge(&CacheSpec::default(), &ask.query(), &mut answer), verdict, "{what}");
@@ -259,16 +259,16 @@ mod tests {
     #[test]
     fn answers_to_some_queries_are_never_kept() {
         let name = "www.example.org.";
-        let kept = keep(Kind::Success, 60);
+        let kept = keep(AnswerKind::Success, 60);
         for (what, ask, verdict) in [
             ("plain", Ask::new(name, RType::A), kept),
             ("DO and CD", Ask::with(name, RType::A, Flags::RD | Flags::CD, true), kept),
             ("chaos", Ask::of_class(name, RType::A, Class::CH, Flags::RD, false), kept),
-            ("no RD", Ask::with(name, RType::A, 0, false), Storability::Aside),
-            ("class any", Ask::of_class(name, RType::A, Class::ANY, Flags::RD, false), Storability::Aside),
-            ("class none", Ask::of_class(name, RType::A, Class::NONE, Flags::RD, false), Storability::Aside),
-            ("any", Ask::new(name, RType::ANY), Storability::Aside),
-            ("mailb", Ask::new(name, RType::MAILB), Storability::Aside),
+            ("no RD", Ask::with(name, RType::A, 0, false), Cacheability::Aside),
+            ("class any", Ask::of_class(name, RType::A, Class::ANY, Flags::RD, false), Cacheability::Aside),
+            ("class none", Ask::of_class(name, RType::A, Class::NONE, Flags::RD, false), Cacheability::Aside),
+            ("any", Ask::new(name, RType::ANY), Cacheability::Aside),
+            ("mailb", Ask::new(name, RType::MAILB), Cacheability::Aside),
         ] {
             let mut answer = ask.addresses(&[60]);
             assert_eq!(judge(&CacheSpec::default(), &ask.query(), &mut answer), verdict, "{what}");
@@ -277,22 +277,22 @@ mod tests {
 
     #[test]
     fn what_is_asked_without_rd_because_of_a_rule_is_kept_apart() {
-        let octets = wire::Added::encode(wire::Added::NO_RD, &[]);
+        let octets = wire::UpstreamOverrides::encode(wire::UpstreamOverrides::NO_RD, &[]);
         let ask = Ask::with("www.example.org.", RType::A, 0, false);
-        let query = Query { added: wire::Added::new(&octets), ..ask.query() };
+        let query = Query { overrides: wire::UpstreamOverrides::new(&octets), ..ask.query() };
         let mut answer = ask.addresses(&[60]);
-        assert_eq!(judge(&CacheSpec::default(), &query, &mut answer), keep(Kind::Success, 60));
+        assert_eq!(judge(&CacheSpec::default(), &query, &mut answer), keep(AnswerKind::Success, 60));
     }
 
     #[test]
     fn what_is_for_one_is_not_for_all() {
         let ask = Ask::new("www.example.org.", RType::A);
         for (mut answer, verdict) in [
-            (ask.addresses(&[60]), Storability::Aside),
-            (ask.nxdomain(60, 60), Storability::Unanswered),
-            (ask.servfail(), Storability::Failure),
+            (ask.addresses(&[60]), Cacheability::Aside),
+            (ask.nxdomain(60, 60), Cacheability::Unanswered),
+            (ask.servfail(), Cacheability::Failure),
         ] {
-            answer.for_one = true;
+            answer.subnet_specific = true;
             assert_eq!(judge(&CacheSpec::default(), &ask.query(), &mut answer), verdict);
         }
     }
@@ -305,17 +305,17 @@ mod tests {
         for (spec, verdict, handed_out) in [
             (
                 CacheSpec { zones: zone("example.com."), ..CacheSpec::default() },
-                Storability::Aside,
+                Cacheability::Aside,
                 [1, 86400],
             ),
             (
                 CacheSpec { disabled_success: zone("org."), success: store(5, 60), ..CacheSpec::default() },
-                Storability::Fleeting(Kind::Success),
+                Cacheability::Fleeting(AnswerKind::Success),
                 clamped,
             ),
             (
-                CacheSpec { success: Store { capacity: 0, ..store(5, 60) }, ..CacheSpec::default() },
-                Storability::Fleeting(Kind::Success),
+                CacheSpec { success: StoreLimits { capacity: 0, ..store(5, 60) }, ..CacheSpec::default() },
+                Cacheability::Fleeting(AnswerKind::Success),
                 clamped,
             ),
         ] {
@@ -330,11 +330,15 @@ mod tests {
         let ask = Ask::new("www.example.org.", RType::A);
         let root = vec![Name::ROOT];
         for (servfail, disabled, verdict) in [
-            (LIFE(0), vec![], Storability::Failure),
-            (LIFE(5), root, Storability::Failure),
-            (LIFE(7), vec![], Storability::Keep { kind: Kind::Denial, failure: true, life: LIFE(7) }),
+            (LIFE(0), vec![], Cacheability::Failure),
+            (LIFE(5), root, Cacheability::Failure),
+            (LIFE(7), vec![], Cacheability::Keep { kind: AnswerKind::Denial, failure: true, life: LIFE(7) }),
             // RFC 2308, section 7.1.
-            (LIFE(3600), vec![], Storability::Keep { kind: Kind::Denial, failure: true, life: LIFE(300) }),
+            (
+                LIFE(3600),
+                vec![],
+                Cacheability::Keep { kind: AnswerKind::Denial, failure: true, life: LIFE(300) },
+            ),
         ] {
             let spec = CacheSpec { servfail, disabled_denial: disabled, ..CacheSpec::default() };
             assert_eq!(judge(&spec, &ask.query(), &mut ask.servfail()), verdict, "{servfail:?}");

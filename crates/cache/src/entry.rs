@@ -4,27 +4,27 @@ use std::time::Duration;
 
 use wire::{Answer, Ede, Flags, Name, Query, Rcode, Reply};
 
-use crate::inline_bytes::Data;
-use crate::{Kind, Stale};
+use crate::inline_bytes::InlineBytes;
+use crate::{AnswerKind, ServeStale};
 
 /// What an answer is found by.
 #[derive(Clone, Copy)]
-pub(crate) struct Key<'q> {
+pub(crate) struct CacheKey<'q> {
     pub(crate) partition: u32,
     pub(crate) hash: u32,
     pub(crate) name: &'q Name,
     pub(crate) rtype: u16,
     pub(crate) class: u16,
-    /// [`DO`], [`CD`] and [`ADDED`].
+    /// [`DO`], [`CD`] and [`OVERRIDES`].
     pub(crate) bits: u8,
     /// What was written for upstreams.
-    pub(crate) added: &'q [u8],
+    pub(crate) overrides: &'q [u8],
 }
 
 /// A kept answer. Times are milliseconds; those of 32 bits count from `stored` and stop at 49 days.
 pub(crate) struct Entry {
     /// The name, what was written, the positions of the TTLs, the EDE options, the records.
-    data: Data,
+    data: InlineBytes,
     /// When it was stored, counted from the cache's start.
     stored: u64,
     /// How long it is fresh.
@@ -50,7 +50,7 @@ pub(crate) struct Entry {
 }
 
 /// All of an entry but its octets, for another process; `age` is in milliseconds, the other times as in the entry.
-pub(crate) struct Carried {
+pub(crate) struct ExportedEntry {
     pub(crate) age: u64,
     pub(crate) life: u32,
     pub(crate) last_seen: u32,
@@ -66,10 +66,10 @@ pub(crate) struct Carried {
     pub(crate) failures: u8,
 }
 
-impl Carried {
+impl ExportedEntry {
     /// What was written for upstreams, in an entry's octets.
-    pub(crate) fn added<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
-        if self.bits & ADDED == 0 {
+    pub(crate) fn overrides<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
+        if self.bits & OVERRIDES == 0 {
             return Some(&[]);
         }
         let (length, rest) = data.get(usize::from(self.name_len)..)?.split_first_chunk::<2>()?;
@@ -79,28 +79,28 @@ impl Carried {
     /// Whether the parts fit each other: the name, what was written, the positions of TTLs, each within the records, and the
     /// EDE options.
     pub(crate) fn fits(&self, data: &[u8]) -> bool {
-        let Some(added) = self.added(data) else { return false };
+        let Some(overrides) = self.overrides(data) else { return false };
         let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
-        let added = if self.bits & ADDED == 0 { 0 } else { 2 + added.len() };
-        let rest = data.get(usize::from(self.name_len) + added..);
+        let overrides = if self.bits & OVERRIDES == 0 { 0 } else { 2 + overrides.len() };
+        let rest = data.get(usize::from(self.name_len) + overrides..);
         let Some((positions, rest)) = rest.and_then(|rest| rest.split_at_checked(2 * records)) else {
             return false;
         };
         let Some(body) = rest.get(usize::from(self.ede_len)..) else { return false };
         let within = |position: &[u8; 2]| usize::from(u16::from_ne_bytes(*position)) + 4 <= body.len();
-        self.bits & !(DO | CD | DENIAL | FAILURE | VISITED | ADDED) == 0
+        self.bits & !(DO | CD | DENIAL | FAILURE | VISITED | OVERRIDES) == 0
             && positions.as_chunks::<2>().0.iter().all(within)
     }
 
     /// The bits of the key.
     pub(crate) fn key_bits(&self) -> u8 {
-        self.bits & (DO | CD | ADDED)
+        self.bits & (DO | CD | OVERRIDES)
     }
 }
 
 /// How an entry stands to the time of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum Freshness {
     Fresh,
     /// Past its life but inside the window in which it may be served.
     Stale,
@@ -118,11 +118,11 @@ pub(crate) enum Ttls {
 impl Entry {
     /// Packs an answer up; `None` where its parts do not fit each other.
     pub(crate) fn new(
-        key: Key<'_>,
+        key: CacheKey<'_>,
         answer: &Answer,
         now: u64,
         life: Duration,
-        kind: Kind,
+        kind: AnswerKind,
         failure: bool,
     ) -> Option<Self> {
         let records = answer.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
@@ -131,27 +131,27 @@ impl Entry {
             return None;
         }
         let name = key.name.as_wire();
-        let added_len = u16::try_from(key.added.len()).ok()?.to_ne_bytes();
-        let added = [&added_len[..], key.added];
-        let added = if key.bits & ADDED == 0 { [&[][..]; 2] } else { added };
-        let added_size = added[0].len() + added[1].len();
-        let size = name.len() + added_size + 2 * records + answer.ede.len() + answer.body.len();
-        let data = Data::new(size, |to| {
+        let overrides_len = u16::try_from(key.overrides.len()).ok()?.to_ne_bytes();
+        let overrides = [&overrides_len[..], key.overrides];
+        let overrides = if key.bits & OVERRIDES == 0 { [&[][..]; 2] } else { overrides };
+        let overrides_size = overrides[0].len() + overrides[1].len();
+        let size = name.len() + overrides_size + 2 * records + answer.ede.len() + answer.body.len();
+        let data = InlineBytes::new(size, |to| {
             let (name_to, to) = to.split_at_mut(name.len());
-            let (added_to, to) = to.split_at_mut(added_size);
+            let (overrides_to, to) = to.split_at_mut(overrides_size);
             let (positions_to, to) = to.split_at_mut(2 * records);
             let (ede_to, body_to) = to.split_at_mut(answer.ede.len());
             name_to.copy_from_slice(name);
-            let (length_to, added_to) = added_to.split_at_mut(added[0].len());
-            length_to.copy_from_slice(added[0]);
-            added_to.copy_from_slice(added[1]);
+            let (length_to, overrides_to) = overrides_to.split_at_mut(overrides[0].len());
+            length_to.copy_from_slice(overrides[0]);
+            overrides_to.copy_from_slice(overrides[1]);
             for (to, position) in positions_to.as_chunks_mut().0.iter_mut().zip(&answer.ttls) {
                 *to = position.to_ne_bytes();
             }
             ede_to.copy_from_slice(&answer.ede);
             body_to.copy_from_slice(&answer.body);
         });
-        let kind = if kind == Kind::Denial { DENIAL } else { 0 };
+        let kind = if kind == AnswerKind::Denial { DENIAL } else { 0 };
         let failure = if failure { FAILURE } else { 0 };
         Some(Self {
             data,
@@ -175,8 +175,8 @@ impl Entry {
     }
 
     /// What goes to another process.
-    pub(crate) fn carry(&self, now: u64) -> (Carried, &[u8]) {
-        let carried = Carried {
+    pub(crate) fn carry(&self, now: u64) -> (ExportedEntry, &[u8]) {
+        let carried = ExportedEntry {
             age: now.saturating_sub(self.stored),
             life: self.life,
             last_seen: self.last_seen,
@@ -195,7 +195,13 @@ impl Entry {
     }
 
     /// What came from another process, as old as it says and `since` more. Nobody is refreshing it here.
-    pub(crate) fn carried(carried: &Carried, partition: u32, hash: u32, data: Data, now: u64) -> Self {
+    pub(crate) fn carried(
+        carried: &ExportedEntry,
+        partition: u32,
+        hash: u32,
+        data: InlineBytes,
+        now: u64,
+    ) -> Self {
         Self {
             data,
             stored: now.saturating_sub(carried.age),
@@ -218,25 +224,25 @@ impl Entry {
     }
 
     #[inline]
-    pub(crate) fn is(&self, key: &Key<'_>) -> bool {
+    pub(crate) fn is(&self, key: &CacheKey<'_>) -> bool {
         self.hash == key.hash
             && self.partition == key.partition
-            && (self.rtype, self.class, self.bits & (DO | CD | ADDED)) == (key.rtype, key.class, key.bits)
+            && (self.rtype, self.class, self.bits & (DO | CD | OVERRIDES)) == (key.rtype, key.class, key.bits)
             && self.data.as_slice().get(..usize::from(self.name_len)) == Some(key.name.as_wire())
-            && (key.bits & ADDED == 0 || self.added() == key.added)
+            && (key.bits & OVERRIDES == 0 || self.overrides() == key.overrides)
     }
 
     /// What was written for upstreams.
     #[cold]
-    fn added(&self) -> &[u8] {
+    fn overrides(&self) -> &[u8] {
         let rest = self.data.as_slice().get(usize::from(self.name_len)..).unwrap_or_default();
         let Some((length, rest)) = rest.split_first_chunk::<2>() else { return &[] };
         rest.get(..usize::from(u16::from_ne_bytes(*length))).unwrap_or_default()
     }
 
     #[inline]
-    pub(crate) fn kind(&self) -> Kind {
-        if self.bits & DENIAL == 0 { Kind::Success } else { Kind::Denial }
+    pub(crate) fn kind(&self) -> AnswerKind {
+        if self.bits & DENIAL == 0 { AnswerKind::Success } else { AnswerKind::Denial }
     }
 
     /// Whether it is a SERVFAIL or NOTIMP.
@@ -257,15 +263,15 @@ impl Entry {
 
     /// `window` is how many milliseconds after its life it may be served.
     #[inline]
-    pub(crate) fn state(&self, now: u64, window: u64) -> State {
+    pub(crate) fn state(&self, now: u64, window: u64) -> Freshness {
         let age = now.saturating_sub(self.stored);
         let life = u64::from(self.life);
         if age < life {
-            State::Fresh
+            Freshness::Fresh
         } else if !self.is_failure() && age < life.saturating_add(window) {
-            State::Stale
+            Freshness::Stale
         } else {
-            State::Dead
+            Freshness::Dead
         }
     }
 
@@ -330,7 +336,7 @@ impl Entry {
     }
 
     /// Notes a failed refresh; several callers that waited for the same one count once.
-    pub(crate) fn note_failure(&mut self, now: u64, stale: Option<&Stale>) {
+    pub(crate) fn note_failure(&mut self, now: u64, stale: Option<&ServeStale>) {
         let age = self.age(now);
         if self.bits & CLAIMED == 0 && age < self.retry {
             return;
@@ -351,8 +357,8 @@ impl Entry {
         reply.flags = query.visible_flags(self.flags);
         let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
         let mut start = usize::from(self.name_len);
-        if self.bits & ADDED != 0 {
-            start += 2 + self.added().len();
+        if self.bits & OVERRIDES != 0 {
+            start += 2 + self.overrides().len();
         }
         let rest = self.data.as_slice().get(start..).unwrap_or_default();
         let Some((positions, rest)) = rest.split_at_checked(2 * records) else { return };
@@ -404,7 +410,7 @@ const FAILURE: u8 = 8;
 const VISITED: u8 = 16;
 const CLAIMED: u8 = 32;
 /// Something was written into the query for upstreams.
-pub(crate) const ADDED: u8 = 64;
+pub(crate) const OVERRIDES: u8 = 64;
 
 /// An answer is kept for 30 days at most, whatever its TTLs say.
 const MAX_LIFE: u32 = 30 * 86_400_000;
@@ -426,33 +432,34 @@ mod tests {
     fn equal_hashes_do_not_make_equal_keys() {
         let name = Name::from_text("www.example.org.").unwrap();
         let other = Name::from_text("ftp.example.org.").unwrap();
-        let key = Key { partition: 1, hash: 7, name: &name, rtype: 1, class: 1, bits: 0, added: &[] };
+        let key =
+            CacheKey { partition: 1, hash: 7, name: &name, rtype: 1, class: 1, bits: 0, overrides: &[] };
         let answer = Ask::new("www.example.org", RType::A).addresses(&[60]);
-        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Denial, false).unwrap();
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), AnswerKind::Denial, false).unwrap();
         for (same, key) in [
             (true, key),
-            (false, Key { partition: 2, ..key }),
-            (false, Key { hash: 8, ..key }),
-            (false, Key { name: &other, ..key }),
-            (false, Key { name: &Name::ROOT, ..key }),
-            (false, Key { rtype: 28, ..key }),
-            (false, Key { class: 3, ..key }),
-            (false, Key { bits: DO, ..key }),
-            (false, Key { bits: CD, ..key }),
-            (false, Key { bits: ADDED, added: b"\0\0", ..key }),
+            (false, CacheKey { partition: 2, ..key }),
+            (false, CacheKey { hash: 8, ..key }),
+            (false, CacheKey { name: &other, ..key }),
+            (false, CacheKey { name: &Name::ROOT, ..key }),
+            (false, CacheKey { rtype: 28, ..key }),
+            (false, CacheKey { class: 3, ..key }),
+            (false, CacheKey { bits: DO, ..key }),
+            (false, CacheKey { bits: CD, ..key }),
+            (false, CacheKey { bits: OVERRIDES, overrides: b"\0\0", ..key }),
         ] {
             assert_eq!(entry.is(&key), same, "{} {}", key.name, key.rtype);
         }
-        let key = Key { bits: ADDED, added: b"\0\0\xff\xee\0\x01a", ..key };
-        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Denial, false).unwrap();
+        let key = CacheKey { bits: OVERRIDES, overrides: b"\0\0\xff\xee\0\x01a", ..key };
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), AnswerKind::Denial, false).unwrap();
         for (same, key) in [
             (true, key),
-            (false, Key { bits: 0, added: &[], ..key }),
-            (false, Key { added: b"\0\0\xff\xee\0\x01b", ..key }),
-            (false, Key { added: b"\0\0\xff\xee\0\x02ab", ..key }),
-            (false, Key { added: b"\0\0", ..key }),
+            (false, CacheKey { bits: 0, overrides: &[], ..key }),
+            (false, CacheKey { overrides: b"\0\0\xff\xee\0\x01b", ..key }),
+            (false, CacheKey { overrides: b"\0\0\xff\xee\0\x02ab", ..key }),
+            (false, CacheKey { overrides: b"\0\0", ..key }),
         ] {
-            assert_eq!(entry.is(&key), same, "{:?}", key.added);
+            assert_eq!(entry.is(&key), same, "{:?}", key.overrides);
         }
     }
 
@@ -460,9 +467,17 @@ mod tests {
     fn parts_that_do_not_fit_each_other_are_refused() {
         let ask = Ask::new("www.example.org", RType::A);
         let query = ask.query();
-        let key = Key { partition: 1, hash: 7, name: &query.name, rtype: 1, class: 1, bits: 0, added: &[] };
+        let key = CacheKey {
+            partition: 1,
+            hash: 7,
+            name: &query.name,
+            rtype: 1,
+            class: 1,
+            bits: 0,
+            overrides: &[],
+        };
         let pack = |answer: &Answer| {
-            Entry::new(key, answer, 0, Duration::from_secs(60), Kind::Success, false).is_some()
+            Entry::new(key, answer, 0, Duration::from_secs(60), AnswerKind::Success, false).is_some()
         };
         let whole = ask.addresses(&[60, 60]);
         assert!(pack(&whole));
@@ -470,7 +485,7 @@ mod tests {
         assert!(!pack(&Answer { ede: vec![0; 256], ..whole.clone() }));
         // Positions outside of the records are left alone.
         let answer = Answer { ttls: vec![6, 60_000], ..whole };
-        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Success, false).unwrap();
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), AnswerKind::Success, false).unwrap();
         let seen = ask.see(|query, reply| {
             entry.write(query, Ttls::All(9), reply);
             crate::CacheResult::Miss

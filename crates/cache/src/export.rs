@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use wire::Name;
 
-use crate::entry::{Carried, Entry};
-use crate::inline_bytes::Data;
+use crate::entry::{Entry, ExportedEntry};
+use crate::inline_bytes::InlineBytes;
 
 /// A dump that was read whole.
 pub struct Dump<'d> {
@@ -45,7 +45,7 @@ impl<'d> Dump<'d> {
     pub(crate) fn of<'s>(
         &'s self,
         identity: &str,
-    ) -> impl Iterator<Item = (Carried, Name, &'d [u8])> + use<'s, 'd> {
+    ) -> impl Iterator<Item = (ExportedEntry, Name, &'d [u8])> + use<'s, 'd> {
         let number = self.identities.iter().position(|known| *known == identity);
         let own = self.records.iter().filter(move |(partition, _)| Some(usize::from(*partition)) == number);
         own.filter_map(|(_, range)| {
@@ -55,12 +55,12 @@ impl<'d> Dump<'d> {
 }
 
 /// A dump under construction: `most` octets at the most.
-pub(crate) struct Writer {
+pub(crate) struct ExportWriter {
     octets: Vec<u8>,
     most: usize,
 }
 
-impl Writer {
+impl ExportWriter {
     pub(crate) fn new<'i>(identities: impl ExactSizeIterator<Item = &'i str>, most: usize) -> Self {
         let mut octets = u16::try_from(identities.len()).unwrap_or(u16::MAX).to_le_bytes().to_vec();
         for identity in identities.take(u16::MAX.into()) {
@@ -79,7 +79,7 @@ impl Writer {
         if self.octets.len() + RECORD + data.len() > self.most {
             return false;
         }
-        let Carried { age, life, last_seen, seen, rtype, class, rcode, flags, counts, .. } = carried;
+        let ExportedEntry { age, life, last_seen, seen, rtype, class, rcode, flags, counts, .. } = carried;
         let to = &mut self.octets;
         to.extend_from_slice(&partition.to_le_bytes());
         to.extend_from_slice(&age.to_le_bytes());
@@ -101,8 +101,8 @@ impl Writer {
 }
 
 /// Reads what stands behind a record's partition.
-fn record<'d>(rest: &mut Rest<'d>) -> Option<(Carried, Name, &'d [u8])> {
-    let carried = Carried {
+fn record<'d>(rest: &mut Rest<'d>) -> Option<(ExportedEntry, Name, &'d [u8])> {
+    let carried = ExportedEntry {
         age: rest.u64()?,
         life: rest.u32()?,
         last_seen: rest.u32()?,
@@ -159,8 +159,8 @@ impl<'d> Rest<'d> {
 }
 
 /// The octets of one, as an entry keeps them.
-pub(crate) fn data(octets: &[u8]) -> Data {
-    Data::new(octets.len(), |to| to.copy_from_slice(octets))
+pub(crate) fn data(octets: &[u8]) -> InlineBytes {
+    InlineBytes::new(octets.len(), |to| to.copy_from_slice(octets))
 }
 
 /// Octets of a record without its data: the partition, 8 of the age, 2 and 8 words of 4 and 2, 4 of lengths and bits, the

@@ -8,7 +8,7 @@ use crate::alloc_size::allocated;
 
 /// Open addressing with linear probing, an eighth to three quarters full; what is removed leaves no mark.
 #[derive(Default)]
-pub(crate) struct Index {
+pub(crate) struct HashIndex {
     /// A power of two long, or empty.
     spots: Vec<Spot>,
     entries: usize,
@@ -26,7 +26,7 @@ const VACANT: Spot = Spot { hash: 0, at: u32::MAX };
 /// The fewest spots of an index that ever had an entry.
 const MIN: usize = 16;
 
-impl Index {
+impl HashIndex {
     /// Bytes of heap in use.
     pub(crate) fn bytes(&self) -> usize {
         allocated(self.spots.len() * size_of::<Spot>())
@@ -143,7 +143,7 @@ mod tests {
         fn what_is_found_is_what_a_list_says(
             steps in proptest::collection::vec((0u32..24, 0u32..40, 0u8..4), 1..400),
         ) {
-            let mut index = Index::default();
+            let mut index = HashIndex::default();
             let mut list: Vec<(u32, u32)> = Vec::new();
             for (number, at, step) in steps {
                 let hash = number.wrapping_sub(8);

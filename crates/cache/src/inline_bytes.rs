@@ -3,12 +3,12 @@
 /// How many bytes stand in the entry: what fills its slot up to two cache lines.
 const SHORT: usize = 62;
 
-pub(crate) enum Data {
+pub(crate) enum InlineBytes {
     Short(u8, [u8; SHORT]),
     Long(Box<[u8]>),
 }
 
-impl Data {
+impl InlineBytes {
     /// `size` bytes, as `fill` writes them.
     pub(crate) fn new(size: usize, fill: impl FnOnce(&mut [u8])) -> Self {
         if size <= SHORT {

@@ -32,5 +32,8 @@ mod tests;
 
 pub use cache::{BlockCache, Cache};
 pub use export::Dump;
-pub use partition::{CacheResult, Partition, Stored};
-pub use spec::{CacheSpec, DEFAULT_CAPACITY, Kind, Mode, Prefetch, STALE_TTL, Stale, Store, VERIFY_WAIT};
+pub use partition::{CacheResult, Partition, StoreResult};
+pub use spec::{
+    AnswerKind, CacheSpec, DEFAULT_CAPACITY, Prefetch, STALE_TTL, ServeStale, StaleMode, StoreLimits,
+    VERIFY_WAIT,
+};

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use wire::{Answer, Name, Query, Reply};
 
-use crate::cacheability::{Storability, fills, judge};
-use crate::entry::{Carried, Entry, State, Ttls};
+use crate::cacheability::{Cacheability, fills, judge};
+use crate::entry::{Entry, ExportedEntry, Freshness, Ttls};
 use crate::export::{Dump, data};
 use crate::shard::PartitionCounts;
 use crate::shards::Shards;
-use crate::{CacheSpec, Kind, Mode, STALE_TTL, VERIFY_WAIT};
+use crate::{AnswerKind, CacheSpec, STALE_TTL, StaleMode, VERIFY_WAIT};
 
 /// One server block's answers, apart from those of all other blocks. It is freed with its last `Arc`.
 pub struct Partition {
@@ -30,17 +30,17 @@ pub enum CacheResult {
     /// Answered.
     Hit {
         /// What the answer is.
-        kind: Kind,
+        kind: AnswerKind,
     },
     /// Answered, and this caller, only this one, should ask the upstream: the answer is popular and will expire soon.
     Prefetch {
         /// What the answer is.
-        kind: Kind,
+        kind: AnswerKind,
     },
     /// Answered with an expired answer.
     Stale {
         /// What the answer is.
-        kind: Kind,
+        kind: AnswerKind,
         /// Whether this caller, only this one, should ask the upstream now.
         refresh: bool,
     },
@@ -54,9 +54,9 @@ pub enum CacheResult {
 
 /// What became of an upstream's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoreResult {
     /// It is kept; its TTLs were clamped, so the first client sees what later ones see.
-    Kept(Kind),
+    Kept(AnswerKind),
     /// It is not kept, and may be passed on as it is.
     Passed,
     /// It is not kept, for it is a failure (under `prefer_positive` anything but an answer) where
@@ -99,7 +99,7 @@ impl Partition {
         }
         let refreshable = fills(query);
         match entry.state(now, window(spec)) {
-            State::Fresh => {
+            Freshness::Fresh => {
                 entry.visit();
                 let ttls = fresh_ttls(spec, entry, now);
                 entry.write(query, ttls, reply);
@@ -117,9 +117,9 @@ impl Partition {
                     _ => CacheResult::Hit { kind },
                 }
             }
-            State::Stale if refreshable => self.lookup_stale(spec, query, now, entry, reply),
-            State::Stale => CacheResult::Miss,
-            State::Dead => {
+            Freshness::Stale if refreshable => self.lookup_stale(spec, query, now, entry, reply),
+            Freshness::Stale => CacheResult::Miss,
+            Freshness::Dead => {
                 let dead = shard.remove(at);
                 drop(shard);
                 drop(dead);
@@ -131,17 +131,23 @@ impl Partition {
     /// Takes an upstream's `answer` to `query` and keeps it where it may be kept.
     ///
     /// Failures that we make ourselves, such as the SERVFAIL for an upstream that did not answer, may be stored too.
-    pub fn store(&self, spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer, now: Instant) -> Stored {
+    pub fn store(
+        &self,
+        spec: &CacheSpec,
+        query: &Query<'_>,
+        answer: &mut Answer,
+        now: Instant,
+    ) -> StoreResult {
         let verdict = judge(spec, query, answer);
-        if verdict == Storability::Aside {
-            return Stored::Passed;
+        if verdict == Cacheability::Aside {
+            return StoreResult::Passed;
         }
         let now = self.shards.milliseconds(now);
         self.counts.set_window(window(spec));
         let (key, at) = self.shards.key(self.number, query);
         // Allocated before the lock is taken.
         let entry = match verdict {
-            Storability::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
+            Cacheability::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
             _ => None,
         };
         let mut shard = self.shards.lock(at);
@@ -149,17 +155,17 @@ impl Partition {
         if let Some((at, known)) = shard.find(&key) {
             if outlasts(spec, known, verdict, now) {
                 // One client's subnet says nothing of when others may ask again.
-                if !answer.for_one {
+                if !answer.subnet_specific {
                     known.note_failure(now, spec.stale.as_ref());
                 }
-                return Stored::EarlierIsBetter;
+                return StoreResult::EarlierIsBetter;
             }
-            if matches!(verdict, Storability::Failure | Storability::Unanswered) {
-                return Stored::Passed;
+            if matches!(verdict, Cacheability::Failure | Cacheability::Unanswered) {
+                return StoreResult::Passed;
             }
             earlier = Some(shard.remove(at));
         }
-        let Some(mut entry) = entry else { return Stored::Passed };
+        let Some(mut entry) = entry else { return StoreResult::Passed };
         if let Some(earlier) = &earlier {
             entry.inherit(earlier);
         }
@@ -168,7 +174,7 @@ impl Partition {
         if !self.counts.reserve(kind, capacity) && !shard.take_place(self.number, kind, now) {
             drop(shard);
             if !self.take_place_elsewhere(at, kind, now) {
-                return Stored::Passed;
+                return StoreResult::Passed;
             }
             shard = self.shards.lock(at);
             // Another thread may have stored the same key since the lookup.
@@ -177,11 +183,11 @@ impl Partition {
             }
         }
         if !shard.insert(&self.counts, entry, now) {
-            return Stored::Passed;
+            return StoreResult::Passed;
         }
         drop(shard);
         self.shrink(at, kind, capacity, now);
-        Stored::Kept(kind)
+        StoreResult::Kept(kind)
     }
 
     /// Answers from an earlier answer after the upstream failed or was too slow; false where there is none to be served,
@@ -208,12 +214,12 @@ impl Partition {
             return false;
         }
         match (entry.state(now, window(spec)), &spec.stale) {
-            (State::Fresh, _) => {
+            (Freshness::Fresh, _) => {
                 entry.visit();
                 entry.write(query, fresh_ttls(spec, entry, now), reply);
                 true
             }
-            (State::Stale, Some(stale)) if fills(query) => {
+            (Freshness::Stale, Some(stale)) if fills(query) => {
                 entry.note_failure(now, Some(stale));
                 write_stale(spec, query, entry, reply);
                 true
@@ -249,15 +255,22 @@ impl Partition {
         taken
     }
 
-    fn take_over(&self, spec: &CacheSpec, carried: &Carried, name: &Name, octets: &[u8], now: u64) -> bool {
-        let Some(added) = carried.added(octets) else { return false };
+    fn take_over(
+        &self,
+        spec: &CacheSpec,
+        carried: &ExportedEntry,
+        name: &Name,
+        octets: &[u8],
+        now: u64,
+    ) -> bool {
+        let Some(overrides) = carried.overrides(octets) else { return false };
         let kinds = (carried.rtype, carried.class);
-        let (key, at) = self.shards.key_of(self.number, name, kinds, carried.key_bits(), added);
+        let (key, at) = self.shards.key_of(self.number, name, kinds, carried.key_bits(), overrides);
         let entry = Entry::carried(carried, self.number, key.hash, data(octets), now);
         let kind = entry.kind();
         if !spec.covers(name)
             || !spec.keeps(kind, name)
-            || entry.state(now, window(spec)) == State::Dead
+            || entry.state(now, window(spec)) == Freshness::Dead
             || !entry.is(&key)
         {
             return false;
@@ -269,12 +282,12 @@ impl Partition {
     }
 
     /// How many answers of that kind are kept: `coredns_cache_entries`.
-    pub fn entries(&self, kind: Kind) -> usize {
+    pub fn entries(&self, kind: AnswerKind) -> usize {
         self.counts.entries(kind)
     }
 
     /// How many answers of that kind went before their time to make room: `coredns_cache_evictions_total`.
-    pub fn evictions(&self, kind: Kind) -> u64 {
+    pub fn evictions(&self, kind: AnswerKind) -> u64 {
         self.counts.evictions(kind)
     }
 
@@ -289,20 +302,20 @@ impl Partition {
         let Some(stale) = &spec.stale else { return CacheResult::Miss };
         entry.visit();
         let refresh = match stale.mode {
-            Mode::Immediate => entry.claim(now),
+            StaleMode::Immediate => entry.claim(now),
             // Nobody is given an expired answer while the upstream may be well. Once it has failed, one waits for it
             // and the others do not.
-            Mode::Verify { timeout } if !entry.has_failed() || entry.claim(now) => {
+            StaleMode::Verify { timeout } if !entry.has_failed() || entry.claim(now) => {
                 return CacheResult::Verify { wait: timeout.unwrap_or(VERIFY_WAIT) };
             }
-            Mode::Verify { .. } => false,
+            StaleMode::Verify { .. } => false,
         };
         write_stale(spec, query, entry, reply);
         CacheResult::Stale { kind: entry.kind(), refresh }
     }
 
     /// Takes the place of an entry in any shard but `own`; no lock may be held.
-    fn take_place_elsewhere(&self, own: usize, kind: Kind, now: u64) -> bool {
+    fn take_place_elsewhere(&self, own: usize, kind: AnswerKind, now: u64) -> bool {
         let count = self.shards.count();
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
         (0..count)
@@ -312,7 +325,7 @@ impl Partition {
     }
 
     /// After a reload with a smaller capacity each store takes a few entries more away than it adds.
-    fn shrink(&self, own: usize, kind: Kind, capacity: usize, now: u64) {
+    fn shrink(&self, own: usize, kind: AnswerKind, capacity: usize, now: u64) {
         for _ in 0..SHRINK {
             if self.counts.entries(kind) <= capacity {
                 return;
@@ -334,17 +347,17 @@ impl Drop for Partition {
 }
 
 /// Whether `known` must not give way to an answer of that verdict.
-fn outlasts(spec: &CacheSpec, known: &Entry, verdict: Storability, now: u64) -> bool {
-    let usable = !known.is_failure() && known.state(now, window(spec)) != State::Dead;
+fn outlasts(spec: &CacheSpec, known: &Entry, verdict: Cacheability, now: u64) -> bool {
+    let usable = !known.is_failure() && known.state(now, window(spec)) != Freshness::Dead;
     let prefers_positive = spec.stale.is_some_and(|stale| stale.prefer_positive);
     usable
         && match verdict {
-            Storability::Failure | Storability::Keep { failure: true, .. } => true,
-            Storability::Fleeting(kind) | Storability::Keep { kind, .. } => {
-                prefers_positive && kind == Kind::Denial && known.kind() == Kind::Success
+            Cacheability::Failure | Cacheability::Keep { failure: true, .. } => true,
+            Cacheability::Fleeting(kind) | Cacheability::Keep { kind, .. } => {
+                prefers_positive && kind == AnswerKind::Denial && known.kind() == AnswerKind::Success
             }
-            Storability::Unanswered => prefers_positive && known.kind() == Kind::Success,
-            Storability::Aside => true,
+            Cacheability::Unanswered => prefers_positive && known.kind() == AnswerKind::Success,
+            Cacheability::Aside => true,
         }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::Kind;
+use crate::AnswerKind;
 use crate::alloc_size::allocated;
-use crate::entry::{Entry, Key, State};
-use crate::export::Writer;
-use crate::hash_index::Index;
+use crate::entry::{CacheKey, Entry, Freshness};
+use crate::export::ExportWriter;
+use crate::hash_index::HashIndex;
 use crate::slab::{Slab, Slot};
 
 /// What all shards know of a partition.
@@ -21,11 +21,11 @@ pub(crate) struct PartitionCounts {
 }
 
 impl PartitionCounts {
-    pub(crate) fn entries(&self, kind: Kind) -> usize {
+    pub(crate) fn entries(&self, kind: AnswerKind) -> usize {
         self.entries[kind as usize].load(Ordering::Relaxed)
     }
 
-    pub(crate) fn evictions(&self, kind: Kind) -> u64 {
+    pub(crate) fn evictions(&self, kind: AnswerKind) -> u64 {
         self.evictions[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -36,14 +36,14 @@ impl PartitionCounts {
     }
 
     /// Takes one place if fewer than `capacity` are taken.
-    pub(crate) fn reserve(&self, kind: Kind, capacity: usize) -> bool {
+    pub(crate) fn reserve(&self, kind: AnswerKind, capacity: usize) -> bool {
         let entries = &self.entries[kind as usize];
         let more = |taken| (taken < capacity).then_some(taken + 1);
         entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     /// Gives a place back.
-    pub(crate) fn release(&self, kind: Kind) {
+    pub(crate) fn release(&self, kind: AnswerKind) {
         self.entries[kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -51,7 +51,7 @@ impl PartitionCounts {
 /// Entries under one lock, within a bound of bytes.
 pub(crate) struct Shard {
     bound: usize,
-    index: Index,
+    index: HashIndex,
     slots: Slab,
     /// Bytes of the entries' own allocations.
     data: usize,
@@ -82,7 +82,14 @@ impl Default for Ring {
 
 impl Shard {
     pub(crate) fn new(bound: usize) -> Self {
-        Self { bound, index: Index::default(), slots: Slab::default(), data: 0, parts: Vec::new(), cursor: 0 }
+        Self {
+            bound,
+            index: HashIndex::default(),
+            slots: Slab::default(),
+            data: 0,
+            parts: Vec::new(),
+            cursor: 0,
+        }
     }
 
     /// Bytes of heap in use.
@@ -93,7 +100,7 @@ impl Shard {
 
     /// The place of a key's entry, and the entry.
     #[inline]
-    pub(crate) fn find(&mut self, key: &Key<'_>) -> Option<(usize, &mut Entry)> {
+    pub(crate) fn find(&mut self, key: &CacheKey<'_>) -> Option<(usize, &mut Entry)> {
         let at = self.index.find(key.hash, |at| self.slots[at as usize].entry.is(key))? as usize;
         Some((at, &mut self.slots[at].entry))
     }
@@ -135,7 +142,7 @@ impl Shard {
     }
 
     /// Evicts an entry of the partition and kind without giving its place back: it is the caller's now.
-    pub(crate) fn take_place(&mut self, partition: u32, kind: Kind, now: u64) -> bool {
+    pub(crate) fn take_place(&mut self, partition: u32, kind: AnswerKind, now: u64) -> bool {
         let Some(at) = self.choose(partition as usize, kind, now) else { return false };
         self.count_eviction(at, now);
         self.take(at);
@@ -161,7 +168,7 @@ impl Shard {
 
     /// Looks at up to `budget` slots from where the last sweep ended: how many were looked at and how many entries went,
     /// and whether the end was reached.
-    pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> Swept {
+    pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> SweepResult {
         let mut at = self.cursor.min(self.slots.len());
         let (mut looked_at, mut freed) = (0, 0);
         while looked_at < budget && at < self.slots.len() {
@@ -177,7 +184,7 @@ impl Shard {
         let done = at == self.slots.len();
         self.cursor = if done { 0 } else { at };
         self.give_back();
-        Swept { looked_at, freed, done }
+        SweepResult { looked_at, freed, done }
     }
 
     /// Copies entries, of `count` from a place on, that were used or were not; where the next ones are, if there are more.
@@ -187,7 +194,7 @@ impl Shard {
         count: usize,
         used: bool,
         now: u64,
-        to: &mut Writer,
+        to: &mut ExportWriter,
     ) -> Option<usize> {
         let end = from.saturating_add(count).min(self.slots.len());
         for at in from..end {
@@ -202,7 +209,7 @@ impl Shard {
     /// A shard without entries keeps what the next one would take, since answers come and go; not when it is tidied up.
     fn give_back(&mut self) {
         if self.slots.len() == 0 {
-            self.index = Index::default();
+            self.index = HashIndex::default();
             self.slots = Slab::default();
         }
     }
@@ -214,7 +221,7 @@ impl Shard {
             let largest = (0..self.parts.len()).max_by_key(|&at| used(&self.parts[at]));
             let Some(partition) = largest.filter(|&at| used(&self.parts[at]) > 0) else { return false };
             let [success, denial] = &self.parts[partition].rings;
-            let kind = if success.bytes >= denial.bytes { Kind::Success } else { Kind::Denial };
+            let kind = if success.bytes >= denial.bytes { AnswerKind::Success } else { AnswerKind::Denial };
             let Some(at) = self.choose(partition, kind, now) else { return false };
             self.count_eviction(at, now);
             self.remove(at);
@@ -223,7 +230,7 @@ impl Shard {
     }
 
     /// Second chance: the first entry from the hand on that is dead or was not used since the hand last came by.
-    fn choose(&mut self, partition: usize, kind: Kind, now: u64) -> Option<usize> {
+    fn choose(&mut self, partition: usize, kind: AnswerKind, now: u64) -> Option<usize> {
         let mut at = self.parts.get(partition)?.rings[kind as usize].hand;
         if at == NONE {
             return None;
@@ -242,7 +249,7 @@ impl Shard {
         let entry = &self.slots[at].entry;
         let counts = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref());
         let window = counts.map_or(0, |counts| counts.window.load(Ordering::Relaxed));
-        entry.state(now, window) == State::Dead
+        entry.state(now, window) == Freshness::Dead
     }
 
     /// An entry that is too old even to be served stale is no loss, and not counted.
@@ -283,7 +290,7 @@ impl Shard {
         self.slots[own(after)].before = to;
     }
 
-    fn enter_ring(&mut self, at: u32, partition: usize, kind: Kind) {
+    fn enter_ring(&mut self, at: u32, partition: usize, kind: AnswerKind) {
         let hand = self.parts[partition].rings[kind as usize].hand;
         let (before, after) = if hand == NONE {
             self.parts[partition].rings[kind as usize].hand = at;
@@ -311,7 +318,7 @@ impl Shard {
 }
 
 /// What a sweep of one shard did.
-pub(crate) struct Swept {
+pub(crate) struct SweepResult {
     pub(crate) looked_at: usize,
     pub(crate) freed: usize,
     pub(crate) done: bool,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use wire::{Name, Query, hash_of, hash_with};
 
-use crate::entry::{ADDED, CD, DO, Key};
+use crate::entry::{CD, CacheKey, DO, OVERRIDES};
 use crate::shard::Shard;
 
 /// What the cache's handle and its partitions share.
@@ -40,15 +40,15 @@ impl Shards {
 
     /// The key of a query and the number of its shard: one hash for both.
     #[inline]
-    pub(crate) fn key<'q>(&self, partition: u32, query: &'q Query<'_>) -> (Key<'q>, usize) {
+    pub(crate) fn key<'q>(&self, partition: u32, query: &'q Query<'_>) -> (CacheKey<'q>, usize) {
         let dnssec_ok = if query.dnssec_ok() { DO } else { 0 };
         let checking_disabled = if query.flags.has(wire::Flags::CD) { CD } else { 0 };
         let mut bits = dnssec_ok | checking_disabled;
-        let added = query.added.octets();
-        if !added.is_empty() {
-            bits |= ADDED;
+        let overrides = query.overrides.octets();
+        if !overrides.is_empty() {
+            bits |= OVERRIDES;
         }
-        self.key_of(partition, &query.name, (query.rtype.0, query.class.0), bits, added)
+        self.key_of(partition, &query.name, (query.rtype.0, query.class.0), bits, overrides)
     }
 
     /// The key of a name, type and class with these bits, and the number of its shard.
@@ -59,15 +59,15 @@ impl Shards {
         name: &'q Name,
         (rtype, class): (u16, u16),
         bits: u8,
-        added: &'q [u8],
-    ) -> (Key<'q>, usize) {
+        overrides: &'q [u8],
+    ) -> (CacheKey<'q>, usize) {
         let rest = u64::from(partition) << 32 | u64::from(rtype) << 16 | u64::from(class);
         let mut hash = name.hash_code();
-        if !added.is_empty() {
-            hash = hash_with(hash, hash_of(added));
+        if !overrides.is_empty() {
+            hash = hash_with(hash, hash_of(overrides));
         }
         let hash = hash_with(hash ^ u64::from(bits), rest);
-        let key = Key { partition, hash: hash as u32, name, rtype, class, bits, added };
+        let key = CacheKey { partition, hash: hash as u32, name, rtype, class, bits, overrides };
         (key, (hash >> 32) as usize & (self.count() - 1))
     }
 

@@ -10,16 +10,16 @@ pub struct CacheSpec {
     /// `cache .. [ZONES]`: names outside of all of these are neither kept nor looked up. Empty: every name.
     pub zones: Vec<Name>,
     /// `success CAPACITY [TTL] [MINTTL]`; maximum TTL 3600 s by default.
-    pub success: Store,
+    pub success: StoreLimits,
     /// `denial CAPACITY [TTL] [MINTTL]`; maximum TTL 1800 s by default.
-    pub denial: Store,
+    pub denial: StoreLimits,
     /// `servfail DURATION`: how long SERVFAIL and NOTIMP are kept. Default 5 s, 0 for not at all; what is longer than
     /// [`CacheSpec::MAX_SERVFAIL`] counts as that.
     pub servfail: Duration,
     /// `prefetch`: popular answers are fetched anew before they expire.
     pub prefetch: Option<Prefetch>,
     /// `serve_stale`: expired answers are served for a while.
-    pub stale: Option<Stale>,
+    pub stale: Option<ServeStale>,
     /// `keepttl`: records are handed out with the TTL they were kept with.
     pub keep_ttl: bool,
     /// `disable success [ZONES]`: positive answers to names below these are not kept; the root disables them all.
@@ -30,7 +30,7 @@ pub struct CacheSpec {
 
 /// One of the two stores of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Store {
+pub struct StoreLimits {
     /// How many answers are kept at most: honoured as written, to the entry. Default 9984, 0 for none.
     pub capacity: usize,
     /// Longest TTL of a record, in seconds. The maximum wins over a greater `min_ttl`.
@@ -55,11 +55,11 @@ pub struct Prefetch {
 /// `serve_stale [DURATION] [immediate|verify [VERIFY_TIMEOUT]] [RESPONSE_TTL] [FAILURE_RECHECK]` and
 /// `serve_stale_policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stale {
+pub struct ServeStale {
     /// How long after its end an answer may still be served. Default 1 h.
     pub window: Duration,
-    /// Whether the upstream is asked before or after the client is answered. Default [`Mode::Immediate`].
-    pub mode: Mode,
+    /// Whether the upstream is asked before or after the client is answered. Default [`StaleMode::Immediate`].
+    pub mode: StaleMode,
     /// RESPONSE_TTL in seconds. `None`, the default: 0 while the upstream answers and [`STALE_TTL`] once it failed.
     pub ttl: Option<u32>,
     /// FAILURE_RECHECK, how long after a failed refresh nobody tries again for this answer; max 5 min. `None`, the
@@ -71,7 +71,7 @@ pub struct Stale {
 
 /// When an expired answer is refreshed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum StaleMode {
     /// The client gets the expired answer at once, then the upstream is asked.
     Immediate,
     /// The upstream is asked first.
@@ -102,19 +102,19 @@ impl CacheSpec {
 
     /// The store of that kind.
     #[inline]
-    pub fn store(&self, kind: Kind) -> &Store {
+    pub fn store(&self, kind: AnswerKind) -> &StoreLimits {
         match kind {
-            Kind::Success => &self.success,
-            Kind::Denial => &self.denial,
+            AnswerKind::Success => &self.success,
+            AnswerKind::Denial => &self.denial,
         }
     }
 
     /// Whether answers of that kind are wanted for `name`.
     #[inline]
-    pub(crate) fn keeps(&self, kind: Kind, name: &Name) -> bool {
+    pub(crate) fn keeps(&self, kind: AnswerKind, name: &Name) -> bool {
         let disabled = match kind {
-            Kind::Success => &self.disabled_success,
-            Kind::Denial => &self.disabled_denial,
+            AnswerKind::Success => &self.disabled_success,
+            AnswerKind::Denial => &self.disabled_denial,
         };
         !disabled.iter().any(|zone| name.is_within(zone))
     }
@@ -124,8 +124,8 @@ impl Default for CacheSpec {
     fn default() -> Self {
         Self {
             zones: Vec::new(),
-            success: Store { capacity: DEFAULT_CAPACITY, max_ttl: 3600, min_ttl: 5 },
-            denial: Store { capacity: DEFAULT_CAPACITY, max_ttl: 1800, min_ttl: 5 },
+            success: StoreLimits { capacity: DEFAULT_CAPACITY, max_ttl: 3600, min_ttl: 5 },
+            denial: StoreLimits { capacity: DEFAULT_CAPACITY, max_ttl: 1800, min_ttl: 5 },
             servfail: Duration::from_secs(5),
             prefetch: None,
             stale: None,
@@ -142,11 +142,11 @@ impl Default for Prefetch {
     }
 }
 
-impl Default for Stale {
+impl Default for ServeStale {
     fn default() -> Self {
         Self {
             window: Duration::from_secs(3600),
-            mode: Mode::Immediate,
+            mode: StaleMode::Immediate,
             ttl: None,
             recheck: None,
             prefer_positive: false,
@@ -156,14 +156,14 @@ impl Default for Stale {
 
 /// The two kinds of answers, and the `type` label of CoreDNS's cache metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum AnswerKind {
     /// The records asked for.
     Success,
     /// NXDOMAIN or NODATA; SERVFAIL and NOTIMP count here too.
     Denial,
 }
 
-impl Kind {
+impl AnswerKind {
     /// Both, in the order of their numbers.
     pub const ALL: [Self; 2] = [Self::Success, Self::Denial];
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::{Answer, Class, Flags, Gate, Name, OPTION_EDE, Query, RType, Rcode, Reply, accept};
+use wire::{Answer, Class, Flags, Name, OPTION_EDE, Query, RType, Rcode, Reply, Verdict, accept};
 
-use crate::{Cache, CacheResult, CacheSpec, Partition, Stored};
+use crate::{Cache, CacheResult, CacheSpec, Partition, StoreResult};
 
 /// A server block with a cache of its own and a clock that moves when told.
 pub(crate) struct Block {
@@ -34,7 +34,7 @@ impl Block {
         ask.see(|query, reply| self.partition.lookup(&self.spec, query, self.now, reply))
     }
 
-    pub(crate) fn store(&self, ask: &Ask, answer: &mut Answer) -> Stored {
+    pub(crate) fn store(&self, ask: &Ask, answer: &mut Answer) -> StoreResult {
         self.partition.store(&self.spec, &ask.query(), answer, self.now)
     }
 
@@ -100,7 +100,7 @@ impl Ask {
 
     pub(crate) fn query(&self) -> Query<'_> {
         match accept(&self.0) {
-            Gate::Pass(query) => query,
+            Verdict::Pass(query) => query,
             _ => panic!("the gate refuses {:?}", self.0),
         }
     }

@@ -11,7 +11,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cache::{BlockCache, Stored};
+use cache::{BlockCache, StoreResult};
 use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
 use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
@@ -302,8 +302,8 @@ impl Outputs {
             let ede = options.as_bytes().to_vec();
             // What became of one client's subnet says nothing of others: an upstream may fail for a part of the network, and a
             // client may send a subnet that makes it fail (RFC 7871, section 7.4, has denials alone taken as those of all).
-            let for_one = query.has_clients_subnet();
-            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, for_one, ..Answer::default() };
+            let subnet_specific = query.forwards_client_subnet();
+            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, subnet_specific, ..Answer::default() };
             cache.partition.store(&cache.spec, query, &mut answer, now);
         }
     }
@@ -343,7 +343,7 @@ impl Outputs {
                     cache.map(|cache| cache.partition.store(&cache.spec, &query, answer, now))
                 });
                 match stored {
-                    Some(stored) => (Ok(answer), stored == Some(Stored::EarlierIsBetter)),
+                    Some(stored) => (Ok(answer), stored == Some(StoreResult::EarlierIsBetter)),
                     None => (Err(Failure::Panic), true),
                 }
             }

@@ -5,9 +5,9 @@
 //! evaluate(query, found) -> told | silence | what must be asked first
 //! ```
 //! Nothing is resumed in the middle. Where upstreams must be asked, all that are known to be needed are asked at once, and
-//! the client's query waits; when the last of them has answered, what each said is kept as an [`InnerAnswer`], and the query
+//! the client's query waits; when the last of them has answered, what each said is kept as an [`SubqueryAnswer`], and the query
 //! is evaluated again from the start. A lookup that another answer needs (a `CNAME` of a template, a wish of a step) takes
-//! the whole way of a query, but nobody counts or logs it; why one failed is told by `errors`.
+//! the whole way of a query, but unanswered counts or logs it; why one failed is told by `errors`.
 
 mod subquery_answer;
 mod suspended_query;
@@ -26,13 +26,13 @@ use plugin::failure::Failure;
 use plugin::step::{Outward, Sought, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
-pub use crate::memory_quota::MOST_HELD;
+pub use crate::memory_quota::MAX_SUSPENDED_BYTES;
 use subquery_answer::LookupKey;
-pub use subquery_answer::{FollowCnames, InnerAnswer};
-pub use suspended_query::{InnerLookups, Outer, Spent, UpstreamQuery};
+pub use subquery_answer::{FollowCnames, SubqueryAnswer};
+pub use suspended_query::{PendingLookups, SuspendedQuery, UpstreamQuery, Usage};
 
 /// How an evaluation ends.
-pub enum End {
+pub enum Evaluated {
     /// The client is told this; the failure, if there is one, is what was found below the steps.
     Told(Box<Message>, Option<Failure>),
     /// The client is told nothing.
@@ -46,9 +46,9 @@ pub struct Evaluation<'h, 'a> {
     tables: &'a mut Tables<'h>,
     query: &'a Query<'a>,
     /// What is known already.
-    found: Vec<Arc<InnerAnswer>>,
+    found: Vec<Arc<SubqueryAnswer>>,
     /// What it has taken so far.
-    spent: Spent,
+    spent: Usage,
     /// How many more wishes are looked at.
     left: usize,
     /// Octets of the largest reply that the client may get.
@@ -74,7 +74,7 @@ pub struct Evaluation<'h, 'a> {
 
 /// Upstreams must be asked first: see [`Evaluation::wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Missing;
+pub struct NeedsUpstream;
 
 /// What a wish is found again by.
 #[derive(PartialEq, Eq)]
@@ -83,7 +83,7 @@ struct Key {
     name: Name,
     rtype: RType,
     class: Class,
-    added: Box<[u8]>,
+    overrides: Box<[u8]>,
 }
 
 /// Where a wish begins.
@@ -100,7 +100,7 @@ enum Known {
     /// It is looked at now: whoever wishes for it again leads round in circles.
     Open,
     /// Upstreams must be asked for it.
-    Missing,
+    NeedsUpstream,
     Came(Wish),
 }
 
@@ -111,8 +111,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         context: &'a QueryContext<'a>,
         tables: &'a mut Tables<'h>,
         query: &'a Query<'a>,
-        found: Vec<Arc<InnerAnswer>>,
-        spent: Spent,
+        found: Vec<Arc<SubqueryAnswer>>,
+        spent: Usage,
     ) -> Self {
         Self {
             route,
@@ -138,16 +138,20 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     ///
     /// # Errors
     /// Upstreams must be asked first.
-    pub fn run(&mut self, zone: &'h Arc<ServedZone>) -> Result<End, Missing> {
+    pub fn run(&mut self, zone: &'h Arc<ServedZone>) -> Result<Evaluated, NeedsUpstream> {
         let mut inbound = Inbound::new(zone, self.query, 0, self.spent.counted_steps);
         let stop = inbound.run(self.context);
         self.run_from(inbound, stop)
     }
 
     /// The same for a query that the steps of its block have seen.
-    pub(crate) fn run_from(&mut self, mut inbound: Inbound<'h, 'a>, stop: Stop<'h>) -> Result<End, Missing> {
+    pub(crate) fn run_from(
+        &mut self,
+        mut inbound: Inbound<'h, 'a>,
+        stop: Stop<'h>,
+    ) -> Result<Evaluated, NeedsUpstream> {
         let Query { name, rtype, class, .. } = *self.query;
-        let own = Key { entry: EntryPoint::Top, name, rtype, class, added: Box::default() };
+        let own = Key { entry: EntryPoint::Top, name, rtype, class, overrides: Box::default() };
         self.wishes.push((own, Known::Open));
         self.room = inbound.zone.block.envelope.size.limit(self.query, self.context.proto);
         self.comparable = MOST_COMPARED * self.room;
@@ -162,28 +166,32 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     ///
     /// # Errors
     /// Where what waits for this client holds too much already.
-    pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<InnerLookups<'h>>, Failure> {
+    pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<PendingLookups<'h>>, Failure> {
         let who = Who::of(client_number(self.context.client().ip()));
-        let outer = Outer::new(who, self.query, zone, self.route, self.found, self.spent)?;
-        Ok(Box::new(InnerLookups { asked: self.missing, refreshes: self.refreshes, outer: Some(outer) }))
+        let outer = SuspendedQuery::new(who, self.query, zone, self.route, self.found, self.spent)?;
+        Ok(Box::new(PendingLookups { asked: self.missing, refreshes: self.refreshes, outer: Some(outer) }))
     }
 
     /// Cached answers on the way that are to be fetched again, if there are any.
-    pub fn refreshes(&mut self) -> Option<Box<InnerLookups<'h>>> {
+    pub fn refreshes(&mut self) -> Option<Box<PendingLookups<'h>>> {
         let refreshes = std::mem::take(&mut self.refreshes);
-        let lookups = InnerLookups { asked: Vec::new(), refreshes, outer: None };
+        let lookups = PendingLookups { asked: Vec::new(), refreshes, outer: None };
         (!lookups.refreshes.is_empty()).then(|| Box::new(lookups))
     }
 
     /// Takes a query from where it stops on its way in to the sources of its block, and its answer back through the steps.
-    fn evaluate(&mut self, inbound: &mut Inbound<'h, '_>, mut stop: Stop<'h>) -> Result<End, Missing> {
+    fn evaluate(
+        &mut self,
+        inbound: &mut Inbound<'h, '_>,
+        mut stop: Stop<'h>,
+    ) -> Result<Evaluated, NeedsUpstream> {
         let zone = inbound.zone;
         let mut told_below = None;
         let (mut message, failure) = loop {
             match stop {
                 Stop::Needs(needs) => {
                     self.at = Some((zone, inbound.next));
-                    let inward = needs.go_on(&mut inbound.sought, self.context, self).ok_or(Missing)?;
+                    let inward = needs.go_on(&mut inbound.sought, self.context, self).ok_or(NeedsUpstream)?;
                     stop = inbound.resume(inward, self.context);
                 }
                 Stop::Sources => {
@@ -195,7 +203,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 Stop::Fail(failure) => {
                     break (Box::new(failed(inbound.sought.asked(), &failure)), Some(failure));
                 }
-                Stop::Silence => return Ok(End::Silence),
+                Stop::Silence => return Ok(Evaluated::Silence),
             }
         };
         let Inbound { sought, backs, .. } = inbound;
@@ -213,13 +221,13 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             if back.back(sought, self.context, &mut message, self) == Outward::Waits
                 && !self.missing.is_empty()
             {
-                return Err(Missing);
+                return Err(NeedsUpstream);
             }
         }
         if told_below != Some(Rcode::NOERROR) {
             tell_from_referral(&mut message, zone.block.pipeline.forwards());
         }
-        Ok(End::Told(message, failure))
+        Ok(Evaluated::Told(message, failure))
     }
 
     /// What the block tells below its steps, with the CNAMEs that a template made followed.
@@ -227,12 +235,12 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         &mut self,
         zone: &'h Arc<ServedZone>,
         query: &Query<'_>,
-    ) -> Result<(Box<Message>, Option<Failure>), Missing> {
+    ) -> Result<(Box<Message>, Option<Failure>), NeedsUpstream> {
         let key = LookupKey::new(zone, query);
         let known = self.found.iter().find(|found| found.key() == key).cloned();
         let found = match known {
             Some(found) => found,
-            None if self.missing.iter().any(|asked| asked.is_for(&key)) => return Err(Missing),
+            None if self.missing.iter().any(|asked| asked.is_for(&key)) => return Err(NeedsUpstream),
             None => {
                 let found = self.look_up(zone, query)?;
                 self.found.push(found.clone());
@@ -245,7 +253,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Ok(message) => self.follow(query, &message, found.follow)?,
             Err(failure) => (failed(query, &failure), Some(failure)),
         };
-        if query.added.has_subnet() {
+        if query.overrides.has_subnet() {
             // The subnet was added here, and is not returned to a client that did not send it (RFC 7871, section 7.2.1).
             message.options.remove(OPTION_CLIENT_SUBNET);
         }
@@ -271,7 +279,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         Ok(())
     }
 
-    fn look_up(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<Arc<InnerAnswer>, Missing> {
+    fn look_up(
+        &mut self,
+        zone: &'h Arc<ServedZone>,
+        query: &Query<'_>,
+    ) -> Result<Arc<SubqueryAnswer>, NeedsUpstream> {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         let counters = zone.counters(self.context.writer);
@@ -287,10 +299,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::Refresh => {}
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::NoAnswer::Patience);
-                return Ok(InnerAnswer::new(zone, query, Err(failure), FollowCnames::No));
+                return Ok(SubqueryAnswer::new(zone, query, Err(failure), FollowCnames::No));
             }
             Lookup::Ask(_) if self.at_target && self.spent.asked == MOST_ASKED => {
-                return Ok(InnerAnswer::new(
+                return Ok(SubqueryAnswer::new(
                     zone,
                     query,
                     Err(Failure::TooManyNames(MOST_ASKED)),
@@ -303,19 +315,19 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 let patience = patience.into_iter().chain(left).min();
                 self.spent.asked += usize::from(self.at_target);
                 self.missing.push(UpstreamQuery::new(query, zone, patience, !self.at_target));
-                return Err(Missing);
+                return Err(NeedsUpstream);
             }
-            Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.nobody())),
+            Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.unanswered())),
             Lookup::Fail(failure) => return Ok(self.failed(zone, query, failure)),
         }
-        Ok(InnerAnswer::of_reply(zone, query, &reply, follow))
+        Ok(SubqueryAnswer::of_reply(zone, query, &reply, follow))
     }
 
-    fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<InnerAnswer> {
+    fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<SubqueryAnswer> {
         if self.at_target {
             zone.block.envelope.tell_failure(&failure, query, self.context.now);
         }
-        InnerAnswer::new(zone, query, Err(failure), FollowCnames::No)
+        SubqueryAnswer::new(zone, query, Err(failure), FollowCnames::No)
     }
 
     /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
@@ -326,7 +338,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         query: &Query<'_>,
         made: &Message,
         follow: FollowCnames,
-    ) -> Result<(Message, Option<Failure>), Missing> {
+    ) -> Result<(Message, Option<Failure>), NeedsUpstream> {
         let Message { rcode, flags, options, .. } = *made;
         let records = Vec::with_capacity(made.records.len() + 2);
         let mut whole = Message { rcode, flags, records, options };
@@ -361,7 +373,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             }
         }
         match why.filter(|_| follow == FollowCnames::OrFail) {
-            _ if missing => Err(Missing),
+            _ if missing => Err(NeedsUpstream),
             Some(failure) => {
                 let mut told = failed(query, &failure);
                 told.options.extend_ede(&whole.options);
@@ -377,11 +389,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let is_target = from.is_none();
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let Query { name, rtype, class, .. } = *query;
-        let key = Key { entry, name, rtype, class, added: query.added.octets().into() };
+        let key = Key { entry, name, rtype, class, overrides: query.overrides.octets().into() };
         if let Some((_, known)) = self.wishes.iter().find(|(other, _)| *other == key) {
             return match known {
                 Known::Open => Some(Wish::Failed(Failure::Circle)),
-                Known::Missing => None,
+                Known::NeedsUpstream => None,
                 Known::Came(wish) => Some(wish.clone()),
             };
         }
@@ -400,21 +412,21 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 let stop = inbound.run(self.context);
                 self.evaluate(&mut inbound, stop)
             }
-            Err(failure) => Ok(End::Told(Box::default(), Some(failure))),
+            Err(failure) => Ok(Evaluated::Told(Box::default(), Some(failure))),
         };
         self.at_target = above;
         self.at = at;
         let wish = match end {
             // It is kept as well, for who wishes for it again.
-            Ok(End::Told(message, None)) => Some(match self.spend(message.records.len()) {
+            Ok(Evaluated::Told(message, None)) => Some(match self.spend(message.records.len()) {
                 Ok(()) => Wish::Answer(message),
                 Err(failure) => Wish::Failed(failure),
             }),
-            Ok(End::Told(_, Some(failure))) => Some(Wish::Failed(failure)),
-            Ok(End::Silence) => Some(Wish::Failed(Failure::Dropped)),
-            Err(Missing) => None,
+            Ok(Evaluated::Told(_, Some(failure))) => Some(Wish::Failed(failure)),
+            Ok(Evaluated::Silence) => Some(Wish::Failed(Failure::Dropped)),
+            Err(NeedsUpstream) => None,
         };
-        self.wishes[place].1 = wish.clone().map_or(Known::Missing, Known::Came);
+        self.wishes[place].1 = wish.clone().map_or(Known::NeedsUpstream, Known::Came);
         wish
     }
 }

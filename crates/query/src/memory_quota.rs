@@ -6,13 +6,13 @@ use forwarder::{Fair, Who};
 
 /// So many octets of a client's, given back when they are dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct MemoryPermit {
     of_all: Arc<Fair>,
     who: Who,
     octets: u32,
 }
 
-impl Held {
+impl MemoryPermit {
     /// Takes them; `None` where there is no room for so many of this client's.
     pub fn take(of_all: &Arc<Fair>, who: Who, octets: usize) -> Option<Self> {
         let octets = u32::try_from(octets).ok()?;
@@ -20,7 +20,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for MemoryPermit {
     fn drop(&mut self) {
         self.of_all.give_back_some(self.who, self.octets);
     }
@@ -32,5 +32,5 @@ pub fn room() -> Arc<Fair> {
 }
 
 /// Octets that all evaluations which wait may hold together, and those of one client.
-pub const MOST_HELD: usize = 8 << 20;
-pub(crate) const MOST_OF_ONE: u32 = MOST_HELD as u32 / 5 * 4;
+pub const MAX_SUSPENDED_BYTES: usize = 8 << 20;
+pub(crate) const MOST_OF_ONE: u32 = MAX_SUSPENDED_BYTES as u32 / 5 * 4;

@@ -27,16 +27,16 @@ pub struct Pipeline {
     /// What they are called, for `explain`.
     step_names: Box<[&'static str]>,
     /// What answers from memory, before the cache.
-    sources: Box<[Named]>,
+    sources: Box<[NamedSource]>,
     forwarding: Option<Forwarding>,
     /// The sources that answer where no other plugin of the block did (`whoami`).
-    tail: Box<[Named]>,
+    tail: Box<[NamedSource]>,
     /// The last plugin of the block that sees queries, for the error where none answered.
     last: Option<&'static str>,
 }
 
 /// A source, and its directive.
-pub struct Named {
+pub struct NamedSource {
     /// The directive.
     pub name: &'static str,
     /// What answers.
@@ -50,18 +50,18 @@ pub struct Forwarding {
     /// Whom to ask.
     pub chain: Arc<Chain>,
     /// What looks for an earlier answer.
-    pub cache_source: Option<Named>,
+    pub cache_source: Option<NamedSource>,
     /// What says whether an upstream is to be asked.
-    pub forward_source: Named,
+    pub forward_source: NamedSource,
 }
 
 impl Pipeline {
     /// What acts and answers in one block. `last` is the last of its plugins that sees queries.
     pub fn new(
         steps: Vec<(&'static str, Arc<dyn Step>)>,
-        sources: Vec<Named>,
+        sources: Vec<NamedSource>,
         forwarding: Option<Forwarding>,
-        tail: Vec<Named>,
+        tail: Vec<NamedSource>,
         last: Option<&'static str>,
     ) -> Self {
         let (step_names, steps): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
@@ -75,8 +75,8 @@ impl Pipeline {
         }
     }
 
-    /// Answers from memory, or says what is to be done; [`Lookup::Pass`] where nobody in the block has an answer. Allocates
-    /// nothing, waits for nobody.
+    /// Answers from memory, or says what is to be done; [`Lookup::Pass`] where unanswered in the block has an answer. Allocates
+    /// nothing, waits for unanswered.
     #[inline]
     pub fn answer_now<'h>(
         &'h self,
@@ -86,7 +86,7 @@ impl Pipeline {
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
     ) -> Lookup {
-        for Named { source, .. } in &self.sources {
+        for NamedSource { source, .. } in &self.sources {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 found => return found,
@@ -98,7 +98,7 @@ impl Pipeline {
                 found => return found,
             }
         }
-        for Named { source, .. } in &self.tail {
+        for NamedSource { source, .. } in &self.tail {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 found => return found,
@@ -107,7 +107,7 @@ impl Pipeline {
         Lookup::Pass
     }
 
-    /// What the first source does that takes a request for a zone; nobody else is asked, an upstream least of all.
+    /// What the first source does that takes a request for a zone; unanswered else is asked, an upstream least of all.
     pub fn of_zone(
         &self,
         request: &ZoneRequest<'_>,
@@ -121,7 +121,7 @@ impl Pipeline {
                 None => return OfZone::Pass,
             }
         }
-        for Named { source, .. } in self.sources.iter().chain(&self.tail) {
+        for NamedSource { source, .. } in self.sources.iter().chain(&self.tail) {
             match source.of_zone(request, context, reply) {
                 OfZone::Pass => {}
                 found => return found,
@@ -137,7 +137,7 @@ impl Pipeline {
     }
 
     /// Why a query fails that no plugin of the block has answered.
-    pub fn nobody(&self) -> Failure {
+    pub fn unanswered(&self) -> Failure {
         self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
     }
 
@@ -187,7 +187,7 @@ impl Pipeline {
         };
         (
             "nobody".into(),
-            format!("{passed}{}: no plugin of the block answers {names}", self.nobody().rcode()),
+            format!("{passed}{}: no plugin of the block answers {names}", self.unanswered().rcode()),
         )
     }
 
@@ -196,7 +196,7 @@ impl Pipeline {
         let (query, asked) = (sought.query(), sought.asked());
         let is_as_asked = (query.name, query.rtype, query.class) == (asked.name, asked.rtype, asked.class);
         let found =
-            self.sources.iter().find_map(|Named { name, source }| Some((*name, source.sends(&query)?)));
+            self.sources.iter().find_map(|NamedSource { name, source }| Some((*name, source.sends(&query)?)));
         match found.filter(|_| is_as_asked) {
             Some((name, to)) => {
                 (name.into(), format!("{passed}the zone, if it is one of the block's, is sent to {to}"))
@@ -215,8 +215,12 @@ impl Pipeline {
 }
 
 /// The first of these at which a query ends; what the others before it say is added.
-fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
-    sources.iter().find_map(|Named { name, source }| end(name, source.explain(query), passed))
+fn ends(
+    sources: &[NamedSource],
+    query: &Query<'_>,
+    passed: &mut String,
+) -> Option<(Cow<'static, str>, String)> {
+    sources.iter().find_map(|NamedSource { name, source }| end(name, source.explain(query), passed))
 }
 
 /// The plugin at which a query ends, and why, if it does; else what the plugin says is added.
@@ -241,7 +245,7 @@ impl Forwarding {
         counters: ThreadCounters<'_>,
     ) -> Lookup {
         let mut patience = None;
-        if let Some(Named { source, .. }) = &self.cache_source {
+        if let Some(NamedSource { source, .. }) = &self.cache_source {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 // The stale entry is served where the upstream does not answer within this time (serve-stale, RFC 8767).
@@ -258,7 +262,7 @@ impl Forwarding {
     /// Where such a query ends, and why, if an upstream would be asked for it.
     fn explain(&self, query: &Query<'_>) -> Option<(Cow<'static, str>, String)> {
         let Explained::Ends(why) = self.forward_source.source.explain(query) else { return None };
-        let keeps = |named: &&Named| matches!(named.source.explain(query), Explained::Ends(_));
+        let keeps = |named: &&NamedSource| matches!(named.source.explain(query), Explained::Ends(_));
         let who = match self.cache_source.as_ref().filter(keeps) {
             Some(kept) => format!("{}, else {}", kept.name, self.forward_source.name).into(),
             None => self.forward_source.name.into(),

@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wire::{Class, Ede, Flags, Gate, Name, Owner, Proto, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Ede, Flags, Name, Owner, Proto, Query, RType, Rcode, Reply, Section, Verdict};
 
 use crate::ServedZone;
 use crate::evaluate::{
-    self, End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent, UpstreamQuery,
+    self, Evaluated, Evaluation, FollowCnames, NeedsUpstream, PendingLookups, SubqueryAnswer, UpstreamQuery,
+    Usage,
 };
 use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
@@ -39,7 +40,7 @@ impl ServedEndpoint {
 mod transfer_stream;
 mod zone_request;
 
-pub use transfer_stream::{Broken, Streaming};
+pub use transfer_stream::{BrokenTransfer, TransferStream};
 
 /// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
 #[allow(clippy::large_enum_variant, reason = "only a miss is large, and a box would cost it an allocation")]
@@ -63,10 +64,10 @@ pub enum Served<'h> {
         /// Whether there is a reply.
         replied: bool,
         /// What to ask.
-        lookups: Box<InnerLookups<'h>>,
+        lookups: Box<PendingLookups<'h>>,
     },
     /// A transfer, of which nothing is written and nothing counted yet: message after message. Over streams only.
-    Stream(Box<Streaming>),
+    Stream(Box<TransferStream>),
 }
 
 /// How a query ended, for those who observe it after the reply is sent.
@@ -129,17 +130,19 @@ impl Outcome {
 #[inline]
 pub fn serve<'h>(
     endpoint: &'h ServedEndpoint,
-    gate: &Gate<'_>,
+    gate: &Verdict<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
     let query = match gate {
-        Gate::Pass(query) => query,
-        Gate::Zone(request) => return of_zone::serve(endpoint, request, context, tables, out, outcome),
-        Gate::Drop => return Served::Nothing,
-        Gate::Refuse(refusal) => {
+        Verdict::Pass(query) => query,
+        Verdict::Zone(request) => {
+            return zone_request::serve(endpoint, request, context, tables, out, outcome);
+        }
+        Verdict::Drop => return Served::Nothing,
+        Verdict::Refuse(refusal) => {
             refusal.write(out);
             *outcome = Outcome {
                 rcode: refusal.rcode,
@@ -182,11 +185,11 @@ pub fn serve<'h>(
             follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
                 let follow =
                     if matches!(follow, Lookup::Follow) { FollowCnames::Yes } else { FollowCnames::OrFail };
-                let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
+                let found = vec![SubqueryAnswer::of_reply(zone, query, &reply, follow)];
                 let inbound = Inbound::passed(zone, query);
                 return evaluate(endpoint, inbound, Stop::Sources, context, tables, found, out, outcome);
             }
-            Lookup::Pass => (Some(refuse(&mut reply, pipeline.nobody())), false),
+            Lookup::Pass => (Some(refuse(&mut reply, pipeline.unanswered())), false),
             Lookup::Fail(failure) => (Some(refuse(&mut reply, failure)), false),
         };
     finish(zone, query, &mut reply, context.proto, failure, outcome);
@@ -234,14 +237,14 @@ fn evaluate<'h, 'q>(
     stop: Stop<'h>,
     context: &'q QueryContext<'q>,
     tables: &'q mut Tables<'h>,
-    found: Vec<Arc<InnerAnswer>>,
+    found: Vec<Arc<SubqueryAnswer>>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
     let (zone, query) = (inbound.zone, inbound.sought.asked());
-    let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Spent::default());
+    let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Usage::default());
     match evaluation.run_from(inbound, stop) {
-        Ok(End::Told(message, failure)) => {
+        Ok(Evaluated::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);
             evaluate::write(&message, query, &mut reply);
             finish(zone, query, &mut reply, context.proto, failure, outcome);
@@ -250,8 +253,8 @@ fn evaluate<'h, 'q>(
                 None => Served::Reply,
             }
         }
-        Ok(End::Silence) => Served::Silence,
-        Err(Missing) => match evaluation.wait(zone) {
+        Ok(Evaluated::Silence) => Served::Silence,
+        Err(NeedsUpstream) => match evaluation.wait(zone) {
             Ok(lookups) => Served::Follow { replied: false, lookups },
             Err(failure) => {
                 let mut reply = Reply::start(out, query);
@@ -338,7 +341,7 @@ fn no_zone(query: &Query<'_>, failure: Failure, proto: Proto, out: &mut Vec<u8>)
 }
 
 /// A reply without records, of which nothing is counted: what a client gets whose query met a bug of ours, or found no room.
-pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
+pub fn error_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     fail(&mut reply, failure);
     finish_outside(query, &mut reply, Proto::Udp);

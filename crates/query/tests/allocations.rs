@@ -11,7 +11,7 @@ use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
 use plugin::{QueryContext, Tables};
 use query::serve::{self, Observed, Outcome, Served};
-use wire::{Answer, Flags, Gate, Proto, Query, accept};
+use wire::{Answer, Flags, Proto, Query, Verdict, accept};
 
 /// Every plugin that answers from memory, with metrics and log.
 const COREFILE: &str = r#"
@@ -146,7 +146,7 @@ impl Scene {
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
         let kept = cache.partition.store(&cache.spec, &query, &mut answer, self.now);
-        assert!(matches!(kept, cache::Stored::Kept(_)), "{kept:?}");
+        assert!(matches!(kept, cache::StoreResult::Kept(_)), "{kept:?}");
     }
 
     /// One packet's way as a worker takes it: serve, count, log.
@@ -198,7 +198,7 @@ impl Scene {
 }
 
 fn query(packet: &[u8]) -> Query<'_> {
-    let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+    let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
     query
 }
 

@@ -6,7 +6,7 @@ use plugin::failure::Failure;
 use proptest::prelude::*;
 use query::route::Route;
 use scene::{Scene, packet};
-use wire::{Class, Gate, Name, RType, accept};
+use wire::{Class, Name, RType, Verdict, accept};
 
 /// Blocks that serve `zones` on one address each; `forwards` names those with a forward.
 fn scene(blocks: &[(&str, &str)]) -> Scene {
@@ -18,7 +18,7 @@ fn found(route: &Route, name: &str, rtype: RType, class: Class) -> String {
     let mut packet = packet(name, rtype, None);
     let end = packet.len();
     packet[end - 2..].copy_from_slice(&class.0.to_be_bytes());
-    let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
+    let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
     let found = route.find(&query);
     if rtype != RType::DS && class == Class::IN {
         let longest = route.longest(&query.name).map(|zone| zone.index);

@@ -4,7 +4,7 @@
 
 use query::serve::{Observed, Outcome, count, log};
 use std::time::Duration;
-use wire::{Gate, Proto, RType, Rcode};
+use wire::{Proto, RType, Rcode, Verdict};
 
 use scene::{Scene, Sent, packet};
 
@@ -207,7 +207,7 @@ fn observers_see_what_was_sent() {
     ] {
         let packet = packet(name, RType::A, None);
         let (_, outcome) = reply(&scene, &packet);
-        let Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+        let Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
         let zone = &scene.configuration.zones[outcome.zone.unwrap() as usize];
         count(
             zone.counters(0),

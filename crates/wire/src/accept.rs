@@ -12,7 +12,7 @@ use crate::{Class, Edns, Flags, HEADER, Opcode, Query, RType, Rcode, ZoneRequest
     clippy::large_enum_variant,
     reason = "it lives on the stack for one packet; a box would cost an allocation"
 )]
-pub enum Gate<'p> {
+pub enum Verdict<'p> {
     /// Silence: shorter than a header, or a response (answering one lets two servers play ping-pong).
     Drop,
     /// A reply that needs no server block.
@@ -70,16 +70,16 @@ impl Refusal<'_> {
 ///   records (RFC 6891, section 6.1.1): FORMERR
 /// - EDNS version other than 0: BADVERS (RFC 6891, section 6.1.3)
 /// - OPT as a type: FORMERR
-/// - AXFR, IXFR, NOTIFY and UPDATE, which concern a zone and are never forwarded: [`Gate::Zone`]
+/// - AXFR, IXFR, NOTIFY and UPDATE, which concern a zone and are never forwarded: [`Verdict::Zone`]
 ///
 /// Whatever is refused, a query with an OPT gets one back (RFC 6891, section 6.1.1).
-pub fn accept(packet: &[u8]) -> Gate<'_> {
-    let mut gate = Gate::Pass(Query::BLANK);
+pub fn accept(packet: &[u8]) -> Verdict<'_> {
+    let mut gate = Verdict::Pass(Query::BLANK);
     gate.read(packet);
     gate
 }
 
-impl<'p> Gate<'p> {
+impl<'p> Verdict<'p> {
     /// As [`accept`], in place of what the packet before came to: a query is large, and not moved this way.
     #[inline]
     pub fn read(&mut self, packet: &'p [u8]) {
@@ -180,12 +180,12 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Other<'p>> {
 }
 
 /// Looks over a packet of which the end was lost because it did not fit the receive buffer: FORMERR at best.
-pub fn accept_truncated(packet: &[u8]) -> Gate<'_> {
+pub fn accept_truncated(packet: &[u8]) -> Verdict<'_> {
     match accept(packet) {
-        Gate::Pass(Query { id, flags, question, edns, .. })
-        | Gate::Zone(ZoneRequest { query: Query { id, flags, question, edns, .. }, .. }) => {
+        Verdict::Pass(Query { id, flags, question, edns, .. })
+        | Verdict::Zone(ZoneRequest { query: Query { id, flags, question, edns, .. }, .. }) => {
             let opt = edns.map(|edns| edns.dnssec_ok);
-            Gate::Refuse(Refusal { id, flags, rcode: Rcode::FORMERR, question: Some(question), opt })
+            Verdict::Refuse(Refusal { id, flags, rcode: Rcode::FORMERR, question: Some(question), opt })
         }
         // Dropped or refused for what is there; what is not there changes nothing.
         settled => settled,

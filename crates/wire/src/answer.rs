@@ -29,7 +29,7 @@ pub struct Answer {
     /// Whether there was an OPT.
     pub opt: bool,
     /// Whether it is only for those who wait for it, as whoever asked for it says: not to be kept.
-    pub for_one: bool,
+    pub subnet_specific: bool,
 }
 
 impl Default for Rcode {
@@ -136,7 +136,7 @@ impl Answer {
         self.ede.clear();
         self.subnet = None;
         self.opt = false;
-        self.for_one = false;
+        self.subnet_specific = false;
     }
 
     /// The records, as positions in `body`.
@@ -197,7 +197,7 @@ fn same_question(theirs: &[u8], ours: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Gate, accept};
+    use crate::{Verdict, accept};
     use hickory_proto::op::{Message, MessageType, OpCode, Query as HickoryQuery};
     use hickory_proto::rr::rdata::{A, CNAME, MX, SOA, SRV};
     use hickory_proto::rr::{Name as HickoryName, RData, Record as HickoryRecord, RecordType};
@@ -426,7 +426,7 @@ mod tests {
                 prop_assert_eq!(answer.ttls.len(), answer.counts.iter().map(|&n| usize::from(n)).sum::<usize>());
                 answer.clamp_ttls(0, 60);
             }
-            let _ = matches!(accept(&bytes), Gate::Drop);
+            let _ = matches!(accept(&bytes), Verdict::Drop);
         }
     }
 }

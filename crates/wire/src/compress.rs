@@ -39,13 +39,13 @@ pub(crate) fn rewrite(
 }
 
 /// Records of several messages, written behind one question with their names compressed.
-pub struct Merge<'b> {
+pub struct CompressingWriter<'b> {
     question: &'b [u8],
     writer: Writer<'b>,
     counts: [u16; 3],
 }
 
-impl<'b> Merge<'b> {
+impl<'b> CompressingWriter<'b> {
     /// Writes to `body`, which is emptied, what is to stand behind `question`.
     ///
     /// # Errors
@@ -339,7 +339,7 @@ mod tests {
         let name = [&b"\x01a".repeat(18)[..], &[0]].concat();
         let question = [&name[..], b"\0\x01\0\x01"].concat();
         let mut body = Vec::new();
-        let mut merge = Merge::new(&question, &mut body).unwrap();
+        let mut merge = CompressingWriter::new(&question, &mut body).unwrap();
         let plain = [&name[..], b"\0\x01\0\x01\0\0\0\x3c\0\x04\xc0\0\x02\x01"].concat();
         let record = Records::new(&plain, 0, [1, 0, 0]).next().unwrap().unwrap();
         // 19 labels each, the root included: more than may be looked at.

@@ -5,7 +5,7 @@ use crate::{Flags, Rcode, read_u16};
 /// The UDP payload size that we announce to clients and upstreams: what passes every path unfragmented.
 pub const UDP_SIZE: u16 = 1232;
 /// The most that a Corefile may have a reply over UDP take.
-pub const MOST_UDP_SIZE: u16 = 4096;
+pub const MAX_UDP_SIZE: u16 = 4096;
 /// NSID (RFC 5001).
 pub const OPTION_NSID: u16 = 3;
 /// Client subnet (RFC 7871).

@@ -26,24 +26,24 @@ mod transport;
 mod upstream_overrides;
 mod zone_request;
 
-pub use accept::{Gate, Refusal, accept, accept_truncated};
+pub use accept::{Refusal, Verdict, accept, accept_truncated};
 pub use answer::Answer;
 pub use client_subnet::Subnet;
-pub use compress::Merge;
+pub use compress::CompressingWriter;
 pub use edns::{
-    Ede, Edns, MOST_UDP_SIZE, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE,
+    Ede, Edns, MAX_UDP_SIZE, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE,
     client_subnet_holds, options, write_opt,
 };
 pub use iana::{Class, Flags, Opcode, RType, Rcode};
 pub use message::{Message, Packed, Rr};
 pub use name::{MAX_NAME, Name, NameError, write_label};
 pub use name_hash::{hash_of, hash_with};
-pub use query::{Asker, HeldQuery, Query, write_upstream_query};
-pub use rdata::data_fits;
+pub use query::{ClientParams, OwnedQuery, Query, write_upstream_query};
+pub use rdata::is_valid_rdata;
 pub use records::{Malformed, Record, Records, Section};
 pub use reply::{Owner, Reply};
 pub use transport::Proto;
-pub use upstream_overrides::{Added, push_option};
+pub use upstream_overrides::{UpstreamOverrides, push_option};
 pub use zone_request::ZoneRequest;
 
 /// Length of a message header in octets (RFC 1035, section 4.1.1).

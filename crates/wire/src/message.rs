@@ -5,7 +5,7 @@
 
 use crate::compress::spell_out;
 use crate::records::{Malformed, Record, Records, Section};
-use crate::{Class, Flags, HEADER, Merge, Name, OptionBytes, Query, RType, Rcode, Reply};
+use crate::{Class, CompressingWriter, Flags, HEADER, Name, OptionBytes, Query, RType, Rcode, Reply};
 
 /// A whole reply but for its header's id and question, which are the client's.
 #[derive(Clone, Debug, Default)]
@@ -67,8 +67,12 @@ impl Rr {
     /// Appends the record to its section of `message`; `buffer` is room to work in.
     ///
     /// # Errors
-    /// As [`Merge::push`].
-    pub fn push_to(&self, message: &mut Merge<'_>, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
+    /// As [`CompressingWriter::push`].
+    pub fn push_to(
+        &self,
+        message: &mut CompressingWriter<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Malformed> {
         buffer.clear();
         self.write(buffer)?;
         message.push(self.section, buffer, &first(buffer)?)
@@ -101,7 +105,7 @@ impl Message {
     pub fn write(&self, query: &Query<'_>, reply: &mut Reply<'_>) -> Result<(), Malformed> {
         reply.clear();
         let (mut body, mut buffer) = (Vec::new(), Vec::new());
-        let mut merge = Merge::new(query.question, &mut body)?;
+        let mut merge = CompressingWriter::new(query.question, &mut body)?;
         let mut cut = 0;
         'records: for section in [Section::Answer, Section::Authority, Section::Additional] {
             for rr in self.section(section) {
@@ -205,14 +209,14 @@ fn first(plain: &[u8]) -> Result<Record, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answer, Gate, Owner, accept};
+    use crate::{Answer, Owner, Verdict, accept};
     use proptest::prelude::*;
 
     const ASKED: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x03WWW\x07example\x03org\0\0\x01\0\x01";
     const SOUGHT: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\x02lo\x07Example\x03net\0\0\x01\0\x01";
 
     fn with_reply<T>(packet: &[u8], f: impl FnOnce(&Query<'_>, &mut Reply<'_>) -> T) -> T {
-        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
         let mut out = Vec::new();
         let mut reply = Reply::start(&mut out, &query);
         f(&query, &mut reply)

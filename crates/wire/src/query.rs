@@ -1,7 +1,7 @@
 //! A client's query, borrowed from its packet, and what is kept of it while an upstream is asked.
 
 use crate::edns::{opt_length, write_opt};
-use crate::upstream_overrides::{Added, FLAGS};
+use crate::upstream_overrides::{FLAGS, UpstreamOverrides};
 use crate::{Class, Edns, Flags, HEADER, Name, OPTION_CLIENT_SUBNET, OptionBytes, RType, Rcode};
 
 /// A query that passed the gate: one question, opcode QUERY, at most one OPT.
@@ -24,7 +24,7 @@ pub struct Query<'p> {
     /// The length of the whole packet in octets, as metrics and log report it.
     pub size: usize,
     /// What was written for upstreams here; nothing in what a client sent.
-    pub added: Added<'p>,
+    pub overrides: UpstreamOverrides<'p>,
 }
 
 impl Query<'_> {
@@ -38,7 +38,7 @@ impl Query<'_> {
         class: Class(0),
         edns: None,
         size: 0,
-        added: Added::NOTHING,
+        overrides: UpstreamOverrides::NONE,
     };
 
     /// Whether the client set DO.
@@ -55,8 +55,8 @@ impl Query<'_> {
 
     /// Whether the client sent a subnet, and upstreams get no other: what they say is for that part of the network, unless they say
     /// that it is for all.
-    pub fn has_clients_subnet(&self) -> bool {
-        self.edns.is_some_and(|edns| edns.client_subnet.is_some()) && !self.added.has_subnet()
+    pub fn forwards_client_subnet(&self) -> bool {
+        self.edns.is_some_and(|edns| edns.client_subnet.is_some()) && !self.overrides.has_subnet()
     }
 
     /// The largest reply over UDP that the client takes: 512 without EDNS (RFC 1035, section 4.2.1; RFC 6891, section 6.2.3).
@@ -66,9 +66,9 @@ impl Query<'_> {
     }
 
     /// What must be kept of the query while somebody else is asked.
-    pub fn hold(&self) -> HeldQuery {
-        HeldQuery {
-            asker: self.asker(),
+    pub fn owned(&self) -> OwnedQuery {
+        OwnedQuery {
+            params: self.client_params(),
             subnet: self.edns.and_then(|edns| edns.client_subnet).map(|sent| {
                 let sent = sent.get(..20).unwrap_or(sent);
                 let mut octets = [0; 20];
@@ -76,19 +76,19 @@ impl Query<'_> {
                 (sent.len() as u8, octets)
             }),
             question: match self.question.len() {
-                len @ 0..=SHORT if self.added.is_nothing() => {
+                len @ 0..=SHORT if self.overrides.is_empty() => {
                     let mut octets = [0; SHORT];
                     octets[..len].copy_from_slice(self.question);
                     Question::Short(len as u8, octets)
                 }
-                len => Question::Long(len as u16, [self.question, self.added.octets()].concat().into()),
+                len => Question::Long(len as u16, [self.question, self.overrides.octets()].concat().into()),
             },
         }
     }
 
     /// What tells the query from others that ask the same.
-    pub fn asker(&self) -> Asker {
-        Asker {
+    pub fn client_params(&self) -> ClientParams {
+        ClientParams {
             id: self.id,
             flags: self.flags,
             size: self.size as u16,
@@ -101,8 +101,8 @@ impl Query<'_> {
 
 /// A query apart from its packet: 160 octets, and a box for a question of more than 118, or with something written.
 #[derive(Clone)]
-pub struct HeldQuery {
-    asker: Asker,
+pub struct OwnedQuery {
+    params: ClientParams,
     subnet: Option<(u8, [u8; 20])>,
     question: Question,
 }
@@ -116,7 +116,7 @@ enum Question {
 
 /// What one of several queries that ask the same has of its own; 14 octets.
 #[derive(Clone, Copy)]
-pub struct Asker {
+pub struct ClientParams {
     id: u16,
     flags: Flags,
     size: u16,
@@ -126,7 +126,7 @@ pub struct Asker {
     nsid: bool,
 }
 
-impl Asker {
+impl ClientParams {
     /// This one's query: what `same` asks, with the question as this one spelled it, if that is another way.
     pub fn query<'q>(&self, same: &Query<'q>, spelled: Option<&'q [u8]>) -> Query<'q> {
         Query {
@@ -147,18 +147,18 @@ impl Asker {
     }
 
     /// Whether both get the same answer to the same question, but for id, spelling and size.
-    pub fn asks_like(&self, other: &Self) -> bool {
+    pub fn gets_same_answer(&self, other: &Self) -> bool {
         const SEEN: u16 = Flags::RD | Flags::CD | Flags::AD;
         let like = |of: &Self| (of.flags.0 & SEEN, of.udp_size.is_some(), of.dnssec_ok, of.nsid);
         like(self) == like(other)
     }
 }
 
-impl HeldQuery {
+impl OwnedQuery {
     /// The query as it was.
     pub fn query(&self) -> Query<'_> {
         let question = self.question();
-        let Asker { id, flags, size, udp_size, dnssec_ok, nsid } = self.asker;
+        let ClientParams { id, flags, size, udp_size, dnssec_ok, nsid } = self.params;
         let mut query = Query {
             id,
             flags,
@@ -175,7 +175,7 @@ impl HeldQuery {
                 options: &[],
             }),
             size: usize::from(size),
-            added: self.added(),
+            overrides: self.overrides(),
         };
         // Read in its place: a name is large. The gate read this question before, so it cannot fail now.
         let end = query.name.fill_plain(question, 0).unwrap_or(1);
@@ -185,13 +185,13 @@ impl HeldQuery {
     }
 
     /// What tells the query from others that ask the same.
-    pub fn asker(&self) -> Asker {
-        self.asker
+    pub fn client_params(&self) -> ClientParams {
+        self.params
     }
 
     /// The same, whoever asks: without the client's own subnet.
-    pub fn for_all(mut self) -> Self {
-        if !self.added().has_subnet() {
+    pub fn without_client_subnet(mut self) -> Self {
+        if !self.overrides().has_subnet() {
             self.subnet = None;
         }
         self
@@ -200,11 +200,11 @@ impl HeldQuery {
     /// The same without client subnet, wherever it came from.
     pub fn without_subnet(mut self) -> Self {
         self.subnet = None;
-        let added = self.added();
-        if added.has_subnet() {
-            let octets = added.without_subnet();
-            let query = Query { added: Added(&octets), ..self.query() };
-            self = query.hold();
+        let overrides = self.overrides();
+        if overrides.has_subnet() {
+            let octets = overrides.without_subnet();
+            let query = Query { overrides: UpstreamOverrides(&octets), ..self.query() };
+            self = query.owned();
         }
         self
     }
@@ -222,10 +222,10 @@ impl HeldQuery {
         }
     }
 
-    fn added(&self) -> Added<'_> {
+    fn overrides(&self) -> UpstreamOverrides<'_> {
         match &self.question {
-            Question::Short(..) => Added::NOTHING,
-            Question::Long(len, octets) => Added(&octets[usize::from(*len)..]),
+            Question::Short(..) => UpstreamOverrides::NONE,
+            Question::Long(len, octets) => UpstreamOverrides(&octets[usize::from(*len)..]),
         }
     }
 }
@@ -236,8 +236,8 @@ impl HeldQuery {
 ///
 /// Every other option concerns one hop only and stays where it was (RFC 6891, section 6.1.1; RFC 7873, section 5).
 pub fn write_upstream_query(out: &mut Vec<u8>, id: u16, query: &Query<'_>) {
-    let flags = (query.flags.0 & (Flags::RD | Flags::CD)) | Flags::AD | query.added.flags();
-    out.reserve(HEADER + query.question.len() + opt_length(query.added.octets()) + 24);
+    let flags = (query.flags.0 & (Flags::RD | Flags::CD)) | Flags::AD | query.overrides.flags();
+    out.reserve(HEADER + query.question.len() + opt_length(query.overrides.octets()) + 24);
     out.extend_from_slice(&id.to_be_bytes());
     out.extend_from_slice(&flags.to_be_bytes());
     out.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 1]);
@@ -246,11 +246,11 @@ pub fn write_upstream_query(out: &mut Vec<u8>, id: u16, query: &Query<'_>) {
     if let Some(sent) = query.edns.and_then(|edns| edns.client_subnet) {
         subnet.push(OPTION_CLIENT_SUBNET, sent);
     }
-    if query.added.is_nothing() {
+    if query.overrides.is_empty() {
         write_opt(out, Rcode::NOERROR, query.dnssec_ok(), subnet.as_bytes());
     } else {
         // A subnet among them is the query's; where that is not to be sent, this is not.
-        let mut options = query.added.without_subnet().split_off(FLAGS);
+        let mut options = query.overrides.without_subnet().split_off(FLAGS);
         options.extend_from_slice(subnet.as_bytes());
         write_opt(out, Rcode::NOERROR, query.dnssec_ok(), &options);
     }

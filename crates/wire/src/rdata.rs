@@ -67,7 +67,7 @@ impl<'m> Checker<'m> {
 
 /// Whether `data`, in which names are without pointers, is what a record of this type has, as far as readers of messages
 /// look: a record that does not pass makes the whole reply unreadable.
-pub fn data_fits(rtype: RType, data: &[u8]) -> bool {
+pub fn is_valid_rdata(rtype: RType, data: &[u8]) -> bool {
     let shape = DataShape::of(rtype);
     let Some(mut at) = shape.prefix(data) else { return false };
     for _ in 0..shape.names {

@@ -177,7 +177,7 @@ impl<'b> Reply<'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ede, Gate, accept};
+    use crate::{Ede, Verdict, accept};
     use hickory_proto::op::Message;
 
     fn query(edns: Option<u16>) -> Vec<u8> {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn reply(packet: &[u8], records: u8, limit: usize) -> (Vec<u8>, Message) {
-        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
         let mut out = b"left over from the last reply".to_vec();
         let mut reply = Reply::start(&mut out, &query);
         reply.flags = Flags::AA;

@@ -8,16 +8,16 @@ use crate::{Flags, OPTION_CLIENT_SUBNET};
 ///
 /// A client subnet among the options is also that of the query's EDNS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Added<'p>(pub(crate) &'p [u8]);
+pub struct UpstreamOverrides<'p>(pub(crate) &'p [u8]);
 
-impl<'p> Added<'p> {
+impl<'p> UpstreamOverrides<'p> {
     /// Nothing.
-    pub const NOTHING: Self = Self(&[]);
+    pub const NONE: Self = Self(&[]);
 
     /// Among the flags, in the place of QR, which no query has: RD was cleared here, whatever the client sent.
     pub const NO_RD: u16 = Flags::QR;
 
-    /// As [`Added::encode`] made it.
+    /// As [`UpstreamOverrides::encode`] made it.
     pub fn new(octets: &'p [u8]) -> Self {
         Self(octets)
     }
@@ -33,7 +33,7 @@ impl<'p> Added<'p> {
 
     /// Whether there is nothing.
     #[inline]
-    pub fn is_nothing(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 
@@ -97,7 +97,7 @@ pub(crate) const FLAGS: usize = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Gate, HEADER, Query, accept, write_upstream_query};
+    use crate::{HEADER, Query, Verdict, accept, write_upstream_query};
 
     const PACKET: &[u8] =
         b"\0\x07\x01\0\0\x01\0\0\0\0\0\x01\x01a\x03org\0\0\x01\0\x01\0\0\x29\x04\xd0\0\0\x80\0\0\x0b\0\x08\0\x07\0\x01\x18\0\xc0\0\x02";
@@ -119,53 +119,57 @@ mod tests {
 
     #[test]
     fn what_is_written_goes_to_the_upstream_and_survives_being_held() {
-        let Gate::Pass(query) = accept(PACKET) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(PACKET) else { panic!("refused") };
         let own = vec![0, 1, 24, 0, 192, 0, 2];
         assert_eq!(sent(&query), (0x0120, vec![(8, own)]));
         let mut options = Vec::new();
         push_option(&mut options, 0xffee, b"abcd");
         push_option(&mut options, 8, SUBNET);
         push_option(&mut options, 3, b"");
-        let octets = Added::encode(Flags::AA | Flags::RD, &options);
+        let octets = UpstreamOverrides::encode(Flags::AA | Flags::RD, &options);
         let mut edns = query.edns;
         edns.as_mut().unwrap().client_subnet = Some(SUBNET);
         let local = (0xffee, b"abcd".to_vec());
-        let with = Query { added: Added::new(&octets), edns, ..query };
+        let with = Query { overrides: UpstreamOverrides::new(&octets), edns, ..query };
         let expected = (0x0520, vec![local.clone(), (3, vec![]), (8, SUBNET.to_vec())]);
         assert_eq!(sent(&with), expected);
-        let held = with.hold();
-        assert_eq!((sent(&held.query()), held.query().added), (expected.clone(), with.added));
+        let held = with.owned();
+        assert_eq!((sent(&held.query()), held.query().overrides), (expected.clone(), with.overrides));
         assert_eq!(held.question(), query.question);
         // A prefetch is for all who come by the same rule; a client's own subnet is for nobody else.
-        assert_eq!(sent(&held.clone().for_all().query()), expected);
-        assert_eq!(sent(&query.hold().for_all().query()).1, []);
+        assert_eq!(sent(&held.clone().without_client_subnet().query()), expected);
+        assert_eq!(sent(&query.owned().without_client_subnet().query()).1, []);
         let bare = held.without_subnet();
         assert_eq!(sent(&bare.query()), (0x0520, vec![local, (3, vec![])]));
-        assert!(!bare.query().added.has_subnet() && bare.query().edns.unwrap().client_subnet.is_none());
+        assert!(!bare.query().overrides.has_subnet() && bare.query().edns.unwrap().client_subnet.is_none());
     }
 
     #[test]
     fn nothing_written_is_nothing() {
-        assert_eq!(Added::encode(Flags::RD, &[]), []);
-        let Gate::Pass(query) = accept(PACKET) else { panic!("refused") };
-        assert!(query.added.is_nothing() && query.hold().query().added.is_nothing());
-        assert_eq!(Added::NOTHING.flags(), 0);
+        assert_eq!(UpstreamOverrides::encode(Flags::RD, &[]), []);
+        let Verdict::Pass(query) = accept(PACKET) else { panic!("refused") };
+        assert!(query.overrides.is_empty() && query.owned().query().overrides.is_empty());
+        assert_eq!(UpstreamOverrides::NONE.flags(), 0);
     }
 
     #[test]
     fn a_cleared_rd_makes_another_query_and_is_sent_as_no_flag() {
-        let Gate::Pass(query) = accept(PACKET) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(PACKET) else { panic!("refused") };
         let mut options = Vec::new();
         push_option(&mut options, 8, SUBNET);
         for options in [&[][..], &options] {
-            let octets = Added::encode(Flags::RD | Added::NO_RD, options);
-            let with = Query { added: Added::new(&octets), flags: Flags(0), ..query };
-            assert!(with.added.clears_rd() && with.added.flags() == 0 && with.added != query.added);
+            let octets = UpstreamOverrides::encode(Flags::RD | UpstreamOverrides::NO_RD, options);
+            let with = Query { overrides: UpstreamOverrides::new(&octets), flags: Flags(0), ..query };
+            assert!(
+                with.overrides.clears_rd()
+                    && with.overrides.flags() == 0
+                    && with.overrides != query.overrides
+            );
             assert_eq!(sent(&with).0, Flags::AD);
-            assert_eq!(with.added.is_for_upstreams(), !options.is_empty());
-            let held = with.hold().without_subnet();
-            assert!(held.query().added.clears_rd() && !held.query().added.has_subnet());
+            assert_eq!(with.overrides.is_for_upstreams(), !options.is_empty());
+            let held = with.owned().without_subnet();
+            assert!(held.query().overrides.clears_rd() && !held.query().overrides.has_subnet());
         }
-        assert!(!query.added.clears_rd() && !query.added.is_for_upstreams());
+        assert!(!query.overrides.clears_rd() && !query.overrides.is_for_upstreams());
     }
 }

@@ -38,7 +38,7 @@ impl ZoneRequest<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Gate, accept};
+    use crate::{Verdict, accept};
 
     #[test]
     fn the_version_that_a_client_has_is_told_by_the_soa_it_sends() {
@@ -68,7 +68,7 @@ mod tests {
             message.extend_from_slice(b"\x07exAmple\x03org\0\0");
             message.extend_from_slice(&[rtype, 0, 1]);
             message.extend_from_slice(records.map_or(&[][..], |record| record));
-            let Gate::Zone(request) = accept(&message) else { panic!("{what}") };
+            let Verdict::Zone(request) = accept(&message) else { panic!("{what}") };
             assert_eq!(request.serial(), serial, "{what}");
             assert_eq!(request.is_transfer(), opcode == 0, "{what}");
         }

@@ -38,7 +38,7 @@ impl<'b> QueryContext<'b> {
 
     /// Largest reply to `query` in bytes that any block sends, whatever the client says that it takes.
     pub fn room(&self, query: &Query<'_>) -> usize {
-        ReplySize::at_most(wire::MOST_UDP_SIZE).limit(query, self.proto)
+        ReplySize::at_most(wire::MAX_UDP_SIZE).limit(query, self.proto)
     }
 
     /// The client.
@@ -74,7 +74,7 @@ pub enum Lookup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::{Gate, accept};
+    use wire::{Verdict, accept};
 
     #[test]
     fn no_more_is_composed_for_a_datagram_than_may_be_sent() {
@@ -91,7 +91,7 @@ mod tests {
             let mut packet = b"\0\x07\x01\0\0\x01\0\0\0\0\0\x01\x01a\0\0\x01\0\x01\0\0\x29".to_vec();
             packet.extend_from_slice(&size.to_be_bytes());
             packet.extend_from_slice(&[0; 6]);
-            let Gate::Pass(query) = accept(&packet) else { panic!("{size} is refused") };
+            let Verdict::Pass(query) = accept(&packet) else { panic!("{size} is refused") };
             let context = QueryContext::new(clock::now(), &client, server, proto, 0);
             assert_eq!(context.room(&query), expected, "{size} over {proto:?}");
         }

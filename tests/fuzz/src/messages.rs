@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use cache::{Cache, CacheResult, CacheSpec, Stale, Stored};
+use cache::{Cache, CacheResult, CacheSpec, ServeStale, StoreResult};
 use hickory_proto::op::Message;
 use wire::{
-    Answer, Class, Flags, Gate, HEADER, Owner, Query, RType, Rcode, Reply, Section, ZoneRequest, accept,
+    Answer, Class, Flags, HEADER, Owner, Query, RType, Rcode, Reply, Section, Verdict, ZoneRequest, accept,
 };
 
 /// Any packet is dropped, refused with a reply that fits, or passed with its question as it came.
 pub fn packet_gate(packet: &[u8]) {
     let mut out = Vec::new();
     match accept(packet) {
-        Gate::Drop => assert!(packet.len() < HEADER || packet[2] & 0x80 != 0, "dropped in silence"),
-        Gate::Refuse(refusal) => {
+        Verdict::Drop => assert!(packet.len() < HEADER || packet[2] & 0x80 != 0, "dropped in silence"),
+        Verdict::Refuse(refusal) => {
             refusal.write(&mut out);
             assert_eq!(out[..2], packet[..2], "the client's id");
             assert!(out.len() <= packet.len() + OPT, "a refusal is no amplifier: {}", out.len());
             assert!(Message::from_vec(&out).is_ok(), "a refusal can be read: {out:x?}");
         }
-        Gate::Pass(query) => {
+        Verdict::Pass(query) => {
             let name = &query.question[..query.question.len() - 4];
             assert!(name.eq_ignore_ascii_case(query.name.as_wire()));
             assert_eq!(query.name.labels().count(), query.name.label_count());
@@ -35,12 +35,12 @@ pub fn packet_gate(packet: &[u8]) {
                 assert_eq!(flags.has(Flags::TC), message.truncation);
                 assert_eq!(message.edns.is_some(), query.edns.is_some());
             }
-            let held = query.hold();
+            let held = query.owned();
             assert_eq!(held.query().question, query.question);
             assert_eq!(held.query().name, query.name);
         }
-        Gate::Zone(request) => {
-            assert_eq!(request.query.hold().question(), request.query.question);
+        Verdict::Zone(request) => {
+            assert_eq!(request.query.owned().question(), request.query.question);
             assert!(request.serial().is_none() || request.query.rtype == RType::IXFR);
         }
     }
@@ -51,7 +51,7 @@ pub fn differential(packet: &[u8]) {
     let Ok(theirs) = Message::from_vec(packet) else { return };
     let gate = accept(packet);
     match &gate {
-        Gate::Pass(query) | Gate::Zone(ZoneRequest { query, .. }) => {
+        Verdict::Pass(query) | Verdict::Zone(ZoneRequest { query, .. }) => {
             assert_eq!(theirs.queries.len(), 1);
             let question = &theirs.queries[0];
             assert_eq!(u16::from(question.query_type()), query.rtype.0);
@@ -64,7 +64,7 @@ pub fn differential(packet: &[u8]) {
                 assert_eq!(theirs.version(), ours.version);
             }
         }
-        Gate::Refuse(refusal) if refusal.rcode == Rcode::FORMERR => {
+        Verdict::Refuse(refusal) if refusal.rcode == Rcode::FORMERR => {
             let counts = [theirs.answers.len(), theirs.authorities.len(), theirs.additionals.len()];
             let plain = theirs.queries.len() == 1 && counts == [0; 3] && theirs.edns.is_none();
             // The question's own name may not be compressed: there is nothing before it to point to.
@@ -74,7 +74,7 @@ pub fn differential(packet: &[u8]) {
                 theirs.queries.first().is_some_and(|query| u16::from(query.query_type()) == RType::OPT.0);
             assert!(!plain || pointer || odd_type || packet[6..12] != [0; 6], "refused: {packet:x?}");
         }
-        Gate::Refuse(_) | Gate::Drop => {}
+        Verdict::Refuse(_) | Verdict::Drop => {}
     }
     // The same octets as an upstream's reply to its own question.
     let (Some(question), true) = (own_question(packet), packet[2] & 0x80 != 0) else { return };
@@ -133,7 +133,9 @@ pub fn upstream_reply(octets: &[u8]) {
 fn merged(query: &Query<'_>, reply: &[u8]) {
     let counts = [6, 8, 10].map(|at| u16::from_be_bytes([reply[at], reply[at + 1]]));
     let mut body = Vec::new();
-    let Ok(mut merge) = wire::Merge::new(query.question, &mut body) else { panic!("a question has a name") };
+    let Ok(mut merge) = wire::CompressingWriter::new(query.question, &mut body) else {
+        panic!("a question has a name")
+    };
     for record in wire::Records::new(reply, HEADER + query.question.len(), counts) {
         let record = record.expect("it was read before");
         if record.rtype != RType::OPT && merge.push(record.section, reply, &record).is_err() {
@@ -154,7 +156,7 @@ pub fn cache_entry(octets: &[u8]) {
         if answer.read(&reply, query.question).is_err() {
             return;
         }
-        let Stored::Kept(_) = partition.store(&spec, &query, &mut answer, now) else { continue };
+        let StoreResult::Kept(_) = partition.store(&spec, &query, &mut answer, now) else { continue };
         let first =
             seen(&query, |reply| partition.lookup(&spec, &query, now, reply)).expect("it was kept just now");
         assert_eq!(first.len(), answer.records().count());
@@ -172,9 +174,9 @@ pub fn cache_entry(octets: &[u8]) {
 }
 
 fn stale_spec() -> CacheSpec {
-    let stale = Stale {
+    let stale = ServeStale {
         window: Duration::from_secs(3600),
-        mode: cache::Mode::Immediate,
+        mode: cache::StaleMode::Immediate,
         ttl: None,
         recheck: None,
         prefer_positive: true,
@@ -224,7 +226,7 @@ fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
 
 fn passed(packet: &[u8]) -> Query<'_> {
     match accept(packet) {
-        Gate::Pass(query) => query,
+        Verdict::Pass(query) => query,
         _ => panic!("the gate takes our own query"),
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use hostsfile::{Found, HostsText, Options, Table};
 use server::corefile_source::{Origin, ValidatedConfig};
-use wire::{Answer, Merge, Name, RType, Section};
+use wire::{Answer, CompressingWriter, Name, RType, Section};
 use zonetext::Reader;
 
 /// A Corefile is read and given its meaning, or told off with where and why.
@@ -70,7 +70,7 @@ pub fn zone_text(text: &[u8]) {
         let mut reply = b"\0\x07\x81\x80\0\x01\0\x01\0\0\0\0".to_vec();
         reply.extend_from_slice(QUESTION);
         let mut body = Vec::new();
-        let mut message = Merge::new(QUESTION, &mut body).expect("it asks for a name");
+        let mut message = CompressingWriter::new(QUESTION, &mut body).expect("it asks for a name");
         // With owner and question the longest data find no room.
         if rr.push_to(&mut message, &mut Vec::new()).is_ok() {
             reply.extend_from_slice(&body);

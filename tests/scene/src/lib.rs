@@ -18,7 +18,7 @@ use query::evaluate::UpstreamQuery;
 use query::serve::{self, Served};
 use sockets::Peer;
 use tokio::runtime::{Builder, Runtime};
-use wire::{Answer, Gate, Proto, RType, Rcode, accept};
+use wire::{Answer, Proto, RType, Rcode, Verdict, accept};
 
 /// A configuration built from a Corefile, asked without a socket, at a time that only the test moves.
 pub struct Scene {
@@ -142,11 +142,11 @@ impl Scene {
     /// Where the block's cache does not keep it.
     pub fn keep(&self, at: &str, name: &str, rtype: RType, records: &[&str]) {
         let packet = packet(name, rtype, None);
-        let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
         let zone = self.plan(at).served.route.find(&query).unwrap();
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let (mut body, mut buffer) = (Vec::new(), Vec::new());
-        let mut made = wire::Merge::new(query.question, &mut body).unwrap();
+        let mut made = wire::CompressingWriter::new(query.question, &mut body).unwrap();
         let mut push = |section, text| {
             let rr = zonetext::record(text).unwrap().into_rr(section);
             rr.push_to(&mut made, &mut buffer).unwrap();
@@ -166,7 +166,7 @@ impl Scene {
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
         let stored = cache.partition.store(&cache.spec, &query, &mut answer, self.now);
-        assert!(matches!(stored, cache::Stored::Kept(_)), "{name}: {stored:?}");
+        assert!(matches!(stored, cache::StoreResult::Kept(_)), "{name}: {stored:?}");
     }
 }
 

@@ -8,7 +8,7 @@ use wire::{RType, Rcode};
 use super::*;
 use crate::testing::{Ask, Record, Section};
 
-const KINDS: [Kind; 2] = [Kind::Success, Kind::Denial];
+const KINDS: [AnswerKind; 2] = [AnswerKind::Success, AnswerKind::Denial];
 
 /// An answer to the name of that number, with so many bytes of data; few hashes for many names.
 fn entry(ask: &Ask, number: u32, partition: u32, size: usize, now: u64) -> Entry {
@@ -21,15 +21,15 @@ fn entry(ask: &Ask, number: u32, partition: u32, size: usize, now: u64) -> Entry
     Entry::new(key(&query, number, partition), &answer, now, life, kind, false).expect("it fits")
 }
 
-fn key<'q>(query: &'q wire::Query<'_>, number: u32, partition: u32) -> Key<'q> {
-    Key {
+fn key<'q>(query: &'q wire::Query<'_>, number: u32, partition: u32) -> CacheKey<'q> {
+    CacheKey {
         partition,
         hash: number / 3,
         name: &query.name,
         rtype: query.rtype.0,
         class: 1,
         bits: 0,
-        added: &[],
+        overrides: &[],
     }
 }
 

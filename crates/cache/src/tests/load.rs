@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wire::{RType, Rcode, Section};
 
 use crate::testing::{Ask, Block, Record, start};
-use crate::{Cache, CacheResult, CacheSpec, Kind, Stale, Store, Stored};
+use crate::{AnswerKind, Cache, CacheResult, CacheSpec, ServeStale, StoreLimits, StoreResult};
 
 fn ask(number: u32) -> Ask {
     Ask::new(&format!("host-{number}.example.org"), RType::A)
@@ -15,8 +15,8 @@ fn ask(number: u32) -> Ask {
 fn capacity(success: usize, denial: usize) -> CacheSpec {
     let default = CacheSpec::default();
     CacheSpec {
-        success: Store { capacity: success, ..default.success },
-        denial: Store { capacity: denial, ..default.denial },
+        success: StoreLimits { capacity: success, ..default.success },
+        denial: StoreLimits { capacity: denial, ..default.denial },
         ..default
     }
 }
@@ -28,13 +28,17 @@ fn a_capacity_is_honoured_to_the_entry_by_each_kind_alone() {
         for number in 0..1000 {
             assert_eq!(
                 block.store(&ask(number), &mut ask(number).addresses(&[60])),
-                Stored::Kept(Kind::Success)
+                StoreResult::Kept(AnswerKind::Success)
             );
             let other = ask(number + 10_000);
-            assert_eq!(block.store(&other, &mut other.nxdomain(60, 60)), Stored::Kept(Kind::Denial));
+            assert_eq!(
+                block.store(&other, &mut other.nxdomain(60, 60)),
+                StoreResult::Kept(AnswerKind::Denial)
+            );
             assert_ne!(block.lookup(&ask(number)).lookup, CacheResult::Miss, "the newest is there");
         }
-        let counts = Kind::ALL.map(|kind| (block.partition.entries(kind), block.partition.evictions(kind)));
+        let counts =
+            AnswerKind::ALL.map(|kind| (block.partition.entries(kind), block.partition.evictions(kind)));
         assert_eq!(counts, [(100, 900), (7, 993)]);
         let found =
             (0..1000).filter(|&number| block.lookup(&ask(number)).lookup != CacheResult::Miss).count();
@@ -46,10 +50,13 @@ fn a_capacity_is_honoured_to_the_entry_by_each_kind_alone() {
 fn a_capacity_of_1_and_of_0_hold() {
     let block = Block::sized(capacity(1, 0), 64 << 20);
     for number in 0..100 {
-        assert_eq!(block.store(&ask(number), &mut ask(number).addresses(&[60])), Stored::Kept(Kind::Success));
-        assert_eq!(block.store(&ask(200), &mut ask(200).nxdomain(60, 60)), Stored::Passed);
+        assert_eq!(
+            block.store(&ask(number), &mut ask(number).addresses(&[60])),
+            StoreResult::Kept(AnswerKind::Success)
+        );
+        assert_eq!(block.store(&ask(200), &mut ask(200).nxdomain(60, 60)), StoreResult::Passed);
         assert_ne!(block.lookup(&ask(number)).lookup, CacheResult::Miss);
-        assert_eq!(Kind::ALL.map(|kind| block.partition.entries(kind)), [1, 0]);
+        assert_eq!(AnswerKind::ALL.map(|kind| block.partition.entries(kind)), [1, 0]);
     }
 }
 
@@ -61,9 +68,12 @@ fn a_smaller_capacity_after_a_reload_is_reached_by_stores() {
     }
     block.spec = capacity(10, 10);
     for number in 2000..2400 {
-        assert_eq!(block.store(&ask(number), &mut ask(number).addresses(&[60])), Stored::Kept(Kind::Success));
+        assert_eq!(
+            block.store(&ask(number), &mut ask(number).addresses(&[60])),
+            StoreResult::Kept(AnswerKind::Success)
+        );
     }
-    assert_eq!(block.partition.entries(Kind::Success), 10);
+    assert_eq!(block.partition.entries(AnswerKind::Success), 10);
 }
 
 #[test]
@@ -91,7 +101,7 @@ fn dead_entries_make_room_first_and_are_no_evictions() {
     for number in 100..150 {
         block.store(&ask(number), &mut ask(number).addresses(&[600]));
     }
-    assert_eq!(block.partition.evictions(Kind::Success), 0);
+    assert_eq!(block.partition.evictions(AnswerKind::Success), 0);
     let left = (0..150).filter(|&number| block.lookup(&ask(number)).lookup != CacheResult::Miss).count();
     assert_eq!(left, 100);
 }
@@ -99,7 +109,7 @@ fn dead_entries_make_room_first_and_are_no_evictions() {
 #[test]
 fn a_sweep_frees_the_dead_within_its_budget() {
     let mut block =
-        Block::sized(CacheSpec { stale: Some(Stale::default()), ..CacheSpec::default() }, 4 << 20);
+        Block::sized(CacheSpec { stale: Some(ServeStale::default()), ..CacheSpec::default() }, 4 << 20);
     for number in 0..2000 {
         block.store(&ask(number), &mut ask(number).addresses(&[5 + number % 2 * 7200]));
     }
@@ -116,7 +126,7 @@ fn a_sweep_frees_the_dead_within_its_budget() {
         rounds += 1;
         assert!(rounds < 60, "{freed} freed");
     }
-    assert_eq!(block.partition.entries(Kind::Success), 1000);
+    assert_eq!(block.partition.entries(AnswerKind::Success), 1000);
     assert!(block.cache.bytes() < used);
     assert_eq!(block.cache.sweep(block.now, 0), 0);
 }
@@ -142,7 +152,7 @@ fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
     assert!(block.cache.bytes() - empty < 1000, "{} of {empty}", block.cache.bytes());
     let next = block.cache.partition("example.org. 127.0.0.1");
     assert!(!find(&next));
-    assert_eq!(next.entries(Kind::Success), 0);
+    assert_eq!(next.entries(AnswerKind::Success), 0);
     let other = block.cache.partition("example.com.");
     other.store(&block.spec, &ask(1).query(), &mut ask(1).addresses(&[60]), block.now);
     assert!(find(&other) && !find(&next));
@@ -178,8 +188,12 @@ fn the_largest_partition_pays_for_the_room() {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
     }
     assert!(block.cache.bytes() <= Cache::MIN_BYTES);
-    assert_eq!((small.entries(Kind::Success), small.evictions(Kind::Success)), (200, 0));
-    assert!(block.partition.entries(Kind::Success) > 5000, "{}", block.partition.entries(Kind::Success));
+    assert_eq!((small.entries(AnswerKind::Success), small.evictions(AnswerKind::Success)), (200, 0));
+    assert!(
+        block.partition.entries(AnswerKind::Success) > 5000,
+        "{}",
+        block.partition.entries(AnswerKind::Success)
+    );
 }
 
 #[test]
@@ -194,7 +208,7 @@ fn the_largest_answer_has_room_in_the_smallest_cache() {
         let ask = Ask::new(&format!("big{number}.example.org"), RType(65_400));
         assert_eq!(
             block.store(&ask, &mut ask.answer(Rcode::NOERROR, 0, &[text])),
-            Stored::Kept(Kind::Success)
+            StoreResult::Kept(AnswerKind::Success)
         );
         assert_eq!(block.lookup(&ask).ttls, [60]);
         assert!(block.cache.bytes() <= Cache::MIN_BYTES);
@@ -235,18 +249,18 @@ proptest! {
             };
             let partition = &others[usize::from(partition)];
             let stored = partition.store(&block.spec, &ask.query(), &mut answer, block.now);
-            let kept = matches!(stored, Stored::Kept(_));
+            let kept = matches!(stored, StoreResult::Kept(_));
             let seen = ask.see(|query, reply| partition.lookup(&block.spec, query, block.now, reply));
             prop_assert!(!kept || seen.lookup != CacheResult::Miss, "kept, so it is there");
-            prop_assert!(partition.entries(Kind::Success) <= limits.0);
-            prop_assert!(partition.entries(Kind::Denial) <= limits.1);
+            prop_assert!(partition.entries(AnswerKind::Success) <= limits.0);
+            prop_assert!(partition.entries(AnswerKind::Denial) <= limits.1);
             prop_assert!(block.cache.bytes() <= Cache::MIN_BYTES);
             block.wait(0.1);
         }
         block.wait(10_000.0);
         block.cache.sweep(block.now, usize::MAX);
         for partition in &others {
-            prop_assert_eq!(Kind::ALL.map(|kind| partition.entries(kind)), [0, 0]);
+            prop_assert_eq!(AnswerKind::ALL.map(|kind| partition.entries(kind)), [0, 0]);
         }
     }
 }
@@ -272,8 +286,8 @@ fn threads_share_one_cache_within_its_bounds() {
                             assert!(seen.lookup == CacheResult::Miss || seen.ttls == [60], "{seen:?}");
                         }
                     }
-                    assert!(partition.entries(Kind::Success) <= 500);
-                    assert!(partition.entries(Kind::Denial) <= 50);
+                    assert!(partition.entries(AnswerKind::Success) <= 500);
+                    assert!(partition.entries(AnswerKind::Denial) <= 50);
                     if step % 500 == 0 {
                         assert!(cache.bytes() <= 4 << 20);
                         cache.sweep(now, 100);
@@ -283,7 +297,7 @@ fn threads_share_one_cache_within_its_bounds() {
             });
         }
     });
-    let counted = Kind::ALL.map(|kind| partition.entries(kind)).iter().sum::<usize>();
+    let counted = AnswerKind::ALL.map(|kind| partition.entries(kind)).iter().sum::<usize>();
     let found = (0..2000)
         .filter(|&number| {
             let seen = ask(number).see(|query, reply| partition.lookup(&spec, query, now, reply));

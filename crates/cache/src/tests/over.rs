@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use wire::{RType, Rcode};
 
 use crate::testing::{Ask, Block};
-use crate::{Cache, CacheResult, CacheSpec, Dump, Kind, Stale};
+use crate::{AnswerKind, Cache, CacheResult, CacheSpec, Dump, ServeStale};
 
-const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };
+const HIT: CacheResult = CacheResult::Hit { kind: AnswerKind::Success };
 const ALL: usize = 1 << 20;
 
 fn name(n: usize) -> Ask {
@@ -41,7 +41,7 @@ fn answers_go_on_where_they_were() {
     let block = served(CacheSpec::default(), 100);
     let dump = block.cache.dump(block.now, ALL);
     let (next, taken) = next(&dump, CacheSpec::default(), 5.0);
-    assert_eq!((taken, next.partition.entries(Kind::Success)), (100, 100));
+    assert_eq!((taken, next.partition.entries(AnswerKind::Success)), (100, 100));
     for n in 0..100 {
         let seen = next.lookup(&name(n));
         assert_eq!((seen.lookup, seen.ttls), (HIT, vec![25, 265]), "{n}");
@@ -53,7 +53,7 @@ fn answers_go_on_where_they_were() {
 #[test]
 fn what_has_ended_is_stale_as_it_would_have_been_or_gone() {
     let stale = || CacheSpec {
-        stale: Some(Stale { window: Duration::from_secs(100), ..Stale::default() }),
+        stale: Some(ServeStale { window: Duration::from_secs(100), ..ServeStale::default() }),
         ..CacheSpec::default()
     };
     let dump = {
@@ -68,7 +68,7 @@ fn what_has_ended_is_stale_as_it_would_have_been_or_gone() {
         let seen = next.lookup(&name(1)).lookup;
         match kind {
             "fresh" => assert_eq!(seen, HIT),
-            "stale" => assert_eq!(seen, CacheResult::Stale { kind: Kind::Success, refresh: true }),
+            "stale" => assert_eq!(seen, CacheResult::Stale { kind: AnswerKind::Success, refresh: true }),
             _ => assert_eq!(seen, CacheResult::Miss),
         }
     }

@@ -6,11 +6,11 @@ use hickory_proto::op::Message;
 use wire::{Flags, Name, RType, Rcode, Section};
 
 use crate::testing::{Ask, Block, a};
-use crate::{CacheResult, CacheSpec, Kind, Prefetch, Store, Stored};
+use crate::{AnswerKind, CacheResult, CacheSpec, Prefetch, StoreLimits, StoreResult};
 
-const SUCCESS: CacheResult = CacheResult::Hit { kind: Kind::Success };
-const DENIAL: CacheResult = CacheResult::Hit { kind: Kind::Denial };
-const FETCH: CacheResult = CacheResult::Prefetch { kind: Kind::Success };
+const SUCCESS: CacheResult = CacheResult::Hit { kind: AnswerKind::Success };
+const DENIAL: CacheResult = CacheResult::Hit { kind: AnswerKind::Denial };
+const FETCH: CacheResult = CacheResult::Prefetch { kind: AnswerKind::Success };
 
 fn www() -> Ask {
     Ask::new("www.example.org", RType::A)
@@ -20,7 +20,7 @@ fn www() -> Ask {
 fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
     let mut block = Block::new(CacheSpec::default());
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
-    assert_eq!(block.store(&www(), &mut www().addresses(&[10, 300])), Stored::Kept(Kind::Success));
+    assert_eq!(block.store(&www(), &mut www().addresses(&[10, 300])), StoreResult::Kept(AnswerKind::Success));
     for (wait, ttls) in
         [(0.0, [10, 300]), (0.9, [10, 300]), (0.1, [9, 299]), (8.0, [1, 291]), (0.999, [1, 291])]
     {
@@ -28,16 +28,16 @@ fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
         let seen = block.lookup(&www());
         assert_eq!((seen.lookup, seen.ttls), (SUCCESS, ttls.to_vec()));
     }
-    assert_eq!(block.partition.entries(Kind::Success), 1);
+    assert_eq!(block.partition.entries(AnswerKind::Success), 1);
     block.wait(0.001);
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
-    assert_eq!(block.partition.entries(Kind::Success), 0, "freed when touched");
+    assert_eq!(block.partition.entries(AnswerKind::Success), 0, "freed when touched");
 }
 
 #[test]
 fn a_record_is_never_counted_below_0() {
     let mut block = Block::new(CacheSpec {
-        success: Store { min_ttl: 0, ..CacheSpec::default().success },
+        success: StoreLimits { min_ttl: 0, ..CacheSpec::default().success },
         ..CacheSpec::default()
     });
     let mut answer = www().addresses(&[30, 60]);
@@ -84,7 +84,7 @@ fn an_answer_of_any_length_comes_back_as_it_was() {
         let mut answer = ask.answer(Rcode::NOERROR, Flags::RA, &[text]);
         answer.ede = b"\0\x0f\0\x02\0\x11".to_vec();
         let body = answer.body.clone();
-        assert_eq!(block.store(&ask, &mut answer), Stored::Kept(Kind::Success));
+        assert_eq!(block.store(&ask, &mut answer), StoreResult::Kept(AnswerKind::Success));
         let seen = block.lookup(&ask);
         let rest = &seen.bytes[12 + ask.query().question.len()..];
         assert!(rest.starts_with(&body), "{size}");
@@ -136,7 +136,7 @@ fn a_denial_hands_out_its_soa_and_its_reason() {
     let mut block = Block::new(CacheSpec::default());
     let mut answer = www().nxdomain(3600, 60);
     answer.ede = b"\0\x0f\0\x02\0\x11".to_vec();
-    assert_eq!(block.store(&www(), &mut answer), Stored::Kept(Kind::Denial));
+    assert_eq!(block.store(&www(), &mut answer), StoreResult::Kept(AnswerKind::Denial));
     block.wait(10.0);
     let seen = block.lookup(&www());
     assert_eq!((seen.lookup, seen.rcode), (DENIAL, Rcode::NXDOMAIN));
@@ -155,22 +155,22 @@ fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
     let refused: Step = |ask| ask.answer(Rcode::REFUSED, 0, &[]);
     let truncated: Step = |ask| ask.answer(Rcode::NOERROR, Flags::TC, &[]);
     for (what, first, second, stored, found) in [
-        ("denial, address", denial, address, Stored::Kept(Kind::Success), SUCCESS),
-        ("address, denial", address, denial, Stored::Kept(Kind::Denial), DENIAL),
-        ("address, denial that cannot be kept", address, bare_denial, Stored::Passed, CacheResult::Miss),
-        ("address, failure", address, failure, Stored::EarlierIsBetter, SUCCESS),
-        ("denial, failure", denial, failure, Stored::EarlierIsBetter, DENIAL),
-        ("address, refused", address, refused, Stored::EarlierIsBetter, SUCCESS),
-        ("address, truncated", address, truncated, Stored::Passed, SUCCESS),
-        ("failure, address", failure, address, Stored::Kept(Kind::Success), SUCCESS),
-        ("failure, refused", failure, refused, Stored::Passed, DENIAL),
-        ("failure, failure", failure, failure, Stored::Kept(Kind::Denial), DENIAL),
+        ("denial, address", denial, address, StoreResult::Kept(AnswerKind::Success), SUCCESS),
+        ("address, denial", address, denial, StoreResult::Kept(AnswerKind::Denial), DENIAL),
+        ("address, denial that cannot be kept", address, bare_denial, StoreResult::Passed, CacheResult::Miss),
+        ("address, failure", address, failure, StoreResult::EarlierIsBetter, SUCCESS),
+        ("denial, failure", denial, failure, StoreResult::EarlierIsBetter, DENIAL),
+        ("address, refused", address, refused, StoreResult::EarlierIsBetter, SUCCESS),
+        ("address, truncated", address, truncated, StoreResult::Passed, SUCCESS),
+        ("failure, address", failure, address, StoreResult::Kept(AnswerKind::Success), SUCCESS),
+        ("failure, refused", failure, refused, StoreResult::Passed, DENIAL),
+        ("failure, failure", failure, failure, StoreResult::Kept(AnswerKind::Denial), DENIAL),
     ] {
         let block = Block::new(CacheSpec::default());
         block.store(&www(), &mut first(&www()));
         assert_eq!(block.store(&www(), &mut second(&www())), stored, "{what}");
         assert_eq!(block.lookup(&www()).lookup, found, "{what}");
-        let entries = Kind::ALL.map(|kind| block.partition.entries(kind));
+        let entries = AnswerKind::ALL.map(|kind| block.partition.entries(kind));
         assert_eq!(entries.iter().sum::<usize>(), usize::from(found != CacheResult::Miss), "{what}");
     }
 }
@@ -178,7 +178,7 @@ fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
 #[test]
 fn a_failure_is_kept_for_5_seconds_and_gives_way() {
     let mut block = Block::new(CacheSpec::default());
-    assert_eq!(block.store(&www(), &mut www().servfail()), Stored::Kept(Kind::Denial));
+    assert_eq!(block.store(&www(), &mut www().servfail()), StoreResult::Kept(AnswerKind::Denial));
     block.wait(4.9);
     let seen = block.lookup(&www());
     assert_eq!((seen.lookup, seen.rcode), (DENIAL, Rcode::SERVFAIL));
@@ -191,8 +191,8 @@ fn an_expired_answer_gives_way_to_a_failure_without_serve_stale() {
     let mut block = Block::new(CacheSpec::default());
     block.store(&www(), &mut www().addresses(&[5]));
     block.wait(5.0);
-    assert_eq!(block.store(&www(), &mut www().servfail()), Stored::Kept(Kind::Denial));
-    assert_eq!(block.partition.entries(Kind::Success), 0);
+    assert_eq!(block.store(&www(), &mut www().servfail()), StoreResult::Kept(AnswerKind::Denial));
+    assert_eq!(block.partition.entries(AnswerKind::Success), 0);
     assert_eq!(block.lookup(&www()).rcode, Rcode::SERVFAIL);
     assert!(block.serve_stale(&www()).is_none(), "a kept failure is no answer");
 }

@@ -6,23 +6,23 @@ use forwarder::{Fair, Who};
 use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
 
 use crate::ServedZone;
-use crate::memory_quota::Held;
+use crate::memory_quota::MemoryPermit;
 use plugin::failure::Failure;
 
 /// What one lookup below the steps came to.
-pub struct InnerAnswer {
+pub struct SubqueryAnswer {
     block: u64,
     name: Name,
     rtype: RType,
     class: Class,
     recursion_desired: bool,
-    added: Box<[u8]>,
+    overrides: Box<[u8]>,
     /// What upstreams, or memory, said of it.
     pub told: Result<Packed, Failure>,
     /// What becomes of its CNAMEs.
     pub(super) follow: FollowCnames,
     /// Its octets among those of all queries that wait, from the first one on that keeps it.
-    held: OnceLock<Held>,
+    held: OnceLock<MemoryPermit>,
 }
 
 /// What becomes of the CNAMEs of an answer section.
@@ -36,7 +36,7 @@ pub enum FollowCnames {
     OrFail,
 }
 
-impl InnerAnswer {
+impl SubqueryAnswer {
     /// Keeps what a block tells below its steps.
     pub fn new(
         zone: &ServedZone,
@@ -44,14 +44,15 @@ impl InnerAnswer {
         told: Result<Packed, Failure>,
         follow: FollowCnames,
     ) -> Arc<Self> {
-        let LookupKey { block, name, rtype, class, recursion_desired, added } = LookupKey::new(zone, query);
+        let LookupKey { block, name, rtype, class, recursion_desired, overrides } =
+            LookupKey::new(zone, query);
         Arc::new(Self {
             block,
             name: *name,
             rtype,
             class,
             recursion_desired,
-            added: added.into(),
+            overrides: overrides.into(),
             told,
             follow,
             held: OnceLock::new(),
@@ -68,11 +69,11 @@ impl InnerAnswer {
         Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
     }
 
-    /// The same lookup, of which nobody had room to keep what it came to.
+    /// The same lookup, of which unanswered had room to keep what it came to.
     pub(super) fn lost(&self) -> Arc<Self> {
         Arc::new(Self {
             told: Err(Failure::Overload),
-            added: self.added.clone(),
+            overrides: self.overrides.clone(),
             follow: FollowCnames::No,
             held: OnceLock::new(),
             ..*self
@@ -85,7 +86,7 @@ impl InnerAnswer {
         if self.held.get().is_some() {
             return true;
         }
-        let held = Held::take(of_all, who, self.octets());
+        let held = MemoryPermit::take(of_all, who, self.octets());
         held.is_some_and(|held| {
             // Where another worker was first, this one's count is given back.
             let _ = self.held.set(held);
@@ -94,13 +95,13 @@ impl InnerAnswer {
     }
 
     fn octets(&self) -> usize {
-        size_of::<Self>() + self.added.len() + self.told.as_ref().map_or(0, Packed::octets)
+        size_of::<Self>() + self.overrides.len() + self.told.as_ref().map_or(0, Packed::octets)
     }
 
     /// The lookup that this answers.
     pub(super) fn key(&self) -> LookupKey<'_> {
-        let Self { block, ref name, rtype, class, recursion_desired, ref added, .. } = *self;
-        LookupKey { block, name, rtype, class, recursion_desired, added }
+        let Self { block, ref name, rtype, class, recursion_desired, ref overrides, .. } = *self;
+        LookupKey { block, name, rtype, class, recursion_desired, overrides }
     }
 }
 
@@ -112,7 +113,7 @@ pub(super) struct LookupKey<'q> {
     rtype: RType,
     class: Class,
     recursion_desired: bool,
-    added: &'q [u8],
+    overrides: &'q [u8],
 }
 
 impl<'q> LookupKey<'q> {
@@ -123,7 +124,7 @@ impl<'q> LookupKey<'q> {
             rtype: query.rtype,
             class: query.class,
             recursion_desired: query.flags.has(Flags::RD),
-            added: query.added.octets(),
+            overrides: query.overrides.octets(),
         }
     }
 }

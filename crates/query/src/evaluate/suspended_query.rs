@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::Who;
-use wire::{HeldQuery, Query};
+use wire::{OwnedQuery, Query};
 
-use super::InnerAnswer;
+use super::SubqueryAnswer;
 use super::subquery_answer::LookupKey;
 use crate::ServedZone;
-use crate::memory_quota::Held;
+use crate::memory_quota::MemoryPermit;
 use crate::route::Route;
 use plugin::failure::Failure;
 
 /// A client's query that waits for upstreams.
-pub struct Outer {
+pub struct SuspendedQuery {
     /// The query.
-    pub query: HeldQuery,
+    pub query: OwnedQuery,
     /// The client's EDNS options, as it sent them.
     pub options: Box<[u8]>,
     /// The zone that answers it.
@@ -25,18 +25,18 @@ pub struct Outer {
     /// The zones of the address that it came to.
     pub route: Arc<Route>,
     /// What its lookups came to so far.
-    pub found: Vec<Arc<InnerAnswer>>,
+    pub found: Vec<Arc<SubqueryAnswer>>,
     /// What was spent on it so far.
-    pub spent: Spent,
+    pub spent: Usage,
     /// The upstream that was asked last.
     pub upstream: Option<SocketAddr>,
     /// Whose octets it holds.
     who: Who,
     /// The octets of its options.
-    _held: Held,
+    _held: MemoryPermit,
 }
 
-impl Outer {
+impl SuspendedQuery {
     /// # Errors
     /// Where what waits for this client holds too much already.
     pub(super) fn new(
@@ -44,21 +44,21 @@ impl Outer {
         query: &Query<'_>,
         zone: &Arc<ServedZone>,
         route: &Arc<Route>,
-        found: Vec<Arc<InnerAnswer>>,
-        spent: Spent,
+        found: Vec<Arc<SubqueryAnswer>>,
+        spent: Usage,
     ) -> Result<Box<Self>, Failure> {
         let options: Box<[u8]> = query.edns.map_or(&[][..], |edns| edns.options).into();
-        let held = Held::take(&zone.block.held, who, options.len()).ok_or(Failure::Overload)?;
+        let held = MemoryPermit::take(&zone.block.held, who, options.len()).ok_or(Failure::Overload)?;
         if !found.iter().all(|found| found.hold(&zone.block.held, who)) {
             return Err(Failure::Overload);
         }
         let (zone, route) = (zone.clone(), route.clone());
-        let query = query.hold();
+        let query = query.owned();
         Ok(Box::new(Self { query, options, zone, route, found, spent, upstream: None, who, _held: held }))
     }
 
     /// Keeps what one more lookup came to; where what waits for this client holds too much already, that it failed.
-    pub fn add(&mut self, found: Arc<InnerAnswer>) {
+    pub fn add(&mut self, found: Arc<SubqueryAnswer>) {
         let fits = found.hold(&self.zone.block.held, self.who);
         self.found.push(if fits { found } else { found.lost() });
     }
@@ -71,7 +71,7 @@ impl Outer {
 
 /// What one client's query has taken, over all evaluations of it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Spent {
+pub struct Usage {
     /// How many wishes upstreams were asked for.
     pub(super) asked: usize,
     /// How many records of what was found were taken apart or copied.
@@ -81,19 +81,19 @@ pub struct Spent {
 }
 
 /// What must be asked before an evaluation can go on.
-pub struct InnerLookups<'h> {
+pub struct PendingLookups<'h> {
     /// All of it.
     pub asked: Vec<UpstreamQuery<'h>>,
-    /// Stale answers on the way that are fetched again: nobody waits for these.
+    /// Stale answers on the way that are fetched again: unanswered waits for these.
     pub refreshes: Vec<UpstreamQuery<'h>>,
     /// The client's own query; `None` where it is answered, and refreshes are all that is left.
-    pub outer: Option<Box<Outer>>,
+    pub outer: Option<Box<SuspendedQuery>>,
 }
 
 /// What an upstream is to be asked for an evaluation.
 pub struct UpstreamQuery<'h> {
     /// The query.
-    pub query: HeldQuery,
+    pub query: OwnedQuery,
     /// The zone that asks.
     pub zone: &'h Arc<ServedZone>,
     /// How long the client waits at most, until a stale answer will do.
@@ -103,16 +103,16 @@ pub struct UpstreamQuery<'h> {
 }
 
 impl<'h> UpstreamQuery<'h> {
-    /// A query that nobody waits for yet.
+    /// A query that unanswered waits for yet.
     pub fn new(query: &Query<'_>, zone: &'h Arc<ServedZone>, patience: Option<Duration>, own: bool) -> Self {
-        Self { query: query.hold(), zone, patience, own }
+        Self { query: query.owned(), zone, patience, own }
     }
 
     /// A query whose answer is for those who ask next: what is kept is for all, and asked for one client's subnet it would
     /// not be.
     pub fn for_next(query: &Query<'_>, zone: &'h Arc<ServedZone>, own: bool) -> Self {
         let asked = Self::new(query, zone, None, own);
-        Self { query: asked.query.for_all(), ..asked }
+        Self { query: asked.query.without_client_subnet(), ..asked }
     }
 
     pub(super) fn is_for(&self, key: &LookupKey<'_>) -> bool {

@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::Arc;
 
-use wire::{Flags, HeldQuery, Proto, Query, Rcode, Reply};
+use wire::{Flags, OwnedQuery, Proto, Query, Rcode, Reply};
 
 use super::{Counted, LogEntry, Observed, Outcome, entry, fail, finish};
 use crate::ServedZone;
@@ -12,9 +12,9 @@ use plugin::failure::Failure;
 use plugin::messages::{Messages, Next, StreamMessage};
 
 /// A transfer that a source answers. Its block and its snapshot are those of when it was asked for, over reloads.
-pub struct Streaming {
+pub struct TransferStream {
     zone: Arc<ServedZone>,
-    query: HeldQuery,
+    query: OwnedQuery,
     messages: Box<dyn Messages>,
     /// Octets of messages so far, and header flags of the last one.
     octets: u64,
@@ -25,19 +25,19 @@ pub struct Streaming {
 
 /// The source says that there is more, not later, and has nothing: a bug. What the client has is not the zone.
 #[derive(Debug)]
-pub struct Broken;
+pub struct BrokenTransfer;
 
-impl Streaming {
+impl TransferStream {
     pub(super) fn new(zone: &Arc<ServedZone>, query: &Query<'_>, messages: Box<dyn Messages>) -> Self {
-        let (zone, query) = (zone.clone(), query.hold());
+        let (zone, query) = (zone.clone(), query.owned());
         Self { zone, query, messages, octets: 0, flags: Flags(0), answers: 0, ended: false }
     }
 
     /// Writes the next message to `out`, at most 65,535 octets; nothing where it is to be asked again [later](Next::Later).
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn next(&mut self, out: &mut Vec<u8>) -> Result<Next, Broken> {
+    /// [`BrokenTransfer`].
+    pub fn next(&mut self, out: &mut Vec<u8>) -> Result<Next, BrokenTransfer> {
         let query = self.query.query();
         let mut reply = Reply::start(out, &query);
         let opt = OPT_BYTES + self.zone.block.envelope.most_octets();
@@ -49,7 +49,7 @@ impl Streaming {
             return Ok(next);
         }
         if answers == 0 {
-            return Err(Broken);
+            return Err(BrokenTransfer);
         }
         let (flags, octets) = self.zone.finish(&query, &mut reply, Proto::Tcp);
         self.octets += octets as u64;

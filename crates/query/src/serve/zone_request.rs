@@ -3,7 +3,8 @@
 use wire::{Class, Flags, Opcode, Proto, Query, RType, Rcode, Refusal, Reply, ZoneRequest};
 
 use super::{
-    FollowCnames, InnerAnswer, Outcome, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse,
+    FollowCnames, Outcome, Served, ServedEndpoint, SubqueryAnswer, TransferStream, evaluate, finish, no_zone,
+    refuse,
 };
 use crate::inbound::{Inbound, Stop};
 use plugin::failure::Failure;
@@ -42,7 +43,7 @@ pub(super) fn serve<'h>(
         Stop::Answer(_) | Stop::Fail(_) | Stop::Silence => {
             // Where the answer needs subqueries the steps run again: this failure stands for the sources' answer,
             // so that no upstream is ever asked.
-            let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), FollowCnames::No)];
+            let found = vec![SubqueryAnswer::new(zone, query, Err(Failure::NotTaken), FollowCnames::No)];
             return evaluate(endpoint, inbound, stop, context, tables, found, out, outcome);
         }
     };
@@ -57,7 +58,7 @@ pub(super) fn serve<'h>(
     let failure = match taken {
         OfZone::Answer => None,
         OfZone::Stream(messages) if context.proto == Proto::Tcp => {
-            return Served::Stream(Box::new(Streaming::new(zone, query, messages)));
+            return Served::Stream(Box::new(TransferStream::new(zone, query, messages)));
         }
         OfZone::Stream(mut messages) => {
             messages.next(&mut StreamMessage::new(&mut reply, &query.name, 0, 1));

@@ -2,7 +2,9 @@
 
 use allocation_counter::measure;
 use plugin::{QueryContext, Tables};
-use query::evaluate::{End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent};
+use query::evaluate::{
+    Evaluated, Evaluation, FollowCnames, NeedsUpstream, PendingLookups, SubqueryAnswer, Usage,
+};
 use scene::Scene;
 use wire::Proto;
 use wire::{Class, Flags, Message, Name, Owner, Query, RType, Rcode, Reply, Section};
@@ -46,19 +48,20 @@ fn told_of(
 ) -> (Box<Message>, usize) {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = plan.served.route.find(&query).unwrap();
     let client = scene::client();
     let context = QueryContext::new(scene.now, &client, AT.parse().unwrap(), proto, 0);
-    let (mut tables, mut found, mut spent, mut names) = (Tables::default(), Vec::new(), Spent::default(), 0);
+    let (mut tables, mut found, mut spent, mut names) = (Tables::default(), Vec::new(), Usage::default(), 0);
     loop {
         let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {
-            Ok(End::Told(message, _)) => return (message, names),
-            Ok(End::Silence) => panic!("silence"),
-            Err(Missing) => {}
+            Ok(Evaluated::Told(message, _)) => return (message, names),
+            Ok(Evaluated::Silence) => panic!("silence"),
+            Err(NeedsUpstream) => {}
         }
-        let InnerLookups { asked, outer, .. } = *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
+        let PendingLookups { asked, outer, .. } =
+            *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
         let mut outer = outer.unwrap();
         names += asked.len();
         for asked in asked {
@@ -66,7 +69,7 @@ fn told_of(
             let mut octets = Vec::new();
             let mut reply = Reply::start(&mut octets, &query);
             says(&query, &mut reply);
-            outer.add(InnerAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No));
+            outer.add(SubqueryAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No));
         }
         (found, spent) = (outer.found, outer.spent);
     }

@@ -14,7 +14,10 @@ use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, StepSpec};
 use plugin::step::{Back, Inward, Outward, Sought, Step, Wish, Wishes};
 use plugin::{QueryContext, Tables};
-use query::evaluate::{End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent};
+use query::evaluate::{
+    Evaluated, Evaluation, FollowCnames, MAX_SUSPENDED_BYTES, NeedsUpstream, PendingLookups, SubqueryAnswer,
+    Usage,
+};
 use scene::Scene;
 use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Rr, Section};
 
@@ -174,19 +177,19 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
     let route = &scene.configuration.endpoints[&AT.parse().unwrap()].served.route;
     let (packet, elsewhere) =
         (scene::packet("far.example.org", RType::A, None), scene::packet("far.other", RType::A, None));
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let wire::Gate::Pass(of_other) = wire::accept(&elsewhere) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(of_other) = wire::accept(&elsewhere) else { panic!("refused") };
     let (zone, other) = (route.find(&query).unwrap(), route.find(&of_other).unwrap());
     let said = |zone, query: &Query<'_>| {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
-        InnerAnswer::of_reply(zone, query, &reply, FollowCnames::No)
+        SubqueryAnswer::of_reply(zone, query, &reply, FollowCnames::No)
     };
     let client = scene::client();
     let context = scene.context(AT, &client);
-    let option = wire::Added::encode(0, b"\xfd\xe9\0\x01x");
-    let added = wire::Added::new(&option);
+    let option = wire::UpstreamOverrides::encode(0, b"\xfd\xe9\0\x01x");
+    let overrides = wire::UpstreamOverrides::new(&option);
     for (what, found, asks) in [
         ("nothing yet", None, true),
         ("the same", Some(said(zone, &query)), false),
@@ -200,10 +203,10 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
             Some(said(zone, &Query { flags: Flags(query.flags.0 | Flags::CD), ..query })),
             false,
         ),
-        ("with an option", Some(said(zone, &Query { added, ..query })), true),
+        ("with an option", Some(said(zone, &Query { overrides, ..query })), true),
     ] {
         let (mut tables, found) = (Tables::default(), found.into_iter().collect());
-        let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, Spent::default());
+        let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, Usage::default());
         let end = evaluation.run(zone);
         assert_eq!(end.is_err(), asks, "{what}");
         if asks {
@@ -218,25 +221,25 @@ fn what_waits_for_a_client_may_hold_so_much_together_and_gives_it_back() {
     let scene = scene(CACHE, &[]);
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("far.example.org", RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = plan.served.route.find(&query).unwrap();
     let mut octets = Vec::new();
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
-    let found = || InnerAnswer::of_reply(zone, &query, &reply, FollowCnames::No);
+    let found = || SubqueryAnswer::of_reply(zone, &query, &reply, FollowCnames::No);
     let client = scene::client();
     let context = scene.context(AT, &client);
     let other_client = std::net::SocketAddr::from(([192, 0, 2, 201], 40_000)).into();
     let other_context = scene.context(AT, &other_client);
-    let wait_as = |context: &QueryContext<'_>, found: Arc<InnerAnswer>| {
+    let wait_as = |context: &QueryContext<'_>, found: Arc<SubqueryAnswer>| {
         let (mut tables, found) = (Tables::default(), vec![found]);
         let evaluation =
-            Evaluation::new(&plan.served.route, context, &mut tables, &query, found, Spent::default());
+            Evaluation::new(&plan.served.route, context, &mut tables, &query, found, Usage::default());
         evaluation.wait(zone)
     };
-    let wait_with = |found: Arc<InnerAnswer>| wait_as(&context, found);
+    let wait_with = |found: Arc<SubqueryAnswer>| wait_as(&context, found);
     let wait = || wait_with(found());
-    let (mut waiting, of_one) = (Vec::new(), MOST_HELD / 5 * 4);
+    let (mut waiting, of_one) = (Vec::new(), MAX_SUSPENDED_BYTES / 5 * 4);
     while let Ok(asked) = wait() {
         waiting.push(asked);
         assert!(waiting.len() * 60_000 <= of_one);
@@ -278,25 +281,25 @@ fn rounds(
 ) -> (Vec<Vec<String>>, String) {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = plan.served.route.find(&query).unwrap();
     let client = scene::client();
     let (mut tables, context) = (Tables::default(), scene.context(AT, &client));
-    let (mut found, mut spent, mut rounds) = (Vec::new(), Spent::default(), Vec::new());
+    let (mut found, mut spent, mut rounds) = (Vec::new(), Usage::default(), Vec::new());
     loop {
         let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {
-            Ok(End::Silence) => return (rounds, "silence".to_owned()),
-            Ok(End::Told(message, _)) => {
+            Ok(Evaluated::Silence) => return (rounds, "silence".to_owned()),
+            Ok(Evaluated::Told(message, _)) => {
                 let last = |rr: &Rr| rr.data.last().map(ToString::to_string);
                 let answers: Vec<_> = message.section(Section::Answer).filter_map(last).collect();
                 let whys = message.section(Section::Additional).filter_map(|rr| rr.data.get(1..));
                 let whys: String = whys.map(|why| format!(", {}", String::from_utf8_lossy(why))).collect();
                 return (rounds, format!("{} {}{whys}", message.rcode, answers.join(" ")));
             }
-            Err(Missing) => {}
+            Err(NeedsUpstream) => {}
         }
-        let InnerLookups { asked: now, outer, .. } =
+        let PendingLookups { asked: now, outer, .. } =
             *evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
         let mut outer = outer.unwrap();
         rounds.push(now.iter().map(|asked| described(&asked.query.query())).collect());
@@ -309,9 +312,9 @@ fn rounds(
                 Ok(last) => {
                     let owner = wire::Owner::Question;
                     reply.push(Section::Answer, owner, RType::A, Class::IN, 60, &[192, 0, 2, last]);
-                    InnerAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No)
+                    SubqueryAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No)
                 }
-                Err(failure) => InnerAnswer::new(asked.zone, &query, Err(failure), FollowCnames::No),
+                Err(failure) => SubqueryAnswer::new(asked.zone, &query, Err(failure), FollowCnames::No),
             });
         }
         (found, spent) = (outer.found, outer.spent);
@@ -323,7 +326,7 @@ fn described(query: &Query<'_>) -> String {
     if (query.rtype, query.class) != (RType::A, Class::IN) {
         text += &format!(" {} {}", query.rtype, query.class);
     }
-    text + &"+".repeat(query.added.options().count())
+    text + &"+".repeat(query.overrides.options().count())
 }
 
 /// A first block that wants names, and a second one that asks upstreams for `other`.
@@ -392,12 +395,12 @@ fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
     // The first block asks, not the one that serves the name.
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("a.example.org", RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let (zone, mut tables) = (plan.served.route.find(&query).unwrap(), Tables::default());
     let client = scene::client();
     let context = scene.context(AT, &client);
     let mut evaluation =
-        Evaluation::new(&plan.served.route, &context, &mut tables, &query, Vec::new(), Spent::default());
+        Evaluation::new(&plan.served.route, &context, &mut tables, &query, Vec::new(), Usage::default());
     assert!(evaluation.run(zone).is_err());
     assert_eq!(
         evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}")).asked[0].zone.block.index,

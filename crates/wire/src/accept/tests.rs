@@ -15,13 +15,13 @@ fn packet(flags: u16, counts: [u8; 4], body: &[&[u8]]) -> Vec<u8> {
 
 fn verdict(packet: &[u8]) -> String {
     match accept(packet) {
-        Gate::Drop => "drop".into(),
-        Gate::Pass(query) => format!("pass {} {}", query.name, query.rtype),
-        Gate::Zone(ZoneRequest { query, .. }) => {
+        Verdict::Drop => "drop".into(),
+        Verdict::Pass(query) => format!("pass {} {}", query.name, query.rtype),
+        Verdict::Zone(ZoneRequest { query, .. }) => {
             let (opcode, opt) = (query.flags.opcode(), query.edns.is_some());
             format!("zone {} {opcode} {}{}", query.name, query.rtype, if opt { " OPT" } else { "" })
         }
-        Gate::Refuse(refusal) => {
+        Verdict::Refuse(refusal) => {
             let mut out = Vec::new();
             refusal.write(&mut out);
             format!("{} {}", refusal.rcode, out.len())
@@ -132,16 +132,16 @@ fn a_client_subnet_must_add_up() {
         let head = [0, 0, 41, 4, 0xd0, 0, 0, 0x80, 0, 0, length + 4, 0, 8, 0, length];
         let query = packet(0x0100, [1, 0, 0, 1], &[QUESTION, &head, option]);
         match accept(&query) {
-            Gate::Pass(query) => {
+            Verdict::Pass(query) => {
                 assert!(passes, "{what}");
                 assert_eq!(query.edns.and_then(|edns| edns.client_subnet), Some(option), "{what}");
             }
-            Gate::Zone(_) => panic!("{what}"),
-            Gate::Refuse(refusal) => {
+            Verdict::Zone(_) => panic!("{what}"),
+            Verdict::Refuse(refusal) => {
                 assert!(!passes, "{what}");
                 assert_eq!((refusal.rcode, refusal.opt), (Rcode::FORMERR, Some(true)), "{what}");
             }
-            Gate::Drop => panic!("{what}"),
+            Verdict::Drop => panic!("{what}"),
         }
     }
 }
@@ -150,7 +150,7 @@ fn a_client_subnet_must_add_up() {
 fn badvers_stands_in_header_and_opt() {
     let opt_v1: &[u8] = b"\0\0\x29\x04\xd0\0\x01\x80\0\0\0";
     let query = packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt_v1]);
-    let Gate::Refuse(refusal) = accept(&query) else { panic!("not refused") };
+    let Verdict::Refuse(refusal) = accept(&query) else { panic!("not refused") };
     let mut out = Vec::new();
     refusal.write(&mut out);
     assert_eq!(out[..4], [0x12, 0x34, 0x81, 0x00]);
@@ -161,27 +161,27 @@ fn badvers_stands_in_header_and_opt() {
 fn a_packet_that_lost_its_end_is_a_format_error() {
     let opt: &[u8] = b"\0\0\x29\x04\xd0\0\0\x80\0\x10\0\0\x0c\x0f\xfc\0";
     for query in [packet(0x0100, [1, 0, 0, 0], &[QUESTION]), packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt])] {
-        let Gate::Refuse(refusal) = accept_truncated(&query) else { panic!("not refused") };
+        let Verdict::Refuse(refusal) = accept_truncated(&query) else { panic!("not refused") };
         assert_eq!((refusal.rcode, refusal.question), (Rcode::FORMERR, Some(QUESTION)));
         assert_eq!(refusal.opt, (query[11] == 1).then_some(true));
     }
     let query = packet(0x0100, [1, 0, 0, 0], &[QUESTION]);
-    assert!(matches!(accept_truncated(&query[..11]), Gate::Drop));
+    assert!(matches!(accept_truncated(&query[..11]), Verdict::Drop));
 }
 
 /// All that a gate says of a packet.
-fn told(gate: &Gate<'_>) -> String {
+fn told(gate: &Verdict<'_>) -> String {
     match gate {
-        Gate::Drop => "drop".into(),
-        Gate::Refuse(refusal) => {
+        Verdict::Drop => "drop".into(),
+        Verdict::Refuse(refusal) => {
             let mut out = Vec::new();
             refusal.write(&mut out);
             format!("{out:?}")
         }
-        Gate::Zone(ZoneRequest { query, message }) => {
+        Verdict::Zone(ZoneRequest { query, message }) => {
             format!("zone {} {} {:?} {:?} {message:?}", query.id, query.flags.0, query.question, query.edns)
         }
-        Gate::Pass(query) => format!(
+        Verdict::Pass(query) => format!(
             "{} {} {:?} {} {} {} {:?} {}",
             query.id,
             query.flags.0,
@@ -210,7 +210,7 @@ proptest! {
                 packet(if flags % 3 == 0 { flags } else { 0x0100 }, counts, bodies[body])
             })
             .collect();
-        let mut gate = Gate::Drop;
+        let mut gate = Verdict::Drop;
         for packet in &packets {
             gate.read(packet);
             prop_assert_eq!(told(&gate), told(&accept(packet)));
@@ -237,10 +237,10 @@ proptest! {
         let mut bytes = packet(flags & 0x7fff, counts, &[QUESTION, &head, &data]);
         bytes.truncate(bytes.len() - cut);
         match accept(&bytes) {
-            Gate::Pass(query) | Gate::Zone(ZoneRequest { query, .. }) => {
-                prop_assert!(query.hold().question() == QUESTION);
+            Verdict::Pass(query) | Verdict::Zone(ZoneRequest { query, .. }) => {
+                prop_assert!(query.owned().question() == QUESTION);
             }
-            Gate::Refuse(refusal) => {
+            Verdict::Refuse(refusal) => {
                 let mut out = Vec::new();
                 refusal.write(&mut out);
                 prop_assert!(out.len() <= bytes.len(), "a refusal is no amplifier");
@@ -248,14 +248,14 @@ proptest! {
                     prop_assert_eq!(refusal.opt, Some(true));
                 }
             }
-            Gate::Drop => prop_assert!(false, "dropped"),
+            Verdict::Drop => prop_assert!(false, "dropped"),
         }
         let _ = accept_truncated(&bytes);
     }
 
     #[test]
     fn no_packet_makes_the_gate_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        if let Gate::Refuse(refusal) = accept(&bytes) {
+        if let Verdict::Refuse(refusal) = accept(&bytes) {
             refusal.write(&mut Vec::new());
         }
         let _ = accept_truncated(&bytes);
