@@ -1,44 +1,46 @@
-//! The one gate for messages from clients, whatever carried them: what is answered, what is refused, what is dropped.
+//! Decides on each packet from a client: drop, refuse, or pass to the server blocks.
 //!
-//! It reads the raw packet before anything else does, and decides as CoreDNS 1.15.0 does except where an RFC or safety
-//! says otherwise.
+//! Runs before anything else reads the packet. Decides as CoreDNS 1.15.0 does, except where an RFC
+//! or safety requires otherwise.
 
 use crate::edns::{DO, write_opt};
 use crate::records::{self, Section};
 use crate::{Class, Edns, Flags, HEADER, Opcode, Query, RType, Rcode, ZoneRequest, name, read_u16, read_u32};
 
-/// What becomes of a packet.
+/// The decision on a packet.
 #[allow(
     clippy::large_enum_variant,
     reason = "it lives on the stack for one packet; a box would cost an allocation"
 )]
 pub enum Verdict<'p> {
-    /// Silence: shorter than a header, or a response (answering one lets two servers play ping-pong).
+    /// No reply: shorter than a header, or a response (two servers that answer responses would
+    /// never stop).
     Drop,
     /// A reply that needs no server block.
     Refuse(Refusal<'p>),
     /// A query for the server blocks.
     Pass(Query<'p>),
-    /// What concerns a zone as a whole (AXFR, IXFR, NOTIFY, UPDATE), for the server block of that zone.
+    /// A request about a whole zone (AXFR, IXFR, NOTIFY, UPDATE), for the server block of that
+    /// zone.
     Zone(ZoneRequest<'p>),
 }
 
-/// A reply without content: header, perhaps the question, perhaps our OPT.
+/// A reply without records: header, the question if it could be read, an OPT if the query had one.
 pub struct Refusal<'p> {
     /// The client's message id.
     pub id: u16,
     /// The client's header flags.
     pub flags: Flags,
-    /// What the reply says.
+    /// The rcode of the reply.
     pub rcode: Rcode,
-    /// The question to send back, where it could be read.
+    /// The question to echo, if it could be read.
     pub question: Option<&'p [u8]>,
-    /// The DO bit of the client's OPT, where the reply has an OPT.
+    /// DO bit of the query's OPT; `None` for a reply without OPT.
     pub opt: Option<bool>,
 }
 
 impl Refusal<'_> {
-    /// Writes the reply in place of whatever `out` held.
+    /// Writes the reply to `out`, replacing its content.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
         let kept = self.flags.0 & (0x7800 | Flags::RD | Flags::CD);
@@ -62,17 +64,17 @@ impl Refusal<'_> {
     }
 }
 
-/// Looks a packet over.
+/// Checks a packet.
 ///
-/// - shorter than a header, or QR=1: dropped in silence
-/// - opcode other than QUERY, NOTIFY and UPDATE, and an UPDATE that cannot be read: NOTIMP
-/// - QDCOUNT other than 1 (RFC 9619), ANCOUNT or NSCOUNT above 1, ARCOUNT above 2, a body that cannot be read, two OPT
-///   records (RFC 6891, section 6.1.1): FORMERR
+/// - shorter than a header, or QR=1: dropped
+/// - opcode other than QUERY, NOTIFY and UPDATE, and an unreadable UPDATE: NOTIMP
+/// - QDCOUNT other than 1 (RFC 9619), ANCOUNT or NSCOUNT above 1, ARCOUNT above 2, an unreadable
+///   body, two OPT records (RFC 6891, section 6.1.1): FORMERR
 /// - EDNS version other than 0: BADVERS (RFC 6891, section 6.1.3)
 /// - OPT as a type: FORMERR
-/// - AXFR, IXFR, NOTIFY and UPDATE, which concern a zone and are never forwarded: [`Verdict::Zone`]
+/// - AXFR, IXFR, NOTIFY and UPDATE, which are never forwarded: [`Verdict::Zone`]
 ///
-/// Whatever is refused, a query with an OPT gets one back (RFC 6891, section 6.1.1).
+/// A refusal has an OPT if the query had one (RFC 6891, section 6.1.1).
 pub fn accept(packet: &[u8]) -> Verdict<'_> {
     let mut gate = Verdict::Pass(Query::BLANK);
     gate.read(packet);
@@ -80,7 +82,8 @@ pub fn accept(packet: &[u8]) -> Verdict<'_> {
 }
 
 impl<'p> Verdict<'p> {
-    /// As [`accept`], in place of what the packet before came to: a query is large, and not moved this way.
+    /// As [`accept`], in place of the decision on the packet before: a [`Query`] is large and is
+    /// not moved this way.
     #[inline]
     pub fn read(&mut self, packet: &'p [u8]) {
         if !matches!(self, Self::Pass(_)) {
@@ -95,7 +98,7 @@ impl<'p> Verdict<'p> {
         }
     }
 
-    /// The query or the request for a zone that passed.
+    /// The query, or that of a request about a zone.
     #[inline]
     pub fn query(&self) -> Option<&Query<'p>> {
         match self {
@@ -113,15 +116,15 @@ impl<'p> Verdict<'p> {
     }
 }
 
-/// What is no query for the plugins.
+/// Decisions other than [`Verdict::Pass`].
 enum Other<'p> {
     Drop,
     Refuse(Refusal<'p>),
-    /// It concerns a zone, and was read.
+    /// A request about a zone; the query is filled.
     Zone,
 }
 
-/// Reads a query; else what it is.
+/// Reads a query in place.
 #[inline(always)]
 fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Other<'p>> {
     let header = packet.first_chunk::<HEADER>().ok_or(Other::Drop)?;
@@ -130,13 +133,13 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Other<'p>> {
     let refuse = |rcode, question: Option<&'p [u8]>| {
         let opt = opt_of(packet);
         let refusal = match flags.opcode() {
-            // As if it were not known at all.
+            // As for an unknown opcode.
             Opcode::UPDATE => Refusal { id, flags, rcode: Rcode::NOTIMP, question: None, opt },
             _ => Refusal { id, flags, rcode, question, opt },
         };
         Err(Other::Refuse(refusal))
     };
-    // A query of opcode 0 has none of these bits.
+    // A query with opcode QUERY has none of these bits.
     if flags.0 & (Flags::QR | 0x7800) != 0 {
         if flags.has(Flags::QR) {
             return Err(Other::Drop);
@@ -147,7 +150,7 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Other<'p>> {
     }
     let counts = [number(6), number(8), number(10)];
     let many = counts[0] > 1 || counts[1] > 1 || counts[2] > 2;
-    // An UPDATE may have any number of each (RFC 2136, section 2).
+    // An UPDATE may have any number of records in each section (RFC 2136, section 2).
     if number(4) != 1 || (many && flags.opcode() != Opcode::UPDATE) {
         return refuse(Rcode::FORMERR, None);
     }
@@ -179,7 +182,7 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Other<'p>> {
     }
 }
 
-/// Looks over a packet of which the end was lost because it did not fit the receive buffer: FORMERR at best.
+/// Decides on a packet that was cut because it did not fit the receive buffer: FORMERR at best.
 pub fn accept_truncated(packet: &[u8]) -> Verdict<'_> {
     match accept(packet) {
         Verdict::Pass(Query { id, flags, question, edns, .. })
@@ -187,12 +190,12 @@ pub fn accept_truncated(packet: &[u8]) -> Verdict<'_> {
             let opt = edns.map(|edns| edns.dnssec_ok);
             Verdict::Refuse(Refusal { id, flags, rcode: Rcode::FORMERR, question: Some(question), opt })
         }
-        // Dropped or refused for what is there; what is not there changes nothing.
+        // Dropped or refused for a reason that the missing bytes do not change.
         settled => settled,
     }
 }
 
-/// The OPT of a query, if there is one; `None` outside where the body cannot be read.
+/// The OPT of a query, if there is one; the outer `None` means that the body cannot be read.
 fn read_edns(packet: &[u8], start: usize, counts: [u16; 3]) -> Option<Option<Edns<'_>>> {
     let mut edns = None;
     for record in records::Records::new(packet, start, counts) {
@@ -208,8 +211,8 @@ fn read_edns(packet: &[u8], start: usize, counts: [u16; 3]) -> Option<Option<Edn
     Some(edns)
 }
 
-/// The DO bit of the first OPT in a message that is refused, where one can be made out: its sender speaks EDNS even if
-/// the options, or what else there is, cannot be read.
+/// DO bit of the first OPT in a message that is refused, if one is found: its sender supports EDNS
+/// even if the options, or other parts, cannot be read.
 #[cold]
 #[inline(never)]
 fn opt_of(packet: &[u8]) -> Option<bool> {

@@ -1,6 +1,6 @@
-//! The client subnet that an upstream's reply repeats (RFC 7871).
+//! Client subnet option of an upstream's reply (RFC 7871).
 
-/// A client subnet option's data: family, source and scope prefix length, address.
+/// Data of a client subnet option: family, source and scope prefix length, address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
     len: u8,
@@ -8,7 +8,7 @@ pub struct Subnet {
 }
 
 impl Subnet {
-    /// What does not fit repeats nothing.
+    /// Reads the option; one that is malformed repeats no other.
     pub(crate) fn read(value: &[u8]) -> Self {
         let mut octets = [0; 20];
         match octets.get_mut(..value.len()) {
@@ -18,13 +18,14 @@ impl Subnet {
         Self { len: value.len() as u8, octets }
     }
 
-    /// The scope prefix length in bits: for how large a part of the network the answer is; 0: for all of it.
+    /// Scope prefix length in bits: the part of the network that the answer holds for; 0: all of
+    /// it.
     pub fn scope(&self) -> u8 {
         self.octets[3]
     }
 
-    /// Whether it repeats the option `sent`: family, source prefix length and the address as far as that goes (RFC 7871,
-    /// section 7.3). Without an address the family says nothing.
+    /// Whether family, source prefix length and address equal those of the option `sent`, as far as
+    /// the prefix goes (RFC 7871, section 7.3). Without an address the family is ignored.
     pub fn repeats(&self, sent: &[u8]) -> bool {
         let ours = self.octets.get(..usize::from(self.len)).unwrap_or_default();
         let (Some([family @ .., source, _scope]), Some([sent_family @ .., sent_source, _])) =
@@ -52,12 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_repeats_another_by_family_source_and_address() {
+    fn repeated_subnet() {
         let sent = [0, 1, 20, 0, 192, 0, 0x20];
         for (value, repeats) in [
             (&[0, 1, 20, 24, 192, 0, 0x20][..], true),
             (&[0, 1, 20, 0, 192, 0, 0x20], true),
-            // Bits beyond the prefix, and octets.
+            // Bits beyond the prefix, and extra bytes.
             (&[0, 1, 20, 0, 192, 0, 0x2f], true),
             (&[0, 1, 20, 0, 192, 0, 0x20, 0], true),
             (&[0, 2, 20, 0, 192, 0, 0x20], false),

@@ -1,4 +1,4 @@
-//! The numbers of DNS and their names: types, classes, rcodes, opcodes, header flags.
+//! IANA registries: types, classes, rcodes, opcodes and header flags, with their mnemonics.
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,7 +54,7 @@ macro_rules! registry {
     };
 }
 
-/// A mnemonic that no registry knows.
+/// A mnemonic that is in no registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnknownMnemonic;
 
@@ -67,7 +67,8 @@ impl fmt::Display for UnknownMnemonic {
 impl std::error::Error for UnknownMnemonic {}
 
 registry! {
-    /// A resource record type (RFC 1035, section 3.2.2, and the IANA registry); unknown ones read `TYPE123` (RFC 3597).
+    /// A resource record type (RFC 1035, section 3.2.2, and the IANA registry); unknown ones read
+    /// `TYPE123` (RFC 3597).
     RType(u16), unknown "TYPE" {
         A = 1 "A", NS = 2 "NS", MD = 3 "MD", MF = 4 "MF", CNAME = 5 "CNAME", SOA = 6 "SOA", MB = 7 "MB", MG = 8 "MG", MR = 9 "MR",
         NULL = 10 "NULL", WKS = 11 "WKS", PTR = 12 "PTR", HINFO = 13 "HINFO", MINFO = 14 "MINFO", MX = 15 "MX", TXT = 16 "TXT", RP = 17 "RP",
@@ -110,12 +111,13 @@ registry! {
     }
 }
 
-/// The second pair of octets of a header: flags, opcode and the low four bits of the rcode (RFC 1035, section 4.1.1).
+/// The second 16 bits of a header: flags, opcode and the low four bits of the rcode (RFC 1035,
+/// section 4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// Set in a response.
+    /// Response.
     pub const QR: u16 = 0x8000;
     /// Authoritative answer.
     pub const AA: u16 = 0x0400;
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mnemonics_and_numbers_convert_both_ways() {
+    fn mnemonics_roundtrip() {
         for number in 0..=u16::MAX {
             let rtype = RType(number);
             assert_eq!(rtype.to_string().parse(), Ok(rtype));

@@ -1,12 +1,12 @@
-//! Bytes to queries and replies, and back: where DNS messages are read and written.
+//! DNS messages: reads packets into queries and answers, writes replies and upstream queries.
 //!
 //! ```text
 //! packet -> accept -> Query -> ... -> Reply -> packet
 //! upstream's reply -> Answer (no header, no question, no OPT) -> cache, Reply
 //! ```
 //!
-//! Nothing here does I/O, reads a clock or knows a plugin. Everything takes bytes that a stranger chose: each function
-//! returns an error for what it cannot read, and none panics.
+//! No I/O, no clock, no plugins. All input is untrusted: each function returns an error for bytes
+//! that it cannot read, and none panics.
 
 mod accept;
 mod answer;
@@ -46,7 +46,7 @@ pub use transport::Proto;
 pub use upstream_overrides::{UpstreamOverrides, push_option};
 pub use zone_request::ZoneRequest;
 
-/// Length of a message header in octets (RFC 1035, section 4.1.1).
+/// Length of a message header in bytes (RFC 1035, section 4.1.1).
 pub const HEADER: usize = 12;
 
 /// Reads a big-endian `u16`; `None` past the end.

@@ -1,10 +1,10 @@
-//! One pass over a name: its octets in lower case, and their hash.
+//! Lower-cases and hashes a name in one pass.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
-/// The hash of a name, or of a part of one, in wire form and lower case, for every table that is looked up by names: seeded
-/// for each process, since strangers choose them.
+/// Hash of a name, or part of one, in lower-case wire form; used by every table with names as keys.
+/// Seeded per process, since clients choose the names.
 #[inline]
 pub fn hash_of(wire: &[u8]) -> u64 {
     let [seed, factor] = *seeds();
@@ -13,16 +13,17 @@ pub fn hash_of(wire: &[u8]) -> u64 {
     hash
 }
 
-/// The hash of a name together with something else that is looked for.
+/// Combines a name's hash with another part of the key.
 #[inline]
 pub fn hash_with(hash: u64, more: u64) -> u64 {
     mix(hash, [more, 0], seeds()[1])
 }
 
-/// Copies a name in lower case, and returns the hash of the copy. Length octets are at most 63, below 'A' (65): they stay as
-/// they are.
+/// Copies a name in lower case and returns the hash of the copy. Length bytes are at most 63, below
+/// 'A' (65), so they stay as they are.
 ///
-/// In pieces of two registers, each read from the packet, not from what was copied: the processor would wait for the copy.
+/// Reads pieces of 16 bytes from the packet, not from the copy: wide loads right after narrower
+/// stores would stall (store forwarding).
 #[inline]
 pub(crate) fn copy_lowered(to: &mut [u8], wire: &[u8]) -> u64 {
     let [seed, factor] = *seeds();
@@ -62,7 +63,7 @@ pub(crate) fn copy_lowered(to: &mut [u8], wire: &[u8]) -> u64 {
     hash
 }
 
-/// The octets in the pieces that [`copy_lowered`] has: the last one together with octets of the one before it.
+/// The pieces of [`copy_lowered`]: the last one overlaps the one before it.
 #[inline]
 fn pieces(wire: &[u8], mut piece: impl FnMut([u64; 2])) {
     if let Some(last) = wire.last_chunk::<PIECE>() {
@@ -82,8 +83,8 @@ fn halves(octets: &[u8; PIECE]) -> [u64; 2] {
     [octets as u64, (octets >> 64) as u64]
 }
 
-/// Eight octets in lower case at once: what is added to the lower seven bits of each carries into its highest where it is at
-/// least 'A', and where it is above 'Z'.
+/// Lower-cases eight bytes at once: the sum with the lower seven bits of each byte carries into its
+/// highest bit if the byte is at least 'A', and in the other sum if it is above 'Z'.
 #[inline]
 fn lowered(octets: u64) -> u64 {
     const EACH: u64 = 0x0101_0101_0101_0101;
@@ -93,7 +94,7 @@ fn lowered(octets: u64) -> u64 {
     octets | upper >> 2
 }
 
-/// Folds a piece into a hash, as foldhash does: the two halves of a product, whose factors only we know.
+/// Folds a piece into a hash as foldhash does: both halves of a product, with a secret factor.
 #[inline]
 fn mix(hash: u64, [low, high]: [u64; 2], factor: u64) -> u64 {
     let product = u128::from(low ^ hash) * u128::from(high ^ factor);
@@ -110,7 +111,7 @@ fn seeds() -> &'static [u64; 2] {
     &SEEDS
 }
 
-/// Octets of a register.
+/// Bytes of a piece: two registers.
 const PIECE: usize = 16;
 
 #[cfg(test)]
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_octet_is_lowered_by_itself() {
+    fn bytes_are_lowered_independently() {
         for octet in 0..=u8::MAX {
             for beside in [0, b'@', b'A', b'Z', b'[', b'a', 0x7f, 0x80, 0xc1, 0xff] {
                 for at in 0..8 {

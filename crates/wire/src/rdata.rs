@@ -1,27 +1,26 @@
-//! What stands in a record's data, and whether a stranger's record is what its type says: whoever relays what cannot be
-//! read hands the fault to every client.
+//! RDATA formats: validates upstreams' records, so that no client gets one that it cannot read.
 
 use crate::name::walk;
 use crate::records::{Malformed, Record};
 use crate::{HEADER, Name, RType, read_u16};
 
-/// Looks over the names and data of a message's records, one after another.
+/// Validates names and data of a message's records, one after another.
 pub(crate) struct Checker<'m> {
     message: &'m [u8],
-    /// A pointer to the question's name, which was looked over before all records; nearly every owner is that.
+    /// A pointer to the question's name, which was validated before; nearly every owner is one.
     known: Option<[u8; 2]>,
-    /// How many labels and pointers may still be looked at.
+    /// Labels and pointers that may still be read.
     work: u32,
 }
 
 impl<'m> Checker<'m> {
-    /// For the records of `message`; `asks` if a question of ours stands before them.
+    /// A checker of `message`; `asks`: whether our question precedes its records.
     pub(crate) fn new(message: &'m [u8], asks: bool) -> Self {
-        Self { message, known: asks.then_some([0xc0, HEADER as u8]), work: MOST_WORK }
+        Self { message, known: asks.then_some([0xc0, HEADER as u8]), work: MAX_WORK }
     }
 
-    /// Whether `record` can be relayed as it is: its names end, by pointers that lead backwards, and its data has the
-    /// names, strings and octets that its type asks for. What a type does with opaque octets is not looked at.
+    /// Validates one record: its names end, pointers point backwards, its data has the names,
+    /// strings and lengths of its type. Opaque data is not inspected.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -47,11 +46,11 @@ impl<'m> Checker<'m> {
             }
             at = self.name(at)?;
         }
-        // A name that runs beyond the data leaves none.
+        // `None` if a name extends beyond the data.
         Ok(self.message.get(at..record.data.end).is_some_and(|rest| shape.tail.holds(rest)))
     }
 
-    /// Where the name at `at` ends.
+    /// End of the name at `at`.
     #[inline]
     fn name(&mut self, at: usize) -> Result<usize, Malformed> {
         if let (Some(known), Some(here)) = (&self.known, self.message.get(at..at + 2))
@@ -65,8 +64,8 @@ impl<'m> Checker<'m> {
     }
 }
 
-/// Whether `data`, in which names are without pointers, is what a record of this type has, as far as readers of messages
-/// look: a record that does not pass makes the whole reply unreadable.
+/// Whether `data`, with uncompressed names, is valid for this type. Readers reject a whole reply
+/// for one invalid record.
 pub fn is_valid_rdata(rtype: RType, data: &[u8]) -> bool {
     let shape = DataShape::of(rtype);
     let Some(mut at) = shape.prefix(data) else { return false };
@@ -77,8 +76,9 @@ pub fn is_valid_rdata(rtype: RType, data: &[u8]) -> bool {
     data.get(at..).is_some_and(|rest| shape.tail.holds(rest))
 }
 
-/// Where names stand in a type's data, and what stands around them. Only the types of RFC 1035 may be compressed when
-/// written; in others names must be understood all the same when read (RFC 3597, section 4).
+/// Position of names in a type's data, and what surrounds them. Only names of RFC 1035's types may
+/// be compressed when written; readers must accept compression in others as well (RFC 3597, section
+/// 4).
 pub(crate) struct DataShape {
     prefix: usize,
     pub(crate) names: usize,
@@ -86,16 +86,16 @@ pub(crate) struct DataShape {
     tail: Tail,
 }
 
-/// What stands behind the names.
+/// The data behind the names.
 #[derive(Clone, Copy)]
 enum Tail {
-    /// So many octets.
+    /// This many bytes.
     Exactly(usize),
-    /// So many octets or more.
+    /// At least this many bytes.
     AtLeast(usize),
-    /// Character strings (RFC 1035, section 3.3), so many at least and at most.
+    /// Character strings (RFC 1035, section 3.3): minimum and maximum count.
     Strings(usize, usize),
-    /// SvcParams: a key, a length and a value each (RFC 9460, section 2.2).
+    /// SvcParams: key, length and value each (RFC 9460, section 2.2).
     Params,
     /// Windows of a type bit map (RFC 4034, section 4.1.2).
     BitMap,
@@ -131,7 +131,7 @@ impl DataShape {
             RType::NID | RType::L64 => (0, 0, false, Exactly(10)),
             RType::EUI48 => (0, 0, false, Exactly(6)),
             RType::EUI64 => (0, 0, false, Exactly(8)),
-            // Some servers have TXT without a string.
+            // Some servers send TXT without a string.
             RType::TXT | RType::SPF | RType::AVC | RType::NINFO | RType::RESINFO => {
                 (0, 0, false, Strings(0, usize::MAX))
             }
@@ -156,7 +156,7 @@ impl DataShape {
         }
     }
 
-    /// How many octets stand before the first name; `None` where `data` ends before.
+    /// Bytes before the first name; `None` if `data` is shorter.
     pub(crate) fn prefix(&self, data: &[u8]) -> Option<usize> {
         if self.prefix != usize::MAX {
             return (self.prefix <= data.len()).then_some(self.prefix);
@@ -205,9 +205,9 @@ impl Tail {
     }
 }
 
-/// Labels and pointers of one message that are looked at, besides the question's own name: twice what the names of 64 KiB
-/// of honest records come to, and a fraction of a millisecond.
-const MOST_WORK: u32 = 1 << 17;
+/// Labels and pointers read in one message, besides the question's name: twice those of 64 KiB of
+/// honest records, and a fraction of a millisecond.
+const MAX_WORK: u32 = 1 << 17;
 
 #[cfg(test)]
 mod tests {
@@ -215,11 +215,11 @@ mod tests {
     use crate::{Answer, NameError};
 
     const QUESTION: &[u8] = b"\x03www\x07example\x03org\0\0\x01\0\x01";
-    /// Where the first record stands, and its data where its owner is a pointer.
+    /// Offset of the first record, and of its data if its owner is a pointer.
     const RECORD: usize = HEADER + QUESTION.len();
     const DATA: usize = RECORD + 12;
 
-    /// What reading a reply with this one record in its answer section comes to.
+    /// Reads a reply with this one record in its answer section.
     fn read(owner: &[u8], rtype: RType, data: &[u8]) -> Result<(), Malformed> {
         let mut reply = b"\0\x07\x81\x80\0\x01\0\x01\0\0\0\0".to_vec();
         reply.extend_from_slice(QUESTION);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_must_be_names() {
+    fn owner_must_be_a_name() {
         let to = |at: usize| [0xc0, at as u8];
         for (what, owner, expected) in [
             ("the question's", &to(HEADER)[..], Ok(())),
@@ -250,11 +250,11 @@ mod tests {
     }
 
     #[test]
-    fn data_must_be_what_its_type_says() {
+    fn data_must_fit_its_type() {
         const GOOD: &[u8] = &[0xc0, HEADER as u8];
         const DANGLING: &[u8] = &[0xc0, 0xff];
         let with = |before: &[u8], name: &[u8], after: &[u8]| [before, name, after].concat();
-        // Type, octets before a name, octets behind it.
+        // Type, bytes before a name, bytes behind it.
         for (rtype, before, after) in [
             (RType::NS, &b""[..], &b""[..]),
             (RType::CNAME, b"", b""),
@@ -304,7 +304,7 @@ mod tests {
             (RType::HTTPS, b"\0\x01\0\0\x01\0\x09h2", false),
             (RType::NAPTR, b"\0\x01\0\x02\x01s\x03SIP", false),
             (RType::TSIG, b"\0", false),
-            // Nobody knows what is in them (RFC 3597).
+            // Unknown types are opaque (RFC 3597).
             (RType::NULL, b"", true),
             (RType(65_400), b"\xc0\xff", true),
         ] {

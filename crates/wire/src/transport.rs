@@ -1,16 +1,17 @@
-//! How messages are carried.
+//! The transport between client and server.
 
-/// How a client's query came, and its reply goes: as the label `proto` tells it.
+/// The transport of a client's query and its reply; the value of the metrics' label `proto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proto {
-    /// Each message in a datagram.
+    /// One message in a datagram.
     Udp,
-    /// Over a connection, TCP or TLS over it, each message behind its length (RFC 1035, section 4.2.2; RFC 7858).
+    /// A connection, TCP or TLS over it: each message behind its length (RFC 1035, section 4.2.2;
+    /// RFC 7858).
     Tcp,
 }
 
 impl Proto {
-    /// The label.
+    /// The label's value.
     pub fn label(self) -> &'static str {
         match self {
             Self::Udp => "udp",

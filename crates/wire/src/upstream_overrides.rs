@@ -1,28 +1,29 @@
-//! What was written into a query for upstreams: header flags and EDNS options that the client did not send.
+//! Header flags and EDNS options that the server adds to a query for upstreams.
 
 use crate::edns::options;
 use crate::{Flags, OPTION_CLIENT_SUBNET};
 
-/// AA and RA, that RD was cleared, and EDNS options, for upstreams. Queries that differ in it are different queries: to the cache, to those in
-/// flight, to an upstream.
+/// Changes to a query for upstreams alone: AA, RA, a cleared RD, EDNS options.
 ///
-/// A client subnet among the options is also that of the query's EDNS.
+/// Part of the key in the cache and in the table of flights: queries that differ in it are
+/// different queries. A client subnet among the options is also that of the query's EDNS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct UpstreamOverrides<'p>(pub(crate) &'p [u8]);
 
 impl<'p> UpstreamOverrides<'p> {
-    /// Nothing.
+    /// No changes.
     pub const NONE: Self = Self(&[]);
 
-    /// Among the flags, in the place of QR, which no query has: RD was cleared here, whatever the client sent.
+    /// RD was cleared by the server, whatever the client sent. Uses the bit of QR, which no query
+    /// has.
     pub const NO_RD: u16 = Flags::QR;
 
-    /// As [`UpstreamOverrides::encode`] made it.
+    /// Wraps the bytes that [`UpstreamOverrides::encode`] returned.
     pub fn new(octets: &'p [u8]) -> Self {
         Self(octets)
     }
 
-    /// Flags, then options as they stand in an OPT record, as octets; none at all for nothing.
+    /// Encodes flags, then options as in an OPT record; empty where there are neither.
     pub fn encode(flags: u16, options: &[u8]) -> Vec<u8> {
         let flags = flags & (Flags::AA | Flags::RA | Self::NO_RD);
         if flags == 0 && options.is_empty() {
@@ -31,13 +32,13 @@ impl<'p> UpstreamOverrides<'p> {
         [&flags.to_be_bytes(), options].concat()
     }
 
-    /// Whether there is nothing.
+    /// Whether there are no changes.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of it: what equal queries have in common.
+    /// The encoded form, equal for equal changes.
     #[inline]
     pub fn octets(self) -> &'p [u8] {
         self.0
@@ -48,12 +49,13 @@ impl<'p> UpstreamOverrides<'p> {
         self.word() & !Self::NO_RD
     }
 
-    /// Whether RD was cleared here: what upstreams say then is for all who ask by the same rule.
+    /// Whether the server cleared RD. Such an answer may be cached for all clients that the same
+    /// rule applies to.
     pub fn clears_rd(self) -> bool {
         self.word() & Self::NO_RD != 0
     }
 
-    /// Whether there is something that a query's own header and question do not say.
+    /// Whether upstreams get flags or options that header and question of the query do not have.
     pub fn is_for_upstreams(self) -> bool {
         self.flags() != 0 || self.0.len() > FLAGS
     }
@@ -62,17 +64,17 @@ impl<'p> UpstreamOverrides<'p> {
         self.0.first_chunk::<FLAGS>().map_or(0, |flags| u16::from_be_bytes(*flags))
     }
 
-    /// The options, each with its code.
+    /// The options: code and value.
     pub fn options(self) -> impl Iterator<Item = (u16, &'p [u8])> {
         options(self.0.get(FLAGS..).unwrap_or_default()).flatten()
     }
 
-    /// Whether a client subnet is among them.
+    /// Whether there is a client subnet among the options.
     pub fn has_subnet(self) -> bool {
         self.options().any(|(code, _)| code == OPTION_CLIENT_SUBNET)
     }
 
-    /// The same without client subnet.
+    /// The encoded form without client subnets.
     pub(crate) fn without_subnet(self) -> Vec<u8> {
         let mut rest = Vec::new();
         for (code, value) in self.options().filter(|(code, _)| *code != OPTION_CLIENT_SUBNET) {
@@ -84,14 +86,14 @@ impl<'p> UpstreamOverrides<'p> {
     }
 }
 
-/// Appends one option as it stands in an OPT record; `value` has at most 65,535 octets.
+/// Appends one option as in an OPT record; `value` has at most 65,535 bytes.
 pub fn push_option(options: &mut Vec<u8>, code: u16, value: &[u8]) {
     options.extend_from_slice(&code.to_be_bytes());
     options.extend_from_slice(&(value.len() as u16).to_be_bytes());
     options.extend_from_slice(value);
 }
 
-/// Octets that the flags take.
+/// Bytes of the flags in the encoded form.
 pub(crate) const FLAGS: usize = 2;
 
 #[cfg(test)]
@@ -103,7 +105,7 @@ mod tests {
         b"\0\x07\x01\0\0\x01\0\0\0\0\0\x01\x01a\x03org\0\0\x01\0\x01\0\0\x29\x04\xd0\0\0\x80\0\0\x0b\0\x08\0\x07\0\x01\x18\0\xc0\0\x02";
     const SUBNET: &[u8] = &[0, 1, 16, 0, 192, 0];
 
-    /// Header flags, and the options of the OPT that an upstream gets.
+    /// Header flags and options of the query that an upstream gets.
     fn sent(query: &Query<'_>) -> (u16, Vec<(u16, Vec<u8>)>) {
         let mut out = Vec::new();
         write_upstream_query(&mut out, 7, query);
@@ -117,8 +119,9 @@ mod tests {
         )
     }
 
+    /// Also after the query was copied out of its packet.
     #[test]
-    fn what_is_written_goes_to_the_upstream_and_survives_being_held() {
+    fn overrides_reach_the_upstream() {
         let Verdict::Pass(query) = accept(PACKET) else { panic!("refused") };
         let own = vec![0, 1, 24, 0, 192, 0, 2];
         assert_eq!(sent(&query), (0x0120, vec![(8, own)]));
@@ -136,7 +139,7 @@ mod tests {
         let held = with.owned();
         assert_eq!((sent(&held.query()), held.query().overrides), (expected.clone(), with.overrides));
         assert_eq!(held.question(), query.question);
-        // A prefetch is for all who come by the same rule; a client's own subnet is for nobody else.
+        // Overrides stay, for the answer is cached under them; the client's own subnet does not.
         assert_eq!(sent(&held.clone().without_client_subnet().query()), expected);
         assert_eq!(sent(&query.owned().without_client_subnet().query()).1, []);
         let bare = held.without_subnet();
@@ -145,15 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_is_nothing() {
+    fn no_overrides_encode_to_nothing() {
         assert_eq!(UpstreamOverrides::encode(Flags::RD, &[]), []);
         let Verdict::Pass(query) = accept(PACKET) else { panic!("refused") };
         assert!(query.overrides.is_empty() && query.owned().query().overrides.is_empty());
         assert_eq!(UpstreamOverrides::NONE.flags(), 0);
     }
 
+    /// It is not sent as a flag.
     #[test]
-    fn a_cleared_rd_makes_another_query_and_is_sent_as_no_flag() {
+    fn cleared_rd_changes_the_key() {
         let Verdict::Pass(query) = accept(PACKET) else { panic!("refused") };
         let mut options = Vec::new();
         push_option(&mut options, 8, SUBNET);

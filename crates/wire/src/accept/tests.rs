@@ -30,7 +30,7 @@ fn verdict(packet: &[u8]) -> String {
 }
 
 #[test]
-fn every_packet_gets_what_an_operator_expects() {
+fn accept_decides_by_header_and_body() {
     let opt: &[u8] = b"\0\0\x29\x04\xd0\0\0\x80\0\0\0";
     let opt_v1: &[u8] = b"\0\0\x29\x04\xd0\0\x01\0\0\0\0";
     let opt_bad: &[u8] = b"\0\0\x29\x04\xd0\0\0\0\0\0\x03\0\x03\0";
@@ -106,14 +106,14 @@ fn every_packet_gets_what_an_operator_expects() {
 }
 
 #[test]
-fn a_client_subnet_must_add_up() {
+fn client_subnet_is_validated() {
     for (what, option, passes) in [
         ("192.0.2.0/24", &b"\0\x01\x18\0\xc0\0\x02"[..], true),
         ("192.0.2.128/25", b"\0\x01\x19\0\xc0\0\x02\x80", true),
         ("2001:db8::/32", b"\0\x02\x20\0\x20\x01\x0d\xb8", true),
         ("0.0.0.0/0", b"\0\x01\0\0", true),
         ("::/0", b"\0\x02\0\0", true),
-        ("no family, nothing told", b"\0\0\0\0", true),
+        ("opt-out", b"\0\0\0\0", true),
         ("no family, a prefix", b"\0\0\x08\0\x0a", false),
         ("a scope", b"\0\x01\x18\x18\xc0\0\x02", false),
         ("a scope without a prefix", b"\0\x01\0\x01", false),
@@ -147,7 +147,7 @@ fn a_client_subnet_must_add_up() {
 }
 
 #[test]
-fn badvers_stands_in_header_and_opt() {
+fn badvers_in_header_and_opt() {
     let opt_v1: &[u8] = b"\0\0\x29\x04\xd0\0\x01\x80\0\0\0";
     let query = packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt_v1]);
     let Verdict::Refuse(refusal) = accept(&query) else { panic!("not refused") };
@@ -158,7 +158,7 @@ fn badvers_stands_in_header_and_opt() {
 }
 
 #[test]
-fn a_packet_that_lost_its_end_is_a_format_error() {
+fn truncated_packet_is_formerr() {
     let opt: &[u8] = b"\0\0\x29\x04\xd0\0\0\x80\0\x10\0\0\x0c\x0f\xfc\0";
     for query in [packet(0x0100, [1, 0, 0, 0], &[QUESTION]), packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt])] {
         let Verdict::Refuse(refusal) = accept_truncated(&query) else { panic!("not refused") };
@@ -169,8 +169,8 @@ fn a_packet_that_lost_its_end_is_a_format_error() {
     assert!(matches!(accept_truncated(&query[..11]), Verdict::Drop));
 }
 
-/// All that a gate says of a packet.
-fn told(gate: &Verdict<'_>) -> String {
+/// All fields of a decision as text.
+fn describe(gate: &Verdict<'_>) -> String {
     match gate {
         Verdict::Drop => "drop".into(),
         Verdict::Refuse(refusal) => {
@@ -197,7 +197,7 @@ fn told(gate: &Verdict<'_>) -> String {
 
 proptest! {
     #[test]
-    fn a_packet_leaves_nothing_for_the_next(
+    fn reused_verdict_keeps_nothing(
         picks in proptest::collection::vec((0_usize..7, 0_usize..4, any::<u16>()), 1..20)
     ) {
         let opt: &[u8] = b"\0\0\x29\x04\xd0\0\0\x80\0\0\0";
@@ -213,12 +213,12 @@ proptest! {
         let mut gate = Verdict::Drop;
         for packet in &packets {
             gate.read(packet);
-            prop_assert_eq!(told(&gate), told(&accept(packet)));
+            prop_assert_eq!(describe(&gate), describe(&accept(packet)));
         }
     }
 
     #[test]
-    fn no_query_with_options_makes_the_gate_panic(
+    fn options_never_panic(
         flags in any::<u16>(),
         counts in proptest::array::uniform4(0u8..4),
         options in proptest::collection::vec(
@@ -254,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn no_packet_makes_the_gate_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn accept_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         if let Verdict::Refuse(refusal) = accept(&bytes) {
             refusal.write(&mut Vec::new());
         }
