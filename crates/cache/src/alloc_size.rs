@@ -1,7 +1,7 @@
-//! What allocations cost.
+//! Size classes of the allocator.
 
-/// Bytes that an allocation of `size` bytes takes: a header of 8, then steps of 16 up to 128 and eighths of a power of
-/// two above. glibc's malloc rounds up to 16 throughout, so this never counts less than it takes.
+/// Upper bound of the bytes that malloc takes for `size` bytes: a header of 8, steps of 16 up to
+/// 128, then eighths of a power of two. glibc rounds to 16 throughout, so it takes no more.
 pub(crate) const fn allocated(size: usize) -> usize {
     match size {
         0 => 0,

@@ -1,4 +1,4 @@
-//! Which answers may be kept, and for how long: RFC 2181, 2308, 7871 and 8767 as one function.
+//! Decides which answers are cached and for how long (RFC 2181, 2308, 7871, 8767).
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use wire::{Answer, Class, Flags, Opcode, Query, RType, Rcode, Section};
 
 use crate::{AnswerKind, CacheSpec, StoreLimits};
 
-/// What an upstream's answer means for the cache.
+/// What the cache does with an upstream's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cacheability {
-    /// It may be kept for `life`. `failure`: SERVFAIL or NOTIMP, which never stands in the way of anything better.
+    /// Store for `life`. `failure`: SERVFAIL or NOTIMP, which never replaces a better answer.
     Keep { kind: AnswerKind, failure: bool, life: Duration },
-    /// A valid answer that must not be stored (its TTL is 0, say): an entry that was stored before is removed.
-    Fleeting(AnswerKind),
-    /// The upstream failed, and that is not kept.
+    /// A valid answer that must not be stored, for example with TTL 0. It removes a stored one.
+    Uncacheable(AnswerKind),
+    /// A failure that is not stored.
     Failure,
-    /// It is neither stored nor does it replace an entry, for it is not for others.
-    Aside,
-    /// Likewise, for it does not answer the question in full: a referral, aliases that lead
-    /// nowhere, a truncated answer.
-    Unanswered,
+    /// An answer for one client: neither stored, nor does it replace an entry.
+    Private,
+    /// Likewise, because it does not answer the whole question: a referral, a CNAME without its
+    /// target, a truncated answer.
+    Incomplete,
 }
 
-/// Judges `answer` to `query`. TTLs of what could be kept are clamped in place, each record by itself, be keeping it
-/// disabled or not; those of all else are left alone.
+/// Decides about `answer` to `query`. Clamps the TTLs of cacheable answers in place, even if
+/// storing is disabled; leaves all others alone.
 pub(crate) fn judge(spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer) -> Cacheability {
     if !may_be_kept(query) || !spec.covers(&query.name) {
-        return Cacheability::Aside;
+        return Cacheability::Private;
     }
     let wanted = |kind| spec.store(kind).capacity > 0 && spec.keeps(kind, &query.name);
     match answer.rcode {
@@ -42,15 +42,15 @@ pub(crate) fn judge(spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer) ->
         _ => return Cacheability::Failure,
     }
     if answer.flags.has(Flags::TC) {
-        return Cacheability::Unanswered;
+        return Cacheability::Incomplete;
     }
     let kind = match shape(query, answer) {
-        Shape::Records if answer.subnet_specific => return Cacheability::Aside,
-        _ if answer.subnet_specific => return Cacheability::Unanswered,
+        Shape::Records if answer.subnet_specific => return Cacheability::Private,
+        _ if answer.subnet_specific => return Cacheability::Incomplete,
         Shape::Records => AnswerKind::Success,
         Shape::Denial => AnswerKind::Denial,
-        Shape::DenialWithoutSoa => return Cacheability::Fleeting(AnswerKind::Denial),
-        Shape::Elsewhere => return Cacheability::Unanswered,
+        Shape::DenialWithoutSoa => return Cacheability::Uncacheable(AnswerKind::Denial),
+        Shape::Elsewhere => return Cacheability::Incomplete,
     };
     if kind == AnswerKind::Denial {
         lower_soa(answer);
@@ -58,36 +58,36 @@ pub(crate) fn judge(spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer) ->
     let StoreLimits { max_ttl, min_ttl, .. } = *spec.store(kind);
     answer.clamp_ttls(min_ttl.min(max_ttl), max_ttl);
     if !wanted(kind) {
-        return Cacheability::Fleeting(kind);
+        return Cacheability::Uncacheable(kind);
     }
     match answer.records().map(|record| record.ttl).min() {
-        None | Some(0) => Cacheability::Fleeting(kind),
+        None | Some(0) => Cacheability::Uncacheable(kind),
         Some(life) => Cacheability::Keep { kind, failure: false, life: Duration::from_secs(life.into()) },
     }
 }
 
-/// Whether any answer to such a query may be kept.
+/// Whether any answer to this query may be stored.
 fn may_be_kept(query: &Query<'_>) -> bool {
     // RFC 6895, section 3.1: 128 to 255 are queries and meta-types.
     let meta_type = matches!(query.rtype, RType(0) | RType::OPT | RType(128..=255));
     let meta_class = matches!(query.class, Class(0) | Class::NONE | Class::ANY);
-    fills(query) && query.flags.opcode() == Opcode::QUERY && !meta_type && !meta_class
+    is_shareable(query) && query.flags.opcode() == Opcode::QUERY && !meta_type && !meta_class
 }
 
-/// Whether what an upstream says to such a query is for others, too: to one that asks for recursion, or does not because
-/// of a rule here. A client that sends no RD wants to know what a server has at this moment.
-pub(crate) fn fills(query: &Query<'_>) -> bool {
+/// Whether the answer to this query holds for other clients: it asks for recursion, or a rule of
+/// the server cleared RD. A client that sends no RD asks for the server's state of now.
+pub(crate) fn is_shareable(query: &Query<'_>) -> bool {
     query.flags.has(Flags::RD) || query.overrides.clears_rd()
 }
 
 enum Shape {
-    /// The records asked for are there.
+    /// Has the records that were asked for.
     Records,
-    /// NXDOMAIN, or NODATA at the name or at the end of its aliases.
+    /// NXDOMAIN, or NODATA at the name or at the end of its CNAMEs.
     Denial,
-    /// The same without the SOA that would say for how long (RFC 2308, section 5: such an answer should not be kept).
+    /// The same without the SOA that says for how long (RFC 2308, section 5: should not be cached).
     DenialWithoutSoa,
-    /// A referral, or aliases that lead nowhere.
+    /// A referral, or a CNAME without its target.
     Elsewhere,
 }
 
@@ -110,7 +110,8 @@ fn shape(query: &Query<'_>, answer: &Answer) -> Shape {
     }
 }
 
-/// RFC 2308, section 5: a denial lives for the lesser of its SOA's TTL and MINIMUM, and that is the TTL handed out.
+/// RFC 2308, section 5: a denial lives for the lesser of its SOA's TTL and MINIMUM, and that is the
+/// TTL it is sent with.
 fn lower_soa(answer: &mut Answer) {
     let Some((ttl, minimum)) = answer.denial_soa() else { return };
     let at = answer.records().find(|r| r.section == Section::Authority && r.rtype == RType::SOA);
@@ -145,14 +146,15 @@ mod tests {
         answer.records().map(|record| record.ttl).collect()
     }
 
+    /// Each record's by itself; the smallest is the life.
     #[test]
-    fn positive_ttls_are_clamped_each_by_itself_and_the_least_is_the_life() {
+    fn positive_ttls_are_clamped() {
         let ask = Ask::new("www.example.org.", RType::A);
         for (min, max, sent, handed_out, verdict) in [
             (5, 3600, &[300, 60][..], &[300, 60][..], keep(AnswerKind::Success, 60)),
             (5, 3600, &[1, 86400], &[5, 3600], keep(AnswerKind::Success, 5)),
             (5, 3600, &[0], &[5], keep(AnswerKind::Success, 5)),
-            (0, 3600, &[0, 9], &[0, 9], Cacheability::Fleeting(AnswerKind::Success)),
+            (0, 3600, &[0, 9], &[0, 9], Cacheability::Uncacheable(AnswerKind::Success)),
             // RFC 2181, section 8.
             (5, 3600, &[0x8000_0000], &[5], keep(AnswerKind::Success, 5)),
             // The maximum wins.
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_live_by_their_soa() {
+    fn denial_ttl_from_soa() {
         let ask = Ask::new("www.example.org.", RType::A);
         for (min, max, ttl, minimum, life) in [
             // RFC 2308, section 5: the lesser of the two.
@@ -187,11 +189,11 @@ mod tests {
         }
         let spec = CacheSpec { denial: store(0, 1800), ..CacheSpec::default() };
         let mut answer = ask.nxdomain(0, 60);
-        assert_eq!(judge(&spec, &ask.query(), &mut answer), Cacheability::Fleeting(AnswerKind::Denial));
+        assert_eq!(judge(&spec, &ask.query(), &mut answer), Cacheability::Uncacheable(AnswerKind::Denial));
     }
 
     #[test]
-    fn an_answer_is_judged_by_what_stands_in_it() {
+    fn cacheability_by_content() {
         let ask = Ask::new("www.example.org.", RType::A);
         let data = soa_data(30);
         let glue = Record(Section::Additional, "ns.example.org.", RType::A, 20, &[192, 0, 2, 2]);
@@ -232,19 +234,19 @@ mod tests {
                 &[cname("www.example.org.", 10), soa(60, &data)],
                 denial(10),
             ),
-            // RFC 2308, section 5: without SOA not at all.
-            ("nxdomain, no SOA", Rcode::NXDOMAIN, 0, &[], Cacheability::Fleeting(AnswerKind::Denial)),
-            ("nothing", Rcode::NOERROR, 0, &[], Cacheability::Fleeting(AnswerKind::Denial)),
-            ("referral", Rcode::NOERROR, 0, &[ns(60)], Cacheability::Unanswered),
+            // RFC 2308, section 5: not without an SOA.
+            ("nxdomain, no SOA", Rcode::NXDOMAIN, 0, &[], Cacheability::Uncacheable(AnswerKind::Denial)),
+            ("nothing", Rcode::NOERROR, 0, &[], Cacheability::Uncacheable(AnswerKind::Denial)),
+            ("referral", Rcode::NOERROR, 0, &[ns(60)], Cacheability::Incomplete),
             (
                 "alias to nowhere",
                 Rcode::NOERROR,
                 0,
                 &[cname("www.example.org.", 60)],
-                Cacheability::Unanswered,
+                Cacheability::Incomplete,
             ),
-            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Cacheability::Unanswered),
-            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Cacheability::Unanswered),
+            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Cacheability::Incomplete),
+            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Cacheability::Incomplete),
             ("servfail", Rcode::SERVFAIL, 0, &[], failure),
             ("notimp", Rcode::NOTIMP, 0, &[], failure),
             ("refused", Rcode::REFUSED, 0, &[], Cacheability::Failure),
@@ -257,18 +259,22 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_some_queries_are_never_kept() {
+    fn uncacheable_queries() {
         let name = "www.example.org.";
         let kept = keep(AnswerKind::Success, 60);
         for (what, ask, verdict) in [
             ("plain", Ask::new(name, RType::A), kept),
             ("DO and CD", Ask::with(name, RType::A, Flags::RD | Flags::CD, true), kept),
             ("chaos", Ask::of_class(name, RType::A, Class::CH, Flags::RD, false), kept),
-            ("no RD", Ask::with(name, RType::A, 0, false), Cacheability::Aside),
-            ("class any", Ask::of_class(name, RType::A, Class::ANY, Flags::RD, false), Cacheability::Aside),
-            ("class none", Ask::of_class(name, RType::A, Class::NONE, Flags::RD, false), Cacheability::Aside),
-            ("any", Ask::new(name, RType::ANY), Cacheability::Aside),
-            ("mailb", Ask::new(name, RType::MAILB), Cacheability::Aside),
+            ("no RD", Ask::with(name, RType::A, 0, false), Cacheability::Private),
+            ("class any", Ask::of_class(name, RType::A, Class::ANY, Flags::RD, false), Cacheability::Private),
+            (
+                "class none",
+                Ask::of_class(name, RType::A, Class::NONE, Flags::RD, false),
+                Cacheability::Private,
+            ),
+            ("any", Ask::new(name, RType::ANY), Cacheability::Private),
+            ("mailb", Ask::new(name, RType::MAILB), Cacheability::Private),
         ] {
             let mut answer = ask.addresses(&[60]);
             assert_eq!(judge(&CacheSpec::default(), &ask.query(), &mut answer), verdict, "{what}");
@@ -276,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_without_rd_because_of_a_rule_is_kept_apart() {
+    fn cleared_rd_is_cacheable() {
         let octets = wire::UpstreamOverrides::encode(wire::UpstreamOverrides::NO_RD, &[]);
         let ask = Ask::with("www.example.org.", RType::A, 0, false);
         let query = Query { overrides: wire::UpstreamOverrides::new(&octets), ..ask.query() };
@@ -285,11 +291,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_one_is_not_for_all() {
+    fn subnet_specific_answer_is_not_stored() {
         let ask = Ask::new("www.example.org.", RType::A);
         for (mut answer, verdict) in [
-            (ask.addresses(&[60]), Cacheability::Aside),
-            (ask.nxdomain(60, 60), Cacheability::Unanswered),
+            (ask.addresses(&[60]), Cacheability::Private),
+            (ask.nxdomain(60, 60), Cacheability::Incomplete),
             (ask.servfail(), Cacheability::Failure),
         ] {
             answer.subnet_specific = true;
@@ -298,24 +304,24 @@ mod tests {
     }
 
     #[test]
-    fn what_need_not_be_kept_is_clamped_all_the_same() {
+    fn disabled_zones_still_clamp_ttls() {
         let ask = Ask::new("www.example.org.", RType::A);
         let zone = |text| vec![Name::from_text(text).unwrap()];
         let clamped = [5, 60];
         for (spec, verdict, handed_out) in [
             (
                 CacheSpec { zones: zone("example.com."), ..CacheSpec::default() },
-                Cacheability::Aside,
+                Cacheability::Private,
                 [1, 86400],
             ),
             (
                 CacheSpec { disabled_success: zone("org."), success: store(5, 60), ..CacheSpec::default() },
-                Cacheability::Fleeting(AnswerKind::Success),
+                Cacheability::Uncacheable(AnswerKind::Success),
                 clamped,
             ),
             (
                 CacheSpec { success: StoreLimits { capacity: 0, ..store(5, 60) }, ..CacheSpec::default() },
-                Cacheability::Fleeting(AnswerKind::Success),
+                Cacheability::Uncacheable(AnswerKind::Success),
                 clamped,
             ),
         ] {
@@ -326,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_kept_as_long_as_servfail_says() {
+    fn servfail_duration() {
         let ask = Ask::new("www.example.org.", RType::A);
         let root = vec![Name::ROOT];
         for (servfail, disabled, verdict) in [

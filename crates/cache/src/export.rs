@@ -1,10 +1,10 @@
-//! Answers on their way to another process's cache.
+//! Serialization of answers for another process's cache.
 //!
 //! ```text
 //! number of identities | each: length, text | records: partition, times, key, answer
 //! ```
-//! Integers are little-endian. Ages count from the moment of the dump. What is read may come from anywhere: it is refused where
-//! its parts do not fit each other, and nothing in it is trusted to be more than octets of answers.
+//! Integers are little-endian. Ages count from the time of the export. The input is untrusted:
+//! inconsistent data is refused, and all else is only ever used as the bytes of answers.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use wire::Name;
 use crate::entry::{Entry, ExportedEntry};
 use crate::inline_bytes::InlineBytes;
 
-/// A dump that was read whole.
-pub struct Dump<'d> {
+/// A parsed export.
+pub struct Export<'d> {
     octets: &'d [u8],
     identities: Vec<&'d str>,
-    /// Each record's partition, and where the record stands behind that.
+    /// Partition and range of each record.
     records: Vec<(u16, Range<usize>)>,
 }
 
-impl<'d> Dump<'d> {
-    /// Reads a dump; `None` where it is cut off, or none.
+impl<'d> Export<'d> {
+    /// Parses an export; `None` if it is truncated or invalid.
     pub fn read(octets: &'d [u8]) -> Option<Self> {
         let mut rest = Rest { octets, at: 0 };
         let count = rest.u16()?;
@@ -41,7 +41,7 @@ impl<'d> Dump<'d> {
         Some(Self { octets, identities, records })
     }
 
-    /// The answers of a block.
+    /// The answers of the block with this identity.
     pub(crate) fn of<'s>(
         &'s self,
         identity: &str,
@@ -54,7 +54,7 @@ impl<'d> Dump<'d> {
     }
 }
 
-/// A dump under construction: `most` octets at the most.
+/// An export under construction, of at most `most` bytes.
 pub(crate) struct ExportWriter {
     octets: Vec<u8>,
     most: usize,
@@ -64,7 +64,8 @@ impl ExportWriter {
     pub(crate) fn new<'i>(identities: impl ExactSizeIterator<Item = &'i str>, most: usize) -> Self {
         let mut octets = u16::try_from(identities.len()).unwrap_or(u16::MAX).to_le_bytes().to_vec();
         for identity in identities.take(u16::MAX.into()) {
-            // A longer text is cut: it equals no zone's identity when it is read, so its entries are left out.
+            // A longer identity is cut. It then equals that of no block, so its entries are
+            // skipped.
             let text = identity.get(..u16::MAX.into()).unwrap_or(identity);
             octets.extend_from_slice(&(text.len() as u16).to_le_bytes());
             octets.extend_from_slice(text.as_bytes());
@@ -72,14 +73,14 @@ impl ExportWriter {
         Self { octets, most }
     }
 
-    /// Adds an entry; false where there is no more room.
+    /// Adds an entry; false if it does not fit.
     pub(crate) fn push(&mut self, entry: &Entry, now: u64) -> bool {
         let Ok(partition) = u16::try_from(entry.partition) else { return true };
-        let (carried, data) = entry.carry(now);
+        let (exported, data) = entry.to_export(now);
         if self.octets.len() + RECORD + data.len() > self.most {
             return false;
         }
-        let ExportedEntry { age, life, last_seen, seen, rtype, class, rcode, flags, counts, .. } = carried;
+        let ExportedEntry { age, life, last_seen, seen, rtype, class, rcode, flags, counts, .. } = exported;
         let to = &mut self.octets;
         to.extend_from_slice(&partition.to_le_bytes());
         to.extend_from_slice(&age.to_le_bytes());
@@ -89,7 +90,7 @@ impl ExportWriter {
         for word in [seen, rtype, class, rcode, flags].into_iter().chain(counts) {
             to.extend_from_slice(&word.to_le_bytes());
         }
-        to.extend_from_slice(&[carried.name_len, carried.ede_len, carried.bits, carried.failures]);
+        to.extend_from_slice(&[exported.name_len, exported.ede_len, exported.bits, exported.failures]);
         to.extend_from_slice(&(data.len() as u32).to_le_bytes());
         to.extend_from_slice(data);
         true
@@ -100,9 +101,9 @@ impl ExportWriter {
     }
 }
 
-/// Reads what stands behind a record's partition.
+/// Parses a record behind its partition.
 fn record<'d>(rest: &mut Rest<'d>) -> Option<(ExportedEntry, Name, &'d [u8])> {
-    let carried = ExportedEntry {
+    let exported = ExportedEntry {
         age: rest.u64()?,
         life: rest.u32()?,
         last_seen: rest.u32()?,
@@ -119,11 +120,11 @@ fn record<'d>(rest: &mut Rest<'d>) -> Option<(ExportedEntry, Name, &'d [u8])> {
     };
     let length = rest.u32()?;
     let data = rest.take(usize::try_from(length).ok()?)?;
-    let name = Name::from_wire(data.get(..carried.name_len.into())?).ok()?;
-    carried.fits(data).then_some((carried, name, data))
+    let name = Name::from_wire(data.get(..exported.name_len.into())?).ok()?;
+    exported.fits(data).then_some((exported, name, data))
 }
 
-/// The octets not read yet.
+/// The bytes not read yet.
 struct Rest<'d> {
     octets: &'d [u8],
     at: usize,
@@ -158,11 +159,11 @@ impl<'d> Rest<'d> {
     }
 }
 
-/// The octets of one, as an entry keeps them.
+/// Copies a record's data into the form of an entry.
 pub(crate) fn data(octets: &[u8]) -> InlineBytes {
     InlineBytes::new(octets.len(), |to| to.copy_from_slice(octets))
 }
 
-/// Octets of a record without its data: the partition, 8 of the age, 2 and 8 words of 4 and 2, 4 of lengths and bits, the
-/// length.
+/// Bytes of a record without its data: partition (2), age (8), 2 words of 4, 8 of 2, lengths and
+/// bits (4), length (4).
 const RECORD: usize = 2 + 8 + 2 * 4 + 8 * 2 + 4 + 4;

@@ -1,20 +1,22 @@
-//! Where each entry is, by its hash: a table of its own, so that a lookup touches no entry but the one it finds.
+//! Hash table from hashes to slots, apart from the entries, so that a lookup touches only the entry
+//! that it finds.
 //!
-//! Not hashbrown's: with that a hit costs 35 instructions more of 1,312, 20 of 1,508 behind a hosts table, for as many octets.
+//! Not hashbrown: it costs 35 of 1,312 instructions more per hit, 20 of 1,508 behind a hosts table,
+//! for the same memory.
 
 use std::mem;
 
 use crate::alloc_size::allocated;
 
-/// Open addressing with linear probing, an eighth to three quarters full; what is removed leaves no mark.
+/// Open addressing with linear probing, an eighth to three quarters full, without tombstones.
 #[derive(Default)]
 pub(crate) struct HashIndex {
-    /// A power of two long, or empty.
+    /// The length is 0 or a power of two.
     spots: Vec<Spot>,
     entries: usize,
 }
 
-/// A hash beside the place of its entry: eight to a cache line, so that most searches read one.
+/// A hash and the slot of its entry. Eight fit a cache line, so most lookups read one.
 #[derive(Clone, Copy)]
 struct Spot {
     hash: u32,
@@ -23,7 +25,7 @@ struct Spot {
 
 const VACANT: Spot = Spot { hash: 0, at: u32::MAX };
 
-/// The fewest spots of an index that ever had an entry.
+/// Smallest table that is not empty.
 const MIN: usize = 16;
 
 impl HashIndex {
@@ -32,12 +34,12 @@ impl HashIndex {
         allocated(self.spots.len() * size_of::<Spot>())
     }
 
-    /// How many bytes one more entry would make it grow by.
+    /// Bytes that one more entry would add.
     pub(crate) fn growth(&self) -> usize {
         if self.is_full() { allocated(self.next() * size_of::<Spot>()) - self.bytes() } else { 0 }
     }
 
-    /// The first place of that hash that is the one looked for.
+    /// The first slot with this hash for which `is` holds.
     #[inline]
     pub(crate) fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.spots.len().checked_sub(1)?;
@@ -62,7 +64,7 @@ impl HashIndex {
         self.entries += 1;
     }
 
-    /// The entry of that hash moved from one place to another.
+    /// Updates the slot of an entry that moved.
     pub(crate) fn moved(&mut self, hash: u32, from: u32, to: u32) {
         if let Some(spot) = self.spot(hash, from) {
             self.spots[spot].at = to;
@@ -79,8 +81,8 @@ impl HashIndex {
             if spot.at == VACANT.at {
                 break;
             }
-            // Backward-shift deletion: an entry whose probe sequence passes the hole moves into it, else a search would end
-            // at the hole.
+            // Backward-shift deletion: an entry whose probe sequence passes the hole moves into it,
+            // otherwise lookups would end at the hole.
             let steps = here.wrapping_sub(spot.hash as usize) & mask;
             if steps >= here.wrapping_sub(hole) & mask {
                 self.spots[hole] = spot;
@@ -138,9 +140,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Few hashes, so that many are equal or neighbours, the table's end and its start among them.
+        /// Against a list; few hashes, so that many collide or are adjacent, also around the end of
+        /// the table.
         #[test]
-        fn what_is_found_is_what_a_list_says(
+        fn index_equals_a_list(
             steps in proptest::collection::vec((0u32..24, 0u32..40, 0u8..4), 1..400),
         ) {
             let mut index = HashIndex::default();

@@ -1,6 +1,7 @@
-//! An entry's bytes: short ones stand in the entry itself, which saves a lookup a line of memory and an allocation.
+//! A byte string that is stored inline if it is short: saves a cache line per lookup and an
+//! allocation.
 
-/// How many bytes stand in the entry: what fills its slot up to two cache lines.
+/// Longest inline string: fills a slot up to two cache lines.
 const SHORT: usize = 62;
 
 pub(crate) enum InlineBytes {
@@ -9,7 +10,7 @@ pub(crate) enum InlineBytes {
 }
 
 impl InlineBytes {
-    /// `size` bytes, as `fill` writes them.
+    /// `size` bytes, written by `fill`.
     pub(crate) fn new(size: usize, fill: impl FnOnce(&mut [u8])) -> Self {
         if size <= SHORT {
             let mut bytes = [0; SHORT];
@@ -30,7 +31,7 @@ impl InlineBytes {
         }
     }
 
-    /// How many bytes it has outside of the entry.
+    /// Bytes allocated outside of the value.
     pub(crate) fn outside(&self) -> usize {
         match self {
             Self::Short(..) => 0,

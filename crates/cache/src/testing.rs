@@ -1,4 +1,4 @@
-//! What the tests are written with: a block on a scripted clock, queries and upstreams' answers by text.
+//! Test helpers: a block with a scripted clock, queries and answers from text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use wire::{Answer, Class, Flags, Name, OPTION_EDE, Query, RType, Rcode, Reply, V
 
 use crate::{Cache, CacheResult, CacheSpec, Partition, StoreResult};
 
-/// A server block with a cache of its own and a clock that moves when told.
+/// A server block with its own cache and a clock that the test moves.
 pub(crate) struct Block {
     pub(crate) cache: Cache,
     pub(crate) partition: Arc<Partition>,
@@ -52,13 +52,13 @@ impl Block {
     }
 }
 
-/// Some instant; only differences matter.
+/// An arbitrary instant; only differences matter.
 #[allow(clippy::disallowed_methods)]
 pub(crate) fn start() -> Instant {
     Instant::now()
 }
 
-/// What a client would see.
+/// The reply that a client gets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) lookup: CacheResult,
@@ -74,7 +74,7 @@ pub(crate) struct Seen {
 pub(crate) struct Ask(Vec<u8>);
 
 impl Ask {
-    /// `name` in the case given, RD set, with an OPT.
+    /// `name` in this case, with RD and an OPT.
     pub(crate) fn new(name: &str, rtype: RType) -> Self {
         Self::with(name, rtype, Flags::RD, false)
     }
@@ -125,7 +125,7 @@ impl Ask {
         Seen { lookup, rcode, flags, ttls, ede, bytes }
     }
 
-    /// The upstream's answer with this header and these records.
+    /// An upstream's answer with this header and these records.
     pub(crate) fn answer(&self, rcode: Rcode, flags: u16, records: &[Record<'_>]) -> Answer {
         let question = self.query().question;
         let mut reply = vec![0, 0];
@@ -156,7 +156,7 @@ impl Ask {
         self.answer(Rcode::NOERROR, Flags::RA, &records)
     }
 
-    /// NXDOMAIN by a SOA with this TTL and MINIMUM.
+    /// NXDOMAIN with an SOA of this TTL and MINIMUM.
     pub(crate) fn nxdomain(&self, ttl: u32, minimum: u32) -> Answer {
         self.answer(Rcode::NXDOMAIN, Flags::RA, &[soa(ttl, &soa_data(minimum))])
     }
@@ -182,7 +182,7 @@ pub(crate) fn a(owner: &str, ttl: u32) -> Record<'_> {
     Record(Section::Answer, owner, RType::A, ttl, &[192, 0, 2, 1])
 }
 
-/// An alias to web.example.org.
+/// A CNAME to web.example.org.
 pub(crate) fn cname(owner: &str, ttl: u32) -> Record<'_> {
     Record(Section::Answer, owner, RType::CNAME, ttl, b"\x03web\x07example\x03org\0")
 }

@@ -1,4 +1,4 @@
-//! Bounds, partitions, eviction and threads.
+//! Limits, partitions, eviction and threads.
 
 use std::thread;
 
@@ -22,7 +22,7 @@ fn capacity(success: usize, denial: usize) -> CacheSpec {
 }
 
 #[test]
-fn a_capacity_is_honoured_to_the_entry_by_each_kind_alone() {
+fn capacity_is_exact_per_kind() {
     for bytes in [Cache::MIN_BYTES, 64 << 20] {
         let block = Block::sized(capacity(100, 7), bytes);
         for number in 0..1000 {
@@ -47,7 +47,7 @@ fn a_capacity_is_honoured_to_the_entry_by_each_kind_alone() {
 }
 
 #[test]
-fn a_capacity_of_1_and_of_0_hold() {
+fn capacity_1_and_0() {
     let block = Block::sized(capacity(1, 0), 64 << 20);
     for number in 0..100 {
         assert_eq!(
@@ -61,7 +61,7 @@ fn a_capacity_of_1_and_of_0_hold() {
 }
 
 #[test]
-fn a_smaller_capacity_after_a_reload_is_reached_by_stores() {
+fn stores_shrink_to_a_smaller_capacity() {
     let mut block = Block::sized(capacity(1000, 1000), 64 << 20);
     for number in 0..1000 {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
@@ -77,7 +77,7 @@ fn a_smaller_capacity_after_a_reload_is_reached_by_stores() {
 }
 
 #[test]
-fn what_is_used_outlives_what_is_not() {
+fn used_entries_survive_eviction() {
     let block = Block::sized(capacity(1000, 0), Cache::MIN_BYTES);
     for number in 0..500 {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
@@ -90,8 +90,9 @@ fn what_is_used_outlives_what_is_not() {
     assert!(kept > 490, "{kept} of 500 used names are left");
 }
 
+/// They are not counted as evictions.
 #[test]
-fn dead_entries_make_room_first_and_are_no_evictions() {
+fn dead_entries_are_evicted_first() {
     let mut block = Block::new(capacity(100, 0));
     for number in 0..100 {
         block.store(&ask(number), &mut ask(number).addresses(&[if number % 2 == 0 { 5 } else { 600 }]));
@@ -107,7 +108,7 @@ fn dead_entries_make_room_first_and_are_no_evictions() {
 }
 
 #[test]
-fn a_sweep_frees_the_dead_within_its_budget() {
+fn sweep_keeps_its_budget() {
     let mut block =
         Block::sized(CacheSpec { stale: Some(ServeStale::default()), ..CacheSpec::default() }, 4 << 20);
     for number in 0..2000 {
@@ -132,7 +133,7 @@ fn a_sweep_frees_the_dead_within_its_budget() {
 }
 
 #[test]
-fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
+fn partition_lives_while_referenced() {
     let block = Block::sized(CacheSpec::default(), 4 << 20);
     let empty = block.cache.bytes();
     let first = block.cache.partition("example.org. 127.0.0.1");
@@ -159,7 +160,7 @@ fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
 }
 
 #[test]
-fn one_answer_that_comes_and_goes_takes_and_gives_no_memory() {
+fn alternating_store_and_expiry_keeps_memory() {
     for others in 0..200 {
         let mut block = Block::new(CacheSpec::default());
         for number in 1..=others {
@@ -178,7 +179,7 @@ fn one_answer_that_comes_and_goes_takes_and_gives_no_memory() {
 }
 
 #[test]
-fn the_largest_partition_pays_for_the_room() {
+fn eviction_from_the_largest_partition() {
     let block = Block::new(capacity(usize::MAX, usize::MAX));
     let small = block.cache.partition("small");
     for number in 0..200 {
@@ -197,7 +198,7 @@ fn the_largest_partition_pays_for_the_room() {
 }
 
 #[test]
-fn the_largest_answer_has_room_in_the_smallest_cache() {
+fn largest_answer_fits_smallest_cache() {
     let block = Block::new(capacity(usize::MAX, usize::MAX));
     for number in 0..20_000 {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
@@ -216,7 +217,7 @@ fn the_largest_answer_has_room_in_the_smallest_cache() {
 }
 
 #[test]
-fn a_small_answer_takes_no_more_than_160_bytes() {
+fn small_answer_takes_160_bytes() {
     let block = Block::sized(capacity(usize::MAX, usize::MAX), 64 << 20);
     let empty = block.cache.bytes();
     for number in 0..100_000 {
@@ -224,7 +225,7 @@ fn a_small_answer_takes_no_more_than_160_bytes() {
         block.store(&ask, &mut ask.addresses(&[60]));
     }
     let each = (block.cache.bytes() - empty) / 100_000;
-    // 21 octets of name and 16 of record among them.
+    // Including 21 bytes of name and 16 of record.
     assert!(each <= 160, "{each}");
 }
 
@@ -232,7 +233,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
-    fn no_load_exceeds_the_bounds(
+    fn random_load_keeps_the_limits(
         limits in (0usize..200, 0usize..50),
         steps in proptest::collection::vec((0u32..400, 0usize..9000, 0u8..4, 0u8..3), 200..600),
     ) {
@@ -266,7 +267,7 @@ proptest! {
 }
 
 #[test]
-fn threads_share_one_cache_within_its_bounds() {
+fn threads_keep_the_limits() {
     let cache = Cache::new(4 << 20, start());
     let spec = capacity(500, 50);
     let now = start();

@@ -1,4 +1,4 @@
-//! The cache against a map with deadlines.
+//! Property test: the cache against a map with deadlines.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows of a name; times in milliseconds.
+/// The model's entry for a name; times in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     rcode: Rcode,
@@ -64,7 +64,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_sequence_ends_as_the_model_says(
+    fn cache_equals_its_model(
         stale in proptest::option::of((0u32..60, any::<bool>())),
         steps in proptest::collection::vec(step(), 1..80),
     ) {
@@ -121,7 +121,7 @@ proptest! {
                 }
                 Step::ServeStale { name } => {
                     let served = block.serve_stale(&ask(name));
-                    // A kept failure is no answer.
+                    // A stored failure is no answer.
                     let k = known.get(&name).filter(|k| k.usable(now) && k.rcode != Rcode::SERVFAIL);
                     prop_assert_eq!(served.map(|seen| seen.rcode), k.map(|k| k.rcode));
                 }

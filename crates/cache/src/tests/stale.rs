@@ -31,8 +31,9 @@ fn verify(timeout: Option<Duration>) -> ServeStale {
     ServeStale { mode: StaleMode::Verify { timeout }, ..ServeStale::default() }
 }
 
+/// One caller refreshes.
 #[test]
-fn immediate_answers_with_ttl_0_and_one_caller_refreshes() {
+fn immediate_has_ttl_0() {
     let mut block = expired(ServeStale::default());
     let seen = block.lookup(&www());
     assert_eq!((seen.lookup, seen.ttls, seen.ede), (stale(true), vec![0, 0], vec![3]));
@@ -47,7 +48,7 @@ fn immediate_answers_with_ttl_0_and_one_caller_refreshes() {
 }
 
 #[test]
-fn a_failed_upstream_is_left_alone_for_longer_and_longer() {
+fn refresh_backoff_doubles() {
     let mut block = expired(ServeStale::default());
     for pause in [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0] {
         assert_eq!(block.lookup(&www()).lookup, stale(true), "before a pause of {pause} s");
@@ -65,7 +66,7 @@ fn a_failed_upstream_is_left_alone_for_longer_and_longer() {
 }
 
 #[test]
-fn failure_recheck_and_response_ttl_are_as_written() {
+fn failure_recheck_and_response_ttl() {
     for (ttl, recheck, early, late) in [
         (Some(7), Some(Duration::from_secs(20)), stale(false), stale(true)),
         (Some(7), Some(Duration::ZERO), stale(true), stale(true)),
@@ -83,7 +84,7 @@ fn failure_recheck_and_response_ttl_are_as_written() {
 }
 
 #[test]
-fn the_window_ends() {
+fn stale_window_ends() {
     let mut block = expired(ServeStale { window: Duration::from_secs(100), ..ServeStale::default() });
     block.wait(98.9);
     assert_eq!(block.lookup(&www()).lookup, stale(true));
@@ -94,7 +95,7 @@ fn the_window_ends() {
 }
 
 #[test]
-fn verify_asks_first_and_serves_stale_when_that_fails() {
+fn verify_falls_back_to_stale() {
     for (timeout, wait) in [(None, WAIT), (Some(Duration::from_millis(100)), Duration::from_millis(100))] {
         let mut block = expired(verify(timeout));
         for _ in 0..3 {
@@ -122,7 +123,7 @@ fn verify_asks_first_and_serves_stale_when_that_fails() {
 }
 
 #[test]
-fn a_failure_that_is_answered_leaves_the_expired_answer_in_place() {
+fn failure_keeps_the_expired_answer() {
     for rcode in [Rcode::SERVFAIL, Rcode::REFUSED, Rcode::NOTIMP, Rcode::FORMERR] {
         let block = expired(verify(None));
         assert_eq!(block.lookup(&www()).lookup, ASK_FIRST);
@@ -137,7 +138,7 @@ fn a_failure_that_is_answered_leaves_the_expired_answer_in_place() {
 }
 
 #[test]
-fn an_expired_denial_gives_way_to_the_first_address() {
+fn address_replaces_an_expired_denial() {
     let mut block = Block::new(CacheSpec { stale: Some(verify(None)), ..CacheSpec::default() });
     block.store(&www(), &mut www().nxdomain(10, 10));
     block.wait(20.0);
@@ -150,16 +151,18 @@ fn an_expired_denial_gives_way_to_the_first_address() {
     assert_eq!(block.partition.entries(AnswerKind::Denial), 0);
 }
 
+/// Even if the denial cannot be stored.
 #[test]
-fn an_expired_address_gives_way_to_a_denial_even_if_that_cannot_be_kept() {
+fn denial_replaces_an_expired_address() {
     let block = expired(verify(None));
     assert_eq!(block.store(&www(), &mut www().answer(Rcode::NXDOMAIN, 0, &[])), StoreResult::Passed);
     assert!(block.serve_stale(&www()).is_none());
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
+/// Until the window ends.
 #[test]
-fn prefer_positive_keeps_an_address_over_denials_until_its_window_ends() {
+fn prefer_positive_keeps_addresses() {
     for mode in [StaleMode::Immediate, StaleMode::Verify { timeout: None }] {
         let mut block = expired(ServeStale { mode, prefer_positive: true, ..ServeStale::default() });
         let alias = cname("www.example.org.", 60);
@@ -184,10 +187,10 @@ fn prefer_positive_keeps_an_address_over_denials_until_its_window_ends() {
     }
 }
 
-/// Without the policy what an upstream says last is passed on, and the earlier answer stays for
-/// those who ask next.
+/// Without the policy the upstream's last answer is passed on, and the earlier one stays for later
+/// clients.
 #[test]
-fn a_referral_passes_without_the_policy() {
+fn referral_passes_without_prefer_positive() {
     let block = expired(verify(None));
     for records in [[ns(60)], [cname("www.example.org.", 60)]] {
         assert_eq!(block.store(&www(), &mut www().answer(Rcode::NOERROR, 0, &records)), StoreResult::Passed);
@@ -196,7 +199,7 @@ fn a_referral_passes_without_the_policy() {
 }
 
 #[test]
-fn a_failure_entry_is_never_served_stale() {
+fn failure_is_never_stale() {
     let mut block = Block::new(CacheSpec { stale: Some(ServeStale::default()), ..CacheSpec::default() });
     block.store(&www(), &mut www().servfail());
     block.wait(5.0);
@@ -205,7 +208,7 @@ fn a_failure_entry_is_never_served_stale() {
 }
 
 #[test]
-fn a_query_without_rd_gets_nothing_expired() {
+fn no_stale_without_rd() {
     let block = expired(ServeStale::default());
     let ask = Ask::with("www.example.org", RType::A, 0, false);
     assert_eq!(block.lookup(&ask).lookup, CacheResult::Miss);
@@ -214,7 +217,7 @@ fn a_query_without_rd_gets_nothing_expired() {
 }
 
 #[test]
-fn serve_stale_gives_a_fresh_answer_as_it_is() {
+fn serve_stale_returns_fresh_answers() {
     let block = Block::new(CacheSpec::default());
     assert!(block.serve_stale(&www()).is_none());
     block.store(&www(), &mut www().answer(Rcode::NOERROR, Flags::RA, &[a("www.example.org.", 60)]));
