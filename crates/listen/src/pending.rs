@@ -116,7 +116,7 @@ mod tests {
             );
             assert!(evaluation.run(zone).is_err());
             let lookups = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
-            let PendingLookups { asked, outer, .. } = *lookups;
+            let PendingLookups { asked, suspended: outer, .. } = *lookups;
             let inner = Inner { outer: outer.unwrap(), client: () };
             let shares = Share::all(inner, 0, Proto::Udp, &asked);
             assert_eq!(shares.len(), 3);

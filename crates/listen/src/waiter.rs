@@ -39,7 +39,7 @@ impl Miss {
         client: Client,
         started: Instant,
     ) -> impl Iterator<Item = Self> {
-        let PendingLookups { asked, refreshes, outer } = lookups;
+        let PendingLookups { asked, refreshes, suspended: outer } = lookups;
         let mut clients = match outer {
             Some(outer) => {
                 let (number, proto) = (client.number(), client.proto());

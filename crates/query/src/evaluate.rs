@@ -1,13 +1,13 @@
-//! One query's answer, put together from what it needs: the way in through the steps, what stands below them, what that
-//! leads to, and the way back.
+//! Evaluates a query that middleware or a CNAME of a template acts on.
 //!
 //! ```text
-//! evaluate(query, found) -> told | silence | what must be asked first
+//! evaluate(query, answers) -> answer | drop | queries for upstreams
 //! ```
-//! Nothing is resumed in the middle. Where upstreams must be asked, all that are known to be needed are asked at once, and
-//! the client's query waits; when the last of them has answered, what each said is kept as an [`SubqueryAnswer`], and the query
-//! is evaluated again from the start. A lookup that another answer needs (a `CNAME` of a template, a wish of a step) takes
-//! the whole way of a query, but unanswered counts or logs it; why one failed is told by `errors`.
+//! Nothing is resumed midway. If upstreams must be asked, all queries that are known to be needed
+//! are sent at once and the client's query is suspended. When the last one is answered, the query
+//! is evaluated again from the start, with the answers as [`SubqueryAnswer`]s. A subquery (the
+//! target of a template's CNAME, or one that middleware issues) takes the whole way of a query, but
+//! is not counted or logged; only `errors` reports its failures.
 
 mod subquery_answer;
 mod suspended_query;
@@ -31,12 +31,12 @@ use subquery_answer::LookupKey;
 pub use subquery_answer::{FollowCnames, SubqueryAnswer};
 pub use suspended_query::{PendingLookups, SuspendedQuery, UpstreamQuery, Usage};
 
-/// How an evaluation ends.
+/// Result of an evaluation.
 pub enum Evaluated {
-    /// The client is told this; the failure, if there is one, is what was found below the steps.
-    Told(Box<Message>, Option<Failure>),
-    /// The client is told nothing.
-    Silence,
+    /// The answer for the client, and the failure below the middleware, if there was one.
+    Answer(Box<Message>, Option<Failure>),
+    /// No reply.
+    Drop,
 }
 
 /// The evaluation of one client's query.
@@ -45,30 +45,30 @@ pub struct Evaluation<'h, 'a> {
     context: &'a QueryContext<'a>,
     tables: &'a mut Tables<'h>,
     query: &'a Query<'a>,
-    /// What is known already.
+    /// The answers of upstreams so far.
     found: Vec<Arc<SubqueryAnswer>>,
-    /// What it has taken so far.
+    /// Resources that earlier evaluations used.
     spent: Usage,
-    /// How many more wishes are looked at.
+    /// Subqueries that may still be evaluated.
     left: usize,
-    /// Octets of the largest reply that the client may get.
+    /// Largest reply to the client in bytes.
     room: usize,
-    /// How many more octets of names are compared with patterns.
+    /// Bytes of names that may still be compared with patterns.
     comparable: usize,
-    /// What counts one when this ends.
+    /// Counters to increment once the query is answered.
     counts: Vec<Arc<PerThread>>,
-    /// Whether what is looked up now is a target, to which a CNAME or a wish led, and neither the client's own question nor a
-    /// candidate for it ([`Wishes::candidate`]).
+    /// Whether the current lookup is the target of a CNAME or a routed subquery, rather than the
+    /// client's question or a candidate for it ([`Wishes::candidate`]).
     at_target: bool,
-    /// The wishes so far, each once.
-    wishes: Vec<(Key, Known)>,
-    /// The step that may wish now: its zone, and its place among the steps of the zone's block.
+    /// The subqueries so far, each once.
+    wishes: Vec<(SubqueryKey, SubqueryState)>,
+    /// The middleware that may issue subqueries now: zone and index.
     at: Option<(&'h Arc<ServedZone>, usize)>,
     /// How long an upstream may take; zero asks none.
     pub patience: Duration,
-    /// Cached answers on the way that are to be fetched again.
+    /// Stale answers to refresh.
     refreshes: Vec<UpstreamQuery<'h>>,
-    /// What must be asked first.
+    /// Queries for upstreams.
     missing: Vec<UpstreamQuery<'h>>,
 }
 
@@ -76,9 +76,9 @@ pub struct Evaluation<'h, 'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeedsUpstream;
 
-/// What a wish is found again by.
+/// Identity of a subquery.
 #[derive(PartialEq, Eq)]
-struct Key {
+struct SubqueryKey {
     entry: EntryPoint,
     name: Name,
     rtype: RType,
@@ -86,26 +86,26 @@ struct Key {
     overrides: Box<[u8]>,
 }
 
-/// Where a wish begins.
+/// Where a subquery starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EntryPoint {
-    /// As a client's query does: with the route.
+    /// At the route, as a client's query.
     Top,
-    /// At a step of a block, by the block's number.
+    /// At middleware of a block: block id and index.
     Step(u64, usize),
 }
 
-/// What is known of a wish.
-enum Known {
-    /// It is looked at now: whoever wishes for it again leads round in circles.
-    Open,
-    /// Upstreams must be asked for it.
+/// State of a subquery.
+enum SubqueryState {
+    /// Being evaluated: another subquery for it would be a loop.
+    InProgress,
+    /// An upstream must be asked.
     NeedsUpstream,
-    Came(Wish),
+    Done(Wish),
 }
 
 impl<'h, 'a> Evaluation<'h, 'a> {
-    /// That of a query whose lookups came to `found` so far, for which so much was `spent` before.
+    /// An evaluation with the answers `found` so far and the resources `spent` before.
     pub fn new(
         route: &'h Arc<Route>,
         context: &'a QueryContext<'a>,
@@ -121,7 +121,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             query,
             found,
             spent,
-            left: MOST_WISHES,
+            left: MAX_WISHES,
             room: 0,
             comparable: 0,
             counts: Vec::new(),
@@ -134,7 +134,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         }
     }
 
-    /// What the client is told.
+    /// The answer for the client.
     ///
     /// # Errors
     /// Upstreams must be asked first.
@@ -144,17 +144,17 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         self.run_from(inbound, stop)
     }
 
-    /// The same for a query that the steps of its block have seen.
+    /// The same for a query that the middleware of its block has seen.
     pub(crate) fn run_from(
         &mut self,
         mut inbound: Inbound<'h, 'a>,
         stop: Stop<'h>,
     ) -> Result<Evaluated, NeedsUpstream> {
         let Query { name, rtype, class, .. } = *self.query;
-        let own = Key { entry: EntryPoint::Top, name, rtype, class, overrides: Box::default() };
-        self.wishes.push((own, Known::Open));
+        let own = SubqueryKey { entry: EntryPoint::Top, name, rtype, class, overrides: Box::default() };
+        self.wishes.push((own, SubqueryState::InProgress));
         self.room = inbound.zone.block.envelope.size.limit(self.query, self.context.proto);
-        self.comparable = MOST_COMPARED * self.room;
+        self.comparable = MAX_COMPARED * self.room;
         let end = self.evaluate(&mut inbound, stop);
         self.spent.counted_steps = inbound.counted;
         let end = end?;
@@ -162,31 +162,36 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         Ok(end)
     }
 
-    /// What must be asked, and what the client's query is kept with until all of it has come.
+    /// The queries for upstreams, and the client's query, suspended.
     ///
     /// # Errors
-    /// Where what waits for this client holds too much already.
+    /// If this client's suspended queries hold too much memory.
     pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<PendingLookups<'h>>, Failure> {
         let who = Who::of(client_number(self.context.client().ip()));
-        let outer = SuspendedQuery::new(who, self.query, zone, self.route, self.found, self.spent)?;
-        Ok(Box::new(PendingLookups { asked: self.missing, refreshes: self.refreshes, outer: Some(outer) }))
+        let suspended = SuspendedQuery::new(who, self.query, zone, self.route, self.found, self.spent)?;
+        Ok(Box::new(PendingLookups {
+            asked: self.missing,
+            refreshes: self.refreshes,
+            suspended: Some(suspended),
+        }))
     }
 
-    /// Cached answers on the way that are to be fetched again, if there are any.
+    /// Stale answers to refresh, if there are any.
     pub fn refreshes(&mut self) -> Option<Box<PendingLookups<'h>>> {
         let refreshes = std::mem::take(&mut self.refreshes);
-        let lookups = PendingLookups { asked: Vec::new(), refreshes, outer: None };
+        let lookups = PendingLookups { asked: Vec::new(), refreshes, suspended: None };
         (!lookups.refreshes.is_empty()).then(|| Box::new(lookups))
     }
 
-    /// Takes a query from where it stops on its way in to the sources of its block, and its answer back through the steps.
+    /// Continues from where the query stops on its way in, and takes the answer back through the
+    /// middleware.
     fn evaluate(
         &mut self,
         inbound: &mut Inbound<'h, '_>,
         mut stop: Stop<'h>,
     ) -> Result<Evaluated, NeedsUpstream> {
         let zone = inbound.zone;
-        let mut told_below = None;
+        let mut rcode_below = None;
         let (mut message, failure) = loop {
             match stop {
                 Stop::Needs(needs) => {
@@ -196,20 +201,20 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 }
                 Stop::Sources => {
                     let (message, failure) = self.below(zone, &inbound.sought.query())?;
-                    told_below = failure.is_none().then_some(message.rcode);
+                    rcode_below = failure.is_none().then_some(message.rcode);
                     break (message, failure);
                 }
                 Stop::Answer(message) => break (message, None),
                 Stop::Fail(failure) => {
                     break (Box::new(failed(inbound.sought.asked(), &failure)), Some(failure));
                 }
-                Stop::Silence => return Ok(Evaluated::Silence),
+                Stop::Silence => return Ok(Evaluated::Drop),
             }
         };
         let Inbound { sought, backs, .. } = inbound;
-        // What was sought without RD, or with it, is told to a client that may have asked otherwise.
+        // RD is the client's, whether or not the effective query had it.
         message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
-        // An answer to another question, or its denial, authenticates nothing of the one that was asked.
+        // An answer to another question, or its denial, does not authenticate the client's.
         if sought.is_another_question() {
             message.clear_ad();
         }
@@ -224,13 +229,13 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 return Err(NeedsUpstream);
             }
         }
-        if told_below != Some(Rcode::NOERROR) {
-            tell_from_referral(&mut message, zone.block.pipeline.forwards());
+        if rcode_below != Some(Rcode::NOERROR) {
+            mark_no_referral(&mut message, zone.block.pipeline.forwards());
         }
-        Ok(Evaluated::Told(message, failure))
+        Ok(Evaluated::Answer(message, failure))
     }
 
-    /// What the block tells below its steps, with the CNAMEs that a template made followed.
+    /// The answer of the block's sources, with targets of a template's CNAMEs appended.
     fn below(
         &mut self,
         zone: &'h Arc<ServedZone>,
@@ -247,33 +252,34 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 found
             }
         };
-        let told = found.told.as_ref().map_err(Clone::clone);
-        let (mut message, failure) = match told.and_then(|packed| self.take_apart(packed)) {
+        let packed = found.result.as_ref().map_err(Clone::clone);
+        let (mut message, failure) = match packed.and_then(|packed| self.decode(packed)) {
             Ok(message) if found.follow == FollowCnames::No => (message, None),
             Ok(message) => self.follow(query, &message, found.follow)?,
             Err(failure) => (failed(query, &failure), Some(failure)),
         };
         if query.overrides.has_subnet() {
-            // The subnet was added here, and is not returned to a client that did not send it (RFC 7871, section 7.2.1).
+            // The server added the subnet, so a client that did not send it does not get it (RFC
+            // 7871, section 7.2.1).
             message.options.remove(OPTION_CLIENT_SUBNET);
         }
         Ok((Box::new(message), failure))
     }
 
-    fn take_apart(&mut self, packed: &Packed) -> Result<Message, Failure> {
-        // Of all sections together: with all of an upstream's 64 KiB a datagram would cost us a thousand times what it costs
-        // its client.
+    fn decode(&mut self, packed: &Packed) -> Result<Message, Failure> {
+        // A limit for all sections together: decoding an upstream's 64 KiB for a datagram would
+        // cost the server a thousand times what it costs the client.
         let most = (self.room / SHORTEST_RECORD) as u16;
         self.spend(packed.records(most))?;
-        // It was packed from a reply of our own, whose records can be read.
+        // Packed from a reply that this server wrote: its records are readable.
         packed.message(most).map_err(|_| Failure::Panic)
     }
 
-    /// Counts records that are about to be taken apart or copied.
+    /// Accounts for records that are about to be decoded or copied.
     fn spend(&mut self, records: usize) -> Result<(), Failure> {
         let spent = self.spent.records + records;
-        if spent > MOST_RECORDS {
-            return Err(Failure::TooManyRecords(MOST_RECORDS));
+        if spent > MAX_RECORDS {
+            return Err(Failure::TooManyRecords(MAX_RECORDS));
         }
         self.spent.records = spent;
         Ok(())
@@ -292,7 +298,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::Answer => {}
             Lookup::Follow => follow = FollowCnames::Yes,
             Lookup::FollowOrFail => follow = FollowCnames::OrFail,
-            Lookup::Refresh if self.refreshes.len() < MOST_ASKED => {
+            Lookup::Refresh if self.refreshes.len() < MAX_ASKED => {
                 self.refreshes.push(UpstreamQuery::for_next(query, zone, !self.at_target));
             }
             // A later query refreshes it.
@@ -301,16 +307,17 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 let failure = Failure::Forward(forwarder::NoAnswer::Patience);
                 return Ok(SubqueryAnswer::new(zone, query, Err(failure), FollowCnames::No));
             }
-            Lookup::Ask(_) if self.at_target && self.spent.asked == MOST_ASKED => {
+            Lookup::Ask(_) if self.at_target && self.spent.asked == MAX_ASKED => {
                 return Ok(SubqueryAnswer::new(
                     zone,
                     query,
-                    Err(Failure::TooManyNames(MOST_ASKED)),
+                    Err(Failure::TooManyNames(MAX_ASKED)),
                     FollowCnames::No,
                 ));
             }
             Lookup::Ask(patience) => {
-                // With the whole deadline left it is the forwarder that ends it, and its failure names the upstream.
+                // With the whole deadline left, the forwarder enforces it, and its failure names
+                // the upstream.
                 let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
                 let patience = patience.into_iter().chain(left).min();
                 self.spent.asked += usize::from(self.at_target);
@@ -330,9 +337,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         SubqueryAnswer::new(zone, query, Err(failure), FollowCnames::No)
     }
 
-    /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
-    /// adds nothing but the reason, and the CNAME stands alone, as in CoreDNS; or it is why there is no answer at all, where it
-    /// is one of ours.
+    /// Appends to each CNAME of the answer section the server's answer for its target. If a target
+    /// has no answer, only the reason is added and the CNAME stands alone, as in CoreDNS; with
+    /// [`FollowCnames::OrFail`] the query fails.
     fn follow(
         &mut self,
         query: &Query<'_>,
@@ -349,12 +356,12 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             let Some(target) = rr.target() else { continue };
-            // The loop goes on, so that all missing targets are looked up at the same time.
+            // Continues, so that all targets are looked up at the same time.
             let Some(wish) = self.wish(&target, query.rtype, Class::IN) else {
                 missing = true;
                 continue;
             };
-            // A name that no server block serves is the client's to look up.
+            // The client resolves a name that no server block serves.
             if matches!(wish, Wish::Failed(Failure::NoZone)) {
                 continue;
             }
@@ -375,35 +382,35 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         match why.filter(|_| follow == FollowCnames::OrFail) {
             _ if missing => Err(NeedsUpstream),
             Some(failure) => {
-                let mut told = failed(query, &failure);
-                told.options.extend_ede(&whole.options);
-                Ok((told, Some(failure)))
+                let mut answer = failed(query, &failure);
+                answer.options.extend_ede(&whole.options);
+                Ok((answer, Some(failure)))
             }
             None => Ok((whole, None)),
         }
     }
 
-    /// What a wish comes to, `None` where upstreams must be asked first; `from` is where in a block it begins, else it is
-    /// routed, and another name than the one sought.
-    fn come_to(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
+    /// Result of a subquery; `None` if upstreams must be asked first. `from` is the middleware
+    /// below which it starts; without it the subquery is routed, and is a target.
+    fn subquery(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
         let is_target = from.is_none();
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let Query { name, rtype, class, .. } = *query;
-        let key = Key { entry, name, rtype, class, overrides: query.overrides.octets().into() };
+        let key = SubqueryKey { entry, name, rtype, class, overrides: query.overrides.octets().into() };
         if let Some((_, known)) = self.wishes.iter().find(|(other, _)| *other == key) {
             return match known {
-                Known::Open => Some(Wish::Failed(Failure::Circle)),
-                Known::NeedsUpstream => None,
-                Known::Came(wish) => Some(wish.clone()),
+                SubqueryState::InProgress => Some(Wish::Failed(Failure::Circle)),
+                SubqueryState::NeedsUpstream => None,
+                SubqueryState::Done(wish) => Some(wish.clone()),
             };
         }
         let above = self.at_target;
         let Some(left) = self.left.checked_sub(usize::from(above || is_target)) else {
-            return Some(Wish::Failed(Failure::TooManyNames(MOST_WISHES)));
+            return Some(Wish::Failed(Failure::TooManyNames(MAX_WISHES)));
         };
         self.left = left;
         let (place, at) = (self.wishes.len(), self.at);
-        self.wishes.push((key, Known::Open));
+        self.wishes.push((key, SubqueryState::InProgress));
         self.at_target |= is_target;
         let end = match from.map_or_else(|| self.route.find(query).map(|zone| (zone, 0)), Ok) {
             Ok((zone, step)) => {
@@ -412,21 +419,21 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 let stop = inbound.run(self.context);
                 self.evaluate(&mut inbound, stop)
             }
-            Err(failure) => Ok(Evaluated::Told(Box::default(), Some(failure))),
+            Err(failure) => Ok(Evaluated::Answer(Box::default(), Some(failure))),
         };
         self.at_target = above;
         self.at = at;
         let wish = match end {
-            // It is kept as well, for who wishes for it again.
-            Ok(Evaluated::Told(message, None)) => Some(match self.spend(message.records.len()) {
+            // A copy is kept for a repetition.
+            Ok(Evaluated::Answer(message, None)) => Some(match self.spend(message.records.len()) {
                 Ok(()) => Wish::Answer(message),
                 Err(failure) => Wish::Failed(failure),
             }),
-            Ok(Evaluated::Told(_, Some(failure))) => Some(Wish::Failed(failure)),
-            Ok(Evaluated::Silence) => Some(Wish::Failed(Failure::Dropped)),
+            Ok(Evaluated::Answer(_, Some(failure))) => Some(Wish::Failed(failure)),
+            Ok(Evaluated::Drop) => Some(Wish::Failed(Failure::Dropped)),
             Err(NeedsUpstream) => None,
         };
-        self.wishes[place].1 = wish.clone().map_or(Known::NeedsUpstream, Known::Came);
+        self.wishes[place].1 = wish.clone().map_or(SubqueryState::NeedsUpstream, SubqueryState::Done);
         wish
     }
 }
@@ -434,18 +441,19 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 impl Wishes for Evaluation<'_, '_> {
     fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
         let question = question(name, rtype, class);
-        self.come_to(None, &Query { question: &question, name: *name, rtype, class, ..*self.query })
+        self.subquery(None, &Query { question: &question, name: *name, rtype, class, ..*self.query })
     }
 
     fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish> {
         let (zone, step) = self.at?;
         let question = question(name, sought.rtype(), sought.class());
         let query = Query { question: &question, name: *name, ..sought.query() };
-        self.come_to(Some((zone, step + 1)), &query)
+        self.subquery(Some((zone, step + 1)), &query)
     }
 
     fn may_compare(&mut self, octets: usize) -> bool {
-        // Once some were too many none are left, however short the next name is: the answer ends there.
+        // Once the limit is exceeded nothing is left, however short the next name: the answer ends
+        // there.
         self.comparable = self.comparable.saturating_sub(octets);
         self.comparable > 0
     }
@@ -455,19 +463,19 @@ impl Wishes for Evaluation<'_, '_> {
     }
 }
 
-/// Sets RA, or AA where the block does not forward, in a NODATA of our own without either.
+/// Sets RA, or AA if the block does not forward, in a NODATA of the server's own that has neither.
 ///
-/// glibc and Go take NOERROR with neither flag, without answer and additional records, for a lame
-/// server's referral: they ask their next server, which may answer what `acl filter` keeps back, or
-/// report a temporary failure.
-fn tell_from_referral(message: &mut Message, forwards: bool) {
+/// glibc and Go take NOERROR with neither flag and without answer and additional records for a lame
+/// referral: they ask their next server, which may answer what `acl filter` withholds, or report a
+/// temporary failure.
+fn mark_no_referral(message: &mut Message, forwards: bool) {
     let has_records = message.records.iter().any(|rr| rr.section != Section::Authority);
     if message.rcode == Rcode::NOERROR && !has_records && message.flags & (Flags::AA | Flags::RA) == 0 {
         message.flags |= if forwards { Flags::RA } else { Flags::AA };
     }
 }
 
-/// What a client is told of a failure.
+/// The reply to the client for a failure.
 fn failed(query: &Query<'_>, failure: &Failure) -> Message {
     let mut message = Message::empty(query, failure.rcode());
     if let Some(ede) = failure.ede() {
@@ -476,27 +484,28 @@ fn failed(query: &Query<'_>, failure: &Failure) -> Message {
     message
 }
 
-/// Writes what a client is told.
+/// Encodes the answer for the client.
 pub fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>) {
     if message.write(query, reply).is_err() {
-        // A record that cannot be read: no source and no step makes one.
+        // An unreadable record: no source and no middleware makes one.
         reply.clear();
         reply.rcode = Rcode::SERVFAIL;
     }
 }
 
-/// Octets of a name, a type, a class, a TTL and a length.
+/// Bytes of a root name, type, class, TTL and length.
 const SHORTEST_RECORD: usize = 11;
-/// Octets of names that are compared with patterns in one evaluation, for each octet that the reply may have. All names that it
-/// has room for, written out, are compared with sixteen patterns; what is compressed may come to twenty times as much.
-const MOST_COMPARED: usize = 16;
-/// Wishes and CNAMEs for which upstreams are asked, for one client's query, wherever they stand; and as many stale answers
-/// that are fetched again for those who ask next.
-const MOST_ASKED: usize = 8;
-/// Wishes and CNAMEs that are looked at for one client's query; what memory knows of them costs no more than this.
-const MOST_WISHES: usize = 32;
-/// Records that are taken apart or copied for one client's query, each time that it is evaluated: four messages of 64 KiB,
-/// whose records take 11 octets or more, have no more. An answer that leads to another one is read twice, once to see where it
-/// leads to; one of nine that lead from each to the next, ten times, and that many records would take a worker a tenth of
-/// a second.
-const MOST_RECORDS: usize = 4 * (65_535 / SHORTEST_RECORD);
+/// Bytes of names compared with patterns in one evaluation, per byte of the largest reply: all
+/// names that fit uncompressed, with sixteen patterns each. Compressed, up to twenty times as many
+/// names fit.
+const MAX_COMPARED: usize = 16;
+/// Subqueries and CNAMEs of one client's query for which upstreams are asked; also the limit of
+/// stale answers that it refreshes.
+const MAX_ASKED: usize = 8;
+/// Subqueries and CNAMEs that are evaluated for one client's query; limits the cost of answers from
+/// memory.
+const MAX_WISHES: usize = 32;
+/// Records decoded or copied for one client's query over all its evaluations: four messages of 64
+/// KiB have no more. An answer that needs a subquery is decoded twice, the first of a chain of nine
+/// ten times; that many records would take a worker a tenth of a second.
+const MAX_RECORDS: usize = 4 * (65_535 / SHORTEST_RECORD);

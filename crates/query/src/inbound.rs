@@ -1,4 +1,4 @@
-//! A query on its way in through the steps of a server block.
+//! A query on its way in through the middleware of a server block.
 
 use std::sync::Arc;
 
@@ -9,36 +9,36 @@ use plugin::QueryContext;
 use plugin::failure::Failure;
 use plugin::step::{Back, Inward, Needs, Sought};
 
-/// A query on its way in through the steps of a server block. Each step runs once.
+/// A query on its way in through the middleware of a server block. Each runs once.
 pub(crate) struct Inbound<'h, 'q> {
-    /// The zone whose block has the steps.
+    /// A zone of the block with the middleware.
     pub(crate) zone: &'h Arc<ServedZone>,
-    /// The query as the steps so far have changed it.
+    /// The query as the middleware so far has changed it.
     pub(crate) sought: Sought<'q>,
-    /// The steps that act on the answer, outermost first: index and act.
+    /// Hooks for the answer with the index of their middleware, outermost first.
     pub(crate) backs: Vec<(usize, Box<dyn Back + 'h>)>,
-    /// Index of the step that runs next, or that needs other answers.
+    /// Index of the middleware that runs next, or that needs a subquery.
     pub(crate) next: usize,
-    /// Steps below this index have counted the client's query.
+    /// Middleware below this index has counted the client's query.
     pub(crate) counted: usize,
 }
 
 /// Where a query stops on its way in.
 pub(crate) enum Stop<'h> {
-    /// Below the last step.
+    /// Below all middleware.
     Sources,
-    /// At a step that needs other answers: [`Inbound::resume`] takes its result.
+    /// At middleware that needs a subquery: [`Inbound::resume`] takes its result.
     Needs(Box<dyn Needs<'h> + 'h>),
-    /// At a step that answers.
+    /// At middleware that answers.
     Answer(Box<Message>),
-    /// At a step that fails.
+    /// At middleware that fails.
     Fail(Failure),
-    /// At a step that drops the query.
+    /// At middleware that drops the query.
     Silence,
 }
 
 impl<'h, 'q> Inbound<'h, 'q> {
-    /// A query above the step with index `next`.
+    /// A query above the middleware with index `next`.
     pub(crate) fn new(zone: &'h Arc<ServedZone>, query: &'q Query<'q>, next: usize, counted: usize) -> Self
     where
         'h: 'q,
@@ -46,7 +46,7 @@ impl<'h, 'q> Inbound<'h, 'q> {
         Self { zone, sought: Sought::new(query, &zone.server, false), backs: Vec::new(), next, counted }
     }
 
-    /// A client's query below steps that do not act on it.
+    /// A client's query below middleware that does not act on it.
     pub(crate) fn passed(zone: &'h Arc<ServedZone>, query: &'q Query<'q>) -> Self
     where
         'h: 'q,
@@ -55,7 +55,7 @@ impl<'h, 'q> Inbound<'h, 'q> {
         Self::new(zone, query, steps, steps)
     }
 
-    /// Runs the steps that are left.
+    /// Runs the rest of the middleware.
     pub(crate) fn run(&mut self, context: &QueryContext<'_>) -> Stop<'h> {
         while let Some(step) = self.zone.block.pipeline.steps().get(self.next) {
             self.sought.counts = self.next >= self.counted;
@@ -68,12 +68,12 @@ impl<'h, 'q> Inbound<'h, 'q> {
         Stop::Sources
     }
 
-    /// Continues with the result of the step that needed other answers.
+    /// Continues with the result of the middleware that needed a subquery.
     pub(crate) fn resume(&mut self, inward: Inward<'h>, context: &QueryContext<'_>) -> Stop<'h> {
         self.take(inward).unwrap_or_else(|| self.run(context))
     }
 
-    /// Whether the steps leave the query and its answer as they are.
+    /// Whether the middleware leaves the query and its answer as they are.
     pub(crate) fn is_unchanged(&self, stop: &Stop<'_>) -> bool {
         matches!(stop, Stop::Sources) && self.backs.is_empty() && self.sought.is_as_asked()
     }

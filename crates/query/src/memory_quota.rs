@@ -1,10 +1,10 @@
-//! Octets that wait for somebody: all clients share a bound, and none takes what others need.
+//! Memory of suspended queries: one limit for all clients, with a fair share for each.
 
 use std::sync::Arc;
 
 use forwarder::{Fair, Who};
 
-/// So many octets of a client's, given back when they are dropped.
+/// Bytes accounted to a client, released on drop.
 #[derive(Debug)]
 pub struct MemoryPermit {
     of_all: Arc<Fair>,
@@ -13,7 +13,7 @@ pub struct MemoryPermit {
 }
 
 impl MemoryPermit {
-    /// Takes them; `None` where there is no room for so many of this client's.
+    /// Accounts for these bytes; `None` if the client would hold too much.
     pub fn take(of_all: &Arc<Fair>, who: Who, octets: usize) -> Option<Self> {
         let octets = u32::try_from(octets).ok()?;
         of_all.take_some(who, octets).then(|| Self { of_all: of_all.clone(), who, octets })
@@ -26,11 +26,11 @@ impl Drop for MemoryPermit {
     }
 }
 
-/// Room for what all evaluations that wait hold, in octets.
+/// The quota for all suspended queries, in bytes.
 pub fn room() -> Arc<Fair> {
-    Arc::new(Fair::new(MOST_OF_ONE))
+    Arc::new(Fair::new(MAX_BYTES_PER_CLIENT))
 }
 
-/// Octets that all evaluations which wait may hold together, and those of one client.
+/// Bytes that all suspended queries may hold together, and those of one client.
 pub const MAX_SUSPENDED_BYTES: usize = 8 << 20;
-pub(crate) const MOST_OF_ONE: u32 = MAX_SUSPENDED_BYTES as u32 / 5 * 4;
+pub(crate) const MAX_BYTES_PER_CLIENT: u32 = MAX_SUSPENDED_BYTES as u32 / 5 * 4;

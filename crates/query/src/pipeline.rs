@@ -1,11 +1,11 @@
-//! A query's life in one server block, on one page.
+//! Middleware and sources of one server block, in order.
 //!
 //! ```text
-//! steps, such as rewrite -> sources, such as hosts -> cache -> forward -> tail, such as whoami
+//! middleware, such as rewrite -> sources, such as hosts -> cache -> forward -> tail, such as whoami
 //! ```
-//! The order in each is the table's (the crate `plugins`), which is that of CoreDNS's plugin.cfg, except that what memory knows
-//! comes before the cache, which wraps `forward` alone: a cached copy can never hide a newer entry. Which of them a block has is
-//! decided when it is built.
+//! The order is that of the table in the crate `plugins`, which is plugin.cfg's, except that all
+//! other sources come before the cache, which wraps `forward` alone: a cached answer never hides a
+//! newer entry of another source. What a block has is decided when it is built.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use plugin::spec::{Explained, Source};
 use plugin::step::{Sought, Step};
 use plugin::{Lookup, QueryContext, Tables};
 
-/// What answers in one server block.
+/// Middleware and sources of one server block.
 pub struct Pipeline {
     steps: Box<[Arc<dyn Step>]>,
-    /// What they are called, for `explain`.
+    /// Their directives, for `explain`.
     step_names: Box<[&'static str]>,
-    /// What answers from memory, before the cache.
+    /// Sources in memory, before the cache.
     sources: Box<[NamedSource]>,
     forwarding: Option<Forwarding>,
-    /// The sources that answer where no other plugin of the block did (`whoami`).
+    /// Sources that answer if no other plugin of the block does (`whoami`).
     tail: Box<[NamedSource]>,
-    /// The last plugin of the block that sees queries, for the error where none answered.
+    /// The last plugin of the block that sees queries, for the error if none answers.
     last: Option<&'static str>,
 }
 
-/// A source, and its directive.
+/// A source and its directive.
 pub struct NamedSource {
     /// The directive.
     pub name: &'static str,
@@ -43,20 +43,20 @@ pub struct NamedSource {
     pub source: Box<dyn Source>,
 }
 
-/// Asking upstreams, and the cache of their answers.
+/// Forwarding to upstreams, and the cache of their answers.
 pub struct Forwarding {
-    /// Where upstreams' answers are kept; nothing without the directive `cache`.
+    /// The cache of upstreams' answers; `None` without the directive `cache`.
     pub cache: Option<BlockCache>,
-    /// Whom to ask.
+    /// The stanzas of `forward`.
     pub chain: Arc<Chain>,
-    /// What looks for an earlier answer.
+    /// Answers from the cache.
     pub cache_source: Option<NamedSource>,
-    /// What says whether an upstream is to be asked.
+    /// Decides whether upstreams are asked.
     pub forward_source: NamedSource,
 }
 
 impl Pipeline {
-    /// What acts and answers in one block. `last` is the last of its plugins that sees queries.
+    /// `last` is the last of the block's plugins that sees queries.
     pub fn new(
         steps: Vec<(&'static str, Arc<dyn Step>)>,
         sources: Vec<NamedSource>,
@@ -75,8 +75,8 @@ impl Pipeline {
         }
     }
 
-    /// Answers from memory, or says what is to be done; [`Lookup::Pass`] where unanswered in the block has an answer. Allocates
-    /// nothing, waits for unanswered.
+    /// Answers from memory, or returns what to do; [`Lookup::Pass`] if no plugin of the block
+    /// answers. Does not allocate or block.
     #[inline]
     pub fn answer_now<'h>(
         &'h self,
@@ -107,7 +107,7 @@ impl Pipeline {
         Lookup::Pass
     }
 
-    /// What the first source does that takes a request for a zone; unanswered else is asked, an upstream least of all.
+    /// Answers a request about a zone by the first source that takes it; never asks an upstream.
     pub fn of_zone(
         &self,
         request: &ZoneRequest<'_>,
@@ -130,34 +130,34 @@ impl Pipeline {
         OfZone::Pass
     }
 
-    /// What acts around the sources, from the outside to the inside.
+    /// The middleware, outermost first.
     #[inline]
     pub fn steps(&self) -> &[Arc<dyn Step>] {
         &self.steps
     }
 
-    /// Why a query fails that no plugin of the block has answered.
+    /// The failure of a query that no plugin of the block answers.
     pub fn unanswered(&self) -> Failure {
         self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
     }
 
-    /// What asks upstreams, if there is one.
+    /// Forwarding, if the block has it.
     pub fn forwarding(&self) -> Option<&Forwarding> {
         self.forwarding.as_ref()
     }
 
-    /// Whether this block asks upstreams.
+    /// Whether the block forwards.
     pub fn forwards(&self) -> bool {
         self.forwarding.is_some()
     }
 
-    /// Whether something in this block answers queries of other classes than IN: `forward`, or a
-    /// step such as `chaos`.
+    /// Whether the block answers classes other than IN: by `forward`, or by middleware such as
+    /// `chaos`.
     pub fn takes_other_classes(&self) -> bool {
         self.forwards() || self.steps.iter().any(|step| step.takes_other_classes())
     }
 
-    /// Which plugin would end such a query, and why: in the order in which they are asked.
+    /// The plugin at which such a query would end, and why.
     pub fn explain(&self, sought: &mut Sought<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();
         for (step, name) in self.steps.iter().zip(&self.step_names) {
@@ -191,7 +191,7 @@ impl Pipeline {
         )
     }
 
-    /// The same of a transfer: see [`of_zone`](Self::of_zone).
+    /// The same for a transfer: see [`of_zone`](Self::of_zone).
     fn explain_transfer(&self, sought: &Sought<'_>, passed: String) -> (Cow<'static, str>, String) {
         let (query, asked) = (sought.query(), sought.asked());
         let is_as_asked = (query.name, query.rtype, query.class) == (asked.name, asked.rtype, asked.class);
@@ -214,7 +214,7 @@ impl Pipeline {
     }
 }
 
-/// The first of these at which a query ends; what the others before it say is added.
+/// The first of these at which a query ends; explanations of the others are appended to `passed`.
 fn ends(
     sources: &[NamedSource],
     query: &Query<'_>,
@@ -223,7 +223,7 @@ fn ends(
     sources.iter().find_map(|NamedSource { name, source }| end(name, source.explain(query), passed))
 }
 
-/// The plugin at which a query ends, and why, if it does; else what the plugin says is added.
+/// This plugin and why, if the query ends here; else its explanation is appended to `passed`.
 fn end(name: &'static str, said: Explained, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
     match said {
         Explained::Ends(why) => return Some((name.into(), format!("{passed}{why}"))),
@@ -234,7 +234,7 @@ fn end(name: &'static str, said: Explained, passed: &mut String) -> Option<(Cow<
 }
 
 impl Forwarding {
-    /// What was kept, else that an upstream is to be asked.
+    /// Looks in the cache, then asks upstreams.
     #[inline]
     fn lookup<'h>(
         &'h self,
@@ -248,7 +248,8 @@ impl Forwarding {
         if let Some(NamedSource { source, .. }) = &self.cache_source {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
-                // The stale entry is served where the upstream does not answer within this time (serve-stale, RFC 8767).
+                // If no upstream answers within this time, the stale entry is served (serve-stale,
+                // RFC 8767).
                 Lookup::Ask(wait) => patience = wait,
                 found => return found,
             }
@@ -259,7 +260,7 @@ impl Forwarding {
         }
     }
 
-    /// Where such a query ends, and why, if an upstream would be asked for it.
+    /// Where such a query ends and why, if it would be forwarded.
     fn explain(&self, query: &Query<'_>) -> Option<(Cow<'static, str>, String)> {
         let Explained::Ends(why) = self.forward_source.source.explain(query) else { return None };
         let keeps = |named: &&NamedSource| matches!(named.source.explain(query), Explained::Ends(_));

@@ -1,4 +1,4 @@
-//! One packet's way from the gate to its reply, the same for every transport.
+//! Serves one packet: from the decision of [`wire::accept`] to the reply, for every transport.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use plugin::{Lookup, QueryContext, Tables};
 
 /// The zones of one endpoint.
 pub struct ServedEndpoint {
-    /// Which zone answers; a query that must wait for an inner lookup keeps it.
+    /// The zones; suspended queries keep it.
     pub route: Arc<Route>,
-    /// What is counted of queries that no zone answers; only where some block has `prometheus`.
+    /// Counters for queries of no zone; `None` if no block has `prometheus`.
     pub dropped: Option<ZoneSet>,
-    /// The name by which this process asks itself whether it serves.
+    /// The name of the watchdog's queries.
     pub probe: Name,
 }
 
 impl ServedEndpoint {
-    /// Where thread `writer` counts queries that no zone answers.
+    /// Counters of thread `writer` for queries of no zone.
     #[inline]
     pub fn dropped_counters(&self, writer: usize) -> ThreadCounters<'_> {
         ThreadCounters::new(self.dropped.as_deref(), writer)
@@ -42,42 +42,44 @@ mod zone_request;
 
 pub use transfer_stream::{BrokenTransfer, TransferStream};
 
-/// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
+/// Result of serving a packet. If there is a reply, the outcome that was passed to [`serve`]
+/// describes it.
 #[allow(clippy::large_enum_variant, reason = "only a miss is large, and a box would cost it an allocation")]
 pub enum Served<'h> {
-    /// Nothing that a client would send: it is told nothing, and a connection that brings it is ended.
+    /// No client would send this: there is no reply, and its connection is closed.
     Nothing,
-    /// A client that is told nothing.
+    /// No reply.
     Silence,
     /// The reply is in the buffer.
     Reply,
-    /// An upstream must be asked: for the client, or, where the reply is in the buffer, for the next one.
+    /// An upstream must be asked: for this client, or, if the buffer has its reply, to refresh the
+    /// cache.
     Ask {
-        /// Whether there is a reply.
+        /// Whether the buffer has the reply.
         replied: bool,
-        /// What to ask.
+        /// The query for upstreams.
         asked: UpstreamQuery<'h>,
     },
-    /// Upstreams must be asked for what the answer needs: for the client, or, where there is a reply in the buffer, for the
-    /// next one.
+    /// Upstreams must be asked for an evaluation: for this client, or, if the buffer has its reply,
+    /// to refresh the cache.
     Follow {
-        /// Whether there is a reply.
+        /// Whether the buffer has the reply.
         replied: bool,
-        /// What to ask.
+        /// The queries for upstreams.
         lookups: Box<PendingLookups<'h>>,
     },
-    /// A transfer, of which nothing is written and nothing counted yet: message after message. Over streams only.
+    /// A transfer over a stream. Nothing is written or counted yet.
     Stream(Box<TransferStream>),
 }
 
-/// How a query ended, for those who observe it after the reply is sent.
+/// Outcome of a query, for metrics and logs after the reply is sent.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Which zone answered, by its index in the configuration; `None` where no zone did.
+    /// Index in the configuration of the zone that served it; `None` for no zone.
     pub zone: Option<u32>,
-    /// Whether metrics count it: BADVERS, FORMERR and NOTIMP never reach a server block.
+    /// Whether metrics count it; not for BADVERS, FORMERR and NOTIMP, which reach no server block.
     pub counted: bool,
-    /// The type asked for.
+    /// The queried type.
     pub rtype: RType,
     /// Whether the client set DO.
     pub dnssec_ok: bool,
@@ -85,20 +87,20 @@ pub struct Outcome {
     pub rcode: Rcode,
     /// The flags sent.
     pub flags: Flags,
-    /// How many records the answer section has.
+    /// Records in the answer section.
     pub answers: u16,
-    /// Whether the authority section has an SOA; looked at only where somebody is told of every query.
+    /// Whether the authority section has an SOA; only set if the block observes all queries.
     pub soa: bool,
-    /// Octets of the query; no transport carries more than these have room for.
+    /// Bytes of the query; no transport carries more.
     pub request_size: u16,
-    /// Octets of the reply.
+    /// Bytes of the reply.
     pub response_size: u16,
-    /// Why there was no answer.
+    /// Why the query failed.
     pub failure: Option<Box<Failure>>,
 }
 
 impl Outcome {
-    /// Whether it is counted as the other one is, sizes aside.
+    /// Whether both are counted alike, apart from sizes.
     #[inline]
     pub fn is_like(&self, other: &Self) -> bool {
         self.zone == other.zone
@@ -109,7 +111,7 @@ impl Outcome {
             && self.failure.is_some() == other.failure.is_some()
     }
 
-    /// A query that has not ended, and is not counted.
+    /// An outcome that is not counted.
     pub const OPEN: Self = Self {
         zone: None,
         counted: false,
@@ -125,8 +127,8 @@ impl Outcome {
     };
 }
 
-/// Takes a packet through gate, route and pipeline, and writes its reply to `out`, and how it ended to `outcome`, if memory
-/// has an answer.
+/// Serves a packet: writes the reply to `out` and its outcome to `outcome`, if memory has the
+/// answer.
 #[inline]
 pub fn serve<'h>(
     endpoint: &'h ServedEndpoint,
@@ -205,7 +207,7 @@ fn refuse(reply: &mut Reply<'_>, failure: Failure) -> Failure {
     failure
 }
 
-/// Runs the steps of the block; `None` where none of them acts on this query.
+/// Runs the middleware of the block; `None` if none of it acts on this query.
 #[cold]
 #[inline(never)]
 fn through_steps<'h>(
@@ -225,9 +227,9 @@ fn through_steps<'h>(
     Some(evaluate(endpoint, inbound, stop, context, tables, Vec::new(), out, outcome))
 }
 
-/// Puts an answer together from what it needs, as far as memory has it.
+/// Evaluates a query as far as memory has its answers.
 ///
-/// Out of line: few queries come here, and all others would carry its frame.
+/// Out of line: few queries need it, and its frame would burden all others.
 #[cold]
 #[inline(never)]
 #[allow(clippy::too_many_arguments, reason = "what `serve` was given, and what was found already")]
@@ -244,7 +246,7 @@ fn evaluate<'h, 'q>(
     let (zone, query) = (inbound.zone, inbound.sought.asked());
     let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Usage::default());
     match evaluation.run_from(inbound, stop) {
-        Ok(Evaluated::Told(message, failure)) => {
+        Ok(Evaluated::Answer(message, failure)) => {
             let mut reply = Reply::start(out, query);
             evaluate::write(&message, query, &mut reply);
             finish(zone, query, &mut reply, context.proto, failure, outcome);
@@ -253,7 +255,7 @@ fn evaluate<'h, 'q>(
                 None => Served::Reply,
             }
         }
-        Ok(Evaluated::Silence) => Served::Silence,
+        Ok(Evaluated::Drop) => Served::Silence,
         Err(NeedsUpstream) => match evaluation.wait(zone) {
             Ok(lookups) => Served::Follow { replied: false, lookups },
             Err(failure) => {
@@ -266,7 +268,7 @@ fn evaluate<'h, 'q>(
     }
 }
 
-/// Empties a reply and says in it why there is no answer.
+/// Replaces the content of a reply with rcode and Extended DNS Error of a failure.
 pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
     reply.clear();
     reply.rcode = failure.rcode();
@@ -275,10 +277,10 @@ pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
     }
 }
 
-/// Completes a reply and writes to `outcome` how the query ended.
+/// Completes a reply and writes the outcome of its query.
 ///
-/// The outcome is written where its reader finds it. Returned by value it would be copied in wider words than it was just
-/// stored in, and such a load cannot be served from the store buffer (store forwarding): it waits until the stores retire.
+/// Writes the outcome in place: a copy would use wide loads right after narrower stores, which
+/// stall (store forwarding).
 #[inline(always)]
 pub fn finish(
     zone: &ServedZone,
@@ -312,7 +314,7 @@ pub fn finish(
     };
 }
 
-/// Answers the watchdog, uncounted: which thread this is, as the last two octets of a TXT record.
+/// Answers the watchdog, uncounted: the thread's number is the last two bytes of a TXT record.
 #[cold]
 fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
@@ -340,20 +342,20 @@ fn no_zone(query: &Query<'_>, failure: Failure, proto: Proto, out: &mut Vec<u8>)
     }
 }
 
-/// A reply without records, of which nothing is counted: what a client gets whose query met a bug of ours, or found no room.
+/// A reply without records that is not counted: after a panic, or for lack of memory.
 pub fn error_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     fail(&mut reply, failure);
     finish_outside(query, &mut reply, Proto::Udp);
 }
 
-/// Completes a reply that no server block sends.
+/// Completes a reply of no server block.
 fn finish_outside(query: &Query<'_>, reply: &mut Reply<'_>, proto: Proto) -> (Flags, usize) {
     reply.finish(query, ReplySize::default().limit(query, proto))
 }
 
-/// Counts how queries of one zone ended, which are alike but in their sizes, `nanos` after their receipt. Their replies are
-/// sent by then.
+/// Counts queries of one zone that differ in sizes alone, `nanos` after their receipt. Called after
+/// the replies are sent.
 #[inline]
 pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nanos: u64) {
     let Some(first) = alike.first() else { return };
@@ -372,13 +374,13 @@ pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6
     );
 }
 
-/// Whether a log or an observer may want a query with this outcome.
+/// Whether a query with this outcome may be logged or observed.
 #[inline]
 pub fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
     zone.block.envelope.hears_ends() || outcome.failure.is_some()
 }
 
-/// Tells those of its block that want to know it how a query ended, and why it failed.
+/// Reports outcome and failure of a query to the hooks of its block.
 pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>, lines: &mut LineRing) {
     if let Some(failure) = &outcome.failure {
         zone.block.envelope.tell_failure(failure, query, seen.now);
@@ -412,19 +414,19 @@ fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &
     }
 }
 
-/// What observers know of a query besides its outcome.
+/// What hooks learn of a query besides its outcome.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed {
     /// The client.
     pub client: SocketAddr,
-    /// The address asked, where known.
+    /// The address that the client asked, if known.
     pub local: Option<SocketAddr>,
     /// The client's transport.
     pub proto: Proto,
-    /// From receipt to reply.
+    /// Nanoseconds from receipt to reply.
     pub nanos: u64,
     /// The time now.
     pub now: Instant,
-    /// The upstream that was asked for the answer, if one was.
+    /// The upstream that answered, if one did.
     pub upstream: Option<SocketAddr>,
 }

@@ -149,16 +149,16 @@ impl Outputs {
             self.inner.extend(Miss::all(*refreshes, Client::Nobody, now));
         }
         match end {
-            Ok(Evaluated::Told(message, failure)) => {
+            Ok(Evaluated::Answer(message, failure)) => {
                 let waiter = Waiter::new(&query, &zone, client, started);
                 self.deliver(&waiter, &query, failure, now, |reply, query| {
                     evaluate::write(&message, query, reply);
                 });
             }
-            Ok(Evaluated::Silence) => {}
+            Ok(Evaluated::Drop) => {}
             Err(NeedsUpstream) => match evaluation.wait(&zone) {
                 Ok(mut lookups) => {
-                    lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
+                    lookups.suspended.iter_mut().for_each(|outer| outer.upstream = upstream);
                     self.inner.extend(Miss::all(*lookups, client, started));
                 }
                 Err(failure) => {

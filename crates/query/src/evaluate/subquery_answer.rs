@@ -1,4 +1,4 @@
-//! What one lookup below the steps came to.
+//! The answer to one lookup below the middleware of a block.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use crate::ServedZone;
 use crate::memory_quota::MemoryPermit;
 use plugin::failure::Failure;
 
-/// What one lookup below the steps came to.
+/// The answer to one lookup below the middleware of a block, from memory or from upstreams.
 pub struct SubqueryAnswer {
     block: u64,
     name: Name,
@@ -17,31 +17,31 @@ pub struct SubqueryAnswer {
     class: Class,
     recursion_desired: bool,
     overrides: Box<[u8]>,
-    /// What upstreams, or memory, said of it.
-    pub told: Result<Packed, Failure>,
-    /// What becomes of its CNAMEs.
+    /// The answer.
+    pub result: Result<Packed, Failure>,
+    /// How its CNAMEs are treated.
     pub(super) follow: FollowCnames,
-    /// Its octets among those of all queries that wait, from the first one on that keeps it.
+    /// Its memory, accounted to the first suspended query that keeps it.
     held: OnceLock<MemoryPermit>,
 }
 
-/// What becomes of the CNAMEs of an answer section.
+/// How the CNAMEs of an answer section are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FollowCnames {
-    /// They stand as they are.
+    /// Left alone.
     No,
-    /// What is answered for their targets comes behind them, if anything is.
+    /// Followed by the server's answer for their targets, if there is one.
     Yes,
-    /// As `Yes`, but where a target has no answer the query fails.
+    /// As `Yes`, but the query fails if a target has no answer.
     OrFail,
 }
 
 impl SubqueryAnswer {
-    /// Keeps what a block tells below its steps.
+    /// The answer of a block to `query`.
     pub fn new(
         zone: &ServedZone,
         query: &Query<'_>,
-        told: Result<Packed, Failure>,
+        result: Result<Packed, Failure>,
         follow: FollowCnames,
     ) -> Arc<Self> {
         let LookupKey { block, name, rtype, class, recursion_desired, overrides } =
@@ -53,13 +53,13 @@ impl SubqueryAnswer {
             class,
             recursion_desired,
             overrides: overrides.into(),
-            told,
+            result,
             follow,
             held: OnceLock::new(),
         })
     }
 
-    /// Keeps what `reply` says, which was started for `query`.
+    /// The answer in `reply`, which was started for `query`.
     pub fn of_reply(
         zone: &ServedZone,
         query: &Query<'_>,
@@ -69,10 +69,10 @@ impl SubqueryAnswer {
         Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
     }
 
-    /// The same lookup, of which unanswered had room to keep what it came to.
+    /// The same lookup, failed for lack of memory.
     pub(super) fn lost(&self) -> Arc<Self> {
         Arc::new(Self {
-            told: Err(Failure::Overload),
+            result: Err(Failure::Overload),
             overrides: self.overrides.clone(),
             follow: FollowCnames::No,
             held: OnceLock::new(),
@@ -80,22 +80,22 @@ impl SubqueryAnswer {
         })
     }
 
-    /// Counts its octets, once however many queries keep it, as those of the client whose query keeps it first; false where
-    /// what waits for this one holds too much already.
+    /// Accounts its memory to this client, once however many queries keep it. False if the client's
+    /// suspended queries hold too much.
     pub(super) fn hold(&self, of_all: &Arc<Fair>, who: Who) -> bool {
         if self.held.get().is_some() {
             return true;
         }
         let held = MemoryPermit::take(of_all, who, self.octets());
         held.is_some_and(|held| {
-            // Where another worker was first, this one's count is given back.
+            // If another worker was first, this permit is released.
             let _ = self.held.set(held);
             true
         })
     }
 
     fn octets(&self) -> usize {
-        size_of::<Self>() + self.overrides.len() + self.told.as_ref().map_or(0, Packed::octets)
+        size_of::<Self>() + self.overrides.len() + self.result.as_ref().map_or(0, Packed::octets)
     }
 
     /// The lookup that this answers.
@@ -105,7 +105,8 @@ impl SubqueryAnswer {
     }
 }
 
-/// Identity of a lookup below the steps of a block. Within one evaluation, lookups with equal keys have the same answer.
+/// Identity of a lookup below the middleware of a block. Within one evaluation, lookups with equal
+/// keys have equal answers.
 #[derive(PartialEq, Eq)]
 pub(super) struct LookupKey<'q> {
     block: u64,

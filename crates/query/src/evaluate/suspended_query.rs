@@ -1,4 +1,4 @@
-//! A client's query that waits, and what upstreams are to be asked for it.
+//! A client's query that waits for upstreams, and the queries for them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use plugin::failure::Failure;
 pub struct SuspendedQuery {
     /// The query.
     pub query: OwnedQuery,
-    /// The client's EDNS options, as it sent them.
+    /// The client's EDNS options as sent.
     pub options: Box<[u8]>,
-    /// The zone that answers it.
+    /// The zone that serves it.
     pub zone: Arc<ServedZone>,
-    /// The zones of the address that it came to.
+    /// The zones of the client's endpoint.
     pub route: Arc<Route>,
-    /// What its lookups came to so far.
+    /// The answers so far.
     pub found: Vec<Arc<SubqueryAnswer>>,
-    /// What was spent on it so far.
+    /// Resources used so far.
     pub spent: Usage,
-    /// The upstream that was asked last.
+    /// The upstream that answered last.
     pub upstream: Option<SocketAddr>,
-    /// Whose octets it holds.
+    /// The client that its memory is accounted to.
     who: Who,
-    /// The octets of its options.
+    /// The permit for its options.
     _held: MemoryPermit,
 }
 
 impl SuspendedQuery {
     /// # Errors
-    /// Where what waits for this client holds too much already.
+    /// If this client's suspended queries hold too much memory.
     pub(super) fn new(
         who: Who,
         query: &Query<'_>,
@@ -57,59 +57,60 @@ impl SuspendedQuery {
         Ok(Box::new(Self { query, options, zone, route, found, spent, upstream: None, who, _held: held }))
     }
 
-    /// Keeps what one more lookup came to; where what waits for this client holds too much already, that it failed.
+    /// Adds an answer; a failure in its place if this client's suspended queries hold too much
+    /// memory.
     pub fn add(&mut self, found: Arc<SubqueryAnswer>) {
         let fits = found.hold(&self.zone.block.held, self.who);
         self.found.push(if fits { found } else { found.lost() });
     }
 
-    /// Whether what waits for this client holds half of what it may hold, or more.
+    /// Whether this client's suspended queries hold at least half of the memory that they may hold.
     pub fn is_short_of_memory(&self) -> bool {
         self.zone.block.held.has_half(self.who)
     }
 }
 
-/// What one client's query has taken, over all evaluations of it.
+/// Resources used by all evaluations of one client's query.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
-    /// How many wishes upstreams were asked for.
+    /// Subqueries for which upstreams were asked.
     pub(super) asked: usize,
-    /// How many records of what was found were taken apart or copied.
+    /// Records decoded or copied.
     pub(super) records: usize,
-    /// How many steps of its block have counted the query.
+    /// Middleware of its block that has counted the query.
     pub(super) counted_steps: usize,
 }
 
-/// What must be asked before an evaluation can go on.
+/// Queries that upstreams must be asked before an evaluation can continue.
 pub struct PendingLookups<'h> {
-    /// All of it.
+    /// Those that the answer needs.
     pub asked: Vec<UpstreamQuery<'h>>,
-    /// Stale answers on the way that are fetched again: unanswered waits for these.
+    /// Refreshes of stale answers, without a client.
     pub refreshes: Vec<UpstreamQuery<'h>>,
-    /// The client's own query; `None` where it is answered, and refreshes are all that is left.
-    pub outer: Option<Box<SuspendedQuery>>,
+    /// The client's query; `None` if it is answered and only refreshes are left.
+    pub suspended: Option<Box<SuspendedQuery>>,
 }
 
-/// What an upstream is to be asked for an evaluation.
+/// A query for upstreams.
 pub struct UpstreamQuery<'h> {
     /// The query.
     pub query: OwnedQuery,
-    /// The zone that asks.
+    /// A zone of the block that forwards it.
     pub zone: &'h Arc<ServedZone>,
-    /// How long the client waits at most, until a stale answer will do.
+    /// How long the client waits before it gets a stale answer.
     pub patience: Option<Duration>,
-    /// Whether it is the client's own, and not one that its answer needs.
+    /// Whether it is the client's own query rather than a subquery.
     pub own: bool,
 }
 
 impl<'h> UpstreamQuery<'h> {
-    /// A query that unanswered waits for yet.
+    /// A query without a client yet.
     pub fn new(query: &Query<'_>, zone: &'h Arc<ServedZone>, patience: Option<Duration>, own: bool) -> Self {
         Self { query: query.owned(), zone, patience, own }
     }
 
-    /// A query whose answer is for those who ask next: what is kept is for all, and asked for one client's subnet it would
-    /// not be.
+    /// A refresh of a cached answer. It holds for all clients, so it is sent without the client's
+    /// subnet.
     pub fn for_next(query: &Query<'_>, zone: &'h Arc<ServedZone>, own: bool) -> Self {
         let asked = Self::new(query, zone, None, own);
         Self { query: asked.query.without_client_subnet(), ..asked }

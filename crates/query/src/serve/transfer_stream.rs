@@ -1,4 +1,4 @@
-//! A transfer on its way to one client: message after message, as its connection asks for them.
+//! A zone transfer to one client, message by message.
 
 use std::iter;
 use std::sync::Arc;
@@ -11,19 +11,20 @@ use observe::LineRing;
 use plugin::failure::Failure;
 use plugin::messages::{Messages, Next, StreamMessage};
 
-/// A transfer that a source answers. Its block and its snapshot are those of when it was asked for, over reloads.
+/// A zone transfer. Keeps its block and snapshot over reloads.
 pub struct TransferStream {
     zone: Arc<ServedZone>,
     query: OwnedQuery,
     messages: Box<dyn Messages>,
-    /// Octets of messages so far, and header flags of the last one.
+    /// Bytes of all messages so far, header flags of the last one.
     octets: u64,
     flags: Flags,
     answers: u16,
     ended: bool,
 }
 
-/// The source says that there is more, not later, and has nothing: a bug. What the client has is not the zone.
+/// A bug of the source: it has no record now, but reports neither the end nor a later time. The
+/// client's copy of the zone is incomplete.
 #[derive(Debug)]
 pub struct BrokenTransfer;
 
@@ -33,7 +34,8 @@ impl TransferStream {
         Self { zone, query, messages, octets: 0, flags: Flags(0), answers: 0, ended: false }
     }
 
-    /// Writes the next message to `out`, at most 65,535 octets; nothing where it is to be asked again [later](Next::Later).
+    /// Writes the next message to `out`, at most 65,535 bytes; nothing if the source has none
+    /// [yet](Next::Later).
     ///
     /// # Errors
     /// [`BrokenTransfer`].
@@ -58,12 +60,12 @@ impl TransferStream {
         Ok(next)
     }
 
-    /// Octets that it holds beside the snapshot, which it shares.
+    /// Bytes of memory, without the shared snapshot.
     pub fn held(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.messages)
     }
 
-    /// Says to the client, in place of all messages, why there are none.
+    /// Writes a failure in place of all messages.
     pub fn refuse(&self, failure: Failure, out: &mut Vec<u8>, outcome: &mut Outcome) {
         let query = self.query.query();
         let mut reply = Reply::start(out, &query);
@@ -87,7 +89,8 @@ impl TransferStream {
         self.zone.counters(writer).count(&counted, iter::once([query.size as u32, octets]));
     }
 
-    /// Tells those of its block that want to know it of one reply, and that it did not come to its end.
+    /// Reports the transfer to the hooks of its block as one reply, and as a failure if it is
+    /// incomplete.
     pub fn log(&self, seen: &Observed, lines: &mut LineRing) {
         let query = self.query.query();
         if !self.ended {

@@ -1,4 +1,5 @@
-//! A request for a zone as a whole (AXFR, IXFR, NOTIFY, UPDATE): to the sources of its block that take it, else refused.
+//! Requests about a whole zone (AXFR, IXFR, NOTIFY, UPDATE): answered by a source of its block, or
+//! refused.
 
 use wire::{Class, Flags, Opcode, Proto, Query, RType, Rcode, Refusal, Reply, ZoneRequest};
 
@@ -11,7 +12,7 @@ use plugin::failure::Failure;
 use plugin::messages::{OfZone, StreamMessage};
 use plugin::{QueryContext, Tables};
 
-/// Takes such a request through route, steps and sources.
+/// Takes a request through route, middleware and sources.
 #[cold]
 #[inline(never)]
 pub(super) fn serve<'h>(
@@ -36,13 +37,14 @@ pub(super) fn serve<'h>(
     };
     let mut inbound = Inbound::new(zone, query, 0, 0);
     let stop = inbound.run(context);
-    // A step that changes the question, or looks up other names first (autopath), lets pass what was not asked.
+    // Middleware that changes the question, or issues subqueries first (autopath), lets a question
+    // pass that the client did not ask.
     let passes = match stop {
         Stop::Sources => !inbound.sought.is_another_question(),
         Stop::Needs(_) => false,
         Stop::Answer(_) | Stop::Fail(_) | Stop::Silence => {
-            // Where the answer needs subqueries the steps run again: this failure stands for the sources' answer,
-            // so that no upstream is ever asked.
+            // If the answer needs subqueries the middleware runs again. This failure stands for the
+            // sources' answer, so that no upstream is asked.
             let found = vec![SubqueryAnswer::new(zone, query, Err(Failure::NotTaken), FollowCnames::No)];
             return evaluate(endpoint, inbound, stop, context, tables, found, out, outcome);
         }
@@ -79,7 +81,7 @@ fn is_update(query: &Query<'_>) -> bool {
     query.flags.opcode() == Opcode::UPDATE
 }
 
-/// NOTIMP, and as everywhere without a question.
+/// NOTIMP, without a question as everywhere.
 fn no_update(query: &Query<'_>, out: &mut Vec<u8>) -> Outcome {
     let Query { id, flags, rtype, edns, size, .. } = *query;
     let opt = edns.map(|edns| edns.dnssec_ok);

@@ -1,4 +1,4 @@
-//! Steps that need other answers on the way in.
+//! Middleware that issues subqueries on the way in.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use wire::{Name, Section};
 
 use crate::{octet, rounds};
 
-/// Seeks the first of these names that has an address: on the way in.
+/// On the way in, replaces the name by the first of these that has an address.
 #[derive(Debug, Clone)]
 struct Seeks(Vec<&'static str>);
 
@@ -53,7 +53,7 @@ impl<'s> plugin::step::Needs<'s> for &'s Seeks {
 }
 
 #[test]
-fn a_step_may_wish_on_the_way_in() {
+fn subqueries_on_the_way_in() {
     let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
     let scene = Scene::with_step(corefile, Arc::new(Seeks(vec!["fails.a", "here.b", "there.c"])));
     let (asked, told) = rounds(&scene, "short", octet);
@@ -61,7 +61,7 @@ fn a_step_may_wish_on_the_way_in() {
     assert_eq!((asked, told.as_str()), (expected.to_vec(), "NOERROR 4"), "what was found is asked for once");
 }
 
-/// Lists the names of the queries that it counts.
+/// Records the names of the queries that it counts.
 #[derive(Debug, Clone, Default)]
 struct Counts(Arc<Mutex<Vec<String>>>);
 
@@ -84,9 +84,9 @@ impl Step for Counts {
     }
 }
 
-/// Above the step that waits for upstreams and below it, however often the query is evaluated.
+/// Above and below middleware that waits for upstreams, over all evaluations.
 #[test]
-fn each_step_counts_once() {
+fn each_middleware_counts_once() {
     let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
     let (above, below) = (Counts::default(), Counts::default());
     let seeks = Seeks(vec!["fails.a", "here.b"]);

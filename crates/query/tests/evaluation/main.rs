@@ -1,4 +1,5 @@
-//! Wishes, by a step that exists here alone: it puts the addresses of other names behind every answer.
+//! Subqueries, issued by middleware of these tests that appends addresses of other names to every
+//! answer.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -23,11 +24,11 @@ use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Rr, Section}
 
 const AT: &str = "127.0.0.1:53";
 
-/// Wants addresses of these names, and tells why it has none in a record.
+/// Looks up addresses of these names; a failure is appended as a record.
 #[derive(Debug, Clone, Default)]
 struct Wants {
     names: Vec<&'static str>,
-    /// Whether they are candidates, from below itself, and not routed.
+    /// Whether they are candidates, resolved below this middleware, rather than routed.
     below: bool,
     sees_failures: bool,
 }
@@ -101,7 +102,7 @@ fn scene(directives: &str, wants: &[&'static str]) -> Scene {
 const CACHE: &str = "cache 30 {\nserve_stale 1h immediate\n}\nforward . 192.0.2.53";
 
 #[test]
-fn one_answer_needs_two_others() {
+fn answer_with_two_subqueries() {
     let scene = scene_of_two("");
     assert_eq!(
         scene.ask(AT, "a.example.org", RType::A),
@@ -110,9 +111,9 @@ fn one_answer_needs_two_others() {
 }
 
 #[test]
-fn an_answer_that_needs_itself_is_a_circle() {
+fn subquery_loop_is_detected() {
     const CIRCLE: &str = "0 IN TXT the answer leads round in circles";
-    // What is wished for comes by the same step, which wishes for the same again.
+    // The subquery passes the same middleware, which issues it again.
     let told = scene("whoami", &["a.example.org"]).ask(AT, "a.example.org", RType::A);
     assert_eq!(
         told,
@@ -122,7 +123,7 @@ fn an_answer_that_needs_itself_is_a_circle() {
     assert_eq!(told, "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1; b.example.org. 3600 IN A 192.0.2.2");
 }
 
-/// Two blocks, the first of which wants names of the second.
+/// Two blocks; the first looks up names of the second.
 fn scene_of_two(second: &str) -> Scene {
     let corefile = format!(
         ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a.example.org\n}}\n}}\n\
@@ -132,7 +133,7 @@ fn scene_of_two(second: &str) -> Scene {
 }
 
 #[test]
-fn what_is_forbidden_to_the_client_is_forbidden_to_its_wishes() {
+fn acl_applies_to_subqueries() {
     let scene = scene_of_two("acl {\nblock\n}");
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), "REFUSED aa; a.example.org. 3600 IN A 192.0.2.1");
     let scene = scene_of_two("acl {\ndrop\n}");
@@ -141,8 +142,9 @@ fn what_is_forbidden_to_the_client_is_forbidden_to_its_wishes() {
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), told);
 }
 
+/// Only of middleware that sees failures.
 #[test]
-fn a_step_that_sees_failures_may_wish_and_one_that_does_not_is_not_asked() {
+fn subqueries_after_a_failure() {
     let nobody = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n\
                   other {\nbind 127.0.0.1\nhosts /nowhere/o {\n192.0.2.7 x.other\n}\n}\n";
     for (sees_failures, told) in [(false, "SERVFAIL"), (true, "NOERROR; x.other. 3600 IN A 192.0.2.7")] {
@@ -150,7 +152,7 @@ fn a_step_that_sees_failures_may_wish_and_one_that_does_not_is_not_asked() {
         let scene = Scene::with_step(nobody, Arc::new(wants));
         assert_eq!(scene.ask(AT, "missing.example.org", RType::A), told, "{sees_failures}");
     }
-    // So, too, where the failure and what is wished for come from upstreams.
+    // Likewise if failure and subquery are answered by upstreams.
     for (sees_failures, asked, told) in [
         (false, vec![vec!["fails.org."]], "SERVFAIL "),
         (true, vec![vec!["fails.org."], vec!["yy.other."]], "NOERROR 2"),
@@ -163,7 +165,7 @@ fn a_step_that_sees_failures_may_wish_and_one_that_does_not_is_not_asked() {
 }
 
 #[test]
-fn a_wish_that_fails_is_no_empty_answer() {
+fn failed_subquery_is_servfail() {
     let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n";
     let scene = Scene::with_step(corefile, Wants::of(&["missing.example.org"]));
     let told = scene.ask(AT, "a.example.org", RType::A);
@@ -171,7 +173,7 @@ fn a_wish_that_fails_is_no_empty_answer() {
 }
 
 #[test]
-fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
+fn answers_are_found_by_key() {
     let corefile = format!(". {{\nbind 127.0.0.1\n{CACHE}\n}}\nother {{\nbind 127.0.0.1\n{CACHE}\n}}\n");
     let scene = Scene::with_step(&corefile, Wants::of(&[]));
     let route = &scene.configuration.endpoints[&AT.parse().unwrap()].served.route;
@@ -217,7 +219,7 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
 }
 
 #[test]
-fn what_waits_for_a_client_may_hold_so_much_together_and_gives_it_back() {
+fn suspended_queries_memory_quota() {
     let scene = scene(CACHE, &[]);
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("far.example.org", RType::A, None);
@@ -245,24 +247,24 @@ fn what_waits_for_a_client_may_hold_so_much_together_and_gives_it_back() {
         assert!(waiting.len() * 60_000 <= of_one);
     }
     assert!((waiting.len() + 2) * 60_000 > of_one, "{}", waiting.len());
-    // It leaves room for others, of which none takes all either.
+    // There is memory left for other clients, none of which may take all of it either.
     let others = (0..).map_while(|_| wait_as(&other_context, found()).ok());
     let others: Vec<_> = others.collect();
     assert!((20..27).contains(&others.len()), "{}", others.len());
-    assert!(waiting[0].outer.as_ref().unwrap().is_short_of_memory());
-    assert!(!others[0].outer.as_ref().unwrap().is_short_of_memory());
+    assert!(waiting[0].suspended.as_ref().unwrap().is_short_of_memory());
+    assert!(!others[0].suspended.as_ref().unwrap().is_short_of_memory());
     drop(others);
     assert!(matches!(wait(), Err(Failure::Overload)));
-    // What comes to one that waits is bounded with them: it is kept as failed.
-    let outer = waiting[0].outer.as_mut().unwrap();
+    // An answer to a suspended query counts as well: it is kept as a failure.
+    let outer = waiting[0].suspended.as_mut().unwrap();
     outer.add(found());
-    assert!(matches!(outer.found[1].told, Err(Failure::Overload)));
+    assert!(matches!(outer.found[1].result, Err(Failure::Overload)));
     drop(waiting.pop());
     assert!(wait().is_ok());
     let shared = found();
-    waiting[0].outer.as_mut().unwrap().add(shared.clone());
-    assert!(waiting[0].outer.as_ref().unwrap().found[2].told.is_ok());
-    // What several keep is counted once.
+    waiting[0].suspended.as_mut().unwrap().add(shared.clone());
+    assert!(waiting[0].suspended.as_ref().unwrap().found[2].result.is_ok());
+    // Shared answers are counted once.
     assert!(matches!(wait(), Err(Failure::Overload)));
     let others: Vec<_> = (0..10).map(|_| wait_with(shared.clone()).unwrap()).collect();
     drop((waiting, shared));
@@ -271,9 +273,9 @@ fn what_waits_for_a_client_may_hold_so_much_together_and_gives_it_back() {
     assert_eq!(scene.shared.held.taken(), 0);
 }
 
-/// A query on its way as a worker takes it: what is asked for at once, round by round, and what is told in the end. What is
-/// asked is a name, with the type and class where they are not A and IN, and with `+` for each option. `said` is what an
-/// upstream says to that: the last octet of its address, or how it failed.
+/// Evaluates a query as a worker does: the queries for upstreams, round by round, and the final
+/// answer. A query is its name, with type and class unless A and IN, and `+` for each option.
+/// `said` is an upstream's answer: the last byte of its address, or a failure.
 fn rounds(
     scene: &Scene,
     name: &str,
@@ -289,8 +291,8 @@ fn rounds(
     loop {
         let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {
-            Ok(Evaluated::Silence) => return (rounds, "silence".to_owned()),
-            Ok(Evaluated::Told(message, _)) => {
+            Ok(Evaluated::Drop) => return (rounds, "silence".to_owned()),
+            Ok(Evaluated::Answer(message, _)) => {
                 let last = |rr: &Rr| rr.data.last().map(ToString::to_string);
                 let answers: Vec<_> = message.section(Section::Answer).filter_map(last).collect();
                 let whys = message.section(Section::Additional).filter_map(|rr| rr.data.get(1..));
@@ -299,11 +301,11 @@ fn rounds(
             }
             Err(NeedsUpstream) => {}
         }
-        let PendingLookups { asked: now, outer, .. } =
+        let PendingLookups { asked: now, suspended: outer, .. } =
             *evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
         let mut outer = outer.unwrap();
         rounds.push(now.iter().map(|asked| described(&asked.query.query())).collect());
-        // They come in another order than they were asked.
+        // Answers arrive in another order.
         for asked in now.iter().rev() {
             let query = asked.query.query();
             let mut octets = Vec::new();
@@ -329,7 +331,7 @@ fn described(query: &Query<'_>) -> String {
     text + &"+".repeat(query.overrides.options().count())
 }
 
-/// A first block that wants names, and a second one that asks upstreams for `other`.
+/// A first block that looks up names, and a second one that forwards `other`.
 fn scene_that_asks(wants: Wants) -> Scene {
     let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n192.0.2.2 b.example.org\nfallthrough\n}\nforward . 192.0.2.53\n}\n\
                     other {\nbind 127.0.0.1\nforward . 192.0.2.54\n}\n";
@@ -345,7 +347,7 @@ fn octet(name: &str) -> Result<u8, Failure> {
 }
 
 #[test]
-fn several_wishes_are_asked_for_at_once() {
+fn subqueries_are_sent_at_once() {
     let names = |names: &[&str]| names.iter().map(|name| format!("{name}.")).collect::<Vec<_>>();
     for (name, wants, asked, told) in [
         (
@@ -360,14 +362,14 @@ fn several_wishes_are_asked_for_at_once() {
             vec![names(&["far.example.org"]), names(&["x.other", "yy.other"])],
             "NOERROR 3 1 2",
         ),
-        // Each once, and what memory knows is asked for nowhere.
+        // Each once; names in memory are not forwarded.
         (
             "a.example.org",
             vec!["x.other", "b.example.org", "x.other"],
             vec![names(&["x.other"])],
             "NOERROR 1 1 2 1 1 1",
         ),
-        // One that fails ends nothing: it is there, and the others are.
+        // One failure does not end the others.
         (
             "a.example.org",
             vec!["fails.other", "x.other"],
@@ -387,12 +389,12 @@ fn several_wishes_are_asked_for_at_once() {
 }
 
 #[test]
-fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
+fn candidates_start_below_their_middleware() {
     let scene =
         scene_that_asks(Wants { names: vec!["b.example.org", "xyz.other"], below: true, ..Wants::default() });
     let (asked, told) = rounds(&scene, "a.example.org", octet);
     assert_eq!((asked, told.as_str()), (vec![vec!["xyz.other.".to_owned()]], "NOERROR 1 2 3"));
-    // The first block asks, not the one that serves the name.
+    // The first block forwards it, not the one that serves the name.
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("a.example.org", RType::A, None);
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
@@ -409,7 +411,7 @@ fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
 }
 
 #[test]
-fn eight_are_asked_for_and_thirty_two_are_looked_at() {
+fn limits_of_8_and_32_subqueries() {
     let leak =
         |names: Vec<String>| names.into_iter().map(|name| &*name.leak()).collect::<Vec<&'static str>>();
     let scene = scene_that_asks(Wants {
