@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, Outgoing, Received};
+use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, RecvBatch, SendBatch};
 use wire::{Class, Flags, HEADER, RType, Verdict, accept};
 
 use load::clock::Clock;
@@ -24,8 +24,8 @@ pub fn serve(
     let clock = Clock::start();
     let listeners = Listeners::bind(listen, core)?;
     let mut events = Events::new(16);
-    let mut received = Received::new(BATCH, SLOT_BYTES);
-    let mut replies = Outgoing::new(BATCH, 512, 4096);
+    let mut received = RecvBatch::new(BATCH, SLOT_BYTES);
+    let mut replies = SendBatch::new(BATCH, 512, 4096);
     let mut passes = 0u32;
     loop {
         let mut idle = true;

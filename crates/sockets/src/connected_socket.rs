@@ -1,4 +1,4 @@
-//! Sockets towards one upstream each.
+//! UDP sockets, each connected to one upstream.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -10,12 +10,12 @@ use socket2::{SockAddr, Socket};
 
 use crate::BATCH;
 use crate::listen::{set_option, set_receive_buffer, udp_socket};
-use crate::recv_batch::Received;
-use crate::send_batch::{Next, send_messages};
-use crate::sockaddr::{CONTROL_BYTES, Control, control_message, empty_message};
+use crate::recv_batch::RecvBatch;
+use crate::send_batch::{AfterError, send_messages};
+use crate::sockaddr::{CONTROL_BYTES, ControlBuffer, control_message, empty_message};
 
-/// One UDP socket connected to one upstream: the kernel drops what anybody else sends to it, and says when the
-/// upstream or the way to it refuses.
+/// A UDP socket connected to one upstream: the kernel drops datagrams of other senders, and reports
+/// ICMP errors of the upstream and the path to it.
 #[derive(Debug)]
 pub struct UpstreamSocket {
     socket: Socket,
@@ -24,13 +24,15 @@ pub struct UpstreamSocket {
 }
 
 impl UpstreamSocket {
-    /// Connects to `upstream` from a port that cannot be guessed (RFC 5452, section 9.2): the first free one
-    /// among at most 8 of `port_candidates`, which the caller draws at random. Candidates below 1024
-    /// are passed over. When none is free the kernel chooses. `source`: the local address, where one is asked for.
+    /// Connects to `upstream` from an unpredictable port (RFC 5452, section 9.2): the first free
+    /// one of at most 8 of `port_candidates`, which the caller draws at random. Candidates below
+    /// 1024 are skipped. If none is free the kernel chooses. `source`: the local address, if one is
+    /// configured.
     ///
     /// # Errors
-    /// `NetworkUnreachable` and the like when no route leads there, `AddrNotAvailable` when `source` is not
-    /// ours, `InvalidInput` when its family is not the upstream's, and what the kernel says else.
+    /// `NetworkUnreachable` and the like without a route, `AddrNotAvailable` if `source` is no
+    /// local address, `InvalidInput` if its family differs from the upstream's, and other errors of
+    /// the kernel.
     pub fn connect(
         upstream: SocketAddr,
         port_candidates: impl Iterator<Item = u16>,
@@ -51,7 +53,7 @@ impl UpstreamSocket {
         }
         set_receive_buffer(&socket, RECEIVE_BUFFER_BYTES)?;
         socket.connect(&SockAddr::from(upstream))?;
-        // Between bind and connect anybody could send; such datagrams stay in the queue.
+        // Between bind and connect any host could send; its datagrams are still in the queue.
         let mut nothing = [MaybeUninit::uninit(); 1];
         for _ in 0..FOREIGN_DATAGRAMS_MAX {
             if socket.recv(&mut nothing).is_err() {
@@ -67,23 +69,25 @@ impl UpstreamSocket {
         self.local_addr
     }
 
-    /// Takes the datagrams that wait, at most a batch, without blocking. `Ok(0)`: none waits. Allocates nothing.
+    /// Receives the datagrams in the queue, at most a batch, without blocking. `Ok(0)`: the queue
+    /// is empty. Does not allocate.
     ///
     /// # Errors
-    /// What the network said about an earlier message, each once: `ConnectionRefused`, `HostUnreachable`,
-    /// `NetworkUnreachable`, EMSGSIZE and the like. The socket stays usable; what else was reported meanwhile is
-    /// read and dropped, so that epoll does not report it for ever. The batch is empty then.
+    /// The network's error for an earlier message, each once: `ConnectionRefused`,
+    /// `HostUnreachable`, `NetworkUnreachable`, EMSGSIZE and the like. The socket stays usable.
+    /// Further reported errors are read and dropped, otherwise epoll would report them forever. The
+    /// batch is empty then.
     #[inline]
-    pub fn receive(&self, batch: &mut Received) -> io::Result<usize> {
+    pub fn receive(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.fill(self.socket.as_fd()).inspect_err(|_| {
             self.take_reported();
         })
     }
 
-    /// Sends messages, each a datagram of its own, in calls of [`BATCH`]. Never waits and allocates nothing.
+    /// Sends each message as a datagram, in calls of [`BATCH`]. Does not block or allocate.
     ///
-    /// `failed` is told the position and the error of each message that was not sent. `WouldBlock`: the send
-    /// buffer is full, this one and all after it were not tried.
+    /// `failed` gets index and error of each message that was not sent. `WouldBlock`: the send
+    /// buffer is full, this message and all after it were not tried.
     pub fn send_batch<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a [u8]>,
@@ -136,38 +140,37 @@ impl UpstreamSocket {
             send_messages(self.socket.as_fd(), &mut headers[..slices.len()], |index, error| {
                 if error.kind() == io::ErrorKind::WouldBlock {
                     tried = index;
-                    return Next::Stop;
+                    return AfterError::Stop;
                 }
-                // What the network said about an earlier message is reported in place of sending this one.
+                // The kernel reports an error of an earlier message instead of sending this one.
                 if let Some(reported) = self.take_reported() {
                     total.upstream_error = Some(reported);
                     if retried != Some(index) {
                         retried = Some(index);
-                        return Next::Retry;
+                        return AfterError::Retry;
                     }
                 }
                 failed(offset + index, error);
                 refused += 1;
-                Next::Skip
+                AfterError::Skip
             })
         };
         total.sent += sent;
         tried
     }
 
-    /// Reads what the network or the kernel has said about earlier messages (the error queue) and returns the last
-    /// of what came from the network.
+    /// Empties the error queue and returns the last error of the network.
     ///
-    /// Whoever meets an error calls this: the error itself is reported by one call only, while the queue keeps
-    /// the socket "in error" for epoll until it is empty. What is left after [`BATCH`] reports is for the next
-    /// call, which the kernel fails with it.
+    /// To be called after any error: only one call reports the error itself, but epoll reports the
+    /// socket until its error queue is empty. Entries beyond [`BATCH`] are left for the next call,
+    /// which the kernel fails with them.
     fn take_reported(&self) -> Option<io::Error> {
         let (level, kind) = match self.upstream {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVERR),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
         };
         let mut last = None;
-        let mut control = Control::empty();
+        let mut control = ControlBuffer::empty();
         for _ in 0..BATCH {
             let mut header = empty_message().msg_hdr;
             header.msg_control = control.as_mut_ptr();
@@ -208,13 +211,13 @@ impl AsRawFd for UpstreamSocket {
     }
 }
 
-/// What became of the messages for an upstream.
+/// Result of sending to an upstream.
 #[derive(Debug, Default)]
 pub struct UpstreamSent {
-    /// Messages that the kernel took.
+    /// Messages that the kernel accepted.
     pub sent: usize,
-    /// What the network said about an earlier message and the kernel reported here: the same errors as
-    /// [`UpstreamSocket::receive`] returns, to be treated alike.
+    /// The network's error for an earlier message; the same errors as of
+    /// [`UpstreamSocket::receive`].
     pub upstream_error: Option<io::Error>,
 }
 
@@ -229,13 +232,14 @@ fn bind_one_of(socket: &Socket, source: IpAddr, candidates: impl Iterator<Item =
     bind(0)
 }
 
-/// Ports tried before the kernel chooses. With a thousand sockets among 28,000 ports all 8 are taken once in 10^11.
+/// Ports tried before the kernel chooses. With a thousand sockets among 28,000 ports, all 8 are
+/// taken once in 10^11.
 const PORT_TRIES: usize = 8;
 
-/// Replies that may wait: 1 MiB holds about 1,000 of them, ten times what comes back in a millisecond.
+/// Receive buffer: 1 MiB holds about 1,000 replies, ten times those of a millisecond.
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 
-/// Datagrams of strangers taken out of a fresh socket; it holds no more small ones than this.
+/// Datagrams of other senders removed from a new socket; its buffer holds no more small ones.
 const FOREIGN_DATAGRAMS_MAX: usize = 4096;
 
 const _: () = assert!(size_of::<sock_extended_err>() + 64 <= CONTROL_BYTES);
@@ -248,8 +252,8 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
-    fn a_full_send_buffer_fails_the_rest_without_waiting() {
-        // Over loopback a datagram never stays in the sender's buffer; a pair of local sockets has one that fills.
+    fn full_send_buffer_fails_the_rest() {
+        // Over loopback no datagram stays in the send buffer; that of a Unix socket pair fills.
         let (ours, _theirs) = Socket::pair(Domain::UNIX, Type::DGRAM, None).expect("a pair");
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 53));
         let socket = UpstreamSocket { socket: ours, local_addr: nowhere, upstream: nowhere };

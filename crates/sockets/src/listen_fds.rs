@@ -1,10 +1,10 @@
-//! Descriptors that whoever started this process opened for it.
+//! File descriptors inherited from the parent process (LISTEN_FDS).
 
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Takes over `count` descriptors from `first` on, `None` for one that is not open; no program that this one starts inherits
-/// them. A second call gets none: each has one owner.
+/// Takes ownership of `count` descriptors from `first` on, `None` for one that is not open, and
+/// sets FD_CLOEXEC on them. A second call returns none: each has one owner.
 pub fn inherited(first: RawFd, count: u32) -> Vec<Option<OwnedFd>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if first <= libc::STDERR_FILENO || TAKEN.swap(true, Ordering::Relaxed) {
@@ -15,16 +15,17 @@ pub fn inherited(first: RawFd, count: u32) -> Vec<Option<OwnedFd>> {
 }
 
 fn take(descriptor: RawFd) -> Option<OwnedFd> {
-    // SAFETY: takes no pointer; of a number that is no open descriptor it fails.
+    // SAFETY: takes no pointer; fails for a number that is no open descriptor.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
-    // What this process opened itself is closed on exec, and belongs to whoever opened it.
+    // With FD_CLOEXEC it was opened by this process and has an owner.
     if flags < 0 || flags & libc::FD_CLOEXEC != 0 {
         return None;
     }
     // SAFETY: as above.
     unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
-    // SAFETY: it is open, and came with the exec, for nothing in this process opens descriptors without FD_CLOEXEC; nobody
-    // else owns it, for this is done once, and not for standard input, output and error.
+    // SAFETY: it is open and was inherited, because this process opens no descriptor without
+    // FD_CLOEXEC. It has no other owner, because this is done once, and not for stdin, stdout and
+    // stderr.
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_process_opened_and_what_is_not_open_is_not_taken() {
+    fn only_inherited_descriptors_are_taken() {
         use std::os::fd::AsRawFd as _;
         let own = std::fs::File::open("/dev/null").expect("it is there");
         assert!(take(own.as_raw_fd()).is_none());

@@ -1,19 +1,20 @@
-//! Copying, filling and comparing octets, in place of what musl has on x86-64: there a copy is `rep movs`, which takes
-//! longer to begin than a name or a record takes to copy, and a comparison goes octet by octet.
+//! memcpy, memmove, memset, memcmp and bcmp in place of musl's on x86-64: its copy is `rep movs`,
+//! which takes longer to start than a name or a record takes to copy, and its comparison goes byte
+//! by byte.
 //!
-//! Short lengths are met by two loads that overlap in the middle, everything loaded before anything is stored; long ones in
-//! pieces of 64 octets, very long ones by the processor's own instruction, which is the fastest there. The binary that is
-//! linked against musl calls these wherever the compiler calls `memcpy` and its kind; elsewhere only the tests do.
+//! Short lengths take two loads that overlap in the middle, all loads before any store; long ones
+//! blocks of 64 bytes; very long ones `rep movsb` or `rep stosb`, the fastest there. The compiler's
+//! calls go here in the binary that is linked against musl; elsewhere only the tests use them.
 
 use core::arch::asm;
 use core::arch::x86_64::{
     __m128i, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8, _mm_storeu_si128,
 };
 
-/// From here on the processor's own instruction is the fastest.
+/// From here on `rep movsb` and `rep stosb` are the fastest.
 const LONG: usize = 1024;
 
-/// Keeps the compiler from taking a loop for a call of the very function that it stands in.
+/// Keeps the compiler from turning a loop into a call of the function that contains it.
 #[inline(always)]
 fn no_idiom() {
     #[cfg(not(miri))]
@@ -24,34 +25,34 @@ fn no_idiom() {
 }
 
 /// # Safety
-/// `from` leads to 16 octets.
+/// `from` points to 16 bytes.
 #[inline(always)]
 unsafe fn load(from: *const u8) -> __m128i {
-    // SAFETY: as the caller says; no alignment is asked for.
+    // SAFETY: the caller's promise; no alignment is required.
     unsafe { _mm_loadu_si128(from.cast()) }
 }
 
 /// # Safety
-/// `to` leads to 16 octets.
+/// `to` points to 16 bytes.
 #[inline(always)]
 unsafe fn store(to: *mut u8, octets: __m128i) {
-    // SAFETY: as the caller says; no alignment is asked for.
+    // SAFETY: the caller's promise; no alignment is required.
     unsafe { _mm_storeu_si128(to.cast(), octets) }
 }
 
 /// # Safety
-/// `from` leads to 64 octets.
+/// `from` points to 64 bytes.
 #[inline(always)]
 unsafe fn load_four(from: *const u8) -> [__m128i; 4] {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's promise.
     unsafe { [load(from), load(from.add(16)), load(from.add(32)), load(from.add(48))] }
 }
 
 /// # Safety
-/// `to` leads to 64 octets.
+/// `to` points to 64 bytes.
 #[inline(always)]
 unsafe fn store_four(to: *mut u8, [a, b, c, d]: [__m128i; 4]) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's promise.
     unsafe {
         store(to, a);
         store(to.add(16), b);
@@ -60,14 +61,14 @@ unsafe fn store_four(to: *mut u8, [a, b, c, d]: [__m128i; 4]) {
     }
 }
 
-/// Copies the first and the last `T` of `length` octets, which are no more than two of them.
+/// Copies the first and the last `T` of `length` bytes, which are at most two of them.
 ///
 /// # Safety
-/// `to` and `from` lead to `length` octets, and `T` is an integer of at most so many.
+/// `to` and `from` point to `length` bytes, and `T` is an integer of at most that size.
 #[inline(always)]
 unsafe fn copy_ends<T: Copy>(to: *mut u8, from: *const u8, length: usize) {
     let last = length - size_of::<T>();
-    // SAFETY: both places lie within, by the caller's word.
+    // SAFETY: both offsets are within `length`, by the caller's promise.
     unsafe {
         let (first_octets, last_octets) =
             (from.cast::<T>().read_unaligned(), from.add(last).cast::<T>().read_unaligned());
@@ -76,13 +77,13 @@ unsafe fn copy_ends<T: Copy>(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Copies up to 64 octets, which may overlap.
+/// Copies up to 64 bytes, which may overlap.
 ///
 /// # Safety
-/// `to` and `from` lead to `length` octets.
+/// `to` and `from` point to `length` bytes.
 #[inline(always)]
 unsafe fn copy_short(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: each branch touches what its condition says is there.
+    // SAFETY: each branch accesses only bytes that its condition guarantees.
     unsafe {
         if length > 32 {
             let (a, b) = (load(from), load(from.add(16)));
@@ -107,13 +108,14 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Copies from the front.
+/// Copies forward.
 ///
 /// # Safety
-/// `to` and `from` lead to `length` octets; where they overlap, `to` is the lower one.
+/// `to` and `from` point to `length` bytes; if they overlap, `to` is the lower one.
 #[inline(always)]
 pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: as the caller says; the last piece is read before a piece in front of it may be written over it.
+    // SAFETY: the caller's promise; the last block is read before a block in front of it may
+    // overwrite it.
     unsafe {
         if length <= 64 {
             return copy_short(to, from, length);
@@ -138,13 +140,13 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// Copies octets that may overlap.
+/// Copies bytes that may overlap.
 ///
 /// # Safety
-/// `to` and `from` lead to `length` octets.
+/// `to` and `from` point to `length` bytes.
 #[inline(always)]
 pub(crate) unsafe fn copy_overlapping(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: as the caller says; from the end, so that nothing is written over before it is read.
+    // SAFETY: the caller's promise; backward, so that nothing is overwritten before it is read.
     unsafe {
         if length <= 64 || to.addr().wrapping_sub(from.addr()) >= length {
             return copy(to, from, length);
@@ -160,14 +162,14 @@ pub(crate) unsafe fn copy_overlapping(to: *mut u8, from: *const u8, length: usiz
     }
 }
 
-/// Fills octets with one value.
+/// Fills bytes with one value.
 ///
 /// # Safety
-/// `to` leads to `length` octets.
+/// `to` points to `length` bytes.
 #[inline(always)]
 pub(crate) unsafe fn fill(to: *mut u8, value: u8, length: usize) {
     let word = u64::from(value) * 0x0101_0101_0101_0101;
-    // SAFETY: each branch touches what its condition says is there.
+    // SAFETY: each branch accesses only bytes that its condition guarantees.
     unsafe {
         if length >= 16 {
             #[cfg(not(miri))]
@@ -205,13 +207,13 @@ pub(crate) unsafe fn fill(to: *mut u8, value: u8, length: usize) {
     }
 }
 
-/// Less than, equal to or greater than 0, as the first octets that differ are.
+/// Less than, equal to or greater than 0, by the first bytes that differ.
 ///
 /// # Safety
-/// `one` and `other` lead to `length` octets.
+/// `one` and `other` point to `length` bytes.
 #[inline(always)]
 pub(crate) unsafe fn compare(one: *const u8, other: *const u8, length: usize) -> i32 {
-    // SAFETY: each branch touches what its condition says is there.
+    // SAFETY: each branch accesses only bytes that its condition guarantees.
     unsafe {
         let mut at = 0;
         if length >= 16 {
@@ -224,7 +226,7 @@ pub(crate) unsafe fn compare(one: *const u8, other: *const u8, length: usize) ->
                 if at == length - 16 {
                     return 0;
                 }
-                // The last piece again holds octets of the one before it, which are equal.
+                // The last block overlaps the one before it, which is equal.
                 at = (at + 16).min(length - 16);
             }
         }
@@ -249,23 +251,23 @@ pub(crate) unsafe fn compare(one: *const u8, other: *const u8, length: usize) ->
     0
 }
 
-/// Whether octets differ.
+/// Whether any bytes differ.
 ///
 /// # Safety
-/// `one` and `other` lead to `length` octets.
+/// `one` and `other` point to `length` bytes.
 #[inline(always)]
 pub(crate) unsafe fn differ(one: *const u8, other: *const u8, length: usize) -> bool {
     /// # Safety
     /// As for [`copy_ends`].
     #[inline(always)]
     unsafe fn ends<T: Copy + Into<u64>>(one: *const u8, other: *const u8, length: usize) -> bool {
-        // SAFETY: both places lie within, by the caller's word.
+        // SAFETY: both offsets are within `length`, by the caller's promise.
         let read = |from: *const u8, at| unsafe { from.add(at).cast::<T>().read_unaligned() }.into();
         let last = length - size_of::<T>();
         let both: u64 = (read(one, 0) ^ read(other, 0)) | (read(one, last) ^ read(other, last));
         both != 0
     }
-    // SAFETY: each branch touches what its condition says is there.
+    // SAFETY: each branch accesses only bytes that its condition guarantees.
     unsafe {
         match length {
             0 => false,
@@ -291,11 +293,11 @@ pub(crate) unsafe fn differ(one: *const u8, other: *const u8, length: usize) -> 
     }
 }
 
-/// The names under which the compiler calls them.
+/// The symbols that the compiler calls.
 #[cfg(all(target_env = "musl", not(test), not(miri)))]
 mod called {
     /// # Safety
-    /// As C has it.
+    /// As in C.
     #[unsafe(no_mangle)]
     pub(super) unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
@@ -304,7 +306,7 @@ mod called {
     }
 
     /// # Safety
-    /// As C has it.
+    /// As in C.
     #[unsafe(no_mangle)]
     pub(super) unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
@@ -313,7 +315,7 @@ mod called {
     }
 
     /// # Safety
-    /// As C has it.
+    /// As in C.
     #[unsafe(no_mangle)]
     pub(super) unsafe extern "C" fn memset(to: *mut u8, value: i32, length: usize) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
@@ -322,7 +324,7 @@ mod called {
     }
 
     /// # Safety
-    /// As C has it.
+    /// As in C.
     #[unsafe(no_mangle)]
     pub(super) unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, length: usize) -> i32 {
         // SAFETY: the caller's promise is passed on.
@@ -330,7 +332,7 @@ mod called {
     }
 
     /// # Safety
-    /// As C has it.
+    /// As in C.
     #[unsafe(no_mangle)]
     pub(super) unsafe extern "C" fn bcmp(one: *const u8, other: *const u8, length: usize) -> i32 {
         // SAFETY: the caller's promise is passed on.
@@ -342,7 +344,7 @@ mod called {
 mod tests {
     use super::*;
 
-    /// Every length that has a branch of its own, and both sides of each bound.
+    /// Every length with a branch of its own, and both sides of each limit.
     fn lengths() -> impl Iterator<Item = usize> {
         let long = if cfg!(miri) { 0 } else { 3 };
         let most = if cfg!(miri) { 140 } else { 300 };
@@ -354,12 +356,12 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_what_was_there_and_touches_nothing_beside_it() {
+    fn copy_stays_in_bounds() {
         for length in lengths() {
             for (to, from) in [(0, 0), (3, 1), (1, 8)] {
                 let source = octets(length + 16);
                 let mut target = vec![0xee; length + 32];
-                // SAFETY: both have room for the offset and the length.
+                // SAFETY: both have space for offset and length.
                 unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), length) };
                 assert_eq!(target[to..to + length], source[from..from + length], "{length}");
                 assert!(target[..to].iter().chain(&target[to + length..]).all(|&octet| octet == 0xee));
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_move_over_themselves_whole() {
+    fn overlapping_copy() {
         const AROUND: usize = 80;
         for length in lengths() {
             for (to, from) in [(0, 0), (0, 1), (1, 0), (0, 17), (17, 0), (31, 0), (0, 33), (70, 0), (0, 70)] {
@@ -376,7 +378,7 @@ mod tests {
                 let mut expected = moved.clone();
                 expected.copy_within(from..from + length, to);
                 let at = moved.as_mut_ptr();
-                // SAFETY: `AROUND` has room for either offset.
+                // SAFETY: `AROUND` has space for either offset.
                 unsafe { copy_overlapping(at.add(to), at.add(from), length) };
                 assert_eq!(moved, expected, "{length} octets from {from} to {to}");
             }
@@ -384,13 +386,13 @@ mod tests {
     }
 
     #[test]
-    fn filling_touches_nothing_beside_it() {
+    fn fill_stays_in_bounds() {
         for length in lengths() {
             for (value, at) in [(0, 1), (0xff, 0), (0x80, 3)] {
                 let mut filled = octets(length + 8);
                 let mut expected = filled.clone();
                 expected[at..at + length].fill(value);
-                // SAFETY: there is room for the offset and the length.
+                // SAFETY: there is space for offset and length.
                 unsafe { fill(filled.as_mut_ptr().add(at), value, length) };
                 assert_eq!(filled, expected, "{length}");
             }
@@ -398,10 +400,10 @@ mod tests {
     }
 
     #[test]
-    fn the_first_octet_that_differs_decides() {
+    fn compare_by_first_difference() {
         for length in lengths() {
             let one = octets(length);
-            // SAFETY: each has so many octets.
+            // SAFETY: each has that many bytes.
             let found = |other: &[u8]| unsafe {
                 let (one, other) = (one.as_ptr(), other.as_ptr());
                 (compare(one, other, length).signum(), differ(one, other, length))

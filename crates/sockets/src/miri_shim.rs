@@ -1,5 +1,5 @@
-//! The kernel's part in Miri, which has no calls for datagrams: it follows the pointers of each header as the kernel does,
-//! and hands what was sent to whoever receives on the same thread.
+//! Stands in for the kernel under Miri, which has no calls for datagrams. It follows the pointers
+//! of each header as the kernel does, and delivers sent datagrams to receives on the same thread.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -8,10 +8,10 @@ use std::os::fd::BorrowedFd;
 
 use libc::mmsghdr;
 
-use crate::send_batch::Next;
-use crate::sockaddr::Name;
+use crate::send_batch::AfterError;
+use crate::sockaddr::SockAddr;
 
-/// A datagram between two calls.
+/// A datagram that was sent and not received.
 struct Datagram {
     name: Vec<u8>,
     bytes: Vec<u8>,
@@ -22,20 +22,20 @@ thread_local! {
     static QUEUE: RefCell<VecDeque<Datagram>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// As `outgoing::send_messages`; a message to port 0 fails with EINVAL.
+/// As `send_batch::send_messages`; a message to port 0 fails with EINVAL.
 ///
 /// # Safety
 /// As there.
 pub(crate) unsafe fn send_messages(
     _: BorrowedFd<'_>,
     headers: &mut [mmsghdr],
-    mut failed: impl FnMut(usize, io::Error) -> Next,
+    mut failed: impl FnMut(usize, io::Error) -> AfterError,
 ) -> usize {
     let mut sent = 0;
     for (index, header) in headers.iter_mut().enumerate() {
         let message = &header.msg_hdr;
         assert_eq!(message.msg_iovlen, 1, "each message lies in one piece");
-        // SAFETY: the caller vouches for the pointers and the sizes beside them, which is what Miri is to check.
+        // SAFETY: the caller vouches for pointers and sizes, which is what Miri checks.
         let datagram = unsafe {
             let slice = message.msg_iov.read();
             Datagram {
@@ -44,11 +44,11 @@ pub(crate) unsafe fn send_messages(
                 control: octets(message.msg_control.cast(), message.msg_controllen as usize),
             }
         };
-        // The port stands at the same place in both families.
+        // The port has the same offset in both families.
         if datagram.name.get(2..4) == Some(&[0, 0]) {
             match failed(index, io::Error::from_raw_os_error(libc::EINVAL)) {
-                Next::Skip => continue,
-                Next::Retry | Next::Stop => break,
+                AfterError::Skip => continue,
+                AfterError::Retry | AfterError::Stop => break,
             }
         }
         header.msg_len = datagram.bytes.len() as u32;
@@ -61,7 +61,7 @@ pub(crate) unsafe fn send_messages(
 /// As recvmmsg: fills the headers from the first one on, and returns how many.
 ///
 /// # Safety
-/// Every pointer in `headers` leads to memory that is alive, of the size that stands beside it.
+/// Every pointer in `headers` points to live memory of the size beside it.
 pub(crate) unsafe fn receive_messages(headers: &mut [mmsghdr]) -> usize {
     let waiting = QUEUE.with_borrow_mut(|queue| {
         let count = queue.len().min(headers.len());
@@ -69,7 +69,7 @@ pub(crate) unsafe fn receive_messages(headers: &mut [mmsghdr]) -> usize {
     });
     for (header, datagram) in headers.iter_mut().zip(&waiting) {
         let message = &mut header.msg_hdr;
-        assert!(message.msg_namelen as usize >= size_of::<Name>(), "a name of either family fits");
+        assert!(message.msg_namelen as usize >= size_of::<SockAddr>(), "a name of either family fits");
         assert!(message.msg_controllen as usize >= datagram.control.len(), "what was sent fits");
         // SAFETY: the caller vouches for the pointers, and no more is written than fits.
         unsafe {
@@ -92,7 +92,7 @@ pub(crate) unsafe fn receive_messages(headers: &mut [mmsghdr]) -> usize {
 }
 
 /// # Safety
-/// `at` is null, or leads to so many octets.
+/// `at` is null or points to `length` bytes.
 unsafe fn octets(at: *const u8, length: usize) -> Vec<u8> {
     if at.is_null() {
         return Vec::new();
@@ -106,12 +106,12 @@ mod tests {
     use std::net::SocketAddr;
     use std::os::fd::AsFd;
 
-    use crate::{Local, Outgoing, Received};
+    use crate::{Local, RecvBatch, SendBatch};
 
     #[test]
-    fn what_is_sent_in_a_batch_arrives_with_its_addresses() {
+    fn batch_arrives_with_addresses() {
         let stdin = std::io::stdin();
-        let (mut outgoing, mut received) = (Outgoing::new(4, 16, 4096), Received::new(3, 8));
+        let (mut outgoing, mut received) = (SendBatch::new(4, 16, 4096), RecvBatch::new(3, 8));
         let local = |address: &str| Some(Local { address: address.parse().unwrap(), interface: 0 });
         let rows: [(&str, Option<Local>, &[u8]); 4] = [
             ("127.0.0.5:53", None, b"plain"),
@@ -119,7 +119,7 @@ mod tests {
             ("127.0.0.6:0", None, b"forged"),
             ("192.0.2.7:1024", local("192.0.2.1"), b"longer than a slot"),
         ];
-        // The second time every slot, name and control buffer is used again.
+        // The second time all slots, names and control buffers are reused.
         for _ in 0..2 {
             for (peer, local, bytes) in rows {
                 outgoing.slot().unwrap().extend_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Calls about the process and its threads that the standard library lacks.
+//! Process and thread calls that the standard library lacks.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Raises the limit of open files to what this process may have; returns the limit before and now.
+/// Raises the limit of open files to the hard limit; returns the limit before and after.
 ///
 /// # Errors
-/// What the kernel says; the limit is as before then.
+/// Of the kernel; the limit is unchanged then.
 pub fn raise_open_files_limit() -> io::Result<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one live rlimit.
@@ -28,16 +28,18 @@ pub fn raise_open_files_limit() -> io::Result<(u64, u64)> {
     Ok((before, limit.rlim_cur))
 }
 
-/// Has what this process runs stay in memory once it is there: code, and what is read of the files it was loaded from, is
-/// otherwise the first that the kernel gives up where its control group or the machine runs out of memory, and each query that
-/// needs it again waits for it. Resident is no more than before.
+/// Locks the process's code and read-only data in memory as they are first used (MLOCK_ONFAULT).
+/// Otherwise they are the first that the kernel evicts when the cgroup or the machine runs out of
+/// memory, and each query that needs them waits for the disk. Resident memory is no more than
+/// before.
 ///
 /// # Errors
-/// What the kernel says; where they are more than `RLIMIT_MEMLOCK` allows `OutOfMemory`, without CAP_IPC_LOCK. What was
-/// locked before the failure stays locked.
+/// `OutOfMemory` if they exceed `RLIMIT_MEMLOCK` without CAP_IPC_LOCK; others of the kernel. What
+/// was locked before the failure stays locked.
 pub fn keep_code_in_memory() -> io::Result<()> {
     for Range { start, end } in code_of(&fs::read_to_string("/proc/self/maps")?) {
-        // SAFETY: three integers. No memory is written or unmapped, and a range that is no more is an error.
+        // SAFETY: three integers. No memory is written or unmapped, and an unmapped range is an
+        // error.
         if unsafe { libc::syscall(libc::SYS_mlock2, start, end - start, libc::MLOCK_ONFAULT) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -45,7 +47,8 @@ pub fn keep_code_in_memory() -> io::Result<()> {
     Ok(())
 }
 
-/// Where the files that this process was loaded from lie in memory, but for what can be written (proc(5), `maps`).
+/// Address ranges of the files that this process was loaded from, without writable ones (proc(5),
+/// `maps`).
 fn code_of(maps: &str) -> impl Iterator<Item = Range<usize>> {
     maps.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
@@ -57,15 +60,15 @@ fn code_of(maps: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Keeps the calling thread on one core, counted from 0.
+/// Pins the calling thread to one core, counted from 0.
 ///
 /// # Errors
-/// `InvalidInput` when there is no such core or this process may not use it.
+/// `InvalidInput` if the core does not exist or is not allowed for this process.
 pub fn pin_to_core(core: usize) -> io::Result<()> {
     if core >= libc::CPU_SETSIZE as usize {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: a cpu_set_t is plain integers, and `core` lies within it. 0 is the calling thread.
+    // SAFETY: a cpu_set_t is plain integers, and `core` is within it. 0 is the calling thread.
     let done = unsafe {
         let mut set: libc::cpu_set_t = zeroed();
         libc::CPU_SET(core, &mut set);
@@ -74,15 +77,15 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Asks that the calling thread, when it wakes, need not wait until whoever runs has used up a slice of time as long as
-/// others' (0.7 to 3 ms, and in effect a tick of the clock). Its share of the processor stays what it is. Linux 6.12 and later
-/// heed it (EEVDF), with 0.1 to 100 ms; earlier ones do nothing.
+/// Requests a shorter time slice for the calling thread (EEVDF, Linux 6.12 and later; 0.1 to 100
+/// ms), so that after waking it preempts a thread with a longer one (0.7 to 3 ms, in effect a timer
+/// tick). Its share of the processor is unchanged. Earlier kernels ignore it.
 ///
 /// # Errors
-/// What the kernel says, or a filter of system calls; nothing has changed then.
+/// Of the kernel or a seccomp filter; nothing has changed then.
 pub fn set_time_slice(slice: Duration) -> io::Result<()> {
-    // SAFETY: the kernel writes at most as many octets as it is told into one live sched_attr, which is plain integers,
-    // and reads as many from it. 0 is the calling thread.
+    // SAFETY: the kernel writes at most the given number of bytes into one live sched_attr, which
+    // is plain integers, and reads as many from it. 0 is the calling thread.
     let done = unsafe {
         let mut attributes: libc::sched_attr = zeroed();
         let size = size_of_val(&attributes) as libc::c_uint;
@@ -93,18 +96,18 @@ pub fn set_time_slice(slice: Duration) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Starts a thread with a table of open files of its own, in which only standard input, output and error are open: what it opens
-/// is closed as soon as the thread ends. When a process is killed its threads end one by one, and what they share, the memory and
-/// the other files, is taken down by the last of them. Before Linux 5.9 the files are shared.
+/// Starts a thread with a file table of its own, in which only stdin, stdout and stderr are open:
+/// its files are closed as soon as it ends. Threads of a killed process end one by one, while
+/// shared memory and files live until the last. Before Linux 5.9 the table is shared.
 ///
-/// `run` must not bring descriptors along: they are closed when it begins.
+/// `run` must not capture descriptors: they are closed when it starts.
 ///
 /// # Errors
-/// What the kernel says to a thread.
+/// Of the kernel when it creates the thread.
 pub fn spawn_with_own_files(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // SAFETY: three integers. The thread has just begun and owns no descriptor, and those of others stay open: they are closed
-        // in this thread's copy of the table.
+        // SAFETY: three integers. The thread has just started and owns no descriptor; those of
+        // other threads stay open, because only this thread's copy of the table is changed.
         let _ = unsafe {
             libc::syscall(
                 libc::SYS_close_range,
@@ -127,14 +130,14 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such call")]
-    fn files_of_a_thread_with_its_own_are_nobody_elses() {
+    fn own_file_table_is_separate() {
         let shared = File::open("/dev/zero").expect("every machine has it");
         let (say, said) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let thread = spawn_with_own_files("apart", move || {
             let own = File::open("/dev/null").expect("every machine has it");
             let open = read_dir("/proc/thread-self/fd").expect("it is there").flatten();
-            // The last is what reads the directory.
+            // The last one reads the directory.
             let open: Vec<_> = open.filter_map(|file| fs::read_link(file.path()).ok()).collect();
             say.send((own.as_raw_fd(), open)).expect("it is waited for");
             let _ = ended.recv();
@@ -148,15 +151,16 @@ mod tests {
         thread.expect("it begins").join().expect("no panic");
     }
 
+    /// Policy and nice value stay.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such call")]
-    fn a_time_slice_is_brought_into_its_bounds_and_changes_nothing_else() {
+    fn time_slice_is_clamped() {
         let read = |file: &str| fs::read_to_string(format!("/proc/thread-self/{file}")).unwrap_or_default();
         // Behind the name: state, and the nineteenth field is the nice value.
         let nice = || {
             read("stat").rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(16)?.parse::<i32>().ok())
         };
-        // Kernels that do not heed it do not show it.
+        // Kernels that ignore it do not show it.
         let shown = || {
             let text = read("sched");
             let line = text.lines().find(|line| line.starts_with("se.slice "))?;
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn code_is_what_is_only_read_of_a_file() {
+    fn code_ranges_of_proc_maps() {
         let maps = "\
 7f10-7f20 r--p 00000000 fe:00 11 /usr/local/bin/a name
 7f20-7f50 r-xp 00010000 fe:00 11 /usr/local/bin/localdns (deleted)
@@ -190,7 +194,7 @@ zz-7fb0 r-xp 0 fe:00 11 /x";
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such call")]
-    fn the_open_files_limit_ends_at_its_maximum() {
+    fn open_files_limit_is_raised() {
         let (before, now) = raise_open_files_limit().expect("the limit can be raised");
         assert!(before <= now);
         assert_eq!(raise_open_files_limit().expect("raised already"), (now, now));
@@ -198,7 +202,7 @@ zz-7fb0 r-xp 0 fe:00 11 /x";
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such call")]
-    fn a_thread_stays_on_its_core_and_other_cores_are_refused() {
+    fn pinned_thread_stays() {
         thread::spawn(|| {
             pin_to_core(0).expect("core 0 exists");
             let status = fs::read_to_string("/proc/thread-self/status").expect("readable");

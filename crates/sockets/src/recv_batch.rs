@@ -1,4 +1,4 @@
-//! The reused batch of datagrams that a socket fills.
+//! Receive batch (recvmmsg): a reused set of buffers for datagrams.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,33 +6,35 @@ use std::ptr::null_mut;
 
 use libc::{iovec, mmsghdr};
 
-use crate::sockaddr::{CONTROL_BYTES, Control, Local, Name, Peer, control_message, empty_message, local_of};
+use crate::sockaddr::{
+    CONTROL_BYTES, ControlBuffer, Local, Peer, SockAddr, control_message, empty_message, local_of,
+};
 
-/// A batch of received datagrams. All memory is taken in [`Received::new`]; one batch may serve many sockets in
-/// turn, each `receive` forgets the datagrams of the one before.
-pub struct Received {
+/// A batch of received datagrams. All memory is allocated in [`RecvBatch::new`]. One batch may serve
+/// many sockets in turn; each `receive` discards the datagrams before.
+pub struct RecvBatch {
     count: usize,
     slot_bytes: usize,
-    /// From one slot's first octet to the next one's.
+    /// Distance between slots in bytes.
     stride: usize,
     bytes: Vec<u8>,
     peers: Vec<Peer>,
-    /// Read and written through `headers` only, as the slices.
-    _controls: Vec<Control>,
+    /// Accessed through `headers` only, as the slices.
+    _controls: Vec<ControlBuffer>,
     _slices: Vec<iovec>,
     /// Point into the four above, which never grow or move their contents.
     headers: Vec<mmsghdr>,
 }
 
-impl Received {
-    /// Room for `slots` datagrams of at most `slot_bytes` each; longer ones arrive cut and marked. Both are at
-    /// least 1. Pages are touched only as datagrams fill them.
+impl RecvBatch {
+    /// Space for `slots` datagrams of at most `slot_bytes` each; longer ones are truncated and
+    /// marked. Both are at least 1. Pages are touched only as datagrams fill them.
     pub fn new(slots: usize, slot_bytes: usize) -> Self {
         let (slots, slot_bytes) = (slots.max(1), slot_bytes.max(1));
         let stride = (slot_bytes.div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
         let mut bytes = vec![0u8; slots * stride];
-        let mut peers = vec![Peer(Name::empty()); slots];
-        let mut controls = vec![Control::empty(); slots];
+        let mut peers = vec![Peer(SockAddr::empty()); slots];
+        let mut controls = vec![ControlBuffer::empty(); slots];
         let first_byte = bytes.as_mut_ptr();
         let mut slices: Vec<_> = (0..slots)
             .map(|i| iovec { iov_base: first_byte.wrapping_add(i * stride).cast(), iov_len: slot_bytes })
@@ -53,17 +55,17 @@ impl Received {
         Self { count: 0, slot_bytes, stride, bytes, peers, _controls: controls, _slices: slices, headers }
     }
 
-    /// Number of datagrams held.
+    /// Number of datagrams.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether none is held.
+    /// Whether there are no datagrams.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Most datagrams it can hold. A `receive` that returned fewer has emptied its socket.
+    /// Maximum number of datagrams. A `receive` that returned fewer has emptied its socket.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }
@@ -71,7 +73,7 @@ impl Received {
     /// The datagram at `index`.
     ///
     /// # Panics
-    /// As a slice does, when `index` is not below [`Received::len`].
+    /// As a slice does, when `index` is not below [`RecvBatch::len`].
     #[inline(always)]
     pub fn get(&self, index: usize) -> Datagram<'_> {
         let header = &self.headers[..self.count][index];
@@ -80,7 +82,8 @@ impl Received {
         Datagram {
             bytes: &self.bytes[start..start + len],
             peer: &self.peers[index],
-            // SAFETY: the kernel filled this header, its control buffer is ours, and `self` is borrowed.
+            // SAFETY: the kernel filled this header, its control buffer is ours, and `self` is
+            // borrowed.
             local: unsafe { local_of(&header.msg_hdr) },
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
         }
@@ -91,19 +94,20 @@ impl Received {
         (0..self.count).map(|index| self.get(index))
     }
 
-    /// How many datagrams the kernel had dropped on this socket, since its birth, when the newest one held came
-    /// in: the receive buffer was full. Counts from 0, wraps at `u32::MAX`. `None` when the batch is empty or
-    /// nothing was ever dropped.
+    /// Datagrams that the kernel had dropped on this socket, since it was opened, when it received
+    /// the newest of the batch: the receive buffer was full. Wraps at `u32::MAX`. `None` if the
+    /// batch is empty or nothing was ever dropped.
     pub fn kernel_drops(&self) -> Option<u32> {
         let newest = self.headers[..self.count].last()?;
         // SAFETY: the kernel filled this header, its control buffer is ours, and `self` is borrowed.
         unsafe { control_message(&newest.msg_hdr, libc::SOL_SOCKET, libc::SO_RXQ_OVFL) }
     }
 
-    /// Takes what waits in the socket, without blocking.
+    /// Receives the datagrams in the socket's queue, without blocking.
     #[inline]
     pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        // Only the headers that the kernel wrote in the last call carry its lengths instead of ours.
+        // Only the headers that the kernel wrote in the last call have its lengths in place of
+        // ours.
         for header in &mut self.headers[..self.count] {
             reset(header);
         }
@@ -117,10 +121,10 @@ impl Received {
         }
         #[cfg_attr(miri, allow(unreachable_code, reason = "Miri has no such call"))]
         loop {
-            // The system call itself: musl's function of that name first writes to every header.
-            // SAFETY: each header points to one name, one control buffer and one slice of ours, with their
-            // sizes; none of them has moved since `new`, and `self` is borrowed for writing. The headers have the
-            // kernel's shape and nothing in their padding.
+            // The raw system call: musl's function of that name first writes to every header.
+            // SAFETY: each header points to one name, one control buffer and one slice of ours,
+            // with their sizes; none of them has moved since `new`, and `self` is borrowed for
+            // writing. The headers have the kernel's layout and zeroed padding.
             let received = unsafe {
                 libc::syscall(
                     libc::SYS_recvmmsg,
@@ -145,29 +149,29 @@ impl Received {
     }
 }
 
-/// Octets. An odd number of lines lies between two slots: most queries fit into a slot's first ones, which would all
-/// compete for the same few places in the processor's cache if that number were a power of two.
+/// Bytes. The distance between slots is an odd number of lines: most queries fit a slot's first
+/// lines, which with a power of two would compete for the same cache sets.
 const CACHE_LINE: usize = 64;
 
-// SAFETY: the raw pointers in the headers lead only into vectors that the same value owns.
-unsafe impl Send for Received {}
+// SAFETY: the raw pointers in the headers point only into vectors that the same value owns.
+unsafe impl Send for RecvBatch {}
 
-/// One datagram, borrowed from its batch.
+/// A datagram, borrowed from its batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// What arrived, at most a slot long.
+    /// Its content, at most a slot long.
     pub bytes: &'a [u8],
-    /// Who sent it. Port 0 is possible, from forgers: such a peer cannot be answered.
+    /// The sender. Forged packets may have port 0, which cannot be answered.
     pub peer: &'a Peer,
-    /// Where it was sent to; only sockets bound to a wildcard address report it.
+    /// Its destination; reported by wildcard sockets only.
     pub local: Option<Local>,
-    /// The datagram was longer than its slot and lost its end.
+    /// The datagram was longer than its slot and is truncated.
     pub truncated: bool,
 }
 
-/// Sets what the kernel overwrites with each datagram.
+/// Resets the fields that the kernel overwrites with each datagram.
 #[inline]
 fn reset(header: &mut mmsghdr) {
-    header.msg_hdr.msg_namelen = size_of::<Name>() as _;
+    header.msg_hdr.msg_namelen = size_of::<SockAddr>() as _;
     header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
 }

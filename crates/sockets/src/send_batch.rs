@@ -1,36 +1,37 @@
-//! The reused batch of replies, and the loop that gives messages to the kernel.
+//! Send batch (sendmmsg): a reused set of replies, and the loop that sends messages.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{iovec, mmsghdr};
 
-use crate::sockaddr::{Control, Local, Name, Peer, empty_message};
+use crate::sockaddr::{ControlBuffer, Local, Peer, SockAddr, empty_message};
 
-/// A batch of replies, each with where it goes. All memory but the slots' own bytes is taken in
-/// [`Outgoing::new`]; a slot keeps what it grew to, up to a bound.
+/// A batch of replies with their destinations. All memory but the slots' bytes is allocated in
+/// [`SendBatch::new`]; a slot keeps its capacity, up to a limit.
 ///
-/// A reply is written straight into [`Outgoing::slot`] and becomes part of the batch by [`Outgoing::commit`];
-/// a slot that is not committed is handed out again.
-pub struct Outgoing {
+/// A reply is written into [`SendBatch::slot`] and added to the batch by [`SendBatch::commit`]; a
+/// slot that is not committed is returned again.
+pub struct SendBatch {
     count: usize,
     slots: Vec<Vec<u8>>,
-    /// Most octets that a slot keeps.
+    /// Maximum capacity in bytes that a slot keeps.
     kept_bytes: usize,
-    /// These three are written by way of pointers alone once `headers` point to them: another borrow, such as an index
-    /// makes, would end what the earlier pointers may be used for (Stacked Borrows), although the addresses are the same.
+    /// Once `headers` point to these three, they are accessed through raw pointers only: another
+    /// borrow, such as indexing, would invalidate the pointers (Stacked Borrows), although the
+    /// addresses are the same.
     peers: Vec<Peer>,
-    controls: Vec<Control>,
+    controls: Vec<ControlBuffer>,
     slices: Vec<iovec>,
     headers: Vec<mmsghdr>,
 }
 
-impl Outgoing {
-    /// Room for `slots` replies (at least 1), each with `slot_bytes` taken at once and more only when written. What a slot
-    /// has beyond `kept_bytes` it gives back when its reply is complete.
+impl SendBatch {
+    /// Space for `slots` replies (at least 1), each with `slot_bytes` allocated at once and more
+    /// when needed. Capacity beyond `kept_bytes` is freed when a reply is committed.
     pub fn new(slots: usize, slot_bytes: usize, kept_bytes: usize) -> Self {
         let slots = slots.max(1);
-        let mut peers = vec![Peer(Name::empty()); slots];
+        let mut peers = vec![Peer(SockAddr::empty()); slots];
         let mut slices = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; slots];
         let (first_peer, first_slice) = (peers.as_mut_ptr(), slices.as_mut_ptr());
         let headers = (0..slots)
@@ -47,13 +48,13 @@ impl Outgoing {
             kept_bytes,
             slots: (0..slots).map(|_| Vec::with_capacity(slot_bytes)).collect(),
             peers,
-            controls: vec![Control::empty(); slots],
+            controls: vec![ControlBuffer::empty(); slots],
             slices,
             headers,
         }
     }
 
-    /// Whether none is committed.
+    /// Whether no reply is committed.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -63,7 +64,7 @@ impl Outgoing {
         self.count == self.slots.len()
     }
 
-    /// The next free slot, empty, to write a reply into; `None` when the batch is full.
+    /// The next free slot, empty, for a reply; `None` if the batch is full.
     #[inline]
     pub fn slot(&mut self) -> Option<&mut Vec<u8>> {
         let slot = self.slots.get_mut(self.count)?;
@@ -71,15 +72,15 @@ impl Outgoing {
         Some(slot)
     }
 
-    /// Adds what was written into [`Outgoing::slot`] as a reply to `peer`, from `local` where one is given.
-    /// Without a slot taken before it adds an empty datagram; on a full batch it does nothing.
+    /// Adds the content of [`SendBatch::slot`] as a reply to `peer`, from `local` if given. Without
+    /// a preceding slot it adds an empty datagram; on a full batch it does nothing.
     #[inline(always)]
     pub fn commit(&mut self, peer: &Peer, local: Option<Local>) {
         let index = self.count;
         let (Some(slot), Some(header)) = (self.slots.get_mut(index), self.headers.get_mut(index)) else {
             return;
         };
-        // A large answer is written whole before it is cut to what the client takes.
+        // A large answer is written whole before it is truncated to the client's limit.
         if slot.capacity() > self.kept_bytes {
             slot.shrink_to(self.kept_bytes);
         }
@@ -104,26 +105,26 @@ impl Outgoing {
 
     /// Sends every reply that can be sent and empties the batch.
     ///
-    /// A full send buffer is waited for once, and not longer than [`SEND_WAIT_MS`]. It means that the way out is
-    /// slower than we are for a moment: a client whose reply is dropped asks again only after seconds, so a short
-    /// wait saves it much. More than one would make the clients of every other address wait for this one.
+    /// Waits for a full send buffer once, at most [`SEND_WAIT_MS`]. It means that the network is
+    /// briefly slower than we are: a client whose reply is dropped asks again only after seconds,
+    /// so a short wait is worth it. More than one would delay clients of all other addresses.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> Sent {
         let count = self.count;
         let (mut refused, mut waited, mut first_error) = (0, false, None);
-        // SAFETY: the headers of what was committed point to peers, controls and slots of ours, which stay put meanwhile: a
-        // slot is handed out again only when the batch is empty.
+        // SAFETY: the headers of committed replies point to peers, controls and slots of ours,
+        // which stay in place: a slot is reused only when the batch is empty.
         let sent = unsafe {
             send_messages(socket, &mut self.headers[..count], |_, error| {
                 let full = error.kind() == io::ErrorKind::WouldBlock;
                 let next = match full {
                     true if !waited && wait_writable(socket) => {
                         waited = true;
-                        return Next::Retry;
+                        return AfterError::Retry;
                     }
-                    true => Next::Stop,
+                    true => AfterError::Stop,
                     false => {
                         refused += 1;
-                        Next::Skip
+                        AfterError::Skip
                     }
                 };
                 first_error.get_or_insert(error);
@@ -135,46 +136,47 @@ impl Outgoing {
     }
 }
 
-// SAFETY: the raw pointers in slices and headers lead only into vectors that the same value owns.
-unsafe impl Send for Outgoing {}
+// SAFETY: the raw pointers in slices and headers point only into vectors that the same value owns.
+unsafe impl Send for SendBatch {}
 
-/// What became of a batch.
+/// Result of sending a batch.
 #[derive(Debug, Default)]
 pub struct Sent {
-    /// Replies that the kernel took.
+    /// Replies that the kernel accepted.
     pub sent: usize,
-    /// Replies that the kernel refused for their own sake, such as one to port 0.
+    /// Replies that the kernel refused individually, such as one to port 0.
     pub refused: usize,
-    /// Replies given up because the send buffer stayed full.
+    /// Replies dropped because the send buffer stayed full.
     pub dropped: usize,
-    /// The first error met, for the log; `None` when all were sent.
+    /// The first error, for the log; `None` if all were sent.
     pub error: Option<io::Error>,
 }
 
 #[cfg(miri)]
 pub(crate) use crate::miri_shim::send_messages;
 
-/// Sends messages by as few calls as it takes and returns how many were sent.
+/// Sends messages in as few calls as possible; returns how many were sent.
 ///
-/// The kernel stops at the first message it cannot send and names the error only when asked for that message
-/// again: `failed` is then told its index and decides. (A reply to a forged port 0 fails with EINVAL; without the
-/// skip it would cost the others in its batch theirs.)
+/// The kernel stops at the first message that it cannot send and reports the error only when that
+/// message is tried again: `failed` then gets its index and decides. (A reply to a forged port 0
+/// fails with EINVAL; without the skip, the rest of its batch would be lost.)
 ///
 /// # Safety
-/// Every pointer in `headers` leads to memory that is alive and not written during the call, of the size that
-/// stands beside it.
+/// Every pointer in `headers` points to memory of the size beside it that is live and not written
+/// during the call.
 #[cfg(not(miri))]
 pub(crate) unsafe fn send_messages(
     socket: BorrowedFd<'_>,
     headers: &mut [mmsghdr],
-    mut failed: impl FnMut(usize, io::Error) -> Next,
+    mut failed: impl FnMut(usize, io::Error) -> AfterError,
 ) -> usize {
     let (mut next, mut sent) = (0, 0);
     while next < headers.len() {
         let rest = &mut headers[next..];
-        // The system call itself: musl's function of that name sends one by one where pointers have 64 bits.
-        // SAFETY: `rest` is a live slice, whose headers have the kernel's shape and nothing in their padding, and the
-        // caller vouches for what they point to.
+        // The raw system call: musl's function of that name sends one by one where pointers have 64
+        // bits.
+        // SAFETY: `rest` is a live slice, whose headers have the kernel's layout and zeroed padding,
+        // and the caller vouches for the pointers.
         let taken = unsafe {
             libc::syscall(
                 libc::SYS_sendmmsg,
@@ -194,31 +196,32 @@ pub(crate) unsafe fn send_messages(
             continue;
         }
         match failed(next, error) {
-            Next::Retry => {}
-            Next::Skip => next += 1,
-            Next::Stop => break,
+            AfterError::Retry => {}
+            AfterError::Skip => next += 1,
+            AfterError::Stop => break,
         }
     }
     sent
 }
 
-/// Waits until the socket can be written to; false when that takes too long.
+/// Waits until the socket is writable; false after [`SEND_WAIT_MS`].
 fn wait_writable(socket: BorrowedFd<'_>) -> bool {
     let mut waiting = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
     // SAFETY: one live pollfd is passed, with the count 1.
     unsafe { libc::poll(&raw mut waiting, 1, SEND_WAIT_MS) == 1 }
 }
 
-/// Longest wait for a full send buffer, in milliseconds: a default buffer (208 KiB) drains in 2 ms at 1 Gbit/s.
+/// Longest wait for a full send buffer in milliseconds: a default buffer (208 KiB) drains in 2 ms
+/// at 1 Gbit/s.
 const SEND_WAIT_MS: libc::c_int = 2;
 
-/// What to do about a message that the kernel did not take.
-pub(crate) enum Next {
+/// The action after a message that the kernel did not accept.
+pub(crate) enum AfterError {
     /// Try it again.
     Retry,
-    /// Go on with the one after it.
+    /// Continue with the next one.
     Skip,
-    /// Give up the rest.
+    /// Drop the rest.
     Stop,
 }
 
@@ -228,9 +231,9 @@ mod tests {
     use std::net::SocketAddr;
 
     #[test]
-    fn a_slot_that_grew_gives_back_what_is_beyond_the_bound_and_keeps_the_rest() {
+    fn slot_capacity_is_limited() {
         let (slots, slot_bytes, kept_bytes) = (3, 100, 1_000);
-        let mut replies = Outgoing::new(slots, slot_bytes, kept_bytes);
+        let mut replies = SendBatch::new(slots, slot_bytes, kept_bytes);
         let address = SocketAddr::from(([127, 0, 0, 1], 9));
         let peer = Peer::from(address);
         for (written, left) in [(50_000, 400), (900, 900), (5_000, 2_000)] {
@@ -242,7 +245,7 @@ mod tests {
         assert!(replies.is_full());
         let held: Vec<usize> = replies.slots.iter().map(Vec::capacity).collect();
         assert!(held[0] <= kept_bytes && (900..=kept_bytes).contains(&held[1]), "{held:?}");
-        // What is to be sent stays, however long.
+        // The content of a committed reply stays, however long.
         assert!((2_000..5_000).contains(&held[2]), "{held:?}");
         assert!(replies.slots.iter().zip([400, 900, 2_000]).all(|(slot, left)| slot[..] == vec![7; left]));
         replies.count = 0;

@@ -1,4 +1,4 @@
-//! The kernel's forms of addresses and control messages. No socket is touched here.
+//! Socket addresses and control messages in the kernel's layout. Touches no socket.
 
 use std::fmt;
 use std::mem::{size_of, zeroed};
@@ -6,25 +6,27 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 
 use libc::{c_int, c_void, cmsghdr, in_pktinfo, in6_pktinfo, msghdr, sockaddr_in, sockaddr_in6, socklen_t};
 
-/// The local address a datagram was sent to, with what is needed to answer from it. Hand it back unchanged.
+/// The local address that a datagram was sent to, with all that is needed to answer from it. Pass
+/// it back unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Local {
-    /// The address the client asked.
+    /// The address that the client asked.
     pub address: IpAddr,
-    /// Index of the interface it came in by; used only to answer from a link-local IPv6 address.
+    /// Index of the interface that it arrived on; used only to answer from a link-local IPv6
+    /// address.
     pub interface: u32,
 }
 
-/// A socket address as the kernel reads and writes it: 28 bytes hold both families.
+/// A socket address in the kernel's layout: 28 bytes hold both families.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) union Name {
+pub(crate) union SockAddr {
     family: libc::sa_family_t,
     v4: sockaddr_in,
     v6: sockaddr_in6,
 }
 
-impl Name {
+impl SockAddr {
     /// All bytes zero: no family.
     pub(crate) fn empty() -> Self {
         // SAFETY: every field of the union is plain integers, for which zero is a value.
@@ -56,25 +58,26 @@ impl Name {
     }
 }
 
-/// Who sent a datagram, as the kernel wrote it: read as an address only where somebody asks for that.
+/// The sender of a datagram as the kernel wrote it; converted to an address only on demand.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Peer(pub(crate) Name);
+pub struct Peer(pub(crate) SockAddr);
 
 impl Peer {
-    /// Its port; 0, at which nobody can be answered, also when the kernel wrote no address.
+    /// Its port; 0, which cannot be answered, also if the kernel wrote no address.
     #[inline]
     pub fn port(&self) -> u16 {
-        // SAFETY: all bytes were zeroed at birth, and every field is plain integers: any field may be read.
+        // SAFETY: all bytes were zeroed initially, and every field is plain integers: any field may
+        // be read.
         let (family, v4) = unsafe { (self.0.family, self.0.v4) };
         match c_int::from(family) {
-            // The port stands at the same place in both.
+            // The port has the same offset in both.
             libc::AF_INET | libc::AF_INET6 => u16::from_be(v4.sin_port),
             _ => 0,
         }
     }
 
-    /// How many bytes of it count.
+    /// Length in bytes.
     #[inline]
     pub(crate) fn length(&self) -> socklen_t {
         // SAFETY: as above.
@@ -85,10 +88,11 @@ impl Peer {
         bytes as socklen_t
     }
 
-    /// The address; `0.0.0.0:0` when the kernel wrote none.
+    /// The address; `0.0.0.0:0` if the kernel wrote none.
     pub fn address(&self) -> SocketAddr {
         let name = &self.0;
-        // SAFETY: all bytes were zeroed at birth, and every field is plain integers: any field may be read.
+        // SAFETY: all bytes were zeroed initially, and every field is plain integers: any field may
+        // be read.
         let (family, v4, v6) = unsafe { (name.family, name.v4, name.v6) };
         match c_int::from(family) {
             libc::AF_INET => SocketAddrV4::new(v4_from_kernel(v4.sin_addr), u16::from_be(v4.sin_port)).into(),
@@ -106,7 +110,7 @@ impl Peer {
 
 impl From<SocketAddr> for Peer {
     fn from(address: SocketAddr) -> Self {
-        Self(Name::new(&address))
+        Self(SockAddr::new(&address))
     }
 }
 
@@ -116,29 +120,29 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// Room for the control messages of one datagram.
+/// Buffer for the control messages of one datagram.
 ///
-/// PKTINFO and the drop counter need 64 bytes; the rest is for options that a handed-over socket may carry.
+/// PKTINFO and the drop counter need 64 bytes; the rest is for options of an inherited socket.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-pub(crate) struct Control([u8; CONTROL_BYTES]);
+pub(crate) struct ControlBuffer([u8; CONTROL_BYTES]);
 
-impl Control {
+impl ControlBuffer {
     /// All bytes zero: no message.
     pub(crate) fn empty() -> Self {
         Self([0; CONTROL_BYTES])
     }
 
-    /// Where the kernel reads or writes.
+    /// Pointer for the kernel.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut c_void {
         self.0.as_mut_ptr().cast()
     }
 
-    /// Asks that a datagram leave from `local`; returns how many bytes of the buffer count.
+    /// Sets the source address to `local`; returns the length of the control data.
     pub(crate) fn write_source(&mut self, local: &Local) -> usize {
         match local.address {
             IpAddr::V4(address) => {
-                // Interface 0: the route decides, as it does for a socket bound to that address.
+                // Interface 0: the route decides, as for a socket bound to that address.
                 let info = in_pktinfo {
                     ipi_ifindex: 0,
                     ipi_spec_dst: v4_to_kernel(address),
@@ -157,7 +161,8 @@ impl Control {
     fn write<T: Copy>(&mut self, level: c_int, kind: c_int, data: T) -> usize {
         const { assert!(size_of::<cmsghdr>() + size_of::<T>() + 16 <= CONTROL_BYTES) };
         let header = self.0.as_mut_ptr().cast::<cmsghdr>();
-        // SAFETY: the buffer is aligned for a cmsghdr and, as asserted, holds one with `data` and its padding.
+        // SAFETY: the buffer is aligned for a cmsghdr and, as asserted, large enough for one with
+        // `data` and padding.
         unsafe {
             (*header).cmsg_level = level;
             (*header).cmsg_type = kind;
@@ -168,7 +173,8 @@ impl Control {
     }
 }
 
-/// The local address among the control messages of a received datagram, if its socket reports it.
+/// The destination address in the control messages of a received datagram, if its socket reports
+/// it.
 ///
 /// # Safety
 /// As for [`control_message`].
@@ -186,7 +192,7 @@ pub(crate) unsafe fn local_of(header: &msghdr) -> Option<Local> {
 unsafe fn local_in(header: &msghdr) -> Option<Local> {
     // SAFETY: the caller's promise is passed on.
     if let Some(info) = unsafe { control_message::<in_pktinfo>(header, libc::IPPROTO_IP, libc::IP_PKTINFO) } {
-        // `ipi_spec_dst`, not `ipi_addr`: for a broadcast it is the address that may be answered from.
+        // `ipi_spec_dst`, not `ipi_addr`: for a broadcast it is the address to answer from.
         let address = v4_from_kernel(info.ipi_spec_dst);
         return (!address.is_unspecified())
             .then_some(Local { address: address.into(), interface: info.ipi_ifindex as u32 });
@@ -194,17 +200,17 @@ unsafe fn local_in(header: &msghdr) -> Option<Local> {
     // SAFETY: the caller's promise is passed on.
     let info = unsafe { control_message::<in6_pktinfo>(header, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) }?;
     let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
-    // A multicast address cannot be answered from: the route chooses then.
+    // A multicast address cannot be a source: the route chooses then.
     (!address.is_multicast()).then_some(Local { address: address.into(), interface: info.ipi6_ifindex })
 }
 
-/// The data of the first control message of this level and kind.
+/// The data of the first control message of this level and type.
 ///
 /// # Safety
-/// `header` is as the kernel left it, its control buffer is alive and not written meanwhile, and `T` is plain
-/// integers.
+/// `header` is as the kernel left it, its control buffer is live and not written meanwhile, and `T`
+/// is plain integers.
 pub(crate) unsafe fn control_message<T: Copy>(header: &msghdr, level: c_int, kind: c_int) -> Option<T> {
-    // SAFETY: the macros walk within the control length of `header`, which the kernel set.
+    // SAFETY: the macros stay within the control length of `header`, which the kernel set.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(header);
         while !message.is_null() {
@@ -220,7 +226,7 @@ pub(crate) unsafe fn control_message<T: Copy>(header: &msghdr, level: c_int, kin
 
 /// A message header without name, control or data.
 pub(crate) fn empty_message() -> libc::mmsghdr {
-    // SAFETY: null pointers and zero lengths are what "nothing" is for the kernel.
+    // SAFETY: null pointers and zero lengths mean "none" to the kernel.
     unsafe { zeroed() }
 }
 
@@ -243,19 +249,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_survives_the_kernel_form() {
+    fn address_roundtrip() {
         for text in ["127.0.0.5:53", "0.0.0.0:0", "[::1]:53", "[fe80::1%7]:5353", "[2001:db8::1]:65535"] {
             let addr: SocketAddr = text.parse().expect("a socket address");
             let peer = Peer::from(addr);
             assert_eq!((peer.address(), peer.port()), (addr, addr.port()));
             assert_eq!(peer.length(), if addr.is_ipv4() { 16 } else { 28 }, "{text}");
         }
-        let nobody = Peer(Name::empty());
+        let nobody = Peer(SockAddr::empty());
         assert_eq!((nobody.address(), nobody.port()), ("0.0.0.0:0".parse().expect("a socket address"), 0));
     }
 
     #[test]
-    fn a_source_is_found_again_among_control_messages() {
+    fn source_address_roundtrip() {
         let rows = [
             (Ipv4Addr::new(127, 0, 0, 5).into(), Some(0)),
             (Ipv6Addr::LOCALHOST.into(), Some(0)),
@@ -264,11 +270,11 @@ mod tests {
             ("ff02::fb".parse().expect("an address"), None),
         ];
         for (address, interface) in rows {
-            let mut control = Control::empty();
+            let mut control = ControlBuffer::empty();
             let mut header = empty_message().msg_hdr;
             header.msg_controllen = control.write_source(&Local { address, interface: 3 }) as _;
             header.msg_control = control.as_mut_ptr();
-            // SAFETY: `control` outlives the call and was written in the kernel's form.
+            // SAFETY: `control` outlives the call and was written in the kernel's layout.
             let found = unsafe { local_of(&header) };
             assert_eq!(found, interface.map(|interface| Local { address, interface }), "{address}");
         }

@@ -1,29 +1,29 @@
-//! Whether a wake-up is on its way: a waker without its descriptor.
+//! The pending flag of a waker, without its descriptor.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Lets the first of many wake-ups through, and the next one only when that was seen.
+/// Passes the first of many wake-ups, and the next one only after it was drained.
 #[derive(Debug)]
-pub(crate) struct Pending(AtomicBool);
+pub(crate) struct WakeFlag(AtomicBool);
 
-impl Pending {
-    /// No wake-up is on its way.
+impl WakeFlag {
+    /// No pending wake-up.
     pub(crate) fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
-    /// A wake-up: `signal` makes the descriptor readable, unless one is on its way.
+    /// Wakes: `signal` makes the descriptor readable, unless a wake-up is pending.
     pub(crate) fn raise(&self, signal: impl FnOnce()) {
         if !self.0.swap(true, Ordering::AcqRel) {
             signal();
         }
     }
 
-    /// The wake-up was seen: `silence` makes the descriptor unreadable.
+    /// Drains: `silence` makes the descriptor unreadable.
     pub(crate) fn lower(&self, silence: impl FnOnce()) {
         silence();
-        // After it: the other way round a wake-up between the two would be read away and yet seem to be on its way for
-        // ever. A swap, so that what its callers queued before is seen.
+        // After `silence`: otherwise a wake-up between the two would be drained and yet stay
+        // pending forever. A swap, to acquire what the wakers queued before.
         self.0.swap(false, Ordering::AcqRel);
     }
 }

@@ -7,7 +7,7 @@ use configuration::EndpointPlan;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::serve::{self, Outcome, Served};
-use sockets::{Datagram, Outgoing, Peer, Received};
+use sockets::{Datagram, Peer, RecvBatch, SendBatch};
 use wire::{Proto, Verdict, accept_truncated};
 
 use crate::waiter::{Client, Miss};
@@ -15,8 +15,8 @@ use crate::waiter::{Client, Miss};
 /// The datagrams that one call took from a listen socket, on their way to replies.
 pub(super) struct Batch<'b, 'h> {
     pub(super) plan: &'h EndpointPlan,
-    pub(super) received: &'b Received,
-    pub(super) replies: &'b mut Outgoing,
+    pub(super) received: &'b RecvBatch,
+    pub(super) replies: &'b mut SendBatch,
     pub(super) outcomes: &'b mut [Outcome],
     pub(super) misses: &'b mut Vec<Miss>,
     pub(super) socket_index: u16,
