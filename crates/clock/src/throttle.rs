@@ -1,13 +1,15 @@
-//! Long work beside workers: it rests every moment, so that whoever shares its core never waits for long.
+//! Throttles long background work: it sleeps 50 us after each 100 us or more, so that the workers
+//! on its core never wait for long.
 //!
-//! A lower priority would starve it on a busy machine, and a thread cannot have its own back without a privilege. Start and
-//! reload wait for their work, and it does not rest there: a thread says that it should.
+//! A lower priority would starve it on a busy machine, and a thread cannot raise its priority again
+//! without a privilege. Start and reload wait for such work, so it is throttled only on threads
+//! that ask for it.
 
 use std::cell::RefCell;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Does `work` with rests: those of [`step`] and [`rest`].
+/// Runs `work` throttled, at its calls of [`step`] and [`rest`].
 pub fn with_rests<T>(work: impl FnOnce() -> T) -> T {
     let before = PACE.replace(Some(Pace::new()));
     let done = work();
@@ -15,18 +17,18 @@ pub fn with_rests<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Whether this thread rests: work that it gives to another does, too.
+/// Whether this thread is throttled; work that it gives to other threads should be as well.
 pub fn rests() -> bool {
     PACE.with_borrow(Option::is_some)
 }
 
-/// After every small step of long work: rests, if it is time to and this thread does.
+/// After each small step of long work: sleeps if it is time and this thread is throttled.
 #[inline]
 pub fn step() {
     PACE.with_borrow_mut(|pace| pace.iter_mut().for_each(Pace::step));
 }
 
-/// The same, after a step that takes a while.
+/// The same after a longer step.
 pub fn rest() {
     PACE.with_borrow_mut(|pace| pace.iter_mut().for_each(Pace::rest));
 }
@@ -35,7 +37,7 @@ thread_local! {
     static PACE: RefCell<Option<Pace>> = const { RefCell::new(None) };
 }
 
-/// Whoever works and rests by turns.
+/// Alternates between work and sleep.
 struct Pace {
     steps: u32,
     began: Instant,
@@ -43,7 +45,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Begins with work.
+    /// Starts with work.
     fn new() -> Self {
         Self { steps: 0, began: crate::now(), turn: TURN }
     }
@@ -55,7 +57,8 @@ impl Pace {
         }
     }
 
-    /// Where others keep the processor meanwhile, the next turn is as long as that rest was, so that it gets its share.
+    /// Sleeps. If others used the processor meanwhile, the next turn is as long as this sleep was,
+    /// so that the work gets its share.
     fn rest(&mut self) {
         let now = crate::now();
         if now.saturating_duration_since(self.began) < self.turn {
@@ -70,7 +73,7 @@ impl Pace {
 const TURN: Duration = Duration::from_micros(100);
 const LONGEST_TURN: Duration = Duration::from_millis(1);
 const REST: Duration = Duration::from_micros(50);
-/// A look at the clock costs as much as a few steps.
+/// Reading the clock costs as much as a few steps.
 const STEPS: u32 = 16;
 
 #[cfg(test)]
@@ -78,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_work_rests_at_least_every_millisecond_where_it_should() {
-        // How often this thread has left the processor by itself.
+    fn throttled_work_sleeps() {
+        // Voluntary context switches of this thread.
         let rests = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:\t"));
@@ -94,13 +97,14 @@ mod tests {
             while worked < Duration::from_millis(50) {
                 step();
                 let now = processor_time();
-                // No step takes longer: the rest is a machine that stood still, which the kernel books as work.
+                // No step takes longer; the rest is a paused machine, which the kernel accounts as
+                // work.
                 worked += (now - last).min(Duration::from_micros(100));
                 last = now;
             }
             rests() - before
         };
-        // A step that costs more than the work of a step here would let them be fewer.
+        // A more expensive step would reduce the count.
         for (what, step) in [("steps", step as fn()), ("rests", rest)] {
             let count = with_rests(|| work(step));
             assert!(count >= 25, "{what}: {count}");

@@ -1,10 +1,10 @@
-//! What a cluster's API says.
+//! Target: responses of the Kubernetes API.
 
 use kubernetes_api::decode::{Event, Form, Malformed, Reader, Shape, status};
 use kubernetes_api::{Kind, Object, PodsWanted, Wants};
 
-/// A list or a watch is read to records, or told off; however it comes in pieces, the same is read. The first octet says of
-/// which kind, in which form and shape.
+/// A list or a watch is parsed or refused, and the result does not depend on the sizes of the
+/// pieces. The first byte selects kind, encoding and shape.
 pub fn kubernetes_api(octets: &[u8]) {
     let Some((first, octets)) = octets.split_first() else { return };
     let kind = Kind::ALL[usize::from(first & 7) % Kind::ALL.len()];

@@ -1,4 +1,4 @@
-//! Messages: from clients, from upstreams, and into the cache and out again.
+//! Targets: messages of clients and upstreams, and the cache.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use wire::{
     Answer, Class, Flags, HEADER, Owner, Query, RType, Rcode, Reply, Section, Verdict, ZoneRequest, accept,
 };
 
-/// Any packet is dropped, refused with a reply that fits, or passed with its question as it came.
+/// Any packet is dropped, refused with a reply within limits, or passed with its question
+/// unchanged.
 pub fn packet_gate(packet: &[u8]) {
     let mut out = Vec::new();
     match accept(packet) {
@@ -46,7 +47,8 @@ pub fn packet_gate(packet: &[u8]) {
     }
 }
 
-/// What both can read, hickory-proto and we read alike; what it takes for a plain query, we do not refuse as malformed.
+/// hickory-proto and this parser agree on messages that both read; what hickory-proto reads as a
+/// plain query is not refused as malformed.
 pub fn differential(packet: &[u8]) {
     let Ok(theirs) = Message::from_vec(packet) else { return };
     let gate = accept(packet);
@@ -67,16 +69,16 @@ pub fn differential(packet: &[u8]) {
         Verdict::Refuse(refusal) if refusal.rcode == Rcode::FORMERR => {
             let counts = [theirs.answers.len(), theirs.authorities.len(), theirs.additionals.len()];
             let plain = theirs.queries.len() == 1 && counts == [0; 3] && theirs.edns.is_none();
-            // The question's own name may not be compressed: there is nothing before it to point to.
+            // The question's name may not be compressed: nothing precedes it.
             let pointer = packet[HEADER..].iter().any(|&octet| octet >= 0xc0);
-            // An OPT that asks for what is not there, and types that are no question's.
+            // An OPT for an undefined version, and types that no question may have.
             let odd_type =
                 theirs.queries.first().is_some_and(|query| u16::from(query.query_type()) == RType::OPT.0);
             assert!(!plain || pointer || odd_type || packet[6..12] != [0; 6], "refused: {packet:x?}");
         }
         Verdict::Refuse(_) | Verdict::Drop => {}
     }
-    // The same octets as an upstream's reply to its own question.
+    // The same bytes as an upstream's reply to their own question.
     let (Some(question), true) = (own_question(packet), packet[2] & 0x80 != 0) else { return };
     let mut answer = Answer::default();
     if answer.read(packet, question).is_err() || theirs.queries.len() != 1 {
@@ -94,7 +96,7 @@ pub fn differential(packet: &[u8]) {
     }
 }
 
-/// What an upstream sends is taken apart whole or not at all, and goes to clients within their limits.
+/// An upstream's reply is read whole or refused, and fits the clients' limits.
 pub fn upstream_reply(octets: &[u8]) {
     let (packet, reply) = asked_and_told(octets);
     let query = passed(&packet);
@@ -129,7 +131,7 @@ pub fn upstream_reply(octets: &[u8]) {
     }
 }
 
-/// Records that were taken once are written behind another question as well, as many as there is room for.
+/// Decoded records are written behind another question, as many as fit.
 fn merged(query: &Query<'_>, reply: &[u8]) {
     let counts = [6, 8, 10].map(|at| u16::from_be_bytes([reply[at], reply[at + 1]]));
     let mut body = Vec::new();
@@ -144,7 +146,7 @@ fn merged(query: &Query<'_>, reply: &[u8]) {
     }
 }
 
-/// What the cache keeps it hands out whole, counted down, and not for longer than it may.
+/// The cache returns whole answers, with TTLs counted down, no longer than allowed.
 pub fn cache_entry(octets: &[u8]) {
     let (packet, reply) = asked_and_told(octets);
     let query = passed(&packet);
@@ -184,7 +186,7 @@ fn stale_spec() -> CacheSpec {
     CacheSpec { stale: Some(stale), ..CacheSpec::default() }
 }
 
-/// The TTLs of what a lookup put into a reply; `None` where it had nothing.
+/// The TTLs of a lookup's reply; `None` for a miss.
 fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> CacheResult) -> Option<Vec<u32>> {
     let mut out = Vec::new();
     let mut reply = Reply::start(&mut out, query);
@@ -195,8 +197,8 @@ fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> CacheResult) -
     (!matches!(found, CacheResult::Miss | CacheResult::Verify { .. })).then_some(ttls)
 }
 
-/// A query of ours, chosen by the first octet, and the rest as the reply to it: its question is put right, for else
-/// hardly any input gets past that.
+/// A query of ours, selected by the first byte, and the rest as its reply with the question
+/// corrected, without which hardly any input would pass.
 fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (&choice, rest) = octets.split_first().unwrap_or((&0, &[]));
     let (name, rtype): (&[u8], u8) = [
@@ -217,7 +219,7 @@ fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
     }
     reply.extend_from_slice(&[0, 1]);
     let counts = rest.get(2..8).unwrap_or_default();
-    // Few records of many: an input is short.
+    // Few records per section: an input is short.
     reply.extend(counts.iter().enumerate().map(|(at, count)| if at % 2 == 0 { 0 } else { count & 0x1f }));
     reply.extend_from_slice(&question);
     reply.extend_from_slice(rest.get(8..).unwrap_or_default());
@@ -231,11 +233,11 @@ fn passed(packet: &[u8]) -> Query<'_> {
     }
 }
 
-/// The question of a message, whose name must not be compressed.
+/// The question of a message; its name must not be compressed.
 fn own_question(message: &[u8]) -> Option<&[u8]> {
     let (_, end) = wire::Name::read_plain(message, HEADER).ok()?;
     message.get(HEADER..end + 4)
 }
 
-/// Octets of an OPT without options.
+/// Bytes of an OPT without options.
 const OPT: usize = 11;

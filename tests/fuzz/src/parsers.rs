@@ -1,4 +1,4 @@
-//! Texts: Corefiles, hosts files and zone-file text.
+//! Targets: Corefiles, hosts files and zone-file text.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use server::corefile_source::{Origin, ValidatedConfig};
 use wire::{Answer, CompressingWriter, Name, RType, Section};
 use zonetext::Reader;
 
-/// A Corefile is read and given its meaning, or told off with where and why.
+/// A Corefile is read and interpreted, or refused with position and reason.
 ///
-/// What would open other files is left out: imports, and arguments that are paths.
+/// Inputs that would open other files are skipped: imports, and arguments that are paths.
 pub fn corefile(text: &[u8]) {
     let opens_files =
         [&b"import"[..], b"/"].iter().any(|word| text.windows(word.len()).any(|part| part == *word));
@@ -31,7 +31,7 @@ pub fn corefile(text: &[u8]) {
     }
 }
 
-/// A hosts file is read line by line; what is kept answers, and every answer is one that the text has.
+/// A hosts file is read line by line; stored entries answer, and every answer is in the text.
 pub fn hosts_file(text: &[u8]) {
     if text.len() > MAX_TEXT {
         return;
@@ -53,7 +53,7 @@ pub fn hosts_file(text: &[u8]) {
     }
 }
 
-/// Zone-file text is read record by record; each that is read can be sent, and a client reads what was sent.
+/// Zone-file text is read record by record; each can be sent, and read by a client.
 pub fn zone_text(text: &[u8]) {
     const QUESTION: &[u8] = b"\x01q\0\0\x01\0\x01";
     if text.len() > MAX_TEXT {
@@ -71,7 +71,7 @@ pub fn zone_text(text: &[u8]) {
         reply.extend_from_slice(QUESTION);
         let mut body = Vec::new();
         let mut message = CompressingWriter::new(QUESTION, &mut body).expect("it asks for a name");
-        // With owner and question the longest data find no room.
+        // The longest data does not fit behind owner and question.
         if rr.push_to(&mut message, &mut Vec::new()).is_ok() {
             reply.extend_from_slice(&body);
             Answer::default().read(&reply, QUESTION).expect("it can be read");

@@ -1,5 +1,5 @@
-//! `arc_swap` as it is documented: a load is one step that waits for nobody, and what is loaded is a whole value, with all that
-//! its writer did before it was stored. How it knows when a value can be freed is not modelled: here, none is.
+//! Model of `arc_swap` as documented: a load is one non-blocking step, and returns a whole value
+//! with all writes that happened before its store. Reclamation is not modelled: no value is freed.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,9 +9,10 @@ use loom::sync::atomic::Ordering::{Acquire, Release};
 
 /// `arc_swap::ArcSwapOption`.
 pub(crate) struct ArcSwapOption<T> {
-    /// Which of the values was stored last.
+    /// Index of the value stored last.
     current: AtomicUsize,
-    /// Every value. The lock is none of the model's: no thread stops while it holds it, and it orders nothing.
+    /// All values. The lock is not part of the model: no thread is preempted while it holds it, and
+    /// it orders nothing.
     values: Mutex<Vec<Option<Arc<T>>>>,
 }
 
