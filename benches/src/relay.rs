@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use sockets::{BATCH, Events, Outgoing, Received, UpstreamSocket};
+use sockets::{BATCH, Events, RecvBatch, SendBatch, UpstreamSocket};
 use wire::HEADER;
 
 use crate::responder::{LOOK_AT_CLOCK, Listeners, SLOT_BYTES};
@@ -29,9 +29,9 @@ pub fn relay(
     listeners.epoll.add(&socket, u64::MAX).context("epoll")?;
     let mut flights = Flights::new();
     let mut events = Events::new(16);
-    let mut received = Received::new(BATCH, SLOT_BYTES);
+    let mut received = RecvBatch::new(BATCH, SLOT_BYTES);
     let mut queries = Burst::default();
-    let mut replies: Vec<_> = listen.iter().map(|_| Outgoing::new(BATCH, 512, 4096)).collect();
+    let mut replies: Vec<_> = listen.iter().map(|_| SendBatch::new(BATCH, 512, 4096)).collect();
     let mut passes = 0u32;
     loop {
         let mut idle = true;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, Outgoing, Received};
-use wire::{Class, Flags, Gate, HEADER, RType, accept};
+use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, RecvBatch, SendBatch};
+use wire::{Class, Flags, HEADER, RType, Verdict, accept};
 
 use load::clock::Clock;
 use load::names::address_of;
@@ -24,8 +24,8 @@ pub fn serve(
     let clock = Clock::start();
     let listeners = Listeners::bind(listen, core)?;
     let mut events = Events::new(16);
-    let mut received = Received::new(BATCH, SLOT_BYTES);
-    let mut replies = Outgoing::new(BATCH, 512, 4096);
+    let mut received = RecvBatch::new(BATCH, SLOT_BYTES);
+    let mut replies = SendBatch::new(BATCH, 512, 4096);
     let mut passes = 0u32;
     loop {
         let mut idle = true;
@@ -70,12 +70,12 @@ pub fn echo(query: &[u8], reply: &mut Vec<u8>) -> bool {
 #[inline]
 pub fn upstream(query: &[u8], reply: &mut Vec<u8>) -> bool {
     let query = match accept(query) {
-        Gate::Drop | Gate::Zone(_) => return false,
-        Gate::Refuse(refusal) => {
+        Verdict::Drop | Verdict::Zone(_) => return false,
+        Verdict::Refuse(refusal) => {
             refusal.write(reply);
             return true;
         }
-        Gate::Pass(query) => query,
+        Verdict::Pass(query) => query,
     };
     let known = query.rtype == RType::A && query.class == Class::IN;
     let flags = Flags::QR | Flags::RA | (query.flags.0 & (Flags::RD | Flags::CD));

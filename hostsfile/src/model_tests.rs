@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use hickory_proto::op::Message;
 use hickory_proto::rr::RData;
 use proptest::prelude::*;
-use wire::{Flags, Gate, Name, RType, Records, Reply, accept};
+use wire::{Flags, Name, RType, Records, Reply, Verdict, accept};
 
 use crate::{Found, HostsText, LineError, Options, Report, Table};
 
@@ -253,7 +253,7 @@ fn hickory_parses_the_reply() {
         packet.push(0);
         packet.extend_from_slice(&rtype.0.to_be_bytes());
         packet.extend_from_slice(&[0, 1]);
-        let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
         let Found::Ready { body, count } = table.lookup(&query.name, query.rtype) else {
             panic!("not found")
         };

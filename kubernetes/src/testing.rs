@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wire::{Gate, HEADER, Message, Name, Packed, RType, Rcode, Reply, Rr, Section, accept};
+use wire::{HEADER, Message, Name, Packed, RType, Rcode, Reply, Rr, Section, Verdict, accept};
 
 use crate::index::{Index, IndexWriter};
 use crate::{AnswerOutcome, Progress, Responder, Rules, Transfer};
@@ -93,7 +93,7 @@ impl Cluster {
     pub(crate) fn ask_external(&self, external: &crate::External, question: &str) -> String {
         let (name, rtype) = question.split_once(' ').unwrap();
         let packet = packet(name, rtype_of(rtype));
-        let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, &query);
         let answered = external.answer(&self.responder, &self.index, &query, 65_535, &mut reply);
@@ -122,14 +122,14 @@ impl Cluster {
     pub(crate) fn explain(&self, question: &str) -> String {
         let (name, rtype) = question.split_once(' ').unwrap();
         let packet = packet(name, rtype_of(rtype));
-        let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
         self.responder.explain(&self.index, &query)
     }
 
     /// Returns the explanation of `k8s_external`.
     pub(crate) fn explain_external(&self, external: &crate::External, name: &str) -> String {
         let packet = packet(name, RType::A);
-        let Gate::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
         external.explain(&self.responder, &self.index, &query)
     }
 
@@ -143,7 +143,7 @@ impl Cluster {
         let (name, rtype) = question.split_once(' ').unwrap();
         let rtype = rtype_of(rtype);
         let packet = packet(name, rtype);
-        let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, &query);
         let answered = self.responder.answer(&self.index, &query, room, &mut reply);
@@ -167,7 +167,7 @@ impl Cluster {
     pub(crate) fn written(&self, question: &str, room: usize) -> (usize, bool) {
         let (name, rtype) = question.split_once(' ').unwrap();
         let packet = packet(name, rtype_of(rtype));
-        let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, &query);
         assert_eq!(self.responder.answer(&self.index, &query, room, &mut reply), AnswerOutcome::Written);

@@ -9,7 +9,7 @@ use allocation_counter::measure;
 use kubernetes::{AnswerOutcome, Index, IndexWriter, Responder, Rules};
 use kubernetes_api::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Slice, Target};
 use kubernetes_api::{Kind, Object, ObjectKey, Sink, WatchConfig, WatchError};
-use wire::{Flags, Gate, Name, RType, Rcode, Reply, accept};
+use wire::{Flags, Name, RType, Rcode, Reply, Verdict, accept};
 
 fn key(name: &str) -> Arc<ObjectKey> {
     ObjectKey { namespace: "t1".into(), name: name.into() }.into()
@@ -79,7 +79,7 @@ fn hit_and_denial_allocate_nothing() {
         for edns in [false, true] {
             let packet = packet(name, rtype, edns);
             let mut ask = || {
-                let Gate::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
+                let Verdict::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
                 let mut reply = Reply::start(&mut out, &query);
                 if let AnswerOutcome::NoName(zone) = responder.answer(&index, &query, 4_096, &mut reply) {
                     responder.deny(&index, zone, &query, &mut reply);

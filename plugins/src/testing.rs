@@ -6,7 +6,7 @@ use std::sync::Arc;
 use observe::counters::PerThread;
 use plugin::QueryContext;
 use plugin::step::{Inward, Outward, Sought, Step, Wish, Wishes};
-use wire::{Class, Gate, HEADER, Message, Name, RType, Rr, Section, accept};
+use wire::{Class, HEADER, Message, Name, RType, Rr, Section, Verdict, accept};
 
 /// Answers of others by name and type; what is not there is not known yet. Then what was wished for, and how many octets were
 /// compared with patterns.
@@ -79,7 +79,7 @@ pub(crate) fn through(
     below: impl FnOnce(&Sought<'_>) -> Message,
     others: &mut Others,
 ) -> (String, Result<Message, Untold>) {
-    let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+    let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
     let client = std::net::SocketAddr::new(client.parse().unwrap(), 4321).into();
     let server = "127.0.0.1:53".parse().unwrap();
     let proto = wire::Proto::Udp;

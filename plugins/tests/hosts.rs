@@ -82,7 +82,7 @@ fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
     let (mut one, other) =
         (Followed::new(Some("192.0.2.1 a\n"), ""), Followed::new(Some("192.0.2.9 a\n"), ""));
     let packet = scene::packet("a", RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     fn last<'h>(block: &'h Block, query: &Query<'_>, tables: &mut Tables<'h>) -> u8 {
         let mut out = Vec::new();
         let mut reply = Reply::start(&mut out, query);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use clock::pace;
+use clock::throttle;
 use listen::Running;
 use plugins::forward::Ourselves;
 use tokio::runtime::Handle;
@@ -23,7 +23,7 @@ pub(crate) fn spawn(running: &Arc<Running>, handle: &Handle) -> io::Result<()> {
     let changed = addresses_changed.clone();
     let thread = thread::Builder::new()
         .name("files".to_owned())
-        .spawn(move || pace::with_rests(|| watch(&running, &changed)))?;
+        .spawn(move || throttle::with_rests(|| watch(&running, &changed)))?;
     handle.spawn(node::watch_addresses(move || {
         addresses_changed.store(true, Ordering::Release);
         thread.thread().unpark();

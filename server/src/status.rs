@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use cache::Kind;
+use cache::AnswerKind;
 use forwarder::{Upstream, UpstreamPath};
 use serde_json::{Value, json};
 
@@ -157,8 +157,8 @@ fn partitions(configuration: &Configuration) -> Vec<Value> {
         Some(json!({
             "server": block.first_server,
             "zones": configuration::zones_label(&cache.zones),
-            "success": cache.partition.entries(Kind::Success),
-            "denial": cache.partition.entries(Kind::Denial),
+            "success": cache.partition.entries(AnswerKind::Success),
+            "denial": cache.partition.entries(AnswerKind::Denial),
         }))
     });
     parts.take(MOST).collect()

@@ -28,7 +28,7 @@ pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
             running.logger.warning(None, &text);
         }
     }
-    let answers = running.shared.cache.dump(now, memory::MOST_OCTETS - LENGTH - names.len());
+    let answers = running.shared.cache.export(now, memory::MOST_OCTETS - LENGTH - names.len());
     let mut octets = Vec::with_capacity(LENGTH + answers.len() + names.len());
     put(&mut octets, &answers);
     octets.extend(names);
@@ -53,11 +53,11 @@ pub(crate) fn take(configuration: &Configuration, running: &Running, left: Owned
         Ok(read) => read,
         Err(error) => return refused(&error.to_string()),
     };
-    let read = split(&octets).and_then(|(answers, names)| Some((cache::Dump::read(answers)?, names)));
+    let read = split(&octets).and_then(|(answers, names)| Some((cache::Export::read(answers)?, names)));
     let Some((dump, mut names)) = read else { return refused("it is truncated") };
     let now = clock::now();
     let caches = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding()?.cache.as_ref());
-    let taken: usize = caches.map(|cache| cache.partition.warm(&cache.spec, &dump, since, now)).sum();
+    let taken: usize = caches.map(|cache| cache.partition.import(&cache.spec, &dump, since, now)).sum();
     logger.info(None, &format!("the cache starts with {taken} answers of the previous process"));
     let hosts = &running.shared.hosts;
     while let Some((path, rest)) = split(names) {

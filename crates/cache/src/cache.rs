@@ -1,34 +1,34 @@
-//! The whole cache: its shards, its partitions and its bound.
+//! All partitions of the cache: shards, identities and the limit in bytes.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use wire::Name;
 
-use crate::dump::Writer;
+use crate::export::ExportWriter;
 use crate::shards::{AT_ONCE, Shards};
 use crate::{CacheSpec, Partition};
 
-/// A block's part of the cache.
+/// The cache of one server block.
 #[derive(Clone)]
 pub struct BlockCache {
-    /// Where its answers are.
+    /// Its answers.
     pub partition: Arc<Partition>,
-    /// How long they live; without zones where every name that can come is within one of them.
+    /// Its limits; `zones` is empty if every name that the block gets is within one of them.
     pub spec: CacheSpec,
-    /// The zones that the directive names.
+    /// The zones of the directive `cache`.
     pub zones: Box<[Name]>,
 }
 
 impl BlockCache {
-    /// The cache, if it keeps answers to `name`.
+    /// The cache, if answers to `name` may be stored in it.
     #[inline]
     pub fn covering(&self, name: &Name) -> Option<&Self> {
         self.spec.covers(name).then_some(self)
     }
 }
 
-/// All server blocks' answers; a handle, cheap to clone.
+/// The answers of all server blocks; a handle, cheap to clone.
 #[derive(Clone)]
 pub struct Cache {
     shards: Arc<Shards>,
@@ -41,25 +41,27 @@ struct Holder {
 }
 
 impl Cache {
-    /// The default bound: 64 MiB.
+    /// Default limit: 64 MiB.
     pub const DEFAULT_BYTES: usize = 64 << 20;
-    /// The smallest bound: 1 MiB.
+    /// Smallest limit: 1 MiB.
     pub const MIN_BYTES: usize = 1 << 20;
-    /// The greatest bound: 4 GiB.
+    /// Largest limit: 4 GiB.
     pub const MAX_BYTES: usize = 4 << 30;
 
-    /// An empty cache of at most `bytes` bytes of heap, brought between [`Cache::MIN_BYTES`] and [`Cache::MAX_BYTES`].
+    /// An empty cache of at most `bytes` bytes of heap, clamped to
+    /// [`Cache::MIN_BYTES`]`..=`[`Cache::MAX_BYTES`].
     ///
-    /// `start` is the process's first reading of its clock; a time before it counts as it.
+    /// `start` is the process's first reading of the clock; earlier times count as `start`.
     pub fn new(bytes: usize, start: Instant) -> Self {
         let shards = Shards::new(bytes.clamp(Self::MIN_BYTES, Self::MAX_BYTES), start);
         Self { shards: Arc::new(shards), holders: Arc::default() }
     }
 
-    /// The partition of the server block that `identity` (its zones and addresses) names: the same answers as before
-    /// while anybody holds it, so that a reload keeps them. Once all holders are gone its answers go too.
+    /// The partition of the server block with this identity (its zones and addresses). While one
+    /// `Arc` of it exists it is the same, so a reload keeps its answers; they are freed with the
+    /// last.
     pub fn partition(&self, identity: &str) -> Arc<Partition> {
-        // A panic that was caught elsewhere must not make the cache useless.
+        // A panic elsewhere must not disable the cache.
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         for holder in holders.iter().filter(|holder| *holder.identity == *identity) {
             if let Some(partition) = holder.partition.upgrade() {
@@ -73,18 +75,18 @@ impl Cache {
         partition
     }
 
-    /// Copies answers for another process's cache, those first that were used of late: `most_bytes` at the most. It reads
-    /// them with [`crate::Dump::read`].
-    pub fn dump(&self, now: Instant, most_bytes: usize) -> Vec<u8> {
+    /// Copies answers for another process, recently used ones first, at most `most_bytes`. That
+    /// process reads them with [`crate::Export::read`].
+    pub fn export(&self, now: Instant, most_bytes: usize) -> Vec<u8> {
         let now = self.shards.milliseconds(now);
         let mut writer = {
             let identities = self.shards.identities();
-            Writer::new(identities.iter().map(|identity| identity.as_deref().unwrap_or("")), most_bytes)
+            ExportWriter::new(identities.iter().map(|identity| identity.as_deref().unwrap_or("")), most_bytes)
         };
         for used in [true, false] {
             for at in 0..self.shards.count() {
                 let mut from = 0;
-                // A few entries for each time the lock is held: queries wait for it meanwhile.
+                // A few entries per lock: queries wait for it.
                 while let Some(next) = self.shards.lock(at).copy(from, AT_ONCE, used, now, &mut writer) {
                     from = next;
                 }
@@ -93,15 +95,16 @@ impl Cache {
         writer.finish()
     }
 
-    /// Bytes of heap in use, the allocator's rounding included; never over the bound but for the moment in which one of
-    /// the shards' tables grows or shrinks.
+    /// Bytes of heap in use, including the allocator's rounding. Exceeds the limit only while the
+    /// table of a shard grows or shrinks.
     pub fn bytes(&self) -> usize {
         (0..self.shards.count()).map(|at| self.shards.lock(at).bytes()).sum()
     }
 
-    /// Frees what nobody can be served any more among the next `budget` entries, and returns how many that were.
+    /// Frees dead entries among the next `budget` entries; returns how many.
     ///
-    /// Meant for a timer; nothing breaks without it, for dead entries also go when touched and first when room is needed.
+    /// For a timer. Optional: dead entries also go when they are looked up, and first when room is
+    /// needed.
     pub fn sweep(&self, now: Instant, budget: usize) -> usize {
         let now = self.shards.milliseconds(now);
         let mut left = budget;

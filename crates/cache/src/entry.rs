@@ -1,39 +1,40 @@
-//! One kept answer: its key, its bytes, its times.
+//! One cached answer: key, data, times.
 
 use std::time::Duration;
 
 use wire::{Answer, Ede, Flags, Name, Query, Rcode, Reply};
 
-use crate::data::Data;
-use crate::{Kind, Stale};
+use crate::inline_bytes::InlineBytes;
+use crate::{AnswerKind, ServeStale};
 
-/// What an answer is found by.
+/// The key of an answer.
 #[derive(Clone, Copy)]
-pub(crate) struct Key<'q> {
+pub(crate) struct CacheKey<'q> {
     pub(crate) partition: u32,
     pub(crate) hash: u32,
     pub(crate) name: &'q Name,
     pub(crate) rtype: u16,
     pub(crate) class: u16,
-    /// [`DO`], [`CD`] and [`ADDED`].
+    /// [`DO`], [`CD`] and [`OVERRIDES`].
     pub(crate) bits: u8,
-    /// What was written for upstreams.
-    pub(crate) added: &'q [u8],
+    /// Encoded [`wire::UpstreamOverrides`] of the query.
+    pub(crate) overrides: &'q [u8],
 }
 
-/// A kept answer. Times are milliseconds; those of 32 bits count from `stored` and stop at 49 days.
+/// A cached answer. Times are in milliseconds; those of 32 bits count from `stored` and saturate at
+/// 49 days.
 pub(crate) struct Entry {
-    /// The name, what was written, the positions of the TTLs, the EDE options, the records.
-    data: Data,
-    /// When it was stored, counted from the cache's start.
+    /// Name, overrides, offsets of the TTLs, EDE options, records.
+    data: InlineBytes,
+    /// Time of storing, counted from the start of the cache.
     stored: u64,
     /// How long it is fresh.
     life: u32,
-    /// Before this time the upstream is not asked for this entry again: a refresh is in flight or has just failed.
+    /// Until then no caller refreshes this entry: a refresh is in flight or has just failed.
     retry: u32,
-    /// When it was looked up last, where the block prefetches.
+    /// Time of the last lookup, if the block prefetches.
     last_seen: u32,
-    /// How often it was looked up without a long pause, where the block prefetches.
+    /// Lookups without a long pause between them, if the block prefetches.
     seen: u16,
     pub(crate) partition: u32,
     pub(crate) hash: u32,
@@ -45,12 +46,13 @@ pub(crate) struct Entry {
     name_len: u8,
     ede_len: u8,
     bits: u8,
-    /// How many refreshes failed one after another.
+    /// Failed refreshes in a row.
     failures: u8,
 }
 
-/// All of an entry but its octets, for another process; `age` is in milliseconds, the other times as in the entry.
-pub(crate) struct Carried {
+/// An entry without its data, for another process. `age` is in milliseconds, the other times are as
+/// in the entry.
+pub(crate) struct ExportedEntry {
     pub(crate) age: u64,
     pub(crate) life: u32,
     pub(crate) last_seen: u32,
@@ -66,48 +68,48 @@ pub(crate) struct Carried {
     pub(crate) failures: u8,
 }
 
-impl Carried {
-    /// What was written for upstreams, in an entry's octets.
-    pub(crate) fn added<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
-        if self.bits & ADDED == 0 {
+impl ExportedEntry {
+    /// The overrides in an entry's data.
+    pub(crate) fn overrides<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
+        if self.bits & OVERRIDES == 0 {
             return Some(&[]);
         }
         let (length, rest) = data.get(usize::from(self.name_len)..)?.split_first_chunk::<2>()?;
         rest.get(..usize::from(u16::from_ne_bytes(*length)))
     }
 
-    /// Whether the parts fit each other: the name, what was written, the positions of TTLs, each within the records, and the
-    /// EDE options.
+    /// Whether the data is consistent: name, overrides, offsets of TTLs that are within the
+    /// records, EDE options.
     pub(crate) fn fits(&self, data: &[u8]) -> bool {
-        let Some(added) = self.added(data) else { return false };
+        let Some(overrides) = self.overrides(data) else { return false };
         let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
-        let added = if self.bits & ADDED == 0 { 0 } else { 2 + added.len() };
-        let rest = data.get(usize::from(self.name_len) + added..);
+        let overrides = if self.bits & OVERRIDES == 0 { 0 } else { 2 + overrides.len() };
+        let rest = data.get(usize::from(self.name_len) + overrides..);
         let Some((positions, rest)) = rest.and_then(|rest| rest.split_at_checked(2 * records)) else {
             return false;
         };
         let Some(body) = rest.get(usize::from(self.ede_len)..) else { return false };
         let within = |position: &[u8; 2]| usize::from(u16::from_ne_bytes(*position)) + 4 <= body.len();
-        self.bits & !(DO | CD | DENIAL | FAILURE | VISITED | ADDED) == 0
+        self.bits & !(DO | CD | DENIAL | FAILURE | VISITED | OVERRIDES) == 0
             && positions.as_chunks::<2>().0.iter().all(within)
     }
 
     /// The bits of the key.
     pub(crate) fn key_bits(&self) -> u8 {
-        self.bits & (DO | CD | ADDED)
+        self.bits & (DO | CD | OVERRIDES)
     }
 }
 
-/// How an entry stands to the time of a lookup.
+/// Age class of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum Freshness {
     Fresh,
-    /// Past its life but inside the window in which it may be served.
+    /// Expired, but within the window of serve_stale.
     Stale,
     Dead,
 }
 
-/// Which TTLs a reply gets.
+/// The TTLs of a reply.
 #[derive(Clone, Copy)]
 pub(crate) enum Ttls {
     AsKept,
@@ -116,13 +118,13 @@ pub(crate) enum Ttls {
 }
 
 impl Entry {
-    /// Packs an answer up; `None` where its parts do not fit each other.
+    /// Encodes an answer; `None` if its parts are inconsistent.
     pub(crate) fn new(
-        key: Key<'_>,
+        key: CacheKey<'_>,
         answer: &Answer,
         now: u64,
         life: Duration,
-        kind: Kind,
+        kind: AnswerKind,
         failure: bool,
     ) -> Option<Self> {
         let records = answer.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
@@ -131,27 +133,27 @@ impl Entry {
             return None;
         }
         let name = key.name.as_wire();
-        let added_len = u16::try_from(key.added.len()).ok()?.to_ne_bytes();
-        let added = [&added_len[..], key.added];
-        let added = if key.bits & ADDED == 0 { [&[][..]; 2] } else { added };
-        let added_size = added[0].len() + added[1].len();
-        let size = name.len() + added_size + 2 * records + answer.ede.len() + answer.body.len();
-        let data = Data::new(size, |to| {
+        let overrides_len = u16::try_from(key.overrides.len()).ok()?.to_ne_bytes();
+        let overrides = [&overrides_len[..], key.overrides];
+        let overrides = if key.bits & OVERRIDES == 0 { [&[][..]; 2] } else { overrides };
+        let overrides_size = overrides[0].len() + overrides[1].len();
+        let size = name.len() + overrides_size + 2 * records + answer.ede.len() + answer.body.len();
+        let data = InlineBytes::new(size, |to| {
             let (name_to, to) = to.split_at_mut(name.len());
-            let (added_to, to) = to.split_at_mut(added_size);
+            let (overrides_to, to) = to.split_at_mut(overrides_size);
             let (positions_to, to) = to.split_at_mut(2 * records);
             let (ede_to, body_to) = to.split_at_mut(answer.ede.len());
             name_to.copy_from_slice(name);
-            let (length_to, added_to) = added_to.split_at_mut(added[0].len());
-            length_to.copy_from_slice(added[0]);
-            added_to.copy_from_slice(added[1]);
+            let (length_to, overrides_to) = overrides_to.split_at_mut(overrides[0].len());
+            length_to.copy_from_slice(overrides[0]);
+            overrides_to.copy_from_slice(overrides[1]);
             for (to, position) in positions_to.as_chunks_mut().0.iter_mut().zip(&answer.ttls) {
                 *to = position.to_ne_bytes();
             }
             ede_to.copy_from_slice(&answer.ede);
             body_to.copy_from_slice(&answer.body);
         });
-        let kind = if kind == Kind::Denial { DENIAL } else { 0 };
+        let kind = if kind == AnswerKind::Denial { DENIAL } else { 0 };
         let failure = if failure { FAILURE } else { 0 };
         Some(Self {
             data,
@@ -174,9 +176,9 @@ impl Entry {
         })
     }
 
-    /// What goes to another process.
-    pub(crate) fn carry(&self, now: u64) -> (Carried, &[u8]) {
-        let carried = Carried {
+    /// The exported form.
+    pub(crate) fn to_export(&self, now: u64) -> (ExportedEntry, &[u8]) {
+        let exported = ExportedEntry {
             age: now.saturating_sub(self.stored),
             life: self.life,
             last_seen: self.last_seen,
@@ -191,52 +193,58 @@ impl Entry {
             bits: self.bits & !CLAIMED,
             failures: self.failures,
         };
-        (carried, self.data.as_slice())
+        (exported, self.data.as_slice())
     }
 
-    /// What came from another process, as old as it says and `since` more. Nobody is refreshing it here.
-    pub(crate) fn carried(carried: &Carried, partition: u32, hash: u32, data: Data, now: u64) -> Self {
+    /// Restores an exported entry, without a refresh in flight.
+    pub(crate) fn from_export(
+        exported: &ExportedEntry,
+        partition: u32,
+        hash: u32,
+        data: InlineBytes,
+        now: u64,
+    ) -> Self {
         Self {
             data,
-            stored: now.saturating_sub(carried.age),
-            life: carried.life.min(MAX_LIFE),
+            stored: now.saturating_sub(exported.age),
+            life: exported.life.min(MAX_LIFE),
             retry: 0,
-            last_seen: carried.last_seen,
-            seen: carried.seen,
+            last_seen: exported.last_seen,
+            seen: exported.seen,
             partition,
             hash,
-            rtype: carried.rtype,
-            class: carried.class,
-            rcode: Rcode(carried.rcode),
-            flags: Flags(carried.flags),
-            counts: carried.counts,
-            name_len: carried.name_len,
-            ede_len: carried.ede_len,
-            bits: carried.bits & !CLAIMED,
-            failures: carried.failures,
+            rtype: exported.rtype,
+            class: exported.class,
+            rcode: Rcode(exported.rcode),
+            flags: Flags(exported.flags),
+            counts: exported.counts,
+            name_len: exported.name_len,
+            ede_len: exported.ede_len,
+            bits: exported.bits & !CLAIMED,
+            failures: exported.failures,
         }
     }
 
     #[inline]
-    pub(crate) fn is(&self, key: &Key<'_>) -> bool {
+    pub(crate) fn is(&self, key: &CacheKey<'_>) -> bool {
         self.hash == key.hash
             && self.partition == key.partition
-            && (self.rtype, self.class, self.bits & (DO | CD | ADDED)) == (key.rtype, key.class, key.bits)
+            && (self.rtype, self.class, self.bits & (DO | CD | OVERRIDES)) == (key.rtype, key.class, key.bits)
             && self.data.as_slice().get(..usize::from(self.name_len)) == Some(key.name.as_wire())
-            && (key.bits & ADDED == 0 || self.added() == key.added)
+            && (key.bits & OVERRIDES == 0 || self.overrides() == key.overrides)
     }
 
-    /// What was written for upstreams.
+    /// The overrides.
     #[cold]
-    fn added(&self) -> &[u8] {
+    fn overrides(&self) -> &[u8] {
         let rest = self.data.as_slice().get(usize::from(self.name_len)..).unwrap_or_default();
         let Some((length, rest)) = rest.split_first_chunk::<2>() else { return &[] };
         rest.get(..usize::from(u16::from_ne_bytes(*length))).unwrap_or_default()
     }
 
     #[inline]
-    pub(crate) fn kind(&self) -> Kind {
-        if self.bits & DENIAL == 0 { Kind::Success } else { Kind::Denial }
+    pub(crate) fn kind(&self) -> AnswerKind {
+        if self.bits & DENIAL == 0 { AnswerKind::Success } else { AnswerKind::Denial }
     }
 
     /// Whether it is a SERVFAIL or NOTIMP.
@@ -245,7 +253,7 @@ impl Entry {
         self.bits & FAILURE != 0
     }
 
-    /// How many bytes it has allocated.
+    /// Bytes of its own allocation.
     pub(crate) fn outside(&self) -> usize {
         self.data.outside()
     }
@@ -255,32 +263,32 @@ impl Entry {
         u32::try_from(now.saturating_sub(self.stored)).unwrap_or(u32::MAX)
     }
 
-    /// `window` is how many milliseconds after its life it may be served.
+    /// `window`: milliseconds after expiry in which it may be served.
     #[inline]
-    pub(crate) fn state(&self, now: u64, window: u64) -> State {
+    pub(crate) fn state(&self, now: u64, window: u64) -> Freshness {
         let age = now.saturating_sub(self.stored);
         let life = u64::from(self.life);
         if age < life {
-            State::Fresh
+            Freshness::Fresh
         } else if !self.is_failure() && age < life.saturating_add(window) {
-            State::Stale
+            Freshness::Stale
         } else {
-            State::Dead
+            Freshness::Dead
         }
     }
 
-    /// Notes the use, for the choice of what is evicted.
+    /// Sets the visited bit, for eviction.
     #[inline]
     pub(crate) fn visit(&mut self) {
         self.bits |= VISITED;
     }
 
-    /// Whether it was used since that was last forgotten.
+    /// The visited bit.
     pub(crate) fn is_used(&self) -> bool {
         self.bits & VISITED != 0
     }
 
-    /// Whether it was used since this was last asked.
+    /// Clears and returns the visited bit.
     #[inline]
     pub(crate) fn take_visit(&mut self) -> bool {
         let visited = self.bits & VISITED != 0;
@@ -288,7 +296,7 @@ impl Entry {
         visited
     }
 
-    /// Counts a lookup and says whether so many came, without a pause of `pause` or longer.
+    /// Counts a lookup; true if there were `amount` or more without a pause of `pause` or longer.
     #[inline]
     pub(crate) fn count(&mut self, now: u64, amount: u32, pause: Duration) -> bool {
         let age = self.age(now);
@@ -298,12 +306,12 @@ impl Entry {
         u32::from(self.seen) >= amount.min(u16::MAX.into())
     }
 
-    /// Takes over how popular the answer was that this one replaces.
+    /// Takes the lookup count of the answer that this one replaces.
     pub(crate) fn inherit(&mut self, earlier: &Self) {
         self.seen = earlier.seen;
     }
 
-    /// Whether `percentage` or less of its life remains, or a second.
+    /// Whether at most `percentage` of its life, or one second, remains.
     #[inline]
     pub(crate) fn ends_soon(&self, now: u64, percentage: u8) -> bool {
         let left = self.life.saturating_sub(self.age(now));
@@ -317,7 +325,7 @@ impl Entry {
         self.failures > 0
     }
 
-    /// Claims the refresh for the caller, unless one is in flight or the last one has just failed.
+    /// Claims the refresh for the caller, unless one is in flight or has just failed.
     #[inline]
     pub(crate) fn claim(&mut self, now: u64) -> bool {
         let age = self.age(now);
@@ -329,8 +337,8 @@ impl Entry {
         true
     }
 
-    /// Notes a failed refresh; several callers that waited for the same one count once.
-    pub(crate) fn note_failure(&mut self, now: u64, stale: Option<&Stale>) {
+    /// Records a failed refresh; several callers that waited for the same one count once.
+    pub(crate) fn note_failure(&mut self, now: u64, stale: Option<&ServeStale>) {
         let age = self.age(now);
         if self.bits & CLAIMED == 0 && age < self.retry {
             return;
@@ -344,16 +352,15 @@ impl Entry {
         self.retry = age.saturating_add(pause);
     }
 
-    /// Writes the answer behind the question of `reply`.
+    /// Appends the answer to `reply`.
     #[inline]
     pub(crate) fn write(&self, query: &Query<'_>, ttls: Ttls, reply: &mut Reply<'_>) {
-        let sees_ad = query.dnssec_ok() || query.flags.has(Flags::AD);
         reply.rcode = self.rcode;
-        reply.flags = if sees_ad { self.flags.0 } else { self.flags.0 & !Flags::AD };
+        reply.flags = query.visible_flags(self.flags);
         let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
         let mut start = usize::from(self.name_len);
-        if self.bits & ADDED != 0 {
-            start += 2 + self.added().len();
+        if self.bits & OVERRIDES != 0 {
+            start += 2 + self.overrides().len();
         }
         let rest = self.data.as_slice().get(start..).unwrap_or_default();
         let Some((positions, rest)) = rest.split_at_checked(2 * records) else { return };
@@ -383,14 +390,14 @@ impl Entry {
         }
     }
 
-    /// Why the client gets an expired answer (RFC 8914, section 4).
+    /// The Extended DNS Error of an expired answer (RFC 8914, section 4).
     #[inline]
     pub(crate) fn stale_reason(&self) -> Ede {
         if self.rcode == Rcode::NXDOMAIN { Ede::STALE_NXDOMAIN } else { Ede::STALE_ANSWER }
     }
 }
 
-/// Whole milliseconds, at most what fits.
+/// Whole milliseconds, saturating.
 #[inline]
 pub(crate) fn milliseconds(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
@@ -404,74 +411,84 @@ const DENIAL: u8 = 4;
 const FAILURE: u8 = 8;
 const VISITED: u8 = 16;
 const CLAIMED: u8 = 32;
-/// Something was written into the query for upstreams.
-pub(crate) const ADDED: u8 = 64;
+/// The query has overrides for upstreams.
+pub(crate) const OVERRIDES: u8 = 64;
 
-/// An answer is kept for 30 days at most, whatever its TTLs say.
+/// Longest life, whatever the TTLs: 30 days.
 const MAX_LIFE: u32 = 30 * 86_400_000;
-/// How long one caller may be busy with a refresh before another may try: no exchange with an upstream takes 5 s.
+/// How long one caller may take for a refresh before another may try: no exchange with an upstream
+/// takes 5 s.
 const CLAIM: u32 = 5000;
-/// The longest pause after failures in a row, which RFC 8767, section 5, recommends as the shortest. Ours starts at 1 s
-/// so that the end of a short outage is noticed soon.
+/// Longest pause between refreshes after failures. RFC 8767, section 5, recommends it as the
+/// shortest; ours starts at 1 s, so that the end of a short outage is noticed soon.
 const MAX_PAUSE: u32 = 30_000;
-/// RFC 2308, section 7.2: that a server is dead must not be remembered for longer.
+/// RFC 2308, section 7.2: a dead server must not be remembered for longer.
 const MAX_RECHECK: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::Ask;
+    use crate::testing::Ask;
     use wire::RType;
 
     #[test]
-    fn equal_hashes_do_not_make_equal_keys() {
+    fn entry_matches_its_whole_key() {
         let name = Name::from_text("www.example.org.").unwrap();
         let other = Name::from_text("ftp.example.org.").unwrap();
-        let key = Key { partition: 1, hash: 7, name: &name, rtype: 1, class: 1, bits: 0, added: &[] };
+        let key =
+            CacheKey { partition: 1, hash: 7, name: &name, rtype: 1, class: 1, bits: 0, overrides: &[] };
         let answer = Ask::new("www.example.org", RType::A).addresses(&[60]);
-        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Denial, false).unwrap();
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), AnswerKind::Denial, false).unwrap();
         for (same, key) in [
             (true, key),
-            (false, Key { partition: 2, ..key }),
-            (false, Key { hash: 8, ..key }),
-            (false, Key { name: &other, ..key }),
-            (false, Key { name: &Name::ROOT, ..key }),
-            (false, Key { rtype: 28, ..key }),
-            (false, Key { class: 3, ..key }),
-            (false, Key { bits: DO, ..key }),
-            (false, Key { bits: CD, ..key }),
-            (false, Key { bits: ADDED, added: b"\0\0", ..key }),
+            (false, CacheKey { partition: 2, ..key }),
+            (false, CacheKey { hash: 8, ..key }),
+            (false, CacheKey { name: &other, ..key }),
+            (false, CacheKey { name: &Name::ROOT, ..key }),
+            (false, CacheKey { rtype: 28, ..key }),
+            (false, CacheKey { class: 3, ..key }),
+            (false, CacheKey { bits: DO, ..key }),
+            (false, CacheKey { bits: CD, ..key }),
+            (false, CacheKey { bits: OVERRIDES, overrides: b"\0\0", ..key }),
         ] {
             assert_eq!(entry.is(&key), same, "{} {}", key.name, key.rtype);
         }
-        let key = Key { bits: ADDED, added: b"\0\0\xff\xee\0\x01a", ..key };
-        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Denial, false).unwrap();
+        let key = CacheKey { bits: OVERRIDES, overrides: b"\0\0\xff\xee\0\x01a", ..key };
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), AnswerKind::Denial, false).unwrap();
         for (same, key) in [
             (true, key),
-            (false, Key { bits: 0, added: &[], ..key }),
-            (false, Key { added: b"\0\0\xff\xee\0\x01b", ..key }),
-            (false, Key { added: b"\0\0\xff\xee\0\x02ab", ..key }),
-            (false, Key { added: b"\0\0", ..key }),
+            (false, CacheKey { bits: 0, overrides: &[], ..key }),
+            (false, CacheKey { overrides: b"\0\0\xff\xee\0\x01b", ..key }),
+            (false, CacheKey { overrides: b"\0\0\xff\xee\0\x02ab", ..key }),
+            (false, CacheKey { overrides: b"\0\0", ..key }),
         ] {
-            assert_eq!(entry.is(&key), same, "{:?}", key.added);
+            assert_eq!(entry.is(&key), same, "{:?}", key.overrides);
         }
     }
 
     #[test]
-    fn parts_that_do_not_fit_each_other_are_refused() {
+    fn inconsistent_answer_is_refused() {
         let ask = Ask::new("www.example.org", RType::A);
         let query = ask.query();
-        let key = Key { partition: 1, hash: 7, name: &query.name, rtype: 1, class: 1, bits: 0, added: &[] };
+        let key = CacheKey {
+            partition: 1,
+            hash: 7,
+            name: &query.name,
+            rtype: 1,
+            class: 1,
+            bits: 0,
+            overrides: &[],
+        };
         let pack = |answer: &Answer| {
-            Entry::new(key, answer, 0, Duration::from_secs(60), Kind::Success, false).is_some()
+            Entry::new(key, answer, 0, Duration::from_secs(60), AnswerKind::Success, false).is_some()
         };
         let whole = ask.addresses(&[60, 60]);
         assert!(pack(&whole));
         assert!(!pack(&Answer { ttls: vec![6], ..whole.clone() }));
         assert!(!pack(&Answer { ede: vec![0; 256], ..whole.clone() }));
-        // Positions outside of the records are left alone.
+        // Offsets outside of the records are ignored.
         let answer = Answer { ttls: vec![6, 60_000], ..whole };
-        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Success, false).unwrap();
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), AnswerKind::Success, false).unwrap();
         let seen = ask.see(|query, reply| {
             entry.write(query, Ttls::All(9), reply);
             crate::CacheResult::Miss

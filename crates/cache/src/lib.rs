@@ -1,36 +1,41 @@
-//! The answer cache: success, denial, stale, prefetch.
+//! The answer cache: success, denial, serve_stale, prefetch.
 //!
 //! ```text
 //! query -> lookup -> Hit | Stale | Prefetch (written into the reply) | Verify | Miss
-//! upstream's answer -> store -> kept | passed on | an older one is better
+//! upstream's answer -> store -> Kept | Passed | EarlierIsBetter
 //! ```
 //!
-//! One [`Cache`] holds the answers of all server blocks under one bound in bytes; a block has a [`Partition`] of it and
-//! a [`CacheSpec`], which is handed in with each call: a [`BlockCache`]. Nothing here does I/O, starts a thread or reads a clock: the time is
-//! an argument. It knows nothing of upstreams, Corefiles or metrics; it says what it did and the caller counts.
+//! One [`Cache`] holds the answers of all server blocks within one limit in bytes. Each block has a
+//! [`Partition`] of it and a [`CacheSpec`], together a [`BlockCache`]. No I/O, no threads, no
+//! clock: the time is an argument. No upstreams, Corefiles or metrics: results are returned and the
+//! caller counts them.
 //!
-//! Memory: an answer of one A record to a name of 21 octets takes about 155 bytes of heap, tables and rounding included.
-//! It stands in two cache lines that processors fetch together, and the table that finds it touches no other answer; of
-//! an answer of more than 62 octets, its name included, those octets are an allocation of their own besides.
+//! Memory: an answer of one A record to a name of 21 octets takes about 155 bytes of heap,
+//! including tables and the allocator's rounding. An entry is two adjacent cache lines; the hash
+//! table that finds it is apart, so that a lookup touches no other entry. An answer of more than 62
+//! bytes, its name included, has an allocation of its own besides.
 
+mod alloc_size;
 mod cache;
-mod data;
-mod dump;
+mod cacheability;
 mod entry;
-mod heap;
-mod index;
+mod export;
+mod hash_index;
+mod inline_bytes;
 mod partition;
-mod rules;
 mod shard;
 mod shards;
 mod slab;
 mod spec;
 #[cfg(test)]
-mod support;
+mod testing;
 #[cfg(test)]
 mod tests;
 
 pub use cache::{BlockCache, Cache};
-pub use dump::Dump;
-pub use partition::{CacheResult, Partition, Stored};
-pub use spec::{CacheSpec, DEFAULT_CAPACITY, Kind, Mode, Prefetch, STALE_TTL, Stale, Store, VERIFY_WAIT};
+pub use export::Export;
+pub use partition::{CacheResult, Partition, StoreResult};
+pub use spec::{
+    AnswerKind, CacheSpec, DEFAULT_CAPACITY, Prefetch, STALE_TTL, ServeStale, StaleMode, StoreLimits,
+    VERIFY_WAIT,
+};

@@ -1,4 +1,4 @@
-//! One server block's part of the cache: lookups and stores.
+//! The cache of one server block: lookups and stores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,62 +6,64 @@ use std::time::{Duration, Instant};
 
 use wire::{Answer, Name, Query, Reply};
 
-use crate::dump::{Dump, data};
-use crate::entry::{Carried, Entry, State, Ttls};
-use crate::rules::{Storability, fills, judge};
+use crate::cacheability::{Cacheability, is_shareable, judge};
+use crate::entry::{Entry, ExportedEntry, Freshness, Ttls};
+use crate::export::{Export, data};
 use crate::shard::PartitionCounts;
 use crate::shards::Shards;
-use crate::{CacheSpec, Kind, Mode, STALE_TTL, VERIFY_WAIT};
+use crate::{AnswerKind, CacheSpec, STALE_TTL, StaleMode, VERIFY_WAIT};
 
-/// One server block's answers, apart from those of all other blocks. It is freed with its last `Arc`.
+/// The answers of one server block, separate from other blocks'. Freed with its last `Arc`.
 pub struct Partition {
     shards: Arc<Shards>,
     number: u32,
     counts: Arc<PartitionCounts>,
-    /// The shard that a place is taken from next, where a query's own has none.
+    /// The shard to evict from next if a query's own shard has no entry of this partition.
     hand: AtomicUsize,
 }
 
-/// What a lookup found. All but [`CacheResult::Miss`] and [`CacheResult::Verify`] have filled the reply.
+/// Result of a lookup. The reply is written for all but [`CacheResult::Miss`] and
+/// [`CacheResult::Verify`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheResult {
-    /// Nothing; the reply is as it was.
+    /// Not found; the reply is unchanged.
     Miss,
-    /// Answered.
+    /// A fresh answer.
     Hit {
-        /// What the answer is.
-        kind: Kind,
+        /// Success or denial.
+        kind: AnswerKind,
     },
-    /// Answered, and this caller, only this one, should ask the upstream: the answer is popular and will expire soon.
+    /// A fresh answer, popular and about to expire. This caller, and no other, should refresh it.
     Prefetch {
-        /// What the answer is.
-        kind: Kind,
+        /// Success or denial.
+        kind: AnswerKind,
     },
-    /// Answered with an expired answer.
+    /// An expired answer.
     Stale {
-        /// What the answer is.
-        kind: Kind,
-        /// Whether this caller, only this one, should ask the upstream now.
+        /// Success or denial.
+        kind: AnswerKind,
+        /// Whether this caller, and no other, should refresh it.
         refresh: bool,
     },
-    /// There is an expired answer, and the upstream is to be asked first. If it does not answer within `wait`, call
-    /// [`Partition::serve_stale`]; its answer is for [`Partition::store`] all the same.
+    /// There is an expired answer, but the upstream must be asked first. If it does not answer
+    /// within `wait`, call [`Partition::serve_stale`]; pass its answer to [`Partition::store`] in
+    /// any case.
     Verify {
         /// How long the client should wait.
         wait: Duration,
     },
 }
 
-/// What became of an upstream's answer.
+/// Result of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// It is kept; its TTLs were clamped, so the first client sees what later ones see.
-    Kept(Kind),
-    /// It is not kept, and may be passed on as it is.
+pub enum StoreResult {
+    /// Stored, with clamped TTLs; the first client gets the same as later ones.
+    Kept(AnswerKind),
+    /// Not stored; pass it on as it is.
     Passed,
-    /// It is not kept, for it is a failure (under `prefer_positive` anything but an answer) where
-    /// an earlier answer may still be served: answer with [`Partition::serve_stale`] instead, and
-    /// with this one only if that finds nothing any more.
+    /// Not stored, because it is a failure (with `prefer_positive`, anything but a positive answer)
+    /// while an earlier answer may be served: answer with [`Partition::serve_stale`], and with this
+    /// one only if that returns false.
     EarlierIsBetter,
 }
 
@@ -70,15 +72,16 @@ impl Partition {
         Self { shards, number, counts: Arc::default(), hand: AtomicUsize::new(0) }
     }
 
-    /// Looks for an answer to `query` and writes it into `reply`, which must hold the question of `query` and no
-    /// records.
+    /// Looks up `query` and writes the answer into `reply`, which must have been started for
+    /// `query` and have no records.
     ///
-    /// Records are counted down each by itself and never below 0; rcode, AA, RA and Extended DNS Errors are as the
-    /// upstream sent them, AD only for a client that set DO or AD (RFC 6840, section 5.8). Nothing is allocated but what
-    /// the reply's buffer may need, and one short lock is taken.
+    /// Each record's TTL counts down to 0. Rcode, AA, RA and Extended DNS Errors are the
+    /// upstream's; AD only for a client that set DO or AD (RFC 6840, section 5.8). Allocates
+    /// nothing but what the reply's buffer needs; takes one short lock.
     ///
-    /// A query that came without RD is answered from what is fresh only: what an upstream says to it is never kept. One
-    /// from which a rule of ours took RD is as any other, with a key of its own.
+    /// A query that the client sent without RD gets fresh answers only, because answers to it are
+    /// never stored. If a rule of the server cleared RD, the query is as any other, with a key of
+    /// its own.
     pub fn lookup(
         &self,
         spec: &CacheSpec,
@@ -97,9 +100,9 @@ impl Partition {
         if !spec.keeps(kind, &query.name) {
             return CacheResult::Miss;
         }
-        let refreshable = fills(query);
+        let refreshable = is_shareable(query);
         match entry.state(now, window(spec)) {
-            State::Fresh => {
+            Freshness::Fresh => {
                 entry.visit();
                 let ttls = fresh_ttls(spec, entry, now);
                 entry.write(query, ttls, reply);
@@ -117,9 +120,9 @@ impl Partition {
                     _ => CacheResult::Hit { kind },
                 }
             }
-            State::Stale if refreshable => self.lookup_stale(spec, query, now, entry, reply),
-            State::Stale => CacheResult::Miss,
-            State::Dead => {
+            Freshness::Stale if refreshable => self.lookup_stale(spec, query, now, entry, reply),
+            Freshness::Stale => CacheResult::Miss,
+            Freshness::Dead => {
                 let dead = shard.remove(at);
                 drop(shard);
                 drop(dead);
@@ -128,38 +131,44 @@ impl Partition {
         }
     }
 
-    /// Takes an upstream's `answer` to `query` and keeps it where it may be kept.
+    /// Stores an upstream's `answer` to `query` if it is cacheable.
     ///
-    /// Failures that we make ourselves, such as the SERVFAIL for an upstream that did not answer, may be stored too.
-    pub fn store(&self, spec: &CacheSpec, query: &Query<'_>, answer: &mut Answer, now: Instant) -> Stored {
+    /// Also for failures of our own, such as the SERVFAIL for an upstream that did not answer.
+    pub fn store(
+        &self,
+        spec: &CacheSpec,
+        query: &Query<'_>,
+        answer: &mut Answer,
+        now: Instant,
+    ) -> StoreResult {
         let verdict = judge(spec, query, answer);
-        if verdict == Storability::Aside {
-            return Stored::Passed;
+        if verdict == Cacheability::Private {
+            return StoreResult::Passed;
         }
         let now = self.shards.milliseconds(now);
         self.counts.set_window(window(spec));
         let (key, at) = self.shards.key(self.number, query);
         // Allocated before the lock is taken.
         let entry = match verdict {
-            Storability::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
+            Cacheability::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
             _ => None,
         };
         let mut shard = self.shards.lock(at);
         let mut earlier = None;
         if let Some((at, known)) = shard.find(&key) {
             if outlasts(spec, known, verdict, now) {
-                // One client's subnet says nothing of when others may ask again.
-                if !answer.for_one {
+                // A failure for one client's subnet says nothing about retries for others.
+                if !answer.subnet_specific {
                     known.note_failure(now, spec.stale.as_ref());
                 }
-                return Stored::EarlierIsBetter;
+                return StoreResult::EarlierIsBetter;
             }
-            if matches!(verdict, Storability::Failure | Storability::Unanswered) {
-                return Stored::Passed;
+            if matches!(verdict, Cacheability::Failure | Cacheability::Incomplete) {
+                return StoreResult::Passed;
             }
             earlier = Some(shard.remove(at));
         }
-        let Some(mut entry) = entry else { return Stored::Passed };
+        let Some(mut entry) = entry else { return StoreResult::Passed };
         if let Some(earlier) = &earlier {
             entry.inherit(earlier);
         }
@@ -168,27 +177,27 @@ impl Partition {
         if !self.counts.reserve(kind, capacity) && !shard.take_place(self.number, kind, now) {
             drop(shard);
             if !self.take_place_elsewhere(at, kind, now) {
-                return Stored::Passed;
+                return StoreResult::Passed;
             }
             shard = self.shards.lock(at);
-            // Another thread may have stored the same key since the lookup.
+            // Another thread may have stored the same key in between.
             if let Some((at, _)) = shard.find(&key) {
                 drop(shard.remove(at));
             }
         }
         if !shard.insert(&self.counts, entry, now) {
-            return Stored::Passed;
+            return StoreResult::Passed;
         }
         drop(shard);
         self.shrink(at, kind, capacity, now);
-        Stored::Kept(kind)
+        StoreResult::Kept(kind)
     }
 
-    /// Answers from an earlier answer after the upstream failed or was too slow; false where there is none to be served,
-    /// and an earlier failure is none.
+    /// Answers from the cache after the upstream failed or was too slow. False if there is no
+    /// answer to serve; a stored failure is none.
     ///
-    /// The expired answer's TTLs are [`STALE_TTL`] or what the block says, and Extended DNS Error 3 (19 for NXDOMAIN)
-    /// says that it is stale (RFC 8914, section 4). The failure is noted as by [`Partition::failed`].
+    /// An expired answer has the TTL [`STALE_TTL`] or that of the block, and Extended DNS Error 3,
+    /// or 19 for NXDOMAIN (RFC 8914, section 4). Records the failure as [`Partition::failed`] does.
     pub fn serve_stale(
         &self,
         spec: &CacheSpec,
@@ -203,17 +212,18 @@ impl Partition {
         let (key, shard) = self.shards.key(self.number, query);
         let mut shard = self.shards.lock(shard);
         let Some((_, entry)) = shard.find(&key) else { return false };
-        // A stored failure (SERVFAIL) is no stale answer: the lookup that has just failed gives the newer reason.
+        // A stored SERVFAIL is no stale answer: the lookup that has just failed has the newer
+        // reason.
         if entry.is_failure() || !spec.keeps(entry.kind(), &query.name) {
             return false;
         }
         match (entry.state(now, window(spec)), &spec.stale) {
-            (State::Fresh, _) => {
+            (Freshness::Fresh, _) => {
                 entry.visit();
                 entry.write(query, fresh_ttls(spec, entry, now), reply);
                 true
             }
-            (State::Stale, Some(stale)) if fills(query) => {
+            (Freshness::Stale, Some(stale)) if is_shareable(query) => {
                 entry.note_failure(now, Some(stale));
                 write_stale(spec, query, entry, reply);
                 true
@@ -222,9 +232,9 @@ impl Partition {
         }
     }
 
-    /// Notes that a refresh in the background failed, so that the upstream is left alone for a while.
+    /// Records a failed background refresh, which delays the next one.
     ///
-    /// [`Partition::store`] and [`Partition::serve_stale`] note failures by themselves.
+    /// [`Partition::store`] and [`Partition::serve_stale`] do so themselves.
     pub fn failed(&self, spec: &CacheSpec, query: &Query<'_>, now: Instant) {
         let now = self.shards.milliseconds(now);
         let (key, shard) = self.shards.key(self.number, query);
@@ -234,30 +244,38 @@ impl Partition {
         }
     }
 
-    /// Takes over the answers that another process had for the same block, `since` after they were copied; returns how many.
-    /// What is known here already is newer, and what the block would not keep stays out.
-    pub fn warm(&self, spec: &CacheSpec, dump: &Dump<'_>, since: Duration, now: Instant) -> usize {
+    /// Imports the answers that another process had for the same block, `since` after its export;
+    /// returns how many. Skips keys that are present, since those are newer, and answers that the
+    /// block would not store.
+    pub fn import(&self, spec: &CacheSpec, export: &Export<'_>, since: Duration, now: Instant) -> usize {
         let now = self.shards.milliseconds(now);
         self.counts.set_window(window(spec));
         let Some(identity) = self.shards.identity(self.number) else { return 0 };
         let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let mut taken = 0;
-        for (mut carried, name, octets) in dump.of(&identity) {
-            carried.age = carried.age.saturating_add(since);
-            taken += usize::from(self.take_over(spec, &carried, &name, octets, now));
+        for (mut exported, name, octets) in export.of(&identity) {
+            exported.age = exported.age.saturating_add(since);
+            taken += usize::from(self.take_over(spec, &exported, &name, octets, now));
         }
         taken
     }
 
-    fn take_over(&self, spec: &CacheSpec, carried: &Carried, name: &Name, octets: &[u8], now: u64) -> bool {
-        let Some(added) = carried.added(octets) else { return false };
-        let kinds = (carried.rtype, carried.class);
-        let (key, at) = self.shards.key_of(self.number, name, kinds, carried.key_bits(), added);
-        let entry = Entry::carried(carried, self.number, key.hash, data(octets), now);
+    fn take_over(
+        &self,
+        spec: &CacheSpec,
+        exported: &ExportedEntry,
+        name: &Name,
+        octets: &[u8],
+        now: u64,
+    ) -> bool {
+        let Some(overrides) = exported.overrides(octets) else { return false };
+        let kinds = (exported.rtype, exported.class);
+        let (key, at) = self.shards.key_of(self.number, name, kinds, exported.key_bits(), overrides);
+        let entry = Entry::from_export(exported, self.number, key.hash, data(octets), now);
         let kind = entry.kind();
         if !spec.covers(name)
             || !spec.keeps(kind, name)
-            || entry.state(now, window(spec)) == State::Dead
+            || entry.state(now, window(spec)) == Freshness::Dead
             || !entry.is(&key)
         {
             return false;
@@ -268,13 +286,13 @@ impl Partition {
             && shard.insert(&self.counts, entry, now)
     }
 
-    /// How many answers of that kind are kept: `coredns_cache_entries`.
-    pub fn entries(&self, kind: Kind) -> usize {
+    /// Stored answers of this kind: `coredns_cache_entries`.
+    pub fn entries(&self, kind: AnswerKind) -> usize {
         self.counts.entries(kind)
     }
 
-    /// How many answers of that kind went before their time to make room: `coredns_cache_evictions_total`.
-    pub fn evictions(&self, kind: Kind) -> u64 {
+    /// Answers of this kind evicted before they expired: `coredns_cache_evictions_total`.
+    pub fn evictions(&self, kind: AnswerKind) -> u64 {
         self.counts.evictions(kind)
     }
 
@@ -289,20 +307,20 @@ impl Partition {
         let Some(stale) = &spec.stale else { return CacheResult::Miss };
         entry.visit();
         let refresh = match stale.mode {
-            Mode::Immediate => entry.claim(now),
-            // Nobody is given an expired answer while the upstream may be well. Once it has failed, one waits for it
-            // and the others do not.
-            Mode::Verify { timeout } if !entry.has_failed() || entry.claim(now) => {
+            StaleMode::Immediate => entry.claim(now),
+            // No client gets an expired answer while the upstream may work. Once it has failed, one
+            // client waits for it and the others do not.
+            StaleMode::Verify { timeout } if !entry.has_failed() || entry.claim(now) => {
                 return CacheResult::Verify { wait: timeout.unwrap_or(VERIFY_WAIT) };
             }
-            Mode::Verify { .. } => false,
+            StaleMode::Verify { .. } => false,
         };
         write_stale(spec, query, entry, reply);
         CacheResult::Stale { kind: entry.kind(), refresh }
     }
 
-    /// Takes the place of an entry in any shard but `own`; no lock may be held.
-    fn take_place_elsewhere(&self, own: usize, kind: Kind, now: u64) -> bool {
+    /// Evicts an entry from any shard but `own`; the caller must hold no lock.
+    fn take_place_elsewhere(&self, own: usize, kind: AnswerKind, now: u64) -> bool {
         let count = self.shards.count();
         let first = self.hand.fetch_add(1, Ordering::Relaxed);
         (0..count)
@@ -311,8 +329,8 @@ impl Partition {
             .any(|at| self.shards.lock(at).take_place(self.number, kind, now))
     }
 
-    /// After a reload with a smaller capacity each store takes a few entries more away than it adds.
-    fn shrink(&self, own: usize, kind: Kind, capacity: usize, now: u64) {
+    /// After a reload with a smaller capacity, each store evicts a few entries more than it adds.
+    fn shrink(&self, own: usize, kind: AnswerKind, capacity: usize, now: u64) {
         for _ in 0..SHRINK {
             if self.counts.entries(kind) <= capacity {
                 return;
@@ -333,18 +351,18 @@ impl Drop for Partition {
     }
 }
 
-/// Whether `known` must not give way to an answer of that verdict.
-fn outlasts(spec: &CacheSpec, known: &Entry, verdict: Storability, now: u64) -> bool {
-    let usable = !known.is_failure() && known.state(now, window(spec)) != State::Dead;
+/// Whether the stored entry must stay in place of the new answer.
+fn outlasts(spec: &CacheSpec, known: &Entry, verdict: Cacheability, now: u64) -> bool {
+    let usable = !known.is_failure() && known.state(now, window(spec)) != Freshness::Dead;
     let prefers_positive = spec.stale.is_some_and(|stale| stale.prefer_positive);
     usable
         && match verdict {
-            Storability::Failure | Storability::Keep { failure: true, .. } => true,
-            Storability::Fleeting(kind) | Storability::Keep { kind, .. } => {
-                prefers_positive && kind == Kind::Denial && known.kind() == Kind::Success
+            Cacheability::Failure | Cacheability::Keep { failure: true, .. } => true,
+            Cacheability::Uncacheable(kind) | Cacheability::Keep { kind, .. } => {
+                prefers_positive && kind == AnswerKind::Denial && known.kind() == AnswerKind::Success
             }
-            Storability::Unanswered => prefers_positive && known.kind() == Kind::Success,
-            Storability::Aside => true,
+            Cacheability::Incomplete => prefers_positive && known.kind() == AnswerKind::Success,
+            Cacheability::Private => true,
         }
 }
 
@@ -364,5 +382,5 @@ fn window(spec: &CacheSpec) -> u64 {
     spec.stale.map_or(0, |stale| u64::try_from(stale.window.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// How many entries over the capacity one store takes away.
+/// Entries above the capacity that one store evicts.
 const SHRINK: usize = 4;

@@ -1,31 +1,33 @@
-//! One lock's share of the cache: a slab of entries, indexed by hash, ringed by partition and kind.
+//! The part of the cache behind one lock: a slab of entries, a hash index, a ring for each
+//! partition and kind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::Kind;
-use crate::dump::Writer;
-use crate::entry::{Entry, Key, State};
-use crate::heap::allocated;
-use crate::index::Index;
+use crate::AnswerKind;
+use crate::alloc_size::allocated;
+use crate::entry::{CacheKey, Entry, Freshness};
+use crate::export::ExportWriter;
+use crate::hash_index::HashIndex;
 use crate::slab::{Slab, Slot};
 
-/// What all shards know of a partition.
+/// Counters of a partition over all shards.
 #[derive(Default)]
 pub(crate) struct PartitionCounts {
-    /// Entries of each kind, those about to be inserted included.
+    /// Entries of each kind, including those about to be inserted.
     entries: [AtomicUsize; 2],
     evictions: [AtomicU64; 2],
-    /// How many milliseconds after its life an answer may be served: the block's, noted at each store.
+    /// Milliseconds after expiry in which answers may be served: the block's setting, updated at
+    /// each store.
     window: AtomicU64,
 }
 
 impl PartitionCounts {
-    pub(crate) fn entries(&self, kind: Kind) -> usize {
+    pub(crate) fn entries(&self, kind: AnswerKind) -> usize {
         self.entries[kind as usize].load(Ordering::Relaxed)
     }
 
-    pub(crate) fn evictions(&self, kind: Kind) -> u64 {
+    pub(crate) fn evictions(&self, kind: AnswerKind) -> u64 {
         self.evictions[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -35,29 +37,29 @@ impl PartitionCounts {
         }
     }
 
-    /// Takes one place if fewer than `capacity` are taken.
-    pub(crate) fn reserve(&self, kind: Kind, capacity: usize) -> bool {
+    /// Reserves an entry unless `capacity` are reserved.
+    pub(crate) fn reserve(&self, kind: AnswerKind, capacity: usize) -> bool {
         let entries = &self.entries[kind as usize];
         let more = |taken| (taken < capacity).then_some(taken + 1);
         entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Gives a place back.
-    pub(crate) fn release(&self, kind: Kind) {
+    /// Frees a reserved entry.
+    pub(crate) fn release(&self, kind: AnswerKind) {
         self.entries[kind as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Entries under one lock, within a bound of bytes.
+/// The entries behind one lock, limited in bytes.
 pub(crate) struct Shard {
     bound: usize,
-    index: Index,
+    index: HashIndex,
     slots: Slab,
     /// Bytes of the entries' own allocations.
     data: usize,
-    /// By number of partition.
+    /// By partition number.
     parts: Vec<PartitionPart>,
-    /// Where the next sweep goes on.
+    /// The slot at which the next sweep continues.
     cursor: usize,
 }
 
@@ -68,7 +70,8 @@ struct PartitionPart {
     rings: [Ring; 2],
 }
 
-/// Entries of one kind in a circle; the hand goes round for second chances, new entries come in behind it.
+/// A ring of entries of one kind, for second-chance (clock) eviction; new entries are inserted
+/// behind the hand.
 struct Ring {
     hand: u32,
     bytes: usize,
@@ -82,7 +85,14 @@ impl Default for Ring {
 
 impl Shard {
     pub(crate) fn new(bound: usize) -> Self {
-        Self { bound, index: Index::default(), slots: Slab::default(), data: 0, parts: Vec::new(), cursor: 0 }
+        Self {
+            bound,
+            index: HashIndex::default(),
+            slots: Slab::default(),
+            data: 0,
+            parts: Vec::new(),
+            cursor: 0,
+        }
     }
 
     /// Bytes of heap in use.
@@ -91,16 +101,17 @@ impl Shard {
         self.data + self.index.bytes() + self.slots.bytes() + parts
     }
 
-    /// The place of a key's entry, and the entry.
+    /// Slot and entry of a key.
     #[inline]
-    pub(crate) fn find(&mut self, key: &Key<'_>) -> Option<(usize, &mut Entry)> {
+    pub(crate) fn find(&mut self, key: &CacheKey<'_>) -> Option<(usize, &mut Entry)> {
         let at = self.index.find(key.hash, |at| self.slots[at as usize].entry.is(key))? as usize;
         Some((at, &mut self.slots[at].entry))
     }
 
-    /// Takes an entry in for which a place was reserved; false, and the place given back, where there is no room for it.
+    /// Inserts an entry that was reserved. False, with the reservation released, if it does not
+    /// fit.
     ///
-    /// Its key must not be here.
+    /// Its key must be absent.
     pub(crate) fn insert(&mut self, counts: &Arc<PartitionCounts>, entry: Entry, now: u64) -> bool {
         let kind = entry.kind();
         let partition = entry.partition as usize;
@@ -125,7 +136,7 @@ impl Shard {
         true
     }
 
-    /// Takes an entry out and gives its place back.
+    /// Removes an entry and its reservation.
     pub(crate) fn remove(&mut self, at: usize) -> Entry {
         let entry = self.take(at);
         if let Some(counts) = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref()) {
@@ -134,15 +145,15 @@ impl Shard {
         entry
     }
 
-    /// Evicts an entry of the partition and kind without giving its place back: it is the caller's now.
-    pub(crate) fn take_place(&mut self, partition: u32, kind: Kind, now: u64) -> bool {
+    /// Evicts an entry of the partition and kind; its reservation passes to the caller.
+    pub(crate) fn take_place(&mut self, partition: u32, kind: AnswerKind, now: u64) -> bool {
         let Some(at) = self.choose(partition as usize, kind, now) else { return false };
         self.count_eviction(at, now);
         self.take(at);
         true
     }
 
-    /// Removes up to `budget` entries of a partition; returns how many there were.
+    /// Removes up to `budget` entries of a partition; returns how many.
     pub(crate) fn purge(&mut self, partition: u32, budget: usize) -> usize {
         let mut removed = 0;
         while removed < budget {
@@ -159,15 +170,14 @@ impl Shard {
         removed
     }
 
-    /// Looks at up to `budget` slots from where the last sweep ended: how many were looked at and how many entries went,
-    /// and whether the end was reached.
-    pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> Swept {
+    /// Frees dead entries in up to `budget` slots, from where the last sweep ended.
+    pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> SweepResult {
         let mut at = self.cursor.min(self.slots.len());
         let (mut looked_at, mut freed) = (0, 0);
         while looked_at < budget && at < self.slots.len() {
             looked_at += 1;
             if self.is_dead(at, now) {
-                // `swap_remove`: the last entry has moved to this index, which is looked at again.
+                // The last entry has moved to this slot (`swap_remove`), which is examined again.
                 self.remove(at);
                 freed += 1;
             } else {
@@ -177,17 +187,18 @@ impl Shard {
         let done = at == self.slots.len();
         self.cursor = if done { 0 } else { at };
         self.give_back();
-        Swept { looked_at, freed, done }
+        SweepResult { looked_at, freed, done }
     }
 
-    /// Copies entries, of `count` from a place on, that were used or were not; where the next ones are, if there are more.
+    /// Exports those of `count` entries from slot `from` that have the visited bit `used`. Returns the
+    /// next slot, if there are more.
     pub(crate) fn copy(
         &self,
         from: usize,
         count: usize,
         used: bool,
         now: u64,
-        to: &mut Writer,
+        to: &mut ExportWriter,
     ) -> Option<usize> {
         let end = from.saturating_add(count).min(self.slots.len());
         for at in from..end {
@@ -199,22 +210,23 @@ impl Shard {
         (end < self.slots.len()).then_some(end)
     }
 
-    /// A shard without entries keeps what the next one would take, since answers come and go; not when it is tidied up.
+    /// Frees the tables of an empty shard. Not done on each removal, because the next answer would
+    /// allocate them again.
     fn give_back(&mut self) {
         if self.slots.len() == 0 {
-            self.index = Index::default();
+            self.index = HashIndex::default();
             self.slots = Slab::default();
         }
     }
 
-    /// Evicts until `need` more bytes of data and one more entry fit; false where they cannot.
+    /// Evicts until one more entry with `need` bytes of data fits; false if that is impossible.
     fn make_room(&mut self, need: usize, now: u64) -> bool {
         while self.bytes() + need + self.index.growth() + self.slots.growth() > self.bound {
             let used = |part: &PartitionPart| part.rings[0].bytes + part.rings[1].bytes;
             let largest = (0..self.parts.len()).max_by_key(|&at| used(&self.parts[at]));
             let Some(partition) = largest.filter(|&at| used(&self.parts[at]) > 0) else { return false };
             let [success, denial] = &self.parts[partition].rings;
-            let kind = if success.bytes >= denial.bytes { Kind::Success } else { Kind::Denial };
+            let kind = if success.bytes >= denial.bytes { AnswerKind::Success } else { AnswerKind::Denial };
             let Some(at) = self.choose(partition, kind, now) else { return false };
             self.count_eviction(at, now);
             self.remove(at);
@@ -222,8 +234,9 @@ impl Shard {
         true
     }
 
-    /// Second chance: the first entry from the hand on that is dead or was not used since the hand last came by.
-    fn choose(&mut self, partition: usize, kind: Kind, now: u64) -> Option<usize> {
+    /// Second chance: the first entry from the hand on that is dead or was not visited since the
+    /// hand passed.
+    fn choose(&mut self, partition: usize, kind: AnswerKind, now: u64) -> Option<usize> {
         let mut at = self.parts.get(partition)?.rings[kind as usize].hand;
         if at == NONE {
             return None;
@@ -242,10 +255,10 @@ impl Shard {
         let entry = &self.slots[at].entry;
         let counts = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref());
         let window = counts.map_or(0, |counts| counts.window.load(Ordering::Relaxed));
-        entry.state(now, window) == State::Dead
+        entry.state(now, window) == Freshness::Dead
     }
 
-    /// An entry that is too old even to be served stale is no loss, and not counted.
+    /// An entry too old even for serve_stale is no loss and is not counted.
     fn count_eviction(&self, at: usize, now: u64) {
         let entry = &self.slots[at].entry;
         let counts = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref());
@@ -267,7 +280,7 @@ impl Shard {
         entry
     }
 
-    /// Tells all that knew the last slot that it is at `at` now.
+    /// Updates index, ring and hand after the last slot moved to `at`.
     fn follow(&mut self, at: usize) {
         let (from, to) = (self.slots.len() as u32, at as u32);
         let Slot { entry, before, after } = &self.slots[at];
@@ -283,7 +296,7 @@ impl Shard {
         self.slots[own(after)].before = to;
     }
 
-    fn enter_ring(&mut self, at: u32, partition: usize, kind: Kind) {
+    fn enter_ring(&mut self, at: u32, partition: usize, kind: AnswerKind) {
         let hand = self.parts[partition].rings[kind as usize].hand;
         let (before, after) = if hand == NONE {
             self.parts[partition].rings[kind as usize].hand = at;
@@ -310,21 +323,22 @@ impl Shard {
     }
 }
 
-/// What a sweep of one shard did.
-pub(crate) struct Swept {
+/// Result of a sweep of one shard.
+pub(crate) struct SweepResult {
     pub(crate) looked_at: usize,
     pub(crate) freed: usize,
     pub(crate) done: bool,
 }
 
-/// What an entry takes of its shard, for comparing partitions.
+/// Bytes that an entry takes in its shard, for comparing partitions.
 fn cost(entry: &Entry) -> usize {
     size_of::<Slot>() + allocated(entry.outside())
 }
 
 const NONE: u32 = u32::MAX;
 
-/// How many used entries the hand passes before it takes one all the same: keeps the time under the lock short.
+/// Visited entries that the hand passes before it evicts one anyway: limits the time under the
+/// lock.
 const MAX_CHANCES: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The shards, behind their locks: what the cache's handle and its partitions share.
+//! The locked shards, shared by the cache's handle and its partitions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,27 +6,28 @@ use std::time::Instant;
 
 use wire::{Name, Query, hash_of, hash_with};
 
-use crate::entry::{ADDED, CD, DO, Key};
+use crate::entry::{CD, CacheKey, DO, OVERRIDES};
 use crate::shard::Shard;
 
-/// What the cache's handle and its partitions share.
+/// State shared by the cache's handle and its partitions.
 pub(crate) struct Shards {
     start: Instant,
     shards: Box<[Lock]>,
-    /// Those of partitions by number; `None` once its answers are gone.
+    /// Identities of partitions by number; `None` for a free number.
     identities: Mutex<Vec<Option<Box<str>>>>,
-    /// The shard that is swept next.
+    /// The shard to sweep next.
     cursor: AtomicUsize,
 }
 
-/// Alone on its cache lines: neighbours are locked by other threads.
+/// On cache lines of its own: its neighbours are locked by other threads (false sharing).
 #[repr(align(128))]
 struct Lock(Mutex<Shard>);
 
 impl Shards {
-    /// Empty shards, of `bytes` bytes in all at most.
+    /// Empty shards of at most `bytes` bytes together.
     pub(crate) fn new(bytes: usize, start: Instant) -> Self {
-        // One to two mebibytes each: what grows or is copied under a lock stays small, however large the cache.
+        // One to two MiB each: tables that grow or are copied under a lock stay small in a cache of
+        // any size.
         let count = 1usize << (bytes / SHARD_BYTES).ilog2();
         let shards = (0..count).map(|_| Lock(Mutex::new(Shard::new(bytes / count)))).collect();
         Self { start, shards, identities: Mutex::new(Vec::new()), cursor: AtomicUsize::new(0) }
@@ -38,20 +39,20 @@ impl Shards {
         BEFORE + passed.as_secs() * 1000 + u64::from(passed.subsec_millis())
     }
 
-    /// The key of a query and the number of its shard: one hash for both.
+    /// Key and shard number of a query, from one hash.
     #[inline]
-    pub(crate) fn key<'q>(&self, partition: u32, query: &'q Query<'_>) -> (Key<'q>, usize) {
+    pub(crate) fn key<'q>(&self, partition: u32, query: &'q Query<'_>) -> (CacheKey<'q>, usize) {
         let dnssec_ok = if query.dnssec_ok() { DO } else { 0 };
         let checking_disabled = if query.flags.has(wire::Flags::CD) { CD } else { 0 };
         let mut bits = dnssec_ok | checking_disabled;
-        let added = query.added.octets();
-        if !added.is_empty() {
-            bits |= ADDED;
+        let overrides = query.overrides.octets();
+        if !overrides.is_empty() {
+            bits |= OVERRIDES;
         }
-        self.key_of(partition, &query.name, (query.rtype.0, query.class.0), bits, added)
+        self.key_of(partition, &query.name, (query.rtype.0, query.class.0), bits, overrides)
     }
 
-    /// The key of a name, type and class with these bits, and the number of its shard.
+    /// Key and shard number of a name, type and class with these bits.
     #[inline]
     pub(crate) fn key_of<'q>(
         &self,
@@ -59,15 +60,15 @@ impl Shards {
         name: &'q Name,
         (rtype, class): (u16, u16),
         bits: u8,
-        added: &'q [u8],
-    ) -> (Key<'q>, usize) {
+        overrides: &'q [u8],
+    ) -> (CacheKey<'q>, usize) {
         let rest = u64::from(partition) << 32 | u64::from(rtype) << 16 | u64::from(class);
         let mut hash = name.hash_code();
-        if !added.is_empty() {
-            hash = hash_with(hash, hash_of(added));
+        if !overrides.is_empty() {
+            hash = hash_with(hash, hash_of(overrides));
         }
         let hash = hash_with(hash ^ u64::from(bits), rest);
-        let key = Key { partition, hash: hash as u32, name, rtype, class, bits, added };
+        let key = CacheKey { partition, hash: hash as u32, name, rtype, class, bits, overrides };
         (key, (hash >> 32) as usize & (self.count() - 1))
     }
 
@@ -77,7 +78,7 @@ impl Shards {
 
     #[inline]
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        // A panic that was caught elsewhere must not make the cache useless: what it holds is plain data.
+        // A panic elsewhere must not disable the cache: a shard is plain data.
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -86,12 +87,12 @@ impl Shards {
         self.cursor.load(Ordering::Relaxed) % self.count()
     }
 
-    /// The next one is the one behind this.
+    /// Continues the sweep at the next shard.
     pub(crate) fn went_past(&self, shard: usize) {
         self.cursor.store(shard + 1, Ordering::Relaxed);
     }
 
-    /// A number for a new partition, which is nobody else's until it is forgotten.
+    /// Allocates a number for a new partition.
     pub(crate) fn number(&self, identity: &str) -> u32 {
         let mut identities = self.identities();
         let number = identities.iter().position(Option::is_none).unwrap_or(identities.len());
@@ -107,7 +108,7 @@ impl Shards {
         self.identities().get(partition as usize)?.clone()
     }
 
-    /// Takes all of a partition's answers out, then frees its number.
+    /// Removes all answers of a partition, then frees its number.
     pub(crate) fn forget(&self, partition: u32) {
         for at in 0..self.count() {
             while self.lock(at).purge(partition, AT_ONCE) == AT_ONCE {}
@@ -117,17 +118,18 @@ impl Shards {
         }
     }
 
-    /// Those of all partitions, by number.
+    /// Identities of all partitions, by number.
     pub(crate) fn identities(&self) -> MutexGuard<'_, Vec<Option<Box<str>>>> {
         self.identities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Answers of an earlier process are older than this one; they are at most so many milliseconds old.
+/// Added to all times, so that imported answers, which are older than this process, have one: they
+/// may be this many milliseconds old.
 const BEFORE: u64 = 1 << 40;
 
-/// The least that one shard's bound is.
+/// Smallest limit of one shard.
 const SHARD_BYTES: usize = 1 << 20;
 
-/// How many entries are looked at under one holding of a lock.
+/// Entries examined per lock.
 pub(crate) const AT_ONCE: usize = 128;

@@ -1,11 +1,11 @@
-//! A shard's slots, without gaps: the last one moves to where one is taken out.
+//! A shard's slots without gaps: removing one moves the last into its place.
 
 use std::{mem, ops};
 
+use crate::alloc_size::allocated;
 use crate::entry::Entry;
-use crate::heap::allocated;
 
-/// Two whole cache lines, which processors fetch together.
+/// An entry in two whole cache lines, which processors prefetch together.
 #[repr(align(128))]
 pub(crate) struct Slot {
     pub(crate) entry: Entry,
@@ -14,26 +14,26 @@ pub(crate) struct Slot {
     pub(crate) after: u32,
 }
 
-/// Slots in pieces of one size: no slot is copied when there are more, and memory goes back when there are fewer.
+/// Slots in chunks of one size: growing copies no slot, and shrinking frees memory.
 #[derive(Default)]
 pub(crate) struct Slab {
-    pieces: Vec<Vec<Slot>>,
+    chunks: Vec<Vec<Slot>>,
     len: usize,
 }
 
 impl Slab {
     /// Bytes of heap in use.
     pub(crate) fn bytes(&self) -> usize {
-        allocated(self.pieces.capacity() * size_of::<Vec<Slot>>()) + self.pieces.len() * PIECE_BYTES
+        allocated(self.chunks.capacity() * size_of::<Vec<Slot>>()) + self.chunks.len() * CHUNK_BYTES
     }
 
-    /// How many bytes one more slot would make it grow by.
+    /// Bytes that one more slot would add.
     pub(crate) fn growth(&self) -> usize {
         if !self.is_full() {
             return 0;
         }
-        let (now, then) = (self.pieces.capacity(), self.next_pieces());
-        PIECE_BYTES + allocated(then * size_of::<Vec<Slot>>()) - allocated(now * size_of::<Vec<Slot>>())
+        let (now, then) = (self.chunks.capacity(), self.next_chunks());
+        CHUNK_BYTES + allocated(then * size_of::<Vec<Slot>>()) - allocated(now * size_of::<Vec<Slot>>())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -42,34 +42,34 @@ impl Slab {
 
     pub(crate) fn push(&mut self, slot: Slot) {
         if self.is_full() {
-            self.pieces.reserve_exact(self.next_pieces() - self.pieces.len());
-            self.pieces.push(Vec::with_capacity(PIECE));
+            self.chunks.reserve_exact(self.next_chunks() - self.chunks.len());
+            self.chunks.push(Vec::with_capacity(CHUNK));
         }
-        self.pieces[self.len / PIECE].push(slot);
+        self.chunks[self.len / CHUNK].push(slot);
         self.len += 1;
     }
 
-    /// Takes one out and puts the last one in its place. Up to a piece and a half stay vacant, so that one slot to and
-    /// fro does not allocate each time.
+    /// Removes a slot and moves the last one into its place. Up to one and a half chunks stay
+    /// vacant, so that alternating between insertion and removal does not allocate.
     pub(crate) fn swap_remove(&mut self, at: usize) -> Slot {
         self.len -= 1;
-        let last = self.pieces[self.len / PIECE].swap_remove(self.len % PIECE);
+        let last = self.chunks[self.len / CHUNK].swap_remove(self.len % CHUNK);
         let taken = if at == self.len { last } else { mem::replace(&mut self[at], last) };
-        if self.len + PIECE + PIECE / 2 < self.pieces.len() * PIECE {
-            self.pieces.pop();
+        if self.len + CHUNK + CHUNK / 2 < self.chunks.len() * CHUNK {
+            self.chunks.pop();
         }
         taken
     }
 
     fn is_full(&self) -> bool {
-        self.len == self.pieces.len() * PIECE
+        self.len == self.chunks.len() * CHUNK
     }
 
-    fn next_pieces(&self) -> usize {
-        if self.pieces.len() < self.pieces.capacity() {
-            self.pieces.capacity()
+    fn next_chunks(&self) -> usize {
+        if self.chunks.len() < self.chunks.capacity() {
+            self.chunks.capacity()
         } else {
-            self.pieces.len() + 16
+            self.chunks.len() + 16
         }
     }
 }
@@ -79,18 +79,18 @@ impl ops::Index<usize> for Slab {
 
     #[inline]
     fn index(&self, at: usize) -> &Slot {
-        &self.pieces[at / PIECE][at % PIECE]
+        &self.chunks[at / CHUNK][at % CHUNK]
     }
 }
 
 impl ops::IndexMut<usize> for Slab {
     #[inline]
     fn index_mut(&mut self, at: usize) -> &mut Slot {
-        &mut self.pieces[at / PIECE][at % PIECE]
+        &mut self.chunks[at / CHUNK][at % CHUNK]
     }
 }
 
-/// Slots to a piece: with their alignment and the allocator's header they fill 8 KiB.
-const PIECE: usize = 62;
-/// An allocator may lose up to a slot's alignment before it.
-const PIECE_BYTES: usize = allocated(PIECE * size_of::<Slot>() + align_of::<Slot>());
+/// Slots of a chunk: with their alignment and the allocator's header they fill 8 KiB.
+const CHUNK: usize = 62;
+/// An allocator may waste up to a slot's alignment before a chunk.
+const CHUNK_BYTES: usize = allocated(CHUNK * size_of::<Slot>() + align_of::<Slot>());

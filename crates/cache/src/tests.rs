@@ -1,7 +1,7 @@
-//! The cache as its callers see it, on a scripted clock.
+//! Tests of the public interface with a scripted clock.
 
+mod export;
 mod load;
 mod model;
-mod over;
 mod scenarios;
 mod stale;

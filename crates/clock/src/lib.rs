@@ -1,6 +1,6 @@
-//! The one place that reads clocks; everything else is handed the time.
+//! Reads the clocks, for all crates: everything else gets the time as an argument.
 
-pub mod pace;
+pub mod throttle;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -11,13 +11,13 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The time since the machine's boot, with what it slept: the same for all of its processes.
+/// Time since boot, including suspension: the same for all processes of the machine.
 pub fn since_boot() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
 }
 
-/// The wall clock, for what is printed or published.
+/// The wall clock, for output and timestamps.
 #[allow(clippy::disallowed_methods, reason = "this is the one reader")]
 pub fn wall() -> SystemTime {
     SystemTime::now()

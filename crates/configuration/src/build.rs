@@ -33,7 +33,7 @@ use plugins::{
     ready::ReadySpec,
     table,
 };
-use query::pipeline::{Forwarding, Named, Pipeline};
+use query::pipeline::{Forwarding, NamedSource, Pipeline};
 use query::route::Route;
 use query::{Block, ServedEndpoint, ServedZone};
 use wire::Name;
@@ -238,8 +238,8 @@ fn pipeline(
     for (name, role) in &spec.plugins {
         match role {
             Role::Step(step) => specs.push((*name, step)),
-            Role::Source(source) => sources.push(Named { name, source: source.build(context) }),
-            Role::Tail(source) => tail.push(Named { name, source: source.build(context) }),
+            Role::Source(source) => sources.push(NamedSource { name, source: source.build(context) }),
+            Role::Tail(source) => tail.push(NamedSource { name, source: source.build(context) }),
             Role::Forwarding(_) | Role::Envelope(_) | Role::Setting(_) => {}
         }
     }
@@ -266,13 +266,14 @@ fn forwarding(
     let Some(forward) = spec.get() else { return Ok(None) };
     let chain = forward::chain(forward, shared.forward(), ours)?;
     let forward_source =
-        Named { name: forward::PLUGIN, source: Box::new(ForwardSource::new(chain.clone(), context)) };
+        NamedSource { name: forward::PLUGIN, source: Box::new(ForwardSource::new(chain.clone(), context)) };
     let cache = spec.get().map(|policy| {
         let partition = shared.cache.partition(&identity(spec, endpoints));
         cache::of_block(policy, partition, context)
     });
-    let cache_source =
-        cache.clone().map(|cache| Named { name: cache::PLUGIN, source: Box::new(CacheSource::new(cache)) });
+    let cache_source = cache
+        .clone()
+        .map(|cache| NamedSource { name: cache::PLUGIN, source: Box::new(CacheSource::new(cache)) });
     Ok(Some(Forwarding { cache, chain, cache_source, forward_source }))
 }
 

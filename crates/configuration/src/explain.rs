@@ -37,7 +37,7 @@ pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, 
         class: Class::IN,
         edns: None,
         size: wire::HEADER + question.len(),
-        added: wire::Added::NOTHING,
+        overrides: wire::UpstreamOverrides::NONE,
     };
     let mut text = String::new();
     let bound: BTreeSet<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address).collect();

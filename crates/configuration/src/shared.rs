@@ -87,7 +87,7 @@ impl Shared {
             environment: Environment::default(),
             zones: Arc::default(),
             lasting,
-            held: query::held::room(),
+            held: query::memory_quota::room(),
             probe: probe_name(),
             handle: handle.clone(),
             resolve_names: true,

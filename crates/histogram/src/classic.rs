@@ -1,4 +1,4 @@
-//! Buckets whose bounds are chosen beforehand.
+//! Classic histograms: buckets with fixed bounds.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,30 +6,31 @@ use std::time::Duration;
 
 use crate::{Native, NativeCounts};
 
-/// A number that only grows.
+/// A counter.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds for the only writer.
+    /// Adds, for a single writer.
     #[inline]
     pub fn add(&self, more: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
     }
 
-    /// Adds for one of several writers.
+    /// Adds, for several writers.
     #[inline]
     pub fn add_shared(&self, more: u64) {
         self.0.fetch_add(more, Relaxed);
     }
 
-    /// The number.
+    /// The value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Counts per bucket, not cumulated, and their sum; the sum first, beside the buckets that nearly all values are in.
+/// Counts per bucket, not cumulative, and their sum. The sum is first, next to the buckets of
+/// nearly all values.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Histogram<const N: usize> {
@@ -37,7 +38,7 @@ pub struct Histogram<const N: usize> {
     pub sum: Counter,
     /// One for each bound.
     pub buckets: [Counter; N],
-    /// Above the last bound.
+    /// Values above the last bound.
     pub above: Counter,
 }
 
@@ -52,12 +53,12 @@ impl<const N: usize> Default for Histogram<N> {
 }
 
 impl<const N: usize> Histogram<N> {
-    /// Whether anything was counted.
+    /// Whether any value was observed.
     pub fn is_used(&self) -> bool {
         self.buckets.iter().chain([&self.above]).any(|bucket| bucket.get() > 0)
     }
 
-    /// Notes one value so many times.
+    /// Observes a value `times` times.
     #[inline]
     pub fn observe(&self, bounds: &[u64; N], value: u64, times: u64, add: impl Fn(&Counter, u64)) {
         let at = bounds.iter().position(|&bound| value <= bound);
@@ -65,7 +66,8 @@ impl<const N: usize> Histogram<N> {
         add(&self.sum, value * times);
     }
 
-    /// Notes values. Neighbours of one bucket, which nearly all are, are added up first.
+    /// Observes values. Consecutive values of one bucket, the common case, are added together
+    /// first.
     #[inline]
     pub fn observe_all(
         &self,
@@ -95,12 +97,12 @@ impl<const N: usize> Histogram<N> {
         }
     }
 
-    /// The counts of the buckets, the last of what is above every bound.
+    /// Counts of the buckets; the last is that of values above all bounds.
     pub fn counts(&self) -> Vec<u64> {
         self.buckets.iter().chain([&self.above]).map(Counter::get).collect()
     }
 
-    /// Each bound, `per` to one, and its count; twice the last bound for what is above all.
+    /// Each bound divided by `per`, and its count; twice the last bound for values above all.
     pub fn by_bound(&self, bounds: &[u64; N], per: f64) -> impl Iterator<Item = (f64, u64)> {
         let above = bounds.last().map(|bound| bound * 2);
         let bounds = bounds.iter().copied().chain(above).map(move |bound| bound as f64 / per);
@@ -108,7 +110,8 @@ impl<const N: usize> Histogram<N> {
     }
 }
 
-/// Durations that several threads count, by bounds in nanoseconds; in native buckets, too, from when on they are asked for.
+/// Durations observed by several threads, with bounds in nanoseconds; in native buckets as well
+/// once these were read.
 #[derive(Debug)]
 pub struct Durations<const N: usize> {
     bounds: &'static [u64; N],
@@ -117,12 +120,12 @@ pub struct Durations<const N: usize> {
 }
 
 impl<const N: usize> Durations<N> {
-    /// None, with these bounds.
+    /// An empty histogram with these bounds.
     pub fn new(bounds: &'static [u64; N]) -> Self {
         Self { bounds, classic: Histogram::default(), native: OnceLock::new() }
     }
 
-    /// Counts one.
+    /// Observes a duration.
     #[inline]
     pub fn observe(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -132,7 +135,7 @@ impl<const N: usize> Durations<N> {
         }
     }
 
-    /// Whether any was counted.
+    /// Whether any duration was observed.
     pub fn is_used(&self) -> bool {
         self.classic.is_used()
     }
@@ -142,17 +145,18 @@ impl<const N: usize> Durations<N> {
         self.bounds.map(|nanos| nanos as f64 / 1e9)
     }
 
-    /// How many were within each bound and above the one before, the last above every bound.
+    /// Counts between consecutive bounds; the last is that of values above all.
     pub fn counts(&self) -> Vec<u64> {
         self.classic.counts()
     }
 
-    /// Their sum in seconds.
+    /// The sum in seconds.
     pub fn sum(&self) -> f64 {
         self.classic.sum.get() as f64 / 1e9
     }
 
-    /// As a native histogram, which is kept from the first call on; what came before is at its classic bound.
+    /// As a native histogram, kept from the first call on; earlier values are placed at their
+    /// classic bounds.
     pub fn native(&self) -> NativeCounts {
         let native =
             self.native.get_or_init(|| Native::seconds(self.classic.by_bound(self.bounds, 1e9)).into());
@@ -162,10 +166,10 @@ impl<const N: usize> Durations<N> {
     }
 }
 
-/// Upper bounds of durations in nanoseconds, as CoreDNS has them: 0.25 ms, doubled fifteen times.
+/// CoreDNS's upper bounds of durations, in nanoseconds: 0.25 ms, doubled fifteen times.
 pub const DURATIONS: [u64; 16] = doubling(250_000);
 
-/// Bounds of which each is twice the one before.
+/// Bounds, each twice the one before.
 pub const fn doubling<const N: usize>(first: u64) -> [u64; N] {
     let mut bounds = [first; N];
     let mut at = 1;
@@ -181,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_falls_into_the_first_bucket_that_holds_it() {
+    fn duration_buckets() {
         let durations = Durations::new(&DURATIONS);
         for nanos in [0, 1, 249_999, 250_000, 250_001, 500_000, 8_192_000_000, 8_192_000_001, u64::MAX / 4] {
             let seconds = nanos as f64 / 1e9;
@@ -194,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn native_buckets_hold_what_was_counted_before_they_were_asked_for() {
+    fn native_includes_earlier_values() {
         let durations = Durations::new(&DURATIONS);
         assert!(!durations.is_used());
         durations.observe(Duration::from_millis(1));
         durations.observe(Duration::from_secs(20));
-        // 1 ms is 2^(-159.45 / 16), and what is above all is taken for 16.384 s.
+        // 1 ms is 2^(-159.45 / 16); a value above all bounds counts as 16.384 s.
         assert!(durations.native().buckets.into_iter().eq([(-159, 1), (65, 1)]));
         durations.observe(Duration::from_millis(1));
         durations.observe(Duration::ZERO);

@@ -1,5 +1,5 @@
-//! Prometheus's histograms, and the counters that they are made of: classic ones, whose buckets are chosen beforehand, and
-//! native ones. Knows no metric by name and no page.
+//! Prometheus histograms, classic and native, and their counters. Knows no metric names and no
+//! exposition format.
 
 mod classic;
 mod native;

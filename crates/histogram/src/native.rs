@@ -1,10 +1,10 @@
-//! Native histograms as Prometheus's Go library cuts them at CoreDNS's factor of 1.05: sixteen buckets for each doubling,
-//! which is schema 4.
+//! Native histograms with the buckets of Prometheus's Go library for CoreDNS's factor of 1.05:
+//! schema 4, sixteen buckets per doubling.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Buckets of the values that one quantity can have; lower values are in the lowest one, higher ones in the highest.
+/// A native histogram with a fixed range; values outside are counted in its outermost buckets.
 #[derive(Debug)]
 pub struct Native {
     /// Key of the lowest bucket.
@@ -13,27 +13,28 @@ pub struct Native {
     buckets: Box<[AtomicU64]>,
 }
 
-/// What was counted, by bucket; those without a value are left out.
+/// Counts by bucket; empty ones are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NativeCounts {
-    /// Values that are 0.
+    /// Zero values.
     pub zero: u64,
-    /// Values above `2^((key-1)/16)` and not above `2^(key/16)`, by key.
+    /// By key: values above `2^((key-1)/16)` and at most `2^(key/16)`.
     pub buckets: BTreeMap<i32, u64>,
 }
 
 impl Native {
-    /// Of durations in seconds, from a microsecond to a minute.
+    /// For durations in seconds, from a microsecond to a minute.
     pub fn seconds(counted: impl Iterator<Item = (f64, u64)>) -> Self {
         Self::over(-20, 6, counted)
     }
 
-    /// Of a message's octets: no header is shorter than 12, no message longer than 65,535.
+    /// For message sizes in bytes: a header has 12, the longest message 65,535.
     pub fn octets(counted: impl Iterator<Item = (f64, u64)>) -> Self {
         Self::over(3, 16, counted)
     }
 
-    /// Buckets from `2^low` to `2^high`. What was counted under classic bounds alone is taken for the bounds themselves.
+    /// Buckets from `2^low` to `2^high`. `counted`: earlier values with their classic bounds, at
+    /// which they are placed.
     fn over(low: i32, high: i32, counted: impl Iterator<Item = (f64, u64)>) -> Self {
         let buckets = (low * PER_DOUBLING..high * PER_DOUBLING).map(|_| AtomicU64::new(0)).collect();
         let native = Self { first: low * PER_DOUBLING + 1, zero: AtomicU64::new(0), buckets };
@@ -43,7 +44,7 @@ impl Native {
         native
     }
 
-    /// Counts one value; `shared`: other threads count here, too.
+    /// Observes a value; `shared`: other threads observe as well.
     #[inline]
     pub fn observe(&self, value: f64, shared: bool) {
         let place = self.place(value);
@@ -63,7 +64,7 @@ impl Native {
         self.buckets.get(at).unwrap_or(&self.zero)
     }
 
-    /// Adds what was counted to that of others.
+    /// Adds these counts to `counts`.
     pub fn add_to(&self, counts: &mut NativeCounts) {
         counts.zero += self.zero.load(Relaxed);
         for (key, bucket) in (self.first..).zip(&self.buckets) {
@@ -76,7 +77,7 @@ impl Native {
 }
 
 impl NativeCounts {
-    /// How many values were counted.
+    /// Number of values.
     pub fn total(&self) -> u64 {
         self.zero + self.buckets.values().sum::<u64>()
     }
@@ -90,7 +91,8 @@ impl NativeCounts {
     }
 }
 
-/// The bucket of a value above 0. No logarithm: the exponent is in the value's bits, and the rest is compared.
+/// Bucket of a positive value, without a logarithm: from the exponent bits, and comparisons of the
+/// rest.
 fn key(value: f64) -> i32 {
     let bits = value.to_bits();
     let exponent = (bits >> MANTISSA_BITS & 0x7ff) as i32 - HALF;
@@ -101,14 +103,14 @@ fn key(value: f64) -> i32 {
 
 /// Prometheus's schema: 2^4 buckets for each doubling.
 pub const SCHEMA: i32 = 4;
-/// The zero threshold, as in Go's library, `2^-128`: values up to it are in the zero bucket.
+/// The zero threshold of Go's library, `2^-128`: values up to it are in the zero bucket.
 pub const ZERO_THRESHOLD: f64 = 2.938735877055719e-39;
 
 const PER_DOUBLING: i32 = 16;
 const MANTISSA_BITS: u32 = 52;
-/// The exponent, as the bits have it, of values from 0.5 to 1.
+/// Biased exponent of values from 0.5 to 1.
 const HALF: i32 = 1022;
-/// Sixteenths of the way from 0.5 to 1, geometrically; digit by digit those of Go's library.
+/// Bounds from 0.5 to 1 in geometric sixteenths, with the exact digits of Go's library.
 const BOUNDS: [f64; PER_DOUBLING as usize] = [
     0.5,
     0.5221368912137069,
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_holds_its_upper_bound_and_not_its_lower_one() {
+    fn bucket_includes_its_upper_bound() {
         for (value, expected) in [(1.0, 0), (2.0, 16), (0.5, -16), (1.000_001, 1), (1.5, 10), (40.0, 86)] {
             assert_eq!(key(value), expected, "{value}");
         }
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_are_in_the_outermost_buckets() {
+    fn out_of_range_values() {
         let native = Native::seconds([(0.25, 7), (0.5, 0)].into_iter());
         for seconds in [0.0, 1e-9, 1e-6, 64.0, 64.1, f64::MAX] {
             native.observe(seconds, false);
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_every_size_have_a_bucket() {
+    fn every_message_size_has_a_bucket() {
         let native = Native::octets([].into_iter());
         for octets in [1.0, 12.0, 65_535.0, 1e9] {
             native.observe(octets, false);

@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use wire::{Gate, Name, accept};
+use wire::{Name, Verdict, accept};
 
 /// Panics if that is what `name` asks for.
 pub(crate) fn at(place: &str, name: &Name) {
@@ -16,15 +16,15 @@ pub(crate) fn at(place: &str, name: &Name) {
 }
 
 /// Panics where the query's name asks for a panic at `packet`.
-pub(crate) fn packet(gate: &Gate<'_>) {
-    if let Gate::Pass(query) = gate {
+pub(crate) fn packet(gate: &Verdict<'_>) {
+    if let Verdict::Pass(query) = gate {
         at("packet", &query.name);
     }
 }
 
 /// Panics where the name in `message` asks for a panic at `place`, and at `second` where that name comes for the second time.
 pub(crate) fn within(message: &[u8], place: &str, second: &str) {
-    let Gate::Pass(query) = accept(message) else { return };
+    let Verdict::Pass(query) = accept(message) else { return };
     at(place, &query.name);
     let came = !SEEN.lock().unwrap_or_else(PoisonError::into_inner).insert(query.name.to_string());
     if came {

@@ -11,10 +11,10 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cache::{BlockCache, Stored};
+use cache::{BlockCache, StoreResult};
 use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
-use wire::{Answer, Flags, OptionBytes, Proto, Query, Rcode, Reply};
+use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
 
 use super::pending::Inner;
 use super::ready::Ready;
@@ -302,8 +302,8 @@ impl Outputs {
             let ede = options.as_bytes().to_vec();
             // What became of one client's subnet says nothing of others: an upstream may fail for a part of the network, and a
             // client may send a subnet that makes it fail (RFC 7871, section 7.4, has denials alone taken as those of all).
-            let for_one = query.has_clients_subnet();
-            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, for_one, ..Answer::default() };
+            let subnet_specific = query.forwards_client_subnet();
+            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, subnet_specific, ..Answer::default() };
             cache.partition.store(&cache.spec, query, &mut answer, now);
         }
     }
@@ -343,7 +343,7 @@ impl Outputs {
                     cache.map(|cache| cache.partition.store(&cache.spec, &query, answer, now))
                 });
                 match stored {
-                    Some(stored) => (Ok(answer), stored == Some(Stored::EarlierIsBetter)),
+                    Some(stored) => (Ok(answer), stored == Some(StoreResult::EarlierIsBetter)),
                     None => (Err(Failure::Panic), true),
                 }
             }
@@ -384,15 +384,11 @@ fn socket_at(
 
 /// Writes what an upstream said to this client.
 fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
-    reply.push_answer(answer);
+    reply.push_answer(query, answer);
     if let (Some(subnet), Some(asked)) =
         (answer.subnet, query.edns.as_ref().and_then(|edns| edns.client_subnet))
     {
         reply.options.push_subnet(asked, subnet.scope());
-    }
-    // RFC 6840, section 5.8: AD only for those who understand it.
-    if !query.dnssec_ok() && !query.flags.has(Flags::AD) {
-        reply.flags &= !Flags::AD;
     }
 }
 

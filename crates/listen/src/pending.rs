@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use query::evaluation::{InnerAnswer, Outer, UpstreamQuery};
+use query::evaluate::{SubqueryAnswer, SuspendedQuery, UpstreamQuery};
 use wire::Proto;
 
 /// A client's query that waits for what its answer needs.
 pub(crate) struct Inner<C> {
     /// The query, and what is known so far.
-    pub outer: Box<Outer>,
+    pub outer: Box<SuspendedQuery>,
     /// Who gets the reply.
     pub client: C,
 }
@@ -45,7 +45,11 @@ impl<C> Share<C> {
     }
 
     /// What it came to, and by which upstream; the query, if it was the last.
-    pub(crate) fn came(mut self, found: Arc<InnerAnswer>, upstream: Option<SocketAddr>) -> Option<Inner<C>> {
+    pub(crate) fn came(
+        mut self,
+        found: Arc<SubqueryAnswer>,
+        upstream: Option<SocketAddr>,
+    ) -> Option<Inner<C>> {
         self.came = true;
         let mut state = self.state();
         state.waits -= 1;
@@ -85,7 +89,7 @@ mod tests {
     use super::*;
     use plugin::Tables;
     use plugin::failure::Failure;
-    use query::evaluation::{Evaluation, FollowCnames, InnerLookups, Spent};
+    use query::evaluate::{Evaluation, FollowCnames, PendingLookups, Usage};
     use scene::{Scene, packet};
     use wire::RType;
 
@@ -97,7 +101,7 @@ mod tests {
         );
         let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
         let packet = packet("t", RType::A, None);
-        let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+        let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
         let (zone, client) = (plan.served.route.find(&query).unwrap(), scene::client());
         let context = scene.context(AT, &client);
         for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
@@ -108,18 +112,22 @@ mod tests {
                 &mut tables,
                 &query,
                 Vec::new(),
-                Spent::default(),
+                Usage::default(),
             );
             assert!(evaluation.run(zone).is_err());
             let lookups = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
-            let InnerLookups { asked, outer, .. } = *lookups;
+            let PendingLookups { asked, suspended: outer, .. } = *lookups;
             let inner = Inner { outer: outer.unwrap(), client: () };
             let shares = Share::all(inner, 0, Proto::Udp, &asked);
             assert_eq!(shares.len(), 3);
             let mut ends = Vec::new();
             for ((share, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
-                let found =
-                    InnerAnswer::new(asked.zone, &asked.query.query(), Err(Failure::Panic), FollowCnames::No);
+                let found = SubqueryAnswer::new(
+                    asked.zone,
+                    &asked.query.query(),
+                    Err(Failure::Panic),
+                    FollowCnames::No,
+                );
                 ends.push(if lost { None } else { share.came(found, None) });
             }
             let came = lost.iter().filter(|lost| !**lost).count();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sockets::{BATCH, ListenSocket, Outgoing};
+use sockets::{BATCH, ListenSocket, SendBatch};
 
 use super::taken::Takes;
 use crate::running::Running;
@@ -17,7 +17,7 @@ pub(crate) struct OpenSocket {
     /// Its number among all workers' sockets of the address.
     pub(crate) nth: usize,
     pub(crate) socket: ListenSocket,
-    pub(crate) replies: Outgoing,
+    pub(crate) replies: SendBatch,
     /// Counts the batches taken off it.
     pub(crate) taken: Arc<Takes>,
     /// It is read to its end, a batch in each turn, and closed.
@@ -34,7 +34,7 @@ pub(crate) struct Last {
 
 impl OpenSocket {
     pub(crate) fn new(address: SocketAddr, nth: usize, socket: ListenSocket, taken: Arc<Takes>) -> Self {
-        let replies = Outgoing::new(BATCH, REPLY_BYTES, MOST_REPLY_BYTES);
+        let replies = SendBatch::new(BATCH, REPLY_BYTES, MOST_REPLY_BYTES);
         Self { address, nth, socket, replies, taken, last: None, kernel_drops: 0, new_drops: 0 }
     }
 

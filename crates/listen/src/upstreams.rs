@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use forwarder::{SocketId, Upstream};
 use rand::rngs::ThreadRng;
-use sockets::{Epoll, Received, UpstreamSocket};
+use sockets::{Epoll, RecvBatch, UpstreamSocket};
 
 use super::token::UPSTREAM;
 use node::SourcePorts;
@@ -74,7 +74,7 @@ impl Upstreams {
     pub(crate) fn receive(
         &self,
         socket_index: usize,
-        batch: &mut Received,
+        batch: &mut RecvBatch,
     ) -> Option<(SocketId, io::Result<usize>)> {
         let (id, socket) = self.sockets.get(socket_index)?.as_ref()?;
         Some((*id, socket.receive(batch)))

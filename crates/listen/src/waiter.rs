@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use forwarder::client_number;
 use sockets::Local;
-use wire::{Asker, HeldQuery, Proto, Query};
+use wire::{ClientParams, OwnedQuery, Proto, Query};
 
 use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
 use plugin::failure::Failure;
 use query::ServedZone;
-use query::evaluation::{FollowCnames, InnerAnswer, InnerLookups, UpstreamQuery};
+use query::evaluate::{FollowCnames, PendingLookups, SubqueryAnswer, UpstreamQuery};
 
 /// A query that an upstream must answer.
 pub(crate) struct Miss {
     /// What is asked.
-    pub query: HeldQuery,
+    pub query: OwnedQuery,
     /// Who waits.
     pub waiter: Waiter,
     /// How long until a stale answer will do.
@@ -28,17 +28,18 @@ impl Miss {
     /// That of what a client asked.
     pub(crate) fn new(asked: UpstreamQuery<'_>, client: Client, started: Instant) -> Self {
         let UpstreamQuery { query, zone, patience, .. } = asked;
-        let waiter = Waiter { asker: query.asker(), spelled: None, zone: zone.clone(), client, started };
+        let waiter =
+            Waiter { asker: query.client_params(), spelled: None, zone: zone.clone(), client, started };
         Self { query, waiter, patience }
     }
 
     /// Those of all that a client's answer needs, and of what is fetched again on its way.
     pub(crate) fn all(
-        lookups: InnerLookups<'_>,
+        lookups: PendingLookups<'_>,
         client: Client,
         started: Instant,
     ) -> impl Iterator<Item = Self> {
-        let InnerLookups { asked, refreshes, outer } = lookups;
+        let PendingLookups { asked, refreshes, suspended: outer } = lookups;
         let mut clients = match outer {
             Some(outer) => {
                 let (number, proto) = (client.number(), client.proto());
@@ -57,12 +58,12 @@ impl Miss {
 
     /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of
     /// which goes on.
-    pub(crate) fn without_room(self) -> Option<(HeldQuery, Client)> {
+    pub(crate) fn without_room(self) -> Option<(OwnedQuery, Client)> {
         let Waiter { client, zone, .. } = self.waiter;
         match client {
             Client::Inner(share) => {
                 let query = self.query.query();
-                let failed = InnerAnswer::new(&zone, &query, Err(Failure::Overload), FollowCnames::No);
+                let failed = SubqueryAnswer::new(&zone, &query, Err(Failure::Overload), FollowCnames::No);
                 share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
             }
             client => Some((self.query, client)),
@@ -73,7 +74,7 @@ impl Miss {
 /// One client of a query in flight; the query itself is kept once for all of them.
 pub(crate) struct Waiter {
     /// What the client's query has of its own.
-    pub asker: Asker,
+    pub asker: ClientParams,
     /// The question as the client spelled it, where others asked first and spelled it another way.
     pub spelled: Option<Box<[u8]>>,
     /// The zone that asks; of the configuration that the query came in under.
@@ -87,7 +88,7 @@ pub(crate) struct Waiter {
 impl Waiter {
     /// A client of this query.
     pub(crate) fn new(query: &Query<'_>, zone: &Arc<ServedZone>, client: Client, started: Instant) -> Self {
-        Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started }
+        Self { asker: query.client_params(), spelled: None, zone: zone.clone(), client, started }
     }
 
     /// The client's query; `same` is what is kept for all.

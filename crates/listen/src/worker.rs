@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forwarder::{Forwarder, Limits};
-use sockets::{BATCH, Epoll, Events, Received};
+use sockets::{BATCH, Epoll, Events, RecvBatch};
 use tokio::sync::mpsc;
 use wire::{Proto, accept};
 
@@ -90,8 +90,8 @@ struct Worker {
     epoll: Epoll,
     forwarder: Forwarder<Waiter>,
     outputs: Outputs,
-    received: Received,
-    upstream_received: Received,
+    received: RecvBatch,
+    upstream_received: RecvBatch,
     tasks: VecDeque<Task>,
     /// How this batch's queries ended, by datagram.
     outcomes: Box<[Outcome]>,
@@ -122,8 +122,8 @@ impl Worker {
             epoll,
             forwarder: Forwarder::new(Limits::default(), clock::now()),
             outputs,
-            received: Received::new(BATCH, CLIENT_BYTES),
-            upstream_received: Received::new(BATCH, UPSTREAM_BYTES),
+            received: RecvBatch::new(BATCH, CLIENT_BYTES),
+            upstream_received: RecvBatch::new(BATCH, UPSTREAM_BYTES),
             tasks: outliving.tasks,
             outcomes: vec![Outcome::OPEN; BATCH].into(),
             misses: Vec::with_capacity(BATCH),

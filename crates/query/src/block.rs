@@ -1,4 +1,4 @@
-//! A server block as queries find it: what answers, and what every query and reply of it passes.
+//! A server block as the query path sees it.
 
 use std::sync::Arc;
 
@@ -8,37 +8,37 @@ use observe::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
 use plugin::envelope::Envelope;
 use plugin::lent::Lent;
-use wire::{Flags, Name, Query, Reply};
+use wire::{Flags, Name, Proto, Query, Reply};
 
 use crate::pipeline::Pipeline;
 
 /// One server block.
 pub struct Block {
-    /// Its place in the file.
+    /// Its index in the Corefile.
     pub index: usize,
-    /// Its number, different for every block built since the start.
+    /// Unique among all blocks built since the start.
     pub id: u64,
-    /// Where its first key stands.
+    /// Position of its first key.
     pub at: Location,
-    /// The directives it has, in the order in which they take effect.
+    /// Its directives, in the order in which they act.
     pub directives: Vec<&'static str>,
-    /// The first of its zones.
+    /// Its first zone.
     pub first_zone: Name,
     /// Its first endpoint, as `Endpoint::label`.
     pub first_server: String,
-    /// What answers.
+    /// Middleware and sources.
     pub pipeline: Pipeline,
-    /// Octets that evaluations hold while they wait for upstreams, counted for all blocks together.
+    /// Memory of suspended queries, shared by all blocks.
     pub held: Arc<Fair>,
-    /// What every query and reply passes, whichever plugin answers.
+    /// Hooks that apply to every query and reply of the block.
     pub envelope: Envelope,
-    /// What its plugins lend.
+    /// Values that its plugins share with each other.
     pub lent: Lent,
 }
 
 /// One zone of one block on one endpoint.
 pub struct ServedZone {
-    /// Its place in the configuration's list of zones.
+    /// Its index in the configuration's list of zones.
     pub index: usize,
     /// The zone.
     pub zone: Name,
@@ -46,9 +46,9 @@ pub struct ServedZone {
     pub block: Arc<Block>,
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// The same, as `Endpoint::label`.
+    /// The endpoint as `Endpoint::label`.
     pub server: String,
-    /// What is counted, if the block's queries are, or what its cache does.
+    /// Counters, if the block's queries are counted or it has a cache.
     pub counters: Option<ZoneSet>,
 }
 
@@ -59,16 +59,16 @@ impl std::fmt::Debug for ServedZone {
 }
 
 impl ServedZone {
-    /// Where thread `writer` counts.
+    /// The counters of thread `writer`.
     #[inline]
     pub fn counters(&self, writer: usize) -> ThreadCounters<'_> {
         ThreadCounters::new(self.counters.as_deref(), writer)
     }
 
-    /// Completes a reply: options, size, header.
+    /// Completes a reply: options, size limit, header. Returns flags and size as sent.
     #[inline]
-    pub fn finish(&self, query: &Query<'_>, reply: &mut Reply<'_>, limit: usize) -> (Flags, usize) {
+    pub fn finish(&self, query: &Query<'_>, reply: &mut Reply<'_>, proto: Proto) -> (Flags, usize) {
         self.block.envelope.write_options(query, &mut reply.options);
-        reply.finish(query, limit)
+        reply.finish(query, self.block.envelope.size.limit(query, proto))
     }
 }

@@ -1,15 +1,17 @@
-//! One query's way, from the route to its reply; memory answers, or it is said what is to be asked of others.
+//! Answers one query, from the zone that serves it to the finished reply.
 //!
 //! ```text
-//! gate -> serve { route -> steps -> sources -> cache } -> finish -> bytes out
-//!                 evaluation: what an answer needs besides, and the way back
+//! accept -> serve { route -> middleware -> sources -> cache } -> finish -> bytes out
+//!                   evaluate: subqueries, and the way back through the middleware
 //! ```
-//! It knows plugins by what they all are (the crate `plugin`), no thread and no socket, and reads no Corefile: the crate
-//! `configuration` builds what is here.
+//! Answers from memory, or returns the queries that upstreams must be asked. Knows plugins by their
+//! roles (crate `plugin`) alone, no threads and no sockets, and reads no Corefile: the crate
+//! `configuration` builds the types of this one.
 
 mod block;
-pub mod evaluation;
-pub mod held;
+pub mod evaluate;
+mod inbound;
+pub mod memory_quota;
 pub mod pipeline;
 pub mod route;
 pub mod serve;

@@ -1,11 +1,11 @@
-//! A query's life in one server block, on one page.
+//! Middleware and sources of one server block, in order.
 //!
 //! ```text
-//! steps, such as rewrite -> sources, such as hosts -> cache -> forward -> tail, such as whoami
+//! middleware, such as rewrite -> sources, such as hosts -> cache -> forward -> tail, such as whoami
 //! ```
-//! The order in each is the table's (the crate `plugins`), which is that of CoreDNS's plugin.cfg, except that what memory knows
-//! comes before the cache, which wraps `forward` alone: a cached copy can never hide a newer entry. Which of them a block has is
-//! decided when it is built.
+//! The order is that of the table in the crate `plugins`, which is plugin.cfg's, except that all
+//! other sources come before the cache, which wraps `forward` alone: a cached answer never hides a
+//! newer entry of another source. What a block has is decided when it is built.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,47 +21,47 @@ use plugin::spec::{Explained, Source};
 use plugin::step::{Sought, Step};
 use plugin::{Lookup, QueryContext, Tables};
 
-/// What answers in one server block.
+/// Middleware and sources of one server block.
 pub struct Pipeline {
     steps: Box<[Arc<dyn Step>]>,
-    /// What they are called, for `explain`.
+    /// Their directives, for `explain`.
     step_names: Box<[&'static str]>,
-    /// What answers from memory, before the cache.
-    sources: Box<[Named]>,
+    /// Sources in memory, before the cache.
+    sources: Box<[NamedSource]>,
     forwarding: Option<Forwarding>,
-    /// The sources that answer where no other plugin of the block did (`whoami`).
-    tail: Box<[Named]>,
-    /// The last plugin of the block that sees queries, for the error where none answered.
+    /// Sources that answer if no other plugin of the block does (`whoami`).
+    tail: Box<[NamedSource]>,
+    /// The last plugin of the block that sees queries, for the error if none answers.
     last: Option<&'static str>,
 }
 
-/// A source, and its directive.
-pub struct Named {
+/// A source and its directive.
+pub struct NamedSource {
     /// The directive.
     pub name: &'static str,
     /// What answers.
     pub source: Box<dyn Source>,
 }
 
-/// Asking upstreams, and the cache of their answers.
+/// Forwarding to upstreams, and the cache of their answers.
 pub struct Forwarding {
-    /// Where upstreams' answers are kept; nothing without the directive `cache`.
+    /// The cache of upstreams' answers; `None` without the directive `cache`.
     pub cache: Option<BlockCache>,
-    /// Whom to ask.
+    /// The stanzas of `forward`.
     pub chain: Arc<Chain>,
-    /// What looks for an earlier answer.
-    pub cache_source: Option<Named>,
-    /// What says whether an upstream is to be asked.
-    pub forward_source: Named,
+    /// Answers from the cache.
+    pub cache_source: Option<NamedSource>,
+    /// Decides whether upstreams are asked.
+    pub forward_source: NamedSource,
 }
 
 impl Pipeline {
-    /// What acts and answers in one block. `last` is the last of its plugins that sees queries.
+    /// `last` is the last of the block's plugins that sees queries.
     pub fn new(
         steps: Vec<(&'static str, Arc<dyn Step>)>,
-        sources: Vec<Named>,
+        sources: Vec<NamedSource>,
         forwarding: Option<Forwarding>,
-        tail: Vec<Named>,
+        tail: Vec<NamedSource>,
         last: Option<&'static str>,
     ) -> Self {
         let (step_names, steps): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
@@ -75,8 +75,8 @@ impl Pipeline {
         }
     }
 
-    /// Answers from memory, or says what is to be done; [`Lookup::Pass`] where nobody in the block has an answer. Allocates
-    /// nothing, waits for nobody.
+    /// Answers from memory, or returns what to do; [`Lookup::Pass`] if no plugin of the block
+    /// answers. Does not allocate or block.
     #[inline]
     pub fn answer_now<'h>(
         &'h self,
@@ -86,7 +86,7 @@ impl Pipeline {
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
     ) -> Lookup {
-        for Named { source, .. } in &self.sources {
+        for NamedSource { source, .. } in &self.sources {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 found => return found,
@@ -98,7 +98,7 @@ impl Pipeline {
                 found => return found,
             }
         }
-        for Named { source, .. } in &self.tail {
+        for NamedSource { source, .. } in &self.tail {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 found => return found,
@@ -107,7 +107,7 @@ impl Pipeline {
         Lookup::Pass
     }
 
-    /// What the first source does that takes a request for a zone; nobody else is asked, an upstream least of all.
+    /// Answers a request about a zone by the first source that takes it; never asks an upstream.
     pub fn of_zone(
         &self,
         request: &ZoneRequest<'_>,
@@ -121,7 +121,7 @@ impl Pipeline {
                 None => return OfZone::Pass,
             }
         }
-        for Named { source, .. } in self.sources.iter().chain(&self.tail) {
+        for NamedSource { source, .. } in self.sources.iter().chain(&self.tail) {
             match source.of_zone(request, context, reply) {
                 OfZone::Pass => {}
                 found => return found,
@@ -130,34 +130,34 @@ impl Pipeline {
         OfZone::Pass
     }
 
-    /// What acts around the sources, from the outside to the inside.
+    /// The middleware, outermost first.
     #[inline]
     pub fn steps(&self) -> &[Arc<dyn Step>] {
         &self.steps
     }
 
-    /// Why a query fails that no plugin of the block has answered.
-    pub fn nobody(&self) -> Failure {
+    /// The failure of a query that no plugin of the block answers.
+    pub fn unanswered(&self) -> Failure {
         self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
     }
 
-    /// What asks upstreams, if there is one.
+    /// Forwarding, if the block has it.
     pub fn forwarding(&self) -> Option<&Forwarding> {
         self.forwarding.as_ref()
     }
 
-    /// Whether this block asks upstreams.
+    /// Whether the block forwards.
     pub fn forwards(&self) -> bool {
         self.forwarding.is_some()
     }
 
-    /// Whether something in this block answers queries of other classes than IN: `forward`, or a
-    /// step such as `chaos`.
+    /// Whether the block answers classes other than IN: by `forward`, or by middleware such as
+    /// `chaos`.
     pub fn takes_other_classes(&self) -> bool {
         self.forwards() || self.steps.iter().any(|step| step.takes_other_classes())
     }
 
-    /// Which plugin would end such a query, and why: in the order in which they are asked.
+    /// The plugin at which such a query would end, and why.
     pub fn explain(&self, sought: &mut Sought<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();
         for (step, name) in self.steps.iter().zip(&self.step_names) {
@@ -187,16 +187,16 @@ impl Pipeline {
         };
         (
             "nobody".into(),
-            format!("{passed}{}: no plugin of the block answers {names}", self.nobody().rcode()),
+            format!("{passed}{}: no plugin of the block answers {names}", self.unanswered().rcode()),
         )
     }
 
-    /// The same of a transfer: see [`of_zone`](Self::of_zone).
+    /// The same for a transfer: see [`of_zone`](Self::of_zone).
     fn explain_transfer(&self, sought: &Sought<'_>, passed: String) -> (Cow<'static, str>, String) {
         let (query, asked) = (sought.query(), sought.asked());
         let is_as_asked = (query.name, query.rtype, query.class) == (asked.name, asked.rtype, asked.class);
         let found =
-            self.sources.iter().find_map(|Named { name, source }| Some((*name, source.sends(&query)?)));
+            self.sources.iter().find_map(|NamedSource { name, source }| Some((*name, source.sends(&query)?)));
         match found.filter(|_| is_as_asked) {
             Some((name, to)) => {
                 (name.into(), format!("{passed}the zone, if it is one of the block's, is sent to {to}"))
@@ -214,12 +214,16 @@ impl Pipeline {
     }
 }
 
-/// The first of these at which a query ends; what the others before it say is added.
-fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
-    sources.iter().find_map(|Named { name, source }| end(name, source.explain(query), passed))
+/// The first of these at which a query ends; explanations of the others are appended to `passed`.
+fn ends(
+    sources: &[NamedSource],
+    query: &Query<'_>,
+    passed: &mut String,
+) -> Option<(Cow<'static, str>, String)> {
+    sources.iter().find_map(|NamedSource { name, source }| end(name, source.explain(query), passed))
 }
 
-/// The plugin at which a query ends, and why, if it does; else what the plugin says is added.
+/// This plugin and why, if the query ends here; else its explanation is appended to `passed`.
 fn end(name: &'static str, said: Explained, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
     match said {
         Explained::Ends(why) => return Some((name.into(), format!("{passed}{why}"))),
@@ -230,7 +234,7 @@ fn end(name: &'static str, said: Explained, passed: &mut String) -> Option<(Cow<
 }
 
 impl Forwarding {
-    /// What was kept, else that an upstream is to be asked.
+    /// Looks in the cache, then asks upstreams.
     #[inline]
     fn lookup<'h>(
         &'h self,
@@ -241,10 +245,11 @@ impl Forwarding {
         counters: ThreadCounters<'_>,
     ) -> Lookup {
         let mut patience = None;
-        if let Some(Named { source, .. }) = &self.cache_source {
+        if let Some(NamedSource { source, .. }) = &self.cache_source {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
-                // The stale entry is served where the upstream does not answer within this time (serve-stale, RFC 8767).
+                // If no upstream answers within this time, the stale entry is served (serve-stale,
+                // RFC 8767).
                 Lookup::Ask(wait) => patience = wait,
                 found => return found,
             }
@@ -255,10 +260,10 @@ impl Forwarding {
         }
     }
 
-    /// Where such a query ends, and why, if an upstream would be asked for it.
+    /// Where such a query ends and why, if it would be forwarded.
     fn explain(&self, query: &Query<'_>) -> Option<(Cow<'static, str>, String)> {
         let Explained::Ends(why) = self.forward_source.source.explain(query) else { return None };
-        let keeps = |named: &&Named| matches!(named.source.explain(query), Explained::Ends(_));
+        let keeps = |named: &&NamedSource| matches!(named.source.explain(query), Explained::Ends(_));
         let who = match self.cache_source.as_ref().filter(keeps) {
             Some(kept) => format!("{}, else {}", kept.name, self.forward_source.name).into(),
             None => self.forward_source.name.into(),

@@ -1,4 +1,4 @@
-//! Which server block answers a query: by the address it came to and the longest zone that holds its name.
+//! Finds the zone that serves a query: by endpoint and longest matching zone.
 
 use std::sync::Arc;
 
@@ -8,20 +8,21 @@ use wire::{Class, Name, Query, RType, hash_of};
 use crate::ServedZone;
 use plugin::failure::Failure;
 
-/// The zones served on one listen address.
+/// The zones served on one endpoint.
 #[derive(Debug, Default)]
 pub struct Route {
-    /// The root stands by itself: most addresses serve nothing else, and nothing must be hashed to find it.
+    /// Apart, because most endpoints serve nothing else and it is found without hashing.
     root: Option<Arc<ServedZone>>,
     zones: HashTable<Arc<ServedZone>>,
-    /// Bit n: some zone below the root has n labels (127 stands for more, too). Lengths without a zone cost no lookup.
+    /// Bit n: some zone below the root has n labels (bit 127: 127 or more). Lengths without a zone
+    /// cost no lookup.
     lengths: u128,
-    /// Whether classes other than IN pass: some block on this address answers them.
+    /// Whether some block on this endpoint answers classes other than IN.
     other_classes: bool,
 }
 
 impl Route {
-    /// The zones of one address; each at most once.
+    /// The zones of one endpoint, each at most once.
     pub fn new(zones: impl IntoIterator<Item = Arc<ServedZone>>) -> Self {
         let mut route = Self::default();
         for zone in zones {
@@ -37,10 +38,11 @@ impl Route {
         route
     }
 
-    /// The zone that answers.
+    /// The zone that serves a query.
     ///
-    /// A DS question is the parent's to answer (RFC 4035, section 3.1.4.1), if the parent is served here, too. The root does
-    /// not count as one: beside it a stub's names, which no public parent knows, would leave by the root's upstreams.
+    /// A DS question belongs to the parent (RFC 4035, section 3.1.4.1), if the parent is served
+    /// here as well. The root does not count as a parent: otherwise DS questions for a stub's
+    /// names, which no public parent knows, would go to the root's upstreams.
     ///
     /// # Errors
     /// [`Failure::NoZone`] and [`Failure::Class`].
@@ -67,7 +69,7 @@ impl Route {
         own.or(self.root.as_ref()).ok_or(Failure::NoZone)
     }
 
-    /// The longest zone that holds the name.
+    /// The longest zone that contains the name.
     pub fn longest(&self, name: &Name) -> Option<&Arc<ServedZone>> {
         name.suffixes().find_map(|suffix| self.exact(name, suffix)).or(self.root.as_ref())
     }
@@ -77,12 +79,12 @@ impl Route {
         self.root.iter().chain(&self.zones)
     }
 
-    /// The zone of exactly this name.
+    /// The zone with exactly this name.
     pub fn zone(&self, name: &Name) -> Option<&Arc<ServedZone>> {
         if *name == Name::ROOT { self.root.as_ref() } else { self.exact(name, name.as_wire()) }
     }
 
-    /// The zone of exactly this suffix of `name`.
+    /// The zone named exactly like this suffix of `name`.
     #[inline]
     fn exact(&self, name: &Name, suffix: &[u8]) -> Option<&Arc<ServedZone>> {
         // The whole name was hashed when it was read from the packet.

@@ -1,82 +1,85 @@
-//! One packet's way from the gate to its reply, the same for every transport.
+//! Serves one packet: from the decision of [`wire::accept`] to the reply, for every transport.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wire::{Class, Ede, Flags, Gate, Name, Owner, Proto, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Ede, Flags, Name, Owner, Proto, Query, RType, Rcode, Reply, Section, Verdict};
 
 use crate::ServedZone;
-use crate::evaluation::{
-    self, End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent, UpstreamQuery,
+use crate::evaluate::{
+    self, Evaluated, Evaluation, FollowCnames, NeedsUpstream, PendingLookups, SubqueryAnswer, UpstreamQuery,
+    Usage,
 };
+use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
 use observe::counters::{Counted, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
 use plugin::envelope::ReplySize;
 use plugin::failure::Failure;
-use plugin::step::{Inward, Sought};
 use plugin::{Lookup, QueryContext, Tables};
 
 /// The zones of one endpoint.
 pub struct ServedEndpoint {
-    /// Which zone answers; a query that must wait for an inner lookup keeps it.
+    /// The zones; suspended queries keep it.
     pub route: Arc<Route>,
-    /// What is counted of queries that no zone answers; only where some block has `prometheus`.
+    /// Counters for queries of no zone; `None` if no block has `prometheus`.
     pub dropped: Option<ZoneSet>,
-    /// The name by which this process asks itself whether it serves.
+    /// The name of the watchdog's queries.
     pub probe: Name,
 }
 
 impl ServedEndpoint {
-    /// Where thread `writer` counts queries that no zone answers.
+    /// Counters of thread `writer` for queries of no zone.
     #[inline]
     pub fn dropped_counters(&self, writer: usize) -> ThreadCounters<'_> {
         ThreadCounters::new(self.dropped.as_deref(), writer)
     }
 }
 
-mod of_zone;
-mod streaming;
+mod transfer_stream;
+mod zone_request;
 
-pub use streaming::{Broken, Streaming};
+pub use transfer_stream::{BrokenTransfer, TransferStream};
 
-/// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
+/// Result of serving a packet. If there is a reply, the outcome that was passed to [`serve`]
+/// describes it.
 #[allow(clippy::large_enum_variant, reason = "only a miss is large, and a box would cost it an allocation")]
 pub enum Served<'h> {
-    /// Nothing that a client would send: it is told nothing, and a connection that brings it is ended.
+    /// No client would send this: there is no reply, and its connection is closed.
     Nothing,
-    /// A client that is told nothing.
+    /// No reply.
     Silence,
     /// The reply is in the buffer.
     Reply,
-    /// An upstream must be asked: for the client, or, where the reply is in the buffer, for the next one.
+    /// An upstream must be asked: for this client, or, if the buffer has its reply, to refresh the
+    /// cache.
     Ask {
-        /// Whether there is a reply.
+        /// Whether the buffer has the reply.
         replied: bool,
-        /// What to ask.
+        /// The query for upstreams.
         asked: UpstreamQuery<'h>,
     },
-    /// Upstreams must be asked for what the answer needs: for the client, or, where there is a reply in the buffer, for the
-    /// next one.
+    /// Upstreams must be asked for an evaluation: for this client, or, if the buffer has its reply,
+    /// to refresh the cache.
     Follow {
-        /// Whether there is a reply.
+        /// Whether the buffer has the reply.
         replied: bool,
-        /// What to ask.
-        lookups: Box<InnerLookups<'h>>,
+        /// The queries for upstreams.
+        lookups: Box<PendingLookups<'h>>,
     },
-    /// A transfer, of which nothing is written and nothing counted yet: message after message. Over streams only.
-    Stream(Box<Streaming>),
+    /// A transfer over a stream. Nothing is written or counted yet.
+    Stream(Box<TransferStream>),
 }
 
-/// How a query ended, for those who observe it after the reply is sent.
+/// Outcome of a query, for metrics and logs after the reply is sent.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Which zone answered, by its index in the configuration; `None` where no zone did.
+    /// Index in the configuration of the zone that served it; `None` for no zone.
     pub zone: Option<u32>,
-    /// Whether metrics count it: BADVERS, FORMERR and NOTIMP never reach a server block.
+    /// Whether metrics count it; not for BADVERS, FORMERR and NOTIMP, which reach no server block.
     pub counted: bool,
-    /// The type asked for.
+    /// The queried type.
     pub rtype: RType,
     /// Whether the client set DO.
     pub dnssec_ok: bool,
@@ -84,20 +87,20 @@ pub struct Outcome {
     pub rcode: Rcode,
     /// The flags sent.
     pub flags: Flags,
-    /// How many records the answer section has.
+    /// Records in the answer section.
     pub answers: u16,
-    /// Whether the authority section has an SOA; looked at only where somebody is told of every query.
+    /// Whether the authority section has an SOA; only set if the block observes all queries.
     pub soa: bool,
-    /// Octets of the query; no transport carries more than these have room for.
+    /// Bytes of the query; no transport carries more.
     pub request_size: u16,
-    /// Octets of the reply.
+    /// Bytes of the reply.
     pub response_size: u16,
-    /// Why there was no answer.
+    /// Why the query failed.
     pub failure: Option<Box<Failure>>,
 }
 
 impl Outcome {
-    /// Whether it is counted as the other one is, sizes aside.
+    /// Whether both are counted alike, apart from sizes.
     #[inline]
     pub fn is_like(&self, other: &Self) -> bool {
         self.zone == other.zone
@@ -108,7 +111,7 @@ impl Outcome {
             && self.failure.is_some() == other.failure.is_some()
     }
 
-    /// A query that has not ended, and is not counted.
+    /// An outcome that is not counted.
     pub const OPEN: Self = Self {
         zone: None,
         counted: false,
@@ -124,22 +127,24 @@ impl Outcome {
     };
 }
 
-/// Takes a packet through gate, route and pipeline, and writes its reply to `out`, and how it ended to `outcome`, if memory
-/// has an answer.
+/// Serves a packet: writes the reply to `out` and its outcome to `outcome`, if memory has the
+/// answer.
 #[inline]
 pub fn serve<'h>(
     endpoint: &'h ServedEndpoint,
-    gate: &Gate<'_>,
+    gate: &Verdict<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
     let query = match gate {
-        Gate::Pass(query) => query,
-        Gate::Zone(request) => return of_zone::serve(endpoint, request, context, tables, out, outcome),
-        Gate::Drop => return Served::Nothing,
-        Gate::Refuse(refusal) => {
+        Verdict::Pass(query) => query,
+        Verdict::Zone(request) => {
+            return zone_request::serve(endpoint, request, context, tables, out, outcome);
+        }
+        Verdict::Drop => return Served::Nothing,
+        Verdict::Refuse(refusal) => {
             refusal.write(out);
             *outcome = Outcome {
                 rcode: refusal.rcode,
@@ -162,8 +167,10 @@ pub fn serve<'h>(
             return Served::Reply;
         }
     };
-    if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, context) {
-        return evaluate(endpoint, zone, query, context, tables, Vec::new(), out, outcome);
+    if !zone.block.pipeline.steps().is_empty()
+        && let Some(served) = through_steps(endpoint, zone, query, context, tables, out, outcome)
+    {
+        return served;
     }
     let mut reply = Reply::start(out, query);
     let pipeline = &zone.block.pipeline;
@@ -180,10 +187,11 @@ pub fn serve<'h>(
             follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
                 let follow =
                     if matches!(follow, Lookup::Follow) { FollowCnames::Yes } else { FollowCnames::OrFail };
-                let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
-                return evaluate(endpoint, zone, query, context, tables, found, out, outcome);
+                let found = vec![SubqueryAnswer::of_reply(zone, query, &reply, follow)];
+                let inbound = Inbound::passed(zone, query);
+                return evaluate(endpoint, inbound, Stop::Sources, context, tables, found, out, outcome);
             }
-            Lookup::Pass => (Some(refuse(&mut reply, pipeline.nobody())), false),
+            Lookup::Pass => (Some(refuse(&mut reply, pipeline.unanswered())), false),
             Lookup::Fail(failure) => (Some(refuse(&mut reply, failure)), false),
         };
     finish(zone, query, &mut reply, context.proto, failure, outcome);
@@ -199,52 +207,56 @@ fn refuse(reply: &mut Reply<'_>, failure: Failure) -> Failure {
     failure
 }
 
-/// Whether a step of the block does anything with this query, which is counted here.
+/// Runs the middleware of the block; `None` if none of it acts on this query.
 #[cold]
 #[inline(never)]
-fn steps_act(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) -> bool {
-    let mut sought = Sought::new(query, &zone.server, true);
-    let mut acts = false;
-    for step in zone.block.pipeline.steps() {
-        match step.inward(&mut sought, context) {
-            Inward::Pass => {}
-            // The steps after it run all the same, because they count this query.
-            Inward::Back(_) | Inward::Needs(_) => acts = true,
-            Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return true,
-        }
-    }
-    acts || !sought.is_as_asked()
-}
-
-/// Puts an answer together from what it needs, as far as memory has it.
-///
-/// Out of line: few queries come here, and all others would carry its frame.
-#[cold]
-#[inline(never)]
-#[allow(clippy::too_many_arguments, reason = "what `serve` was given, and what was found already")]
-fn evaluate<'h>(
+fn through_steps<'h>(
     endpoint: &'h ServedEndpoint,
     zone: &'h Arc<ServedZone>,
     query: &Query<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    found: Vec<Arc<InnerAnswer>>,
+    out: &mut Vec<u8>,
+    outcome: &mut Outcome,
+) -> Option<Served<'h>> {
+    let mut inbound = Inbound::new(zone, query, 0, 0);
+    let stop = inbound.run(context);
+    if inbound.is_unchanged(&stop) {
+        return None;
+    }
+    Some(evaluate(endpoint, inbound, stop, context, tables, Vec::new(), out, outcome))
+}
+
+/// Evaluates a query as far as memory has its answers.
+///
+/// Out of line: few queries need it, and its frame would burden all others.
+#[cold]
+#[inline(never)]
+#[allow(clippy::too_many_arguments, reason = "what `serve` was given, and what was found already")]
+fn evaluate<'h, 'q>(
+    endpoint: &'h ServedEndpoint,
+    inbound: Inbound<'h, 'q>,
+    stop: Stop<'h>,
+    context: &'q QueryContext<'q>,
+    tables: &'q mut Tables<'h>,
+    found: Vec<Arc<SubqueryAnswer>>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
-    let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Spent::default());
-    match evaluation.run(zone) {
-        Ok(End::Told(message, failure)) => {
+    let (zone, query) = (inbound.zone, inbound.sought.asked());
+    let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Usage::default());
+    match evaluation.run_from(inbound, stop) {
+        Ok(Evaluated::Answer(message, failure)) => {
             let mut reply = Reply::start(out, query);
-            evaluation::write(&message, query, &mut reply);
+            evaluate::write(&message, query, &mut reply);
             finish(zone, query, &mut reply, context.proto, failure, outcome);
             match evaluation.refreshes() {
                 Some(lookups) => Served::Follow { replied: true, lookups },
                 None => Served::Reply,
             }
         }
-        Ok(End::Silence) => Served::Silence,
-        Err(Missing) => match evaluation.wait(zone) {
+        Ok(Evaluated::Drop) => Served::Silence,
+        Err(NeedsUpstream) => match evaluation.wait(zone) {
             Ok(lookups) => Served::Follow { replied: false, lookups },
             Err(failure) => {
                 let mut reply = Reply::start(out, query);
@@ -256,7 +268,7 @@ fn evaluate<'h>(
     }
 }
 
-/// Empties a reply and says in it why there is no answer.
+/// Replaces the content of a reply with rcode and Extended DNS Error of a failure.
 pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
     reply.clear();
     reply.rcode = failure.rcode();
@@ -265,10 +277,10 @@ pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
     }
 }
 
-/// Completes a reply and writes to `outcome` how the query ended.
+/// Completes a reply and writes the outcome of its query.
 ///
-/// The outcome is written where its reader finds it. Returned by value it would be copied in wider words than it was just
-/// stored in, and such a load cannot be served from the store buffer (store forwarding): it waits until the stores retire.
+/// Writes the outcome in place: a copy would use wide loads right after narrower stores, which
+/// stall (store forwarding).
 #[inline(always)]
 pub fn finish(
     zone: &ServedZone,
@@ -286,7 +298,7 @@ pub fn finish(
     let soa = zone.block.envelope.hears_ends()
         && answers == 0
         && reply.records().any(|record| record.rtype == RType::SOA);
-    let (flags, response_size) = zone.finish(query, reply, zone.block.envelope.size.limit(query, proto));
+    let (flags, response_size) = zone.finish(query, reply, proto);
     *outcome = Outcome {
         zone: Some(zone.index as u32),
         counted: true,
@@ -302,13 +314,13 @@ pub fn finish(
     };
 }
 
-/// Answers the watchdog, uncounted: which thread this is, as the last two octets of a TXT record.
+/// Answers the watchdog, uncounted: the thread's number is the last two bytes of a TXT record.
 #[cold]
 fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     let [high, low] = (writer as u16).to_be_bytes();
     reply.push(Section::Answer, Owner::Question, RType::TXT, Class::CH, 0, &[2, high, low]);
-    reply.finish(query, query.udp_limit());
+    finish_outside(query, &mut reply, Proto::Udp);
 }
 
 #[cold]
@@ -317,7 +329,7 @@ fn no_zone(query: &Query<'_>, failure: Failure, proto: Proto, out: &mut Vec<u8>)
     reply.rcode = failure.rcode();
     reply.options.push_ede(failure.ede().unwrap_or(Ede::NOT_AUTHORITATIVE));
     let rcode = reply.rcode;
-    let (flags, response_size) = reply.finish(query, ReplySize::default().limit(query, proto));
+    let (flags, response_size) = finish_outside(query, &mut reply, proto);
     Outcome {
         counted: true,
         rtype: query.rtype,
@@ -330,15 +342,20 @@ fn no_zone(query: &Query<'_>, failure: Failure, proto: Proto, out: &mut Vec<u8>)
     }
 }
 
-/// A reply without records, of which nothing is counted: what a client gets whose query met a bug of ours, or found no room.
-pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
+/// A reply without records that is not counted: after a panic, or for lack of memory.
+pub fn error_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     fail(&mut reply, failure);
-    reply.finish(query, usize::from(wire::UDP_SIZE));
+    finish_outside(query, &mut reply, Proto::Udp);
 }
 
-/// Counts how queries of one zone ended, which are alike but in their sizes, `nanos` after their receipt. Their replies are
-/// sent by then.
+/// Completes a reply of no server block.
+fn finish_outside(query: &Query<'_>, reply: &mut Reply<'_>, proto: Proto) -> (Flags, usize) {
+    reply.finish(query, ReplySize::default().limit(query, proto))
+}
+
+/// Counts queries of one zone that differ in sizes alone, `nanos` after their receipt. Called after
+/// the replies are sent.
 #[inline]
 pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nanos: u64) {
     let Some(first) = alike.first() else { return };
@@ -357,13 +374,13 @@ pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6
     );
 }
 
-/// Whether a log or an observer may want a query with this outcome.
+/// Whether a query with this outcome may be logged or observed.
 #[inline]
 pub fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
     zone.block.envelope.hears_ends() || outcome.failure.is_some()
 }
 
-/// Tells those of its block that want to know it how a query ended, and why it failed.
+/// Reports outcome and failure of a query to the hooks of its block.
 pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>, lines: &mut LineRing) {
     if let Some(failure) = &outcome.failure {
         zone.block.envelope.tell_failure(failure, query, seen.now);
@@ -397,19 +414,19 @@ fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &
     }
 }
 
-/// What observers know of a query besides its outcome.
+/// What hooks learn of a query besides its outcome.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed {
     /// The client.
     pub client: SocketAddr,
-    /// The address asked, where known.
+    /// The address that the client asked, if known.
     pub local: Option<SocketAddr>,
     /// The client's transport.
     pub proto: Proto,
-    /// From receipt to reply.
+    /// Nanoseconds from receipt to reply.
     pub nanos: u64,
     /// The time now.
     pub now: Instant,
-    /// The upstream that was asked for the answer, if one was.
+    /// The upstream that answered, if one did.
     pub upstream: Option<SocketAddr>,
 }

@@ -1,4 +1,4 @@
-//! A query that memory can answer allocates nothing: not for its reply, its metrics or its log line.
+//! Answers from memory allocate nothing: neither reply nor metrics nor log line.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -11,7 +11,7 @@ use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
 use plugin::{QueryContext, Tables};
 use query::serve::{self, Observed, Outcome, Served};
-use wire::{Answer, Flags, Gate, Proto, Query, accept};
+use wire::{Answer, Flags, Proto, Query, Verdict, accept};
 
 /// Every plugin that answers from memory, with metrics and log.
 const COREFILE: &str = r#"
@@ -91,7 +91,7 @@ fn start() -> Instant {
     Instant::now()
 }
 
-/// A configuration whose queries come as packets and whose replies go nowhere.
+/// A configuration that takes queries as packets and discards replies.
 struct Scene {
     configuration: Configuration,
     _shared: Shared,
@@ -117,7 +117,8 @@ impl Scene {
         Self { configuration, _shared: shared, lines, out, now, client, _runtime: runtime }
     }
 
-    /// Keeps an upstream's answer to the query in `packet`: one record per address, none is a denial.
+    /// Stores an upstream's answer to the query in `packet`: one record per address; none is a
+    /// denial.
     fn keep(&self, packet: &[u8], ttl: u32, addresses: &[[u8; 4]]) {
         let query = query(packet);
         let zone = self.configuration.endpoints[&Endpoint::dns(AT)].served.route.find(&query).unwrap();
@@ -146,10 +147,10 @@ impl Scene {
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
         let kept = cache.partition.store(&cache.spec, &query, &mut answer, self.now);
-        assert!(matches!(kept, cache::Stored::Kept(_)), "{kept:?}");
+        assert!(matches!(kept, cache::StoreResult::Kept(_)), "{kept:?}");
     }
 
-    /// One packet's way as a worker takes it: serve, count, log.
+    /// Serves, counts and logs a packet as a worker does.
     fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
         let client = self.client.into();
         let context = QueryContext::new(self.now, &client, self.client, Proto::Udp, 0);
@@ -198,11 +199,11 @@ impl Scene {
 }
 
 fn query(packet: &[u8]) -> Query<'_> {
-    let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+    let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
     query
 }
 
-/// A query as clients send it; with an OPT that asks for NSID and sets DO if `edns`.
+/// A query as clients send it; `edns` adds an OPT with NSID and DO.
 fn packet(name: &str, rtype: wire::RType, edns: bool) -> Vec<u8> {
     let mut packet = b"\x12\x34".to_vec();
     packet.extend_from_slice(&Flags::RD.to_be_bytes());
@@ -249,7 +250,7 @@ fn nothing_is_allocated(scene: &mut Scene, packet: &[u8], expected: (wire::Rcode
 }
 
 #[test]
-fn a_hit_allocates_nothing_whoever_answers_and_whatever_is_logged() {
+fn hits_do_not_allocate() {
     for format in [Format::Text, Format::Json] {
         let mut scene = Scene::new(format);
         scene.keep(&packet("kept.example.org", wire::RType::A, false), 300, &[[192, 0, 2, 7]; 3]);
@@ -271,16 +272,17 @@ fn a_hit_allocates_nothing_whoever_answers_and_whatever_is_logged() {
     }
 }
 
-/// Without steps there is nothing to ask; these are asked, and let the query go the straight way.
+/// Middleware that does not act on the query.
 #[test]
-fn steps_that_have_nothing_to_do_with_a_query_allocate_nothing() {
+fn passive_middleware_does_not_allocate() {
     let mut scene = Scene::new(Format::Text);
     let asked = packet("a.idle.example.org", wire::RType::A, true);
     nothing_is_allocated(&mut scene, &asked, (wire::Rcode::NOERROR, 1), "idle steps");
 }
 
+/// Nor does a prefetch.
 #[test]
-fn an_expired_answer_and_one_to_be_fetched_anew_allocate_nothing() {
+fn stale_hits_do_not_allocate() {
     let mut scene = Scene::new(Format::Text);
     let kept = packet("kept.example.org", wire::RType::A, false);
     scene.keep(&kept, 300, &[[192, 0, 2, 7]]);
@@ -291,7 +293,7 @@ fn an_expired_answer_and_one_to_be_fetched_anew_allocate_nothing() {
 }
 
 #[test]
-fn what_no_server_block_sees_allocates_nothing() {
+fn refusals_do_not_allocate() {
     let mut scene = Scene::new(Format::Text);
     let mut status = packet("web.example.org", wire::RType::SOA, false);
     status[2] |= 0x10;
@@ -308,7 +310,7 @@ fn what_no_server_block_sees_allocates_nothing() {
 }
 
 #[test]
-fn for_a_datagram_steps_see_no_more_records_than_it_may_have() {
+fn middleware_sees_records_of_a_datagram() {
     let mut scene = Scene::new(Format::Text);
     let mut allocated = |addresses: usize| {
         let packet = packet(&format!("n{addresses}.steps.example.org"), wire::RType::A, true);
@@ -324,7 +326,7 @@ fn for_a_datagram_steps_see_no_more_records_than_it_may_have() {
 }
 
 #[test]
-fn the_counter_counts() {
+fn counter_counts_allocations() {
     let one = measure(|| drop(std::hint::black_box(Box::new(std::hint::black_box(7)))));
     assert_eq!(one.count_total, 1);
 }

@@ -1,4 +1,4 @@
-//! The pipeline asked without a socket.
+//! The pipeline without a socket.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -23,7 +23,7 @@ const HOSTS: &str =
     "192.0.2.1 web.example.org www.example.org\n2001:db8::1 web.example.org\n192.0.2.5 *.wild.example.org";
 
 #[test]
-fn hosts_answers_addresses_and_their_names() {
+fn hosts_forward_and_reverse() {
     let scene = scene(&format!("hosts /nowhere/h {{\nttl 60\n{HOSTS}\n}}"));
     rows(
         &scene,
@@ -46,14 +46,14 @@ fn hosts_answers_addresses_and_their_names() {
             ("nope.example.org", RType::A, "SERVFAIL"),
             ("example.org", RType::A, "SERVFAIL"),
             ("x.y.wild.example.org", RType::A, "SERVFAIL"),
-            // An unknown address goes on, and nobody is left.
+            // An unknown address falls through, and no plugin is left.
             ("9.2.0.192.in-addr.arpa", RType::PTR, "SERVFAIL"),
         ],
     );
 }
 
 #[test]
-fn fallthrough_decides_which_unknown_names_go_on() {
+fn fallthrough_zones() {
     for (properties, inside, outside, other_type) in [
         ("", "SERVFAIL", "SERVFAIL", "NOERROR aa"),
         ("fallthrough", "forward", "forward", "NOERROR aa"),
@@ -68,7 +68,7 @@ fn fallthrough_decides_which_unknown_names_go_on() {
             ("nope.example.net", RType::A, outside),
             ("www.example.org", RType::TXT, other_type),
             ("www.example.org", RType::AAAA, "NOERROR aa"),
-            // An address that is not in the table always goes on.
+            // An address that is not in the table always falls through.
             ("9.2.0.192.in-addr.arpa", RType::PTR, "forward"),
         ] {
             assert_eq!(scene.ask(AT, name, rtype), expected, "{properties:?}: {name} {rtype}");
@@ -77,7 +77,7 @@ fn fallthrough_decides_which_unknown_names_go_on() {
 }
 
 #[test]
-fn hosts_answers_for_its_zones_only() {
+fn hosts_zones() {
     let scene =
         scene(&format!("hosts /nowhere/h example.org {{\n{HOSTS}\nno_reverse\n}}\nforward . 192.0.2.53"));
     rows(
@@ -92,7 +92,7 @@ fn hosts_answers_for_its_zones_only() {
 }
 
 #[test]
-fn the_order_is_template_hosts_cache_forward_whoami_however_it_is_written() {
+fn order_is_independent_of_the_corefile() {
     const LINES: [&str; 5] = [
         "whoami",
         "forward example.org 192.0.2.53",
@@ -115,7 +115,7 @@ fn the_order_is_template_hosts_cache_forward_whoami_however_it_is_written() {
                 ("hosts.example.org", RType::A, "NOERROR aa; hosts.example.org. 3600 IN A 192.0.2.1"),
                 ("only.example.org", RType::A, "NOERROR; only.example.org. 60 IN A 192.0.2.77"),
                 ("other.example.org", RType::A, "forward"),
-                // Outside of what is forwarded.
+                // Outside of the forwarded zones.
                 (
                     "example.net",
                     RType::A,
@@ -127,7 +127,7 @@ fn the_order_is_template_hosts_cache_forward_whoami_however_it_is_written() {
 }
 
 #[test]
-fn a_hosts_entry_is_seen_though_a_denial_or_another_address_is_cached() {
+fn hosts_entry_wins_over_the_cache() {
     let corefile = |hosts: &str| {
         format!(
             ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n{hosts}\nfallthrough\n}}\ncache\nforward . 192.0.2.53\n}}\n"
@@ -148,13 +148,13 @@ fn a_hosts_entry_is_seen_though_a_denial_or_another_address_is_cached() {
             ("old.example.org", RType::A, "NOERROR aa; old.example.org. 3600 IN A 192.0.2.1"),
         ],
     );
-    // What was cached outlives the reloads.
+    // Cached answers survive reloads.
     scene.reload(&corefile(""));
     assert_eq!(scene.ask(AT, "old.example.org", RType::A), "NOERROR; old.example.org. 300 IN A 192.0.2.77");
 }
 
 #[test]
-fn blocks_that_share_nothing_cache_apart() {
+fn blocks_have_separate_caches() {
     let block = |zone, address| format!("{zone} {{\nbind {address}\ncache\nforward . 192.0.2.53\n}}\n");
     let scene = Scene::new(
         &(block(".", "127.0.0.1") + &block("example.org", "127.0.0.1") + &block(".", "127.0.0.2")),
@@ -171,8 +171,9 @@ fn blocks_that_share_nothing_cache_apart() {
     }
 }
 
+/// It counts down, is served stale, then is a miss.
 #[test]
-fn a_kept_answer_counts_down_is_served_stale_and_then_asked_again() {
+fn cached_answer_expires() {
     for (property, when, expected) in [
         ("", 0, "NOERROR; a. 300 IN A 192.0.2.77"),
         ("", 299, "NOERROR; a. 1 IN A 192.0.2.77"),
@@ -195,7 +196,7 @@ fn a_kept_answer_counts_down_is_served_stale_and_then_asked_again() {
 }
 
 #[test]
-fn forward_takes_the_names_of_its_stanzas_and_the_cache_those_of_its_zones() {
+fn stanzas_and_cache_zones() {
     let scene = scene(
         "cache example.org\nforward example.org 192.0.2.53 {\nexcept local.example.org\n}\nforward example.net 192.0.2.54\nwhoami",
     );
@@ -212,7 +213,7 @@ fn forward_takes_the_names_of_its_stanzas_and_the_cache_those_of_its_zones() {
 }
 
 #[test]
-fn whoami_tells_the_client_its_address_whatever_it_asks() {
+fn whoami_returns_the_client() {
     let scene = scene("whoami");
     for rtype in [RType::A, RType::TXT, RType::ANY] {
         assert_eq!(
@@ -223,7 +224,7 @@ fn whoami_tells_the_client_its_address_whatever_it_asks() {
 }
 
 #[test]
-fn a_block_that_has_nobody_left_to_ask_fails_and_says_which_plugin_was_the_last() {
+fn unanswered_names_the_last_plugin() {
     for (lines, last) in [
         ("hosts /nowhere/h {\nfallthrough\n}", "hosts"),
         ("log\nerrors", "log"),
@@ -239,7 +240,7 @@ fn a_block_that_has_nobody_left_to_ask_fails_and_says_which_plugin_was_the_last(
 }
 
 #[test]
-fn a_block_without_a_plugin_refuses() {
+fn empty_block_refuses() {
     for (lines, expected) in [
         ("", "REFUSED"),
         ("reload\nroot /etc\ndebug", "REFUSED"),
@@ -251,7 +252,7 @@ fn a_block_without_a_plugin_refuses() {
 }
 
 #[test]
-fn what_is_looked_up_is_counted() {
+fn lookups_are_counted() {
     let mut scene = scene(&format!(
         "prometheus\nhosts /nowhere/h {{\n{HOSTS}\nfallthrough\n}}\ncache {{\nserve_stale\n}}\nforward . 192.0.2.53"
     ));
@@ -264,7 +265,7 @@ fn what_is_looked_up_is_counted() {
     }
     scene.ask(AT, "www.example.org", RType::AAAA);
     scene.now += Duration::from_secs(400);
-    // The first of these has it fetched anew.
+    // The first of these triggers a refresh.
     scene.ask(AT, "kept.example.org", RType::A);
     scene.ask(AT, "kept.example.org", RType::A);
     let zone = &scene.configuration.zones[0].counters.as_ref().unwrap()[0];

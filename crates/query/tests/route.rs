@@ -1,4 +1,4 @@
-//! Which zone answers.
+//! Choice of the zone.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -6,7 +6,7 @@ use plugin::failure::Failure;
 use proptest::prelude::*;
 use query::route::Route;
 use scene::{Scene, packet};
-use wire::{Class, Gate, Name, RType, accept};
+use wire::{Class, Name, RType, Verdict, accept};
 
 /// Blocks that serve `zones` on one address each; `forwards` names those with a forward.
 fn scene(blocks: &[(&str, &str)]) -> Scene {
@@ -18,7 +18,7 @@ fn found(route: &Route, name: &str, rtype: RType, class: Class) -> String {
     let mut packet = packet(name, rtype, None);
     let end = packet.len();
     packet[end - 2..].copy_from_slice(&class.0.to_be_bytes());
-    let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
+    let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
     let found = route.find(&query);
     if rtype != RType::DS && class == Class::IN {
         let longest = route.longest(&query.name).map(|zone| zone.index);
@@ -35,7 +35,7 @@ fn route<'s>(scene: &'s Scene, at: &str) -> &'s Route {
 }
 
 #[test]
-fn the_longest_zone_that_holds_the_name_answers() {
+fn longest_zone_wins() {
     const HERE: &str = "bind 127.0.0.1\nwhoami";
     let scene = scene(&[
         ("example.org", HERE),
@@ -64,7 +64,7 @@ fn the_longest_zone_that_holds_the_name_answers() {
 }
 
 #[test]
-fn ds_is_asked_of_the_parent_if_that_is_served() {
+fn ds_goes_to_the_parent() {
     const HERE: &str = "bind 127.0.0.1\nwhoami";
     let scene = scene(&[("example.org", HERE), ("sub.example.org", HERE), ("example.net", HERE)]);
     for (name, rtype, zone) in [
@@ -85,7 +85,7 @@ fn ds_is_asked_of_the_parent_if_that_is_served() {
 }
 
 #[test]
-fn each_address_has_zones_of_its_own() {
+fn zones_per_address() {
     let scene = scene(&[
         (".", "bind 127.0.0.1\nwhoami"),
         (".", "bind 127.0.0.2\nwhoami"),
@@ -108,7 +108,7 @@ fn each_address_has_zones_of_its_own() {
 }
 
 #[test]
-fn other_classes_pass_where_a_block_answers_them() {
+fn other_classes() {
     let scene = scene(&[
         ("example.org", "bind 127.0.0.1 127.0.0.2 127.0.0.3\nwhoami"),
         (".", "bind 127.0.0.2\nforward . 192.0.2.53"),
@@ -129,7 +129,7 @@ fn other_classes_pass_where_a_block_answers_them() {
 }
 
 #[test]
-fn names_of_every_length_find_their_zone() {
+fn names_of_every_length() {
     let labels = vec!["a"; 127];
     let deepest = labels.join(".");
     let scene = scene(&[
@@ -147,9 +147,9 @@ fn names_of_every_length_find_their_zone() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The model: of all zones that the name lies within, the one with most labels.
+    /// Model: the zone with most labels that contains the name.
     #[test]
-    fn the_route_is_the_longest_match_of_a_search_through_all_zones(
+    fn route_equals_linear_search(
         zones in prop::collection::btree_set("([ab]\\.){0,4}[ab]", 1..40),
         names in prop::collection::vec("([abc]\\.){0,5}[abc]", 1..40),
     ) {

@@ -1,10 +1,10 @@
-//! A packet's way, without a socket.
+//! Serves packets without a socket.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use query::serve::{Observed, Outcome, count, log};
 use std::time::Duration;
-use wire::{Gate, Proto, RType, Rcode};
+use wire::{Proto, RType, Rcode, Verdict};
 
 use scene::{Scene, Sent, packet};
 
@@ -19,7 +19,7 @@ fn reply(scene: &Scene, packet: &[u8]) -> (Vec<u8>, Outcome) {
 }
 
 #[test]
-fn what_the_gate_stops_reaches_no_server_block() {
+fn refusals_reach_no_server_block() {
     let scene = Scene::new(". {\nbind 127.0.0.1\nprometheus\nwhoami\n}\n");
     let query = packet("a.example.org", RType::A, None);
     let with = |at: usize, octet: u8| {
@@ -43,8 +43,9 @@ fn what_the_gate_stops_reaches_no_server_block() {
     }
 }
 
+/// No upstream is asked.
 #[test]
-fn what_concerns_a_zone_is_refused_by_its_server_block_and_asked_of_nobody() {
+fn zone_requests_are_refused() {
     const COREFILE: &str = "example.org {\nbind 127.0.0.1\nprometheus\ntemplate ANY ANY {\nrcode NOERROR\n}\nforward . 192.0.2.53\n}\n";
     let with_opcode = |opcode: u8, name: &str| {
         let mut packet = packet(name, RType::SOA, Some(&[]));
@@ -70,14 +71,15 @@ fn what_concerns_a_zone_is_refused_by_its_server_block_and_asked_of_nobody() {
             assert_eq!(bytes[2] & 0xf8, 0x80 | sent[2] & 0x78, "{what}: QR and the opcode come back");
             let told = bytes.windows(6).find_map(|at| at.strip_prefix(b"\0\x0f\0\x02\0")?.first());
             assert_eq!(told.copied(), ede, "{what}");
-            // Nobody logs it as an error: whoever likes can ask it.
+            // Not logged as an error: any client can cause it.
             assert!(outcome.failure.is_none_or(|failure| zone.is_none() || !failure.is_error()), "{what}");
         }
     }
 }
 
+/// It may end one, and turns no other query into one.
 #[test]
-fn steps_may_end_what_concerns_a_zone_and_turn_nothing_else_into_it() {
+fn middleware_on_zone_requests() {
     let steps = "rewrite name exact old.example.org new.example.org\n\
                  acl example.org {\ndrop type IXFR net *\nfilter type AXFR net 192.0.2.0/24\n}";
     let scene = Scene::new(&format!("example.org {{\nbind 127.0.0.1\n{steps}\nforward . 192.0.2.53\n}}\n"));
@@ -94,7 +96,7 @@ fn steps_may_end_what_concerns_a_zone_and_turn_nothing_else_into_it() {
 }
 
 #[test]
-fn a_name_of_no_zone_is_refused_with_the_reason_for_those_who_understand_it() {
+fn no_zone_is_refused_with_ede() {
     let scene = Scene::new("example.org {\nbind 127.0.0.1\nprometheus\nwhoami\n}\n");
     for (options, ends) in [(None, &b"\0\x01\0\x01"[..]), (Some(&[][..]), b"\0\0\0\x06\0\x0f\0\x02\0\x14")] {
         let (bytes, outcome) = reply(&scene, &packet("example.net", RType::A, options));
@@ -104,7 +106,7 @@ fn a_name_of_no_zone_is_refused_with_the_reason_for_those_who_understand_it() {
 }
 
 #[test]
-fn the_identifier_goes_to_those_who_ask_for_it() {
+fn nsid_on_request() {
     let scene = Scene::new(". {\nbind 127.0.0.1\nnsid node-1\nwhoami\n}\nb. {\nbind 127.0.0.1\nwhoami\n}\n");
     for (name, options, expected) in
         [("a", Some(NSID), true), ("a", Some(&[][..]), false), ("a", None, false), ("b", Some(NSID), false)]
@@ -115,7 +117,7 @@ fn the_identifier_goes_to_those_who_ask_for_it() {
 }
 
 #[test]
-fn the_reply_fits_what_client_and_block_allow() {
+fn reply_size_limits() {
     let names: String = (0..90).map(|last| format!("192.0.2.{last} many.example.org\n")).collect();
     let corefile =
         |bufsize: &str| format!(". {{\nbind 127.0.0.1\n{bufsize}\nhosts /nowhere/h {{\n{names}}}\n}}\n");
@@ -158,21 +160,21 @@ fn the_reply_fits_what_client_and_block_allow() {
 }
 
 #[test]
-fn without_an_opt_an_rcode_above_15_is_servfail() {
+fn extended_rcode_needs_opt() {
     let scene = Scene::new(". {\nbind 127.0.0.1\ntemplate ANY ANY {\nrcode BADCOOKIE\n}\n}\n");
     for (options, sent) in [(None, "SERVFAIL aa"), (Some(&[][..]), "BADCOOKIE aa")] {
         let reply = scene.send(AT, &packet("a", RType::A, options));
         let message = reply.message();
         let rcode = u16::from(message.response_code);
         assert_eq!(format!("{} aa", Rcode(rcode)), sent);
-        // Observers are told what was meant.
+        // Hooks see the rcode that was meant.
         let Sent::Reply(reply) = &reply else { panic!("no reply") };
         assert_eq!(reply.2.rcode, Rcode::BADCOOKIE);
     }
 }
 
 #[test]
-fn a_failure_leaves_nothing_of_what_was_written_before() {
+fn failure_clears_the_reply() {
     let scene = Scene::new(
         ". {\nbind 127.0.0.1\nerrors\ntemplate ANY ANY {\nanswer \"a. A 192.0.2.1\" \"bad\"\nederror 15 x\n}\n}\n",
     );
@@ -184,12 +186,12 @@ fn a_failure_leaves_nothing_of_what_was_written_before() {
 }
 
 #[test]
-fn observers_see_what_was_sent() {
+fn log_and_metrics_see_the_reply() {
     let mut scene = Scene::new(
         ". {\nbind 127.0.0.1\nlog\nerrors\nprometheus\nhosts /nowhere/h {\n192.0.2.1 a\nfallthrough c\n}\n}\n",
     );
     scene.now += Duration::from_secs(1);
-    // The hosts file that is not there.
+    // The hosts file is missing.
     assert!(scene.paper.read(&scene.shared.logger).starts_with("[WARNING] plugin/hosts: Cannot read"));
     let client = "192.0.2.200:40000".parse().unwrap();
     let seen =
@@ -197,7 +199,7 @@ fn observers_see_what_was_sent() {
     let mut lines = scene.shared.logger.ring(4096);
     for (name, line) in [
         ("a", "[INFO] 192.0.2.200:40000 - 4660 \"A IN a. udp 19 false 512\" NOERROR qr,aa,rd 35 0.0015s\n"),
-        // That a name is not among the hosts is no error, as in CoreDNS.
+        // A name that is not in hosts is no error, as in CoreDNS.
         ("b", "[INFO] 192.0.2.200:40000 - 4660 \"A IN b. udp 19 false 512\" SERVFAIL qr,rd 19 0.0015s\n"),
         (
             "c",
@@ -207,7 +209,7 @@ fn observers_see_what_was_sent() {
     ] {
         let packet = packet(name, RType::A, None);
         let (_, outcome) = reply(&scene, &packet);
-        let Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+        let Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
         let zone = &scene.configuration.zones[outcome.zone.unwrap() as usize];
         count(
             zone.counters(0),

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 
 use super::{RefreshedFile, Server, servers};
-use clock::pace;
+use clock::throttle;
 
 /// Refreshes until the server ends, or nobody wants it any more.
 pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
@@ -86,7 +86,7 @@ async fn take(
 
 /// Does what a disk may hold up: the runtime's threads have clients to serve. `None` only where the runtime ends.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(|| pace::with_rests(work)).await.ok()
+    tokio::task::spawn_blocking(|| throttle::with_rests(work)).await.ok()
 }
 
 pub(super) async fn ask(

@@ -32,7 +32,7 @@ pub use plan::{RefreshPlan, RefreshSpec, plan};
 pub use servers::Upstreams;
 pub use status::{DEFAULT_SOCKET, Shown, StatusSocket, collect, listen, print, report};
 
-use clock::pace;
+use clock::throttle;
 use observe::Logger;
 use tokio::runtime::Handle;
 
@@ -166,7 +166,7 @@ impl RefreshedFiles {
 impl RefreshedFile {
     fn new(plan: RefreshPlan, environment: &Environment, now: Instant) -> Self {
         let state = State {
-            keeper: Keeper::new(plan.settings.clone(), reading(now)).resting(pace::step),
+            keeper: Keeper::new(plan.settings.clone(), reading(now)).resting(throttle::step),
             plan: plan.clone(),
             driver: None,
             servers: Vec::new(),
@@ -448,10 +448,10 @@ impl RefreshedFile {
 
 /// A hosts file's text, and how long ago it was written.
 fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
-    let rests = pace::rests();
+    let rests = throttle::rests();
     let rest = move || {
         if rests {
-            pace::rest()
+            throttle::rest()
         }
     };
     let (text, stamp) = files::read_version(path, MAX_FILE, rest)?;

@@ -1,4 +1,4 @@
-//! Waiting for many sockets at once, and being woken by another thread.
+//! Epoll, and waking a thread that waits in it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use libc::{c_int, epoll_event};
 
-use crate::pending::Pending;
+use crate::wake_flag::WakeFlag;
 
-/// A set of file descriptors to wait for, level-triggered: what is not read is reported again.
+/// A set of file descriptors, level-triggered: unread data is reported again.
 #[derive(Debug)]
 pub struct Epoll {
     fd: OwnedFd,
@@ -22,19 +22,19 @@ impl Epoll {
     /// An empty set.
     ///
     /// # Errors
-    /// What the kernel says, such as too many open files.
+    /// Of the kernel, such as too many open files.
     pub fn new() -> io::Result<Self> {
         // SAFETY: takes no pointer.
         let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, precise: AtomicBool::new(true) })
     }
 
-    /// Adds a descriptor to be read; `token` comes back with its events, errors among them. It must be removed before the
-    /// descriptor is given to another process; closing it here removes it.
+    /// Adds a descriptor for reading; its events, including errors, carry `token`. Remove it before
+    /// passing the descriptor to another process; closing it here removes it.
     ///
     /// # Errors
-    /// `AlreadyExists` when it is in the set; what the kernel says else.
+    /// `AlreadyExists` if it is in the set; others of the kernel.
     pub fn add(&self, fd: &impl AsFd, token: u64) -> io::Result<()> {
         let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: token };
         self.control(libc::EPOLL_CTL_ADD, fd, &raw mut event)
@@ -43,22 +43,22 @@ impl Epoll {
     /// Removes a descriptor.
     ///
     /// # Errors
-    /// `NotFound` when it is not in the set.
+    /// `NotFound` if it is not in the set.
     pub fn remove(&self, fd: &impl AsFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut())
     }
 
-    /// Waits until something is ready, at most `timeout`; `None` waits for ever. Returns the number of events:
-    /// 0 when the time is over or a signal came. It never returns early for the timeout's sake: where the kernel
-    /// knows milliseconds only, they are rounded up.
+    /// Waits for events, at most `timeout`; `None` waits without limit. Returns the number of
+    /// events: 0 after the timeout or a signal. Never returns before the timeout: kernels with a
+    /// resolution of milliseconds get it rounded up.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Of the kernel.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
         events.count = 0;
         let waited = if self.precise.load(Ordering::Relaxed) {
             match self.wait_precise(events, timeout) {
-                // EPERM: a container's system call filter older than the call.
+                // EPERM: a container's seccomp filter that is older than this system call.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                     self.precise.store(false, Ordering::Relaxed);
                     self.wait_millis(events, timeout)
@@ -77,12 +77,13 @@ impl Epoll {
     }
 
     fn wait_precise(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<c_int> {
-        // The kernel's form has 64 bits in both fields on every machine.
+        // The kernel's struct has two 64-bit fields on every architecture.
         let timeout = timeout.map(|timeout| {
             [i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX), i64::from(timeout.subsec_nanos())]
         });
         let pointer = timeout.as_ref().map_or(std::ptr::null(), |timeout| timeout.as_ptr());
-        // SAFETY: the list is live and as long as said; the timeout is live or null; no signal mask is passed.
+        // SAFETY: the list is live and has this length; the timeout is live or null; no signal mask
+        // is passed.
         let count = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
@@ -99,7 +100,7 @@ impl Epoll {
 
     fn wait_millis(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<c_int> {
         let millis = timeout.map_or(-1, round_up_to_millis);
-        // SAFETY: the list is live and as long as said.
+        // SAFETY: the list is live and has this length.
         check(unsafe {
             libc::epoll_wait(
                 self.fd.as_raw_fd(),
@@ -124,7 +125,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Room for `capacity` events (at least 1); more are reported by the next wait.
+    /// Space for `capacity` events (at least 1); further ones are reported by the next wait.
     pub fn new(capacity: usize) -> Self {
         Self { count: 0, list: vec![epoll_event { events: 0, u64: 0 }; capacity.max(1)] }
     }
@@ -142,22 +143,22 @@ impl Events {
     }
 }
 
-/// One descriptor that is ready.
+/// A ready descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The token it was added with.
+    /// The token that it was added with.
     pub token: u64,
-    /// Something can be read.
+    /// There is data to read.
     pub readable: bool,
-    /// An error waits: reading returns it.
+    /// There is an error, which reading returns.
     pub error: bool,
 }
 
-/// Wakes the thread whose [`Epoll`] holds it. Clones wake the same thread.
+/// Wakes the thread that waits in its [`Epoll`]. Clones wake the same thread.
 ///
-/// The waker side puts its work into a queue and then calls [`Waker::wake`]; the woken side calls
-/// [`Waker::drain`] and then empties the queue. In these orders nothing is overlooked, and only the first of many
-/// wake-ups costs a system call.
+/// The waking side queues its work, then calls [`Waker::wake`]; the woken side calls
+/// [`Waker::drain`], then empties the queue. In this order no work is missed, and only the first of
+/// many wake-ups makes a system call.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,
@@ -166,39 +167,40 @@ pub struct Waker {
 #[derive(Debug)]
 struct Shared {
     eventfd: OwnedFd,
-    pending: Pending,
+    pending: WakeFlag,
 }
 
 impl Waker {
-    /// A waker that nobody has called yet.
+    /// A waker without a pending wake-up.
     ///
     /// # Errors
-    /// What the kernel says, such as too many open files.
+    /// Of the kernel, such as too many open files.
     pub fn new() -> io::Result<Self> {
         // SAFETY: takes no pointer.
         let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
+        // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
         let eventfd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { shared: Arc::new(Shared { eventfd, pending: Pending::new() }) })
+        Ok(Self { shared: Arc::new(Shared { eventfd, pending: WakeFlag::new() }) })
     }
 
     /// Makes the descriptor readable, until drained.
     pub fn wake(&self) {
         self.shared.pending.raise(|| {
             let one = 1u64;
-            // SAFETY: eight live bytes are read. It cannot fail: the counter stays far below its limit, for only the
-            // first wake-up after a drain adds to it.
+            // SAFETY: reads eight live bytes. It cannot fail: the counter stays far below its
+            // limit, because only the first wake-up after a drain adds to it.
             unsafe {
                 libc::write(self.shared.eventfd.as_raw_fd(), (&raw const one).cast(), size_of_val(&one))
             };
         });
     }
 
-    /// Makes the descriptor unreadable. Call it before looking into the queue.
+    /// Makes the descriptor unreadable. Call it before reading the queue.
     pub fn drain(&self) {
         self.shared.pending.lower(|| {
             let mut count = 0u64;
-            // SAFETY: eight live bytes are written. Nothing to read is no error: somebody drained before.
+            // SAFETY: writes eight live bytes. EAGAIN is no error: the descriptor was drained
+            // before.
             unsafe {
                 libc::read(self.shared.eventfd.as_raw_fd(), (&raw mut count).cast(), size_of_val(&count));
             }
@@ -228,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeout_is_rounded_up_never_down() {
+    fn timeout_is_rounded_up() {
         let rows = [
             (Duration::ZERO, 0),
             (Duration::from_nanos(1), 1),
@@ -244,7 +246,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll")]
-    fn nothing_is_reported_before_the_timeout_is_over() {
+    fn wait_lasts_until_the_timeout() {
         for precise in [true, false] {
             let (epoll, mut events) = empty(precise);
             let timeout = Duration::from_micros(300);
@@ -257,7 +259,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll")]
-    fn a_timeout_beyond_what_the_kernel_counts_is_a_long_one() {
+    fn huge_timeout_is_clamped() {
         for precise in [true, false] {
             let (epoll, mut events) = empty(precise);
             let waker = Waker::new().expect("a waker");
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll")]
-    fn a_wake_up_is_reported_until_drained_and_then_again() {
+    fn wake_up_is_reported_until_drained() {
         let (epoll, mut events) = empty(true);
         let waker = Waker::new().expect("a waker");
         epoll.add(&waker, 7).expect("added");
@@ -292,7 +294,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no level-triggered epoll")]
-    fn no_wake_up_from_another_thread_is_lost() {
+    fn no_wake_up_is_lost() {
         const PIECES: u32 = 20_000;
         let (epoll, mut events) = empty(true);
         let waker = Waker::new().expect("a waker");

@@ -1,4 +1,4 @@
-//! Sockets that clients send to. One process may hold an address many times; a second process may not.
+//! Listen sockets. One process may bind an address many times; a second process may not.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -6,14 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::outgoing::{Outgoing, Sent};
-use crate::received::Received;
+use crate::recv_batch::RecvBatch;
+use crate::send_batch::{SendBatch, Sent};
 
-/// How listen sockets are set up.
+/// Options of listen sockets.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Bytes of datagrams that may wait in each socket. Default 4 MiB. Without CAP_NET_ADMIN the kernel gives at
-    /// most `net.core.rmem_max`.
+    /// Receive buffer of each socket in bytes. Default 4 MiB. Without CAP_NET_ADMIN the kernel
+    /// limits it to `net.core.rmem_max`.
     pub receive_buffer_bytes: usize,
 }
 
@@ -23,7 +23,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// One UDP socket that clients send to, owned by one worker.
+/// A UDP listen socket of one worker.
 #[derive(Debug)]
 pub struct ListenSocket {
     socket: Socket,
@@ -32,12 +32,12 @@ pub struct ListenSocket {
 }
 
 impl ListenSocket {
-    /// Binds `addr` for this process alone: without SO_REUSEPORT, so that an address somebody listens on already
-    /// is an error instead of silently shared. Afterwards siblings may join.
+    /// Binds `addr` for this process alone: without SO_REUSEPORT, so that an address in use is an
+    /// error rather than silently shared. Siblings may join afterwards.
     ///
     /// # Errors
-    /// `AddrInUse` when the address is taken, `AddrNotAvailable` when it is not ours, `PermissionDenied` for a
-    /// port below 1024 without the right to it, and what the kernel says else.
+    /// `AddrInUse` if the address is taken, `AddrNotAvailable` if it is no local address,
+    /// `PermissionDenied` for a port below 1024 without the privilege, and others of the kernel.
     pub fn bind_first(addr: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
         let socket = udp_socket(addr)?;
         socket.bind(&SockAddr::from(addr))?;
@@ -45,11 +45,11 @@ impl ListenSocket {
         Self::ready(socket, options.clone())
     }
 
-    /// Binds a further socket to the same address; the kernel spreads clients over all of them by a hash of
-    /// their address and port.
+    /// Binds another socket to the same address; the kernel distributes clients by a hash of their
+    /// address and port.
     ///
     /// # Errors
-    /// What the kernel says; `AddrInUse` when the process has changed its user since the first socket.
+    /// Of the kernel; `AddrInUse` if the process has changed its user since the first socket.
     pub fn bind_sibling(&self) -> io::Result<Self> {
         let socket = udp_socket(self.local_addr)?;
         socket.set_reuse_port(true)?;
@@ -57,11 +57,12 @@ impl ListenSocket {
         Self::ready(socket, self.options.clone())
     }
 
-    /// Binds `addr` beside a socket of this process on the same port of which one is bound to every address: who is bound
-    /// to the very address that is asked hears first.
+    /// Binds `addr` although a socket of this process has the same port, one of the two on the
+    /// wildcard address: the kernel prefers the socket with the exact address.
     ///
     /// # Errors
-    /// As [`Self::bind_first`]; but another process of this user that shares its port is not noticed.
+    /// As [`Self::bind_first`]; but another process of this user that shares the port is not
+    /// noticed.
     pub fn bind_beside(addr: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
         let socket = udp_socket(addr)?;
         socket.set_reuse_port(true)?;
@@ -69,10 +70,12 @@ impl ListenSocket {
         Self::ready(socket, options.clone())
     }
 
-    /// Takes over a bound socket, as from a service manager or an earlier process, and sets our options on it.
+    /// Takes over a bound socket, from a service manager or an earlier process, and sets our
+    /// options on it.
     ///
     /// # Errors
-    /// `InvalidInput` when it is not a UDP socket bound to an IP address and port; what the kernel says else.
+    /// `InvalidInput` unless it is a UDP socket bound to an IP address and port; others of the
+    /// kernel.
     pub fn from_owned_fd(fd: OwnedFd, options: &ListenOptions) -> io::Result<Self> {
         let socket = Socket::from(fd);
         if socket.r#type()? != Type::DGRAM {
@@ -84,18 +87,19 @@ impl ListenSocket {
         Self::ready(socket, options.clone())
     }
 
-    /// The address bound, with the port the kernel chose where port 0 was asked for.
+    /// The bound address, with the port that the kernel chose for port 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Has the kernel give clients to the first `count` sockets of this address, in the order in which they were bound, at
-    /// random. What waits in the others can still be taken, and they can still send. Whoever is bound later is given
-    /// nothing before this is called again; the order stays while none of the first is closed. A kernel that cannot do it
-    /// spreads them by its own hash, over all.
+    /// Makes the kernel give new datagrams to the first `count` sockets of this address, in the
+    /// order of binding, at random. The queues of the others can still be received, and they can
+    /// still send. Sockets that are bound later get none until the next call; closing sockets other
+    /// than the first keeps the order. A kernel without this option distributes by its own hash,
+    /// over all.
     ///
     /// # Errors
-    /// `InvalidInput` while the address has had one socket alone, and what the kernel says else.
+    /// `InvalidInput` if the address has only had one socket; others of the kernel.
     pub fn spread_over(&self, count: u32) -> io::Result<()> {
         let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
         let step = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
@@ -105,8 +109,8 @@ impl ListenSocket {
             step(libc::BPF_RET | BPF_A, 0),
         ];
         let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-        // SAFETY: the kernel reads one live sock_fprog, and as many steps as its length says from the live array that it
-        // points to.
+        // SAFETY: the kernel reads one live sock_fprog, and as many instructions as its length says
+        // from the live array that it points to.
         let done = unsafe {
             libc::setsockopt(
                 self.socket.as_raw_fd(),
@@ -122,11 +126,11 @@ impl ListenSocket {
         }
     }
 
-    /// Has the kernel give clients to all sockets of this address by a hash of their address and port, as it does before
-    /// [`Self::spread_over`].
+    /// Makes the kernel distribute clients over all sockets of this address by a hash of their
+    /// address and port, as before [`Self::spread_over`].
     ///
     /// # Errors
-    /// What the kernel says; Linux 5.3 and later can.
+    /// Of the kernel; requires Linux 5.3.
     pub fn spread_by_client(&self) -> io::Result<()> {
         match set_option(&self.socket, libc::SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0) {
             // There was no other rule.
@@ -135,18 +139,20 @@ impl ListenSocket {
         }
     }
 
-    /// Takes the datagrams that wait, at most a batch, without blocking. `Ok(0)`: none waits. Allocates nothing.
+    /// Receives the datagrams in the queue, at most a batch, without blocking. `Ok(0)`: the queue
+    /// is empty. Does not allocate.
     ///
     /// # Errors
-    /// What the kernel says; the batch is empty then.
+    /// Of the kernel; the batch is empty then.
     #[inline]
-    pub fn receive(&self, batch: &mut Received) -> io::Result<usize> {
+    pub fn receive(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.fill(self.socket.as_fd())
     }
 
-    /// Sends every reply that can be sent, skips those that cannot, and empties the batch. Allocates nothing.
+    /// Sends every reply that can be sent, skips the others, and empties the batch. Does not
+    /// allocate.
     #[inline]
-    pub fn send(&self, replies: &mut Outgoing) -> Sent {
+    pub fn send(&self, replies: &mut SendBatch) -> Sent {
         replies.send(self.socket.as_fd())
     }
 
@@ -155,7 +161,8 @@ impl ListenSocket {
         let local_addr = local_addr.ok_or(io::ErrorKind::InvalidInput)?;
         set_receive_buffer(&socket, options.receive_buffer_bytes)?;
         known(set_option(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1))?;
-        // Only a wildcard needs to be told where a datagram went: elsewhere the bound address is the answer.
+        // Only a wildcard socket needs the destination of each datagram; elsewhere it is the bound
+        // address.
         match local_addr {
             SocketAddr::V4(addr) if addr.ip().is_unspecified() => {
                 set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
@@ -181,15 +188,15 @@ impl AsRawFd for ListenSocket {
     }
 }
 
-/// Listens for TCP on `addr`, non-blocking. `first`: for this process alone, as [`ListenSocket::bind_first`];
-/// else beside the first. `backlog`: connections that may wait to be accepted; the kernel gives at most
-/// `net.core.somaxconn`.
+/// A non-blocking TCP listener on `addr`. `first`: for this process alone, as
+/// [`ListenSocket::bind_first`]; else beside the first. `backlog`: connections that may wait for
+/// accept, at most `net.core.somaxconn`.
 ///
-/// Connections of an earlier process that linger in TIME_WAIT do not stand in the way (SO_REUSEADDR).
+/// Connections of an earlier process in TIME_WAIT do not block it (SO_REUSEADDR).
 ///
 /// # Errors
-/// `AddrInUse` when another process listens there, `AddrNotAvailable` when the address is not ours, and what the
-/// kernel says else.
+/// `AddrInUse` if another process listens there, `AddrNotAvailable` if it is no local address;
+/// others of the kernel.
 pub fn tcp_listener(addr: SocketAddr, backlog: u32, first: bool) -> io::Result<TcpListener> {
     let socket = new_socket(addr, Type::STREAM, Protocol::TCP)?;
     socket.set_reuse_address(true)?;
@@ -199,21 +206,21 @@ pub fn tcp_listener(addr: SocketAddr, backlog: u32, first: bool) -> io::Result<T
     socket.bind(&SockAddr::from(addr))?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     if first {
-        // Only after `listen`: with SO_REUSEADDR two processes may both have bound, and `listen` decides between
-        // them only as long as neither shares the port.
+        // Only after `listen`: with SO_REUSEADDR two processes may both have bound, and `listen`
+        // refuses the second only while neither shares the port.
         socket.set_reuse_port(true)?;
     }
     Ok(socket.into())
 }
 
-/// A UDP socket for the family of `addr`, not yet bound.
+/// An unbound UDP socket of the family of `addr`.
 pub(crate) fn udp_socket(addr: SocketAddr) -> io::Result<Socket> {
     new_socket(addr, Type::DGRAM, Protocol::UDP)
 }
 
-/// Asks for a receive buffer beyond `net.core.rmem_max`, and for what is allowed where we lack the right.
+/// Sets the receive buffer beyond `net.core.rmem_max`; without the privilege, up to it.
 pub(crate) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()> {
-    // The kernel doubles the number for its own overhead and keeps it in an int.
+    // The kernel doubles the number for its overhead and keeps it in an int.
     let bytes = bytes.min(i32::MAX as usize / 2);
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes as libc::c_int)
         .or_else(|_| socket.set_recv_buffer_size(bytes))
@@ -226,7 +233,7 @@ pub(crate) fn set_option(
     name: libc::c_int,
     value: libc::c_int,
 ) -> io::Result<()> {
-    // SAFETY: the kernel reads one live int, and no more than the size of one.
+    // SAFETY: the kernel reads one live int and its size.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -239,8 +246,8 @@ pub(crate) fn set_option(
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whatever came of an option, unless the kernel (or a sandbox in its place) does not know it: counting what it drops and
-/// choosing among sockets at random are wanted, not needed.
+/// Ignores the error of a kernel (or sandbox) without this option: drop counts and random
+/// distribution are optional.
 fn known(done: io::Result<()>) -> io::Result<()> {
     done.or_else(|error| if error.raw_os_error() == Some(libc::ENOPROTOOPT) { Ok(()) } else { Err(error) })
 }
@@ -248,14 +255,14 @@ fn known(done: io::Result<()>) -> io::Result<()> {
 fn new_socket(addr: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), kind, Some(protocol))?;
     if addr.is_ipv6() {
-        // IPv4 has sockets of its own: no IPv4-mapped peer appears here.
+        // IPv4 has its own sockets: no IPv4-mapped peer appears here.
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
 
-/// Which `libc` lacks (asm-generic/socket.h).
+/// Missing in `libc` (asm-generic/socket.h).
 const SO_DETACH_REUSEPORT_BPF: libc::c_int = 68;
-/// The accumulator is what a filter returns (linux/bpf_common.h).
+/// The filter returns the accumulator (linux/bpf_common.h).
 const BPF_A: u32 = 0x10;

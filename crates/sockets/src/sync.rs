@@ -1,3 +1,4 @@
-//! What threads share by. Files whose steps are modelled (`models/`) take it from here; there, loom's stands in this place.
+//! Synchronization primitives. Files with loom models (`tests/models`) import them from here, so
+//! that the models can substitute loom's.
 
 pub(crate) use std::sync::atomic;

@@ -1,35 +1,35 @@
-//! An upstream's reply taken apart: what may be kept and sent again, without header, question and OPT.
+//! An upstream's reply without header, question and OPT, for the cache and for clients.
 
 use crate::edns::{full_rcode, options};
+use crate::rdata::Checker;
 use crate::records::{Malformed, Record, Records, Section};
-use crate::shape::Checker;
 use crate::{Flags, HEADER, OPTION_CLIENT_SUBNET, OPTION_EDE, RType, Rcode, Subnet, compress, read_u16};
 
-/// The octets after the question, ready to be put behind any client's copy of the same question.
+/// The records of an upstream's reply, ready to be appended to any client's copy of the question.
 ///
-/// Compression pointers in `body` count from the start of the message, so they hold as long as the question keeps its
-/// length: the key of a cached answer is its name, and the same name has the same length in every case.
-/// One `Answer` is filled again and again; its buffers keep their room.
+/// Compression pointers in `body` count from the start of the message. They stay valid while the
+/// question keeps its length, and equal names have the same length in every case. One `Answer` is
+/// filled again and again; its buffers keep their capacity.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// The full rcode, upper bits from the OPT included.
+    /// The full rcode, with the upper bits from the OPT.
     pub rcode: Rcode,
-    /// The reply's AA, TC, RA and AD.
+    /// AA, TC, RA and AD of the reply.
     pub flags: Flags,
-    /// How many records answer, authority and additional have, the OPT not counted.
+    /// Records in the answer, authority and additional sections, without the OPT.
     pub counts: [u16; 3],
     /// The records.
     pub body: Vec<u8>,
-    /// Where in `body` each record's TTL stands, in order.
+    /// Offset in `body` of each record's TTL, in order.
     pub ttls: Vec<u16>,
-    /// The Extended DNS Errors of the upstream's OPT, encoded as options.
+    /// Extended DNS Errors of the upstream's OPT, encoded as options.
     pub ede: Vec<u8>,
-    /// The upstream's client subnet option, whether it repeats ours or not (RFC 7871, section 7.3).
+    /// The upstream's client subnet option, whether or not it repeats ours (RFC 7871, section 7.3).
     pub subnet: Option<Subnet>,
-    /// Whether there was an OPT.
+    /// Whether the reply had an OPT.
     pub opt: bool,
-    /// Whether it is only for those who wait for it, as whoever asked for it says: not to be kept.
-    pub for_one: bool,
+    /// Set by the forwarder: the answer holds for the client's subnet alone and must not be cached.
+    pub subnet_specific: bool,
 }
 
 impl Default for Rcode {
@@ -39,21 +39,22 @@ impl Default for Rcode {
 }
 
 impl Answer {
-    /// Fills this answer from `reply`, which must be to `question` (compared without regard to case).
+    /// Fills this answer from `reply`, whose question must equal `question` without regard to case.
     ///
-    /// An upstream that repeats names in full has them compressed here, once, unless that takes long. A reply without a
-    /// question is taken only where it has no records and says that something failed (old servers' FORMERR). Every record
-    /// is looked over: what a client could not read is not relayed.
+    /// Names that the upstream wrote in full are compressed here, once, unless that takes too long.
+    /// A reply without a question is accepted only if it has no records and a failure as its rcode
+    /// (old servers' FORMERR). Every record is validated: what a client could not read is not
+    /// relayed.
     ///
     /// # Errors
-    /// [`Malformed`]; the answer's content is then unspecified and must not be used.
+    /// [`Malformed`]. The answer's content is then unspecified and must not be used.
     pub fn read(&mut self, reply: &[u8], question: &[u8]) -> Result<(), Malformed> {
         self.clear();
         let header: &[u8; HEADER] = reply.first_chunk().ok_or(Malformed::Short)?;
         let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let flags = Flags(number(2));
         let counts = [number(6), number(8), number(10)];
-        // Of the opcode QUERY, as all that we ask.
+        // Opcode QUERY, as in all that we send.
         if flags.0 & (Flags::QR | 0x7800) != Flags::QR {
             return Err(Malformed::Question);
         }
@@ -114,19 +115,19 @@ impl Answer {
                     }
                     return Ok(());
                 }
-                // Too long or too much work to rewrite: the answer is sent as the upstream wrote it.
+                // Too long or too much work: the records stay as the upstream wrote them.
                 Err(Malformed::Long | Malformed::Work) if !after_opt => self.body.clear(),
                 Err(error) => return Err(error),
             }
         }
-        // The OPT, if there is one, stands last and is cut off.
+        // The OPT, if there is one, is the last record; it is cut off.
         self.counts = counts;
         self.counts[2] -= u16::from(opt.is_some());
         self.body.extend_from_slice(reply.get(start..end).ok_or(Malformed::Short)?);
         Ok(())
     }
 
-    /// Forgets everything, keeping the room.
+    /// Resets all fields, keeping the buffers' capacity.
     pub fn clear(&mut self) {
         self.rcode = Rcode::NOERROR;
         self.flags = Flags(0);
@@ -136,15 +137,15 @@ impl Answer {
         self.ede.clear();
         self.subnet = None;
         self.opt = false;
-        self.for_one = false;
+        self.subnet_specific = false;
     }
 
-    /// The records, as positions in `body`.
+    /// The records, as offsets in `body`.
     pub fn records(&self) -> impl Iterator<Item = Record> {
         Records::new(&self.body, 0, self.counts).map_while(Result::ok)
     }
 
-    /// Puts each record's TTL, in seconds, between `min` and `max`.
+    /// Clamps each record's TTL to `min..=max` seconds.
     pub fn clamp_ttls(&mut self, min: u32, max: u32) {
         for &at in &self.ttls {
             let Some(field) =
@@ -185,7 +186,7 @@ impl Answer {
     }
 }
 
-/// Whether two questions ask the same: names without regard to case, type and class to the bit.
+/// Whether two questions are equal: names without regard to case, type and class exactly.
 fn same_question(theirs: &[u8], ours: &[u8]) -> bool {
     let split = ours.len().saturating_sub(4);
     theirs.len() == ours.len()
@@ -197,7 +198,7 @@ fn same_question(theirs: &[u8], ours: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Gate, accept};
+    use crate::{Verdict, accept};
     use hickory_proto::op::{Message, MessageType, OpCode, Query as HickoryQuery};
     use hickory_proto::rr::rdata::{A, CNAME, MX, SOA, SRV};
     use hickory_proto::rr::{Name as HickoryName, RData, Record as HickoryRecord, RecordType};
@@ -242,7 +243,7 @@ mod tests {
         b"\x03wWw\x07example\x03org\0\0\x01\0\x01".to_vec()
     }
 
-    /// Header and question in front of an answer's body, decoded by the second opinion.
+    /// Prepends header and question to an answer's body and decodes it with hickory.
     fn decode(answer: &Answer) -> Message {
         let mut bytes = vec![0, 7, 0x80, 0, 0, 1];
         for count in answer.counts {
@@ -253,7 +254,7 @@ mod tests {
         Message::from_vec(&bytes).unwrap()
     }
 
-    /// The same message with every name written in full, as some servers write it.
+    /// The same message with uncompressed names, as some servers send it.
     fn spelled_out(message: &Message) -> Vec<u8> {
         let full = |name: &HickoryName| name.to_lowercase().to_string();
         let mut bytes =
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_keeps_its_records_and_gives_up_its_opt() {
+    fn opt_is_stripped() {
         let mut message = reply();
         let mut edns = hickory_proto::op::Edns::new();
         edns.set_max_payload(4096);
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn names_written_in_full_are_compressed_once() {
+    fn full_names_are_compressed() {
         let message = reply();
         let full = spelled_out(&message);
         let mut answer = Answer::default();
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn ttls_are_clamped_each_by_itself() {
+    fn ttls_are_clamped() {
         let mut answer = Answer::default();
         answer.read(&reply().to_vec().unwrap(), &question()).unwrap();
         answer.clamp_ttls(5, 120);
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_to_another_question_is_refused() {
+    fn question_mismatch_is_refused() {
         let bytes = reply().to_vec().unwrap();
         let mut answer = Answer::default();
         for other in [
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(answer.rcode, Rcode::FORMERR);
     }
 
-    /// A record of a stranger: owner, type and data are pieces that may be right, and may not.
+    /// A record with owner, type and data that may be valid or not.
     fn stranger() -> impl Strategy<Value = Vec<u8>> {
         let name = prop_oneof![
             Just(b"\xc0\x0c".to_vec()),
@@ -392,7 +393,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_relayed_can_be_read(records in proptest::collection::vec(stranger(), 1..8)) {
+        fn relayed_records_are_readable(records in proptest::collection::vec(stranger(), 1..8)) {
             let mut bytes = vec![0, 7, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, records.len() as u8];
             bytes.extend_from_slice(&question());
             bytes.extend(records.concat());
@@ -414,7 +415,7 @@ mod tests {
         }
 
         #[test]
-        fn no_reply_makes_reading_panic(
+        fn read_never_panics(
             at in 0usize..200, value in any::<u8>(), cut in 0usize..200, full in any::<bool>(),
         ) {
             let mut bytes = if full { spelled_out(&reply()) } else { reply().to_vec().unwrap() };
@@ -426,7 +427,7 @@ mod tests {
                 prop_assert_eq!(answer.ttls.len(), answer.counts.iter().map(|&n| usize::from(n)).sum::<usize>());
                 answer.clamp_ttls(0, 60);
             }
-            let _ = matches!(accept(&bytes), Gate::Drop);
+            let _ = matches!(accept(&bytes), Verdict::Drop);
         }
     }
 }

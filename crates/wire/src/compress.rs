@@ -1,21 +1,25 @@
-//! Writing a message's records again with their names compressed (RFC 1035, section 4.1.4).
+//! Name compression (RFC 1035, section 4.1.4): writes the records of a message again with
+//! compressed names.
 
 use crate::name::walk;
+use crate::rdata::DataShape;
 use crate::records::{Malformed, Record, Records, Section};
-use crate::shape::DataShape;
 use crate::{HEADER, MAX_NAME, RType};
 
-/// How many names are remembered as targets of pointers. Most replies repeat the question's name and one or two more.
+/// Names remembered as targets of pointers. Most replies repeat the question's name and one or two
+/// more.
 const CANDIDATES: usize = 64;
-/// How many labels are read, compared and looked for: what a thousand records of an honest reply take, and some 0.2 ms.
-/// 127 labels in each of 5,000 records, compared with 64 candidates each, took 16 s.
-const MOST_WORK: u32 = 1 << 16;
+/// Labels read, compared and searched for in one message: enough for a thousand records of an
+/// honest reply, about 0.2 ms. 5,000 records of 127 labels each, compared with 64 candidates each,
+/// took 16 s.
+const MAX_WORK: u32 = 1 << 16;
 
-/// Writes the records of `message` to `body` as they stand behind `question`, without OPT and TSIG; returns the counts.
+/// Writes the records of `message` to `body` as they follow `question`, without OPT and TSIG.
+/// Returns the counts of the sections.
 ///
 /// # Errors
-/// [`Malformed`] where the message cannot be read; [`Malformed::Long`] or [`Malformed::Work`] where its new form has no room
-/// or takes too long.
+/// [`Malformed`] if the message cannot be read; [`Malformed::Long`] if the result exceeds 65,535
+/// bytes; [`Malformed::Work`] if it takes more than [`MAX_WORK`].
 pub(crate) fn rewrite(
     message: &[u8],
     question: &[u8],
@@ -38,18 +42,18 @@ pub(crate) fn rewrite(
     Ok(written)
 }
 
-/// Records of several messages, written behind one question with their names compressed.
-pub struct Merge<'b> {
+/// Writes records of one or more messages behind one question, with compressed names.
+pub struct CompressingWriter<'b> {
     question: &'b [u8],
     writer: Writer<'b>,
     counts: [u16; 3],
 }
 
-impl<'b> Merge<'b> {
-    /// Writes to `body`, which is emptied, what is to stand behind `question`.
+impl<'b> CompressingWriter<'b> {
+    /// A writer to `body`, which is emptied, of the records behind `question`.
     ///
     /// # Errors
-    /// [`Malformed`] where the question has no name.
+    /// [`Malformed`] if the question has no name.
     pub fn new(question: &'b [u8], body: &'b mut Vec<u8>) -> Result<Self, Malformed> {
         body.clear();
         let mut writer = Writer { gives_up: true, ..Writer::new(HEADER + question.len(), body) };
@@ -57,10 +61,11 @@ impl<'b> Merge<'b> {
         Ok(Self { question, writer, counts: [0; 3] })
     }
 
-    /// Appends `record` of `message` to `section`; sections must come in order.
+    /// Appends `record` of `message` to `section`; sections must come in message order.
     ///
     /// # Errors
-    /// [`Malformed`] where it cannot be read, or where a message has no more room: what was there before stands.
+    /// [`Malformed`] if the record cannot be read or the message would exceed 65,535 bytes; what
+    /// was written before stays.
     pub fn push(&mut self, section: Section, message: &[u8], record: &Record) -> Result<(), Malformed> {
         let before = self.writer.body.len();
         if let Err(error) = self.writer.record(message, self.question, record) {
@@ -71,13 +76,13 @@ impl<'b> Merge<'b> {
         Ok(())
     }
 
-    /// How many records each section has.
+    /// Records in each section.
     pub fn counts(&self) -> [u16; 3] {
         self.counts
     }
 }
 
-/// Writes one record to `out`, which is emptied, without pointers.
+/// Writes one record to `out`, which is emptied, with uncompressed names.
 pub(crate) fn spell_out(message: &[u8], record: &Record, out: &mut Vec<u8>) -> Result<(), Malformed> {
     out.clear();
     let mut writer = Writer { spelled_out: true, ..Writer::new(0, out) };
@@ -85,19 +90,19 @@ pub(crate) fn spell_out(message: &[u8], record: &Record, out: &mut Vec<u8>) -> R
 }
 
 struct Writer<'b> {
-    /// Where `body` stands in the message to be.
+    /// Offset of `body` in the message to be.
     base: usize,
     body: &'b mut Vec<u8>,
-    /// Positions of names in the message to be; those below `base` are in the question.
+    /// Offsets of remembered names in the message to be; those below `base` are in the question.
     candidates: [u16; CANDIDATES],
-    /// What tells most of those names apart from another one.
+    /// [`mark`] of each candidate, so that few are compared.
     marks: [u16; CANDIDATES],
     known: usize,
-    /// How many labels may still be looked at.
+    /// Labels that may still be looked at.
     work: u32,
-    /// No pointer is written.
+    /// Writes no pointers.
     spelled_out: bool,
-    /// Where looking takes too long names are written out, but for the question's.
+    /// Once the work is spent, writes names in full, except the question's.
     gives_up: bool,
 }
 
@@ -110,7 +115,7 @@ impl<'b> Writer<'b> {
             candidates: none,
             marks: none,
             known: 0,
-            work: MOST_WORK,
+            work: MAX_WORK,
             spelled_out: false,
             gives_up: false,
         }
@@ -191,12 +196,12 @@ impl<'b> Writer<'b> {
         Ok(())
     }
 
-    /// Where `suffix` stands already.
+    /// Offset of a remembered name equal to `suffix`.
     fn find(&mut self, suffix: &[u8], mark: u16, question: &[u8]) -> Result<Option<u16>, Malformed> {
         if self.work == 0 && self.gives_up {
             return Ok(None);
         }
-        // Marks are compared several at once.
+        // Eight marks are compared at once.
         self.spend(self.known as u32 / 8)?;
         for at in 0..self.known {
             if self.marks[at] == mark && self.stands_at(usize::from(self.candidates[at]), suffix, question)? {
@@ -206,7 +211,7 @@ impl<'b> Writer<'b> {
         Ok(None)
     }
 
-    /// Whether the name that starts at `position` of the message to be reads like `suffix`.
+    /// Whether the name at `position` of the message to be equals `suffix`.
     fn stands_at(&mut self, position: usize, suffix: &[u8], question: &[u8]) -> Result<bool, Malformed> {
         let mut position = position;
         let mut rest = suffix;
@@ -236,13 +241,13 @@ impl<'b> Writer<'b> {
     }
 }
 
-/// A name in wire form, in the case it was written in.
+/// A name in wire form, in its own case.
 struct RawName {
     octets: [u8; MAX_NAME],
     len: usize,
-    /// Where it ends in the message it was read from.
+    /// End of the name in its message.
     end: usize,
-    /// How many labels and pointers were read.
+    /// Labels and pointers that were read.
     steps: u32,
 }
 
@@ -282,7 +287,7 @@ impl RawName {
     }
 }
 
-/// A name's length and the end of its first label, without regard to case: equal for equal names.
+/// Length of a name and the last byte of its first label, lower-cased: equal for equal names.
 fn mark(name: &[u8]) -> u16 {
     let last = name.first().and_then(|length| name.get(usize::from(*length)));
     u16::from_be_bytes([name.len() as u8, last.map_or(0, u8::to_ascii_lowercase)])
@@ -296,7 +301,8 @@ mod tests {
     const QUESTION: &[u8] = b"\x03www\x07example\x03org\0\0\x01\0\x01";
     const OPT: &[u8] = b"\0\0\x29\x04\xd0\0\0\0\0\0\0";
 
-    /// A reply of `count` records under one name of 127 labels, spelled in the first and pointed to by the others.
+    /// A reply of `count` records under one name of 127 labels: written in full once, else a
+    /// pointer.
     fn deep(count: u16, opt: &[u8]) -> Vec<u8> {
         let mut reply = b"\0\x07\x81\x80\0\x01\0\0\0\0\0\0".to_vec();
         reply[10..12].copy_from_slice(&(count + u16::from(!opt.is_empty())).to_be_bytes());
@@ -314,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_take_long_to_compress_stay_as_they_came() {
+    fn costly_names_stay_uncompressed() {
         let mut answer = Answer::default();
         for (count, opt, expected) in [
             (200, &b""[..], Ok(200)),
             (600, b"", Ok(600)),
             (200, OPT, Ok(200)),
-            // Behind an OPT nothing can stay where it was.
+            // Behind an OPT the records must move, so they cannot stay as they are.
             (600, OPT, Err(Malformed::Work)),
             (4000, b"", Err(Malformed::Work)),
         ] {
@@ -334,12 +340,13 @@ mod tests {
         }
     }
 
+    /// Even after all work is spent.
     #[test]
-    fn however_much_was_looked_at_the_questions_name_is_a_pointer() {
+    fn question_is_always_a_pointer() {
         let name = [&b"\x01a".repeat(18)[..], &[0]].concat();
         let question = [&name[..], b"\0\x01\0\x01"].concat();
         let mut body = Vec::new();
-        let mut merge = Merge::new(&question, &mut body).unwrap();
+        let mut merge = CompressingWriter::new(&question, &mut body).unwrap();
         let plain = [&name[..], b"\0\x01\0\x01\0\0\0\x3c\0\x04\xc0\0\x02\x01"].concat();
         let record = Records::new(&plain, 0, [1, 0, 0]).next().unwrap().unwrap();
         // 19 labels each, the root included: more than may be looked at.
@@ -350,8 +357,8 @@ mod tests {
     }
 
     #[test]
-    fn records_that_grow_beyond_a_message_end_the_writing() {
-        // PX names may not be compressed when they are written: each record grows from 18 octets to 400.
+    fn growing_records_stop_at_64_kib() {
+        // Names of PX may not be compressed when written: each record grows from 18 bytes to 400.
         let mut reply = b"\0\x07\x81\x80\0\x01\0\0\0\0\0\0".to_vec();
         reply.extend_from_slice(QUESTION);
         let first = reply.len() as u8;

@@ -2,10 +2,10 @@
 
 use crate::{Flags, Rcode, read_u16};
 
-/// The UDP payload size that we announce to clients and upstreams: what passes every path unfragmented.
+/// The UDP payload size that we announce to clients and upstreams: fits every path unfragmented.
 pub const UDP_SIZE: u16 = 1232;
-/// The most that a Corefile may have a reply over UDP take.
-pub const MOST_UDP_SIZE: u16 = 4096;
+/// The largest UDP reply, in bytes, that a Corefile may allow.
+pub const MAX_UDP_SIZE: u16 = 4096;
 /// NSID (RFC 5001).
 pub const OPTION_NSID: u16 = 3;
 /// Client subnet (RFC 7871).
@@ -16,26 +16,28 @@ pub const OPTION_EDE: u16 = 15;
 /// The DO bit of an OPT record's TTL (RFC 3225, section 3).
 pub(crate) const DO: u16 = 0x8000;
 
-/// What a query's OPT record says.
+/// The OPT record of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edns<'p> {
-    /// The sender's UDP payload size in octets, as sent; below 512 it means 512 (RFC 6891, section 6.2.3).
+    /// The sender's UDP payload size in bytes, as sent; below 512 means 512 (RFC 6891, section
+    /// 6.2.3).
     pub udp_size: u16,
     /// EDNS version; only 0 is defined.
     pub version: u8,
     /// The DO bit (RFC 3225).
     pub dnssec_ok: bool,
-    /// Whether the name server identifier is asked for.
+    /// Whether the client asks for the name server identifier.
     pub nsid: bool,
-    /// The client subnet option's data, if it was sent.
+    /// Data of the client subnet option.
     pub client_subnet: Option<&'p [u8]>,
-    /// All options as they were sent; those of another version, or of a query that was kept, are not known.
+    /// All options as sent; empty for another EDNS version and for an
+    /// [`OwnedQuery`](crate::OwnedQuery).
     pub options: &'p [u8],
 }
 
 impl<'p> Edns<'p> {
-    /// Reads an OPT record's class, TTL and data; `None` where the options do not add up or one of ours is malformed.
-    /// Those of another version are not read: what they look like is that version's affair.
+    /// Reads class, TTL and data of an OPT record; `None` if the options or a client subnet are
+    /// malformed. Options of another EDNS version are not read: their form is not defined here.
     pub(crate) fn read(class: u16, ttl: u32, data: &'p [u8]) -> Option<Self> {
         let mut edns = Self {
             udp_size: class,
@@ -66,7 +68,7 @@ impl<'p> Edns<'p> {
     }
 }
 
-/// The options of an OPT record; a `None` item where they do not add up, after which there are no more.
+/// Code and value of each option of an OPT record. A malformed option is `None` and the last item.
 pub fn options(data: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
     let mut rest = data;
     std::iter::from_fn(move || {
@@ -84,14 +86,14 @@ pub fn options(data: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
     })
 }
 
-/// Whether this is a client subnet as a query has it.
+/// Whether this is a valid client subnet option of a query.
 ///
-/// RFC 7871, sections 6 and 7.1.2: the family is known and the prefix fits it, a query's scope is 0, the address has just
-/// the octets that the prefix needs, and no bit beyond it is set.
+/// RFC 7871, sections 6 and 7.1.2: the family is known, the prefix fits it, the scope is 0, the
+/// address has exactly the bytes that the prefix needs, and no bit beyond the prefix is set.
 pub fn client_subnet_holds(value: &[u8]) -> bool {
     let [0, family, source, 0, address @ ..] = value else { return false };
     let longest = match family {
-        // The client opts out: no family, no address, a prefix of 0 (`dig +subnet=0`).
+        // Opt-out: no family, no address, a prefix of 0 (`dig +subnet=0`).
         0 => 0,
         1 => 32,
         2 => 128,
@@ -108,34 +110,34 @@ pub fn client_subnet_holds(value: &[u8]) -> bool {
 pub struct Ede {
     /// The INFO-CODE.
     pub code: u16,
-    /// The EXTRA-TEXT, without secrets: it is for the client's operator.
+    /// The EXTRA-TEXT, visible to any client: it must not contain secrets.
     pub text: &'static str,
 }
 
 impl Ede {
     /// 3: expired data after the upstream failed.
     pub const STALE_ANSWER: Self = Self { code: 3, text: "" };
-    /// 14: what decides about the answer is not known yet.
+    /// 14: the data that decides the answer has not arrived yet.
     pub const NOT_READY: Self = Self { code: 14, text: "" };
-    /// 15: a policy of ours forbids the answer.
+    /// 15: a policy of the server forbids the answer.
     pub const BLOCKED: Self = Self { code: 15, text: "" };
-    /// 17: a policy of ours leaves the answer empty.
+    /// 17: a policy of the server empties the answer.
     pub const FILTERED: Self = Self { code: 17, text: "" };
     /// 19: an expired denial after the upstream failed.
     pub const STALE_NXDOMAIN: Self = Self { code: 19, text: "" };
     /// 20: no server block answers for this name.
     pub const NOT_AUTHORITATIVE: Self = Self { code: 20, text: "" };
-    /// 21: nothing here does what was asked for.
+    /// 21: the server does not support the request.
     pub const NOT_SUPPORTED: Self = Self { code: 21, text: "" };
     /// 22: no upstream answered in time.
     pub const NO_REACHABLE_AUTHORITY: Self = Self { code: 22, text: "" };
-    /// 23: the network refused us.
+    /// 23: a network error on the way to the upstream.
     pub const NETWORK_ERROR: Self = Self { code: 23, text: "" };
 }
 
-/// Options gathered for a reply's OPT, inline: at most 255 octets, what does not fit is left out whole.
+/// Options for a reply's OPT: at most 255 bytes, inline; an option that does not fit is left out.
 ///
-/// Nearly all replies have none, and pay for no octet.
+/// Nearly all replies have none, and then the bytes are not even zeroed.
 #[derive(Clone, Copy, Default)]
 pub struct OptionBytes {
     len: u8,
@@ -155,18 +157,18 @@ impl OptionBytes {
         Self { len: 0, octets: None }
     }
 
-    /// The options as they stand in an OPT record.
+    /// The options as in an OPT record.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         self.octets.as_ref().map_or(&[], |octets| &octets[..usize::from(self.len)])
     }
 
-    /// Whether there are none.
+    /// Whether there are no options.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds one option, or leaves it out where it does not fit.
+    /// Adds one option; leaves it out if it does not fit.
     pub fn push(&mut self, code: u16, value: &[u8]) {
         let Some(room) = self.room(4 + value.len()) else { return };
         room[..2].copy_from_slice(&code.to_be_bytes());
@@ -174,7 +176,7 @@ impl OptionBytes {
         room[4..].copy_from_slice(value);
     }
 
-    /// So many octets more, if there is room.
+    /// Appends `more` bytes, if they fit.
     fn room(&mut self, more: usize) -> Option<&mut [u8]> {
         let start = usize::from(self.len);
         let end = start + more;
@@ -183,7 +185,8 @@ impl OptionBytes {
         Some(room)
     }
 
-    /// Adds the client subnet that was `asked` for, and for which part of the network the answer is (RFC 7871, section 7.2.1).
+    /// Adds the client subnet option of the query with the answer's scope (RFC 7871, section
+    /// 7.2.1).
     pub fn push_subnet(&mut self, asked: &[u8], scope: u8) {
         let mut value = [0; 20];
         let Some(room) = value.get_mut(..asked.len()) else { return };
@@ -192,7 +195,7 @@ impl OptionBytes {
         self.push(OPTION_CLIENT_SUBNET, &value[..asked.len()]);
     }
 
-    /// Adds options that are encoded already, all or none.
+    /// Adds encoded options, all or none.
     pub fn extend_encoded(&mut self, encoded: &[u8]) {
         if encoded.is_empty() {
             return;
@@ -202,7 +205,7 @@ impl OptionBytes {
         }
     }
 
-    /// Takes out every option of a code.
+    /// Removes every option with this code.
     pub fn remove(&mut self, code: u16) {
         let old = *self;
         *self = Self::none();
@@ -221,14 +224,14 @@ impl OptionBytes {
         self.push(OPTION_EDE, &value[..2 + text.len()]);
     }
 
-    /// Adds an Extended DNS Error that is not here yet.
+    /// Adds an Extended DNS Error unless it is present.
     pub fn add_ede(&mut self, ede: Ede) {
         let mut one = Self::none();
         one.push_ede(ede);
         self.extend_ede(&one);
     }
 
-    /// Adds the Extended DNS Errors of `others` that are not here yet.
+    /// Adds the Extended DNS Errors of `others` that are not present.
     pub fn extend_ede(&mut self, others: &Self) {
         for (code, value) in options(others.as_bytes()).flatten().filter(|(code, _)| *code == OPTION_EDE) {
             if !options(self.as_bytes()).flatten().any(|known| known == (code, value)) {
@@ -238,12 +241,12 @@ impl OptionBytes {
     }
 }
 
-/// How many octets [`write_opt`] adds.
+/// Bytes that [`write_opt`] appends.
 pub(crate) fn opt_length(options: &[u8]) -> usize {
     11 + options.len()
 }
 
-/// Appends an OPT record: our size, the upper bits of the rcode, DO and the options given.
+/// Appends an OPT record with our payload size, the upper bits of the rcode, DO and these options.
 pub fn write_opt(out: &mut Vec<u8>, rcode: Rcode, dnssec_ok: bool, options: &[u8]) {
     out.push(0);
     out.extend_from_slice(&crate::RType::OPT.0.to_be_bytes());
@@ -255,7 +258,7 @@ pub fn write_opt(out: &mut Vec<u8>, rcode: Rcode, dnssec_ok: bool, options: &[u8
     out.extend_from_slice(options);
 }
 
-/// The full rcode of a header and the OPT that goes with it.
+/// The rcode of a header and the OPT of the same message.
 pub(crate) fn full_rcode(flags: Flags, opt_ttl: Option<u32>) -> Rcode {
     Rcode(flags.rcode() | opt_ttl.map_or(0, |ttl| ((ttl >> 24) as u16) << 4))
 }

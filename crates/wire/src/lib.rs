@@ -1,52 +1,52 @@
-//! Bytes to queries and replies, and back: where DNS messages are read and written.
+//! DNS messages: reads packets into queries and answers, writes replies and upstream queries.
 //!
 //! ```text
-//! packet -> gate::accept -> Query -> ... -> Reply -> packet
+//! packet -> accept -> Query -> ... -> Reply -> packet
 //! upstream's reply -> Answer (no header, no question, no OPT) -> cache, Reply
 //! ```
 //!
-//! Nothing here does I/O, reads a clock or knows a plugin. Everything takes bytes that a stranger chose: each function
-//! returns an error for what it cannot read, and none panics.
+//! No I/O, no clock, no plugins. All input is untrusted: each function returns an error for bytes
+//! that it cannot read, and none panics.
 
-mod added;
+mod accept;
 mod answer;
+mod client_subnet;
 mod compress;
 mod edns;
-mod gate;
-mod hash;
+mod iana;
 mod message;
 mod name;
-mod numbers;
-mod proto;
+mod name_hash;
 mod query;
+mod rdata;
 mod records;
 mod reply;
 pub mod reverse;
-mod shape;
-mod subnet;
+mod transport;
+mod upstream_overrides;
 mod zone_request;
 
-pub use added::{Added, push_option};
+pub use accept::{Refusal, Verdict, accept, accept_truncated};
 pub use answer::Answer;
-pub use compress::Merge;
+pub use client_subnet::Subnet;
+pub use compress::CompressingWriter;
 pub use edns::{
-    Ede, Edns, MOST_UDP_SIZE, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE,
+    Ede, Edns, MAX_UDP_SIZE, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE,
     client_subnet_holds, options, write_opt,
 };
-pub use gate::{Gate, Refusal, accept, accept_truncated};
-pub use hash::{hash_of, hash_with};
+pub use iana::{Class, Flags, Opcode, RType, Rcode};
 pub use message::{Message, Packed, Rr};
 pub use name::{MAX_NAME, Name, NameError, write_label};
-pub use numbers::{Class, Flags, Opcode, RType, Rcode};
-pub use proto::Proto;
-pub use query::{Asker, HeldQuery, Query, write_upstream_query};
+pub use name_hash::{hash_of, hash_with};
+pub use query::{ClientParams, OwnedQuery, Query, write_upstream_query};
+pub use rdata::is_valid_rdata;
 pub use records::{Malformed, Record, Records, Section};
 pub use reply::{Owner, Reply};
-pub use shape::data_fits;
-pub use subnet::Subnet;
+pub use transport::Proto;
+pub use upstream_overrides::{UpstreamOverrides, push_option};
 pub use zone_request::ZoneRequest;
 
-/// Length of a message header in octets (RFC 1035, section 4.1.1).
+/// Length of a message header in bytes (RFC 1035, section 4.1.1).
 pub const HEADER: usize = 12;
 
 /// Reads a big-endian `u16`; `None` past the end.

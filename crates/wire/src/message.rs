@@ -1,16 +1,17 @@
-//! A reply taken apart: records that each own their octets, for plugins that change names, data or counts.
+//! A reply as owned records, for plugins that change names, data or counts.
 //!
-//! Most replies never become one: they are ready octets from their source to the client. Names keep the case that they
-//! were written in; a name that equals the question's is a pointer to it in the end, and so has the client's.
+//! Most replies never become one: they go from their source to the client as encoded bytes. Names
+//! keep their case; a name that equals the question's is written as a pointer to it and so takes
+//! the client's case.
 
 use crate::compress::spell_out;
 use crate::records::{Malformed, Record, Records, Section};
-use crate::{Class, Flags, HEADER, Merge, Name, OptionBytes, Query, RType, Rcode, Reply};
+use crate::{Class, CompressingWriter, Flags, HEADER, Name, OptionBytes, Query, RType, Rcode, Reply};
 
-/// A whole reply but for its header's id and question, which are the client's.
+/// A reply without id and question, which are the client's.
 #[derive(Clone, Debug, Default)]
 pub struct Message {
-    /// The rcode, upper bits included.
+    /// The rcode, with the upper bits.
     pub rcode: Rcode,
     /// AA, TC, RD, RA and AD.
     pub flags: u16,
@@ -20,12 +21,12 @@ pub struct Message {
     pub options: OptionBytes,
 }
 
-/// One record with its names written out.
+/// One record with uncompressed names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rr {
-    /// The section it is in.
+    /// Its section.
     pub section: Section,
-    /// Its owner, in wire form without pointers.
+    /// Its owner, in uncompressed wire form.
     pub owner: Box<[u8]>,
     /// Its type.
     pub rtype: RType,
@@ -33,23 +34,23 @@ pub struct Rr {
     pub class: Class,
     /// Its TTL in seconds.
     pub ttl: u32,
-    /// Its data; names in it are without pointers.
+    /// Its data, with uncompressed names.
     pub data: Box<[u8]>,
 }
 
 impl Rr {
-    /// A record of class IN; `owner` and names in `data` are without pointers.
+    /// A record of class IN; `owner` and the names in `data` are uncompressed.
     pub fn new(section: Section, owner: &Name, rtype: RType, ttl: u32, data: &[u8]) -> Self {
         Self { section, owner: owner.as_wire().into(), rtype, class: Class::IN, ttl, data: data.into() }
     }
 
     /// The owner, lower-cased.
     pub fn name(&self) -> Name {
-        // It was read as a name, or written from one.
+        // The owner was read as a name, or written from one.
         Name::from_wire(&self.owner).unwrap_or(Name::ROOT)
     }
 
-    /// The name that its data begin with, as a CNAME's do.
+    /// The name at the start of its data, as in a CNAME.
     pub fn target(&self) -> Option<Name> {
         Name::from_wire(&self.data).ok()
     }
@@ -59,22 +60,26 @@ impl Rr {
         spell_out(message, record, &mut plain)?;
         let Record { section, rtype, class, ttl, .. } = *record;
         let spelled = first(&plain)?;
-        // Type, class and TTL stand between them, and the length.
+        // Type, class, TTL and length are between owner and data.
         let owner = plain.get(..spelled.ttl_at - 4).unwrap_or_default().into();
         Ok(Self { section, owner, rtype, class, ttl, data: spelled.data(&plain).into() })
     }
 
-    /// Appends the record to its section of `message`; `buffer` is room to work in.
+    /// Appends the record to its section of `message`; `buffer` is scratch space.
     ///
     /// # Errors
-    /// As [`Merge::push`].
-    pub fn push_to(&self, message: &mut Merge<'_>, buffer: &mut Vec<u8>) -> Result<(), Malformed> {
+    /// As [`CompressingWriter::push`].
+    pub fn push_to(
+        &self,
+        message: &mut CompressingWriter<'_>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), Malformed> {
         buffer.clear();
         self.write(buffer)?;
         message.push(self.section, buffer, &first(buffer)?)
     }
 
-    /// Appends the record without pointers.
+    /// Appends the record with uncompressed names.
     fn write(&self, out: &mut Vec<u8>) -> Result<(), Malformed> {
         let length = u16::try_from(self.data.len()).map_err(|_| Malformed::Long)?;
         out.extend_from_slice(&self.owner);
@@ -93,15 +98,15 @@ impl Message {
         Self { rcode, flags: query.flags.0 & Flags::RD, ..Self::default() }
     }
 
-    /// Puts this in place of what `reply`, which was started for `query`, says. What no message has room for is left out,
-    /// from the end, and TC says so.
+    /// Replaces the content of `reply`, which was started for `query`. Records that exceed 65,535
+    /// bytes are left out from the end, with TC set.
     ///
     /// # Errors
-    /// [`Malformed`] where a record is none; the reply is empty then.
+    /// [`Malformed`] if a record cannot be read; the reply is empty then.
     pub fn write(&self, query: &Query<'_>, reply: &mut Reply<'_>) -> Result<(), Malformed> {
         reply.clear();
         let (mut body, mut buffer) = (Vec::new(), Vec::new());
-        let mut merge = Merge::new(query.question, &mut body)?;
+        let mut merge = CompressingWriter::new(query.question, &mut body)?;
         let mut cut = 0;
         'records: for section in [Section::Answer, Section::Authority, Section::Additional] {
             for rr in self.section(section) {
@@ -121,8 +126,8 @@ impl Message {
         Ok(())
     }
 
-    /// No longer says that the data are authentic: of what this server made of it nobody has verified a signature (RFC 4035,
-    /// section 3.2.3).
+    /// Clears AD: no signature covers records that this server made or changed (RFC 4035, section
+    /// 3.2.3).
     pub fn clear_ad(&mut self) {
         self.flags &= !Flags::AD;
     }
@@ -133,7 +138,7 @@ impl Message {
     }
 }
 
-/// What a reply says, as it was written: what is kept where it is not looked into for a while.
+/// A copy of a reply in wire form, for keeping it while its records are not needed.
 #[derive(Clone, Debug)]
 pub struct Packed {
     /// Header, question, records.
@@ -146,7 +151,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// What `reply`, which was started for `query`, says.
+    /// Copies `reply`, which was started for `query`.
     pub fn new(query: &Query<'_>, reply: &Reply<'_>) -> Self {
         let echoed = query.flags.0 & Flags::RD & !reply.dropped_flags;
         Self {
@@ -159,11 +164,11 @@ impl Packed {
         }
     }
 
-    /// The same, taken apart: the first `most` records of all sections together. TC says so where what is left out is of the
-    /// answer or authority section (RFC 2181, section 9).
+    /// Decodes the first `most` records of all sections together. TC is set if records of the
+    /// answer or authority section are left out (RFC 2181, section 9).
     ///
     /// # Errors
-    /// [`Malformed`] where its records cannot be read.
+    /// [`Malformed`] if a record cannot be read.
     pub fn message(&self, most: u16) -> Result<Message, Malformed> {
         let (counts, cut) = self.first(most);
         let records = Records::new(&self.octets, self.start, counts)
@@ -174,12 +179,12 @@ impl Packed {
         Ok(Message { rcode: self.rcode, flags: self.flags | cut, records, options })
     }
 
-    /// How many records [`message`](Self::message) takes apart.
+    /// Records that [`message`](Self::message) decodes.
     pub fn records(&self, most: u16) -> usize {
         self.first(most).0.into_iter().map(usize::from).sum()
     }
 
-    /// How many records of each section are taken apart, and the flag that says so where these are not all.
+    /// Records of each section that are decoded, and TC if some are left out.
     fn first(&self, most: u16) -> ([u16; 3], u16) {
         let mut left = most;
         let counts = self.counts.map(|count| {
@@ -191,13 +196,13 @@ impl Packed {
         (counts, if cut { Flags::TC } else { 0 })
     }
 
-    /// How much memory it takes.
+    /// Bytes of memory outside of the struct.
     pub fn octets(&self) -> usize {
         self.octets.len() + self.options.len()
     }
 }
 
-/// The only record of these octets.
+/// The only record of these bytes.
 fn first(plain: &[u8]) -> Result<Record, Malformed> {
     Records::new(plain, 0, [1, 0, 0]).next().ok_or(Malformed::Short)?
 }
@@ -205,14 +210,14 @@ fn first(plain: &[u8]) -> Result<Record, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answer, Gate, Owner, accept};
+    use crate::{Answer, Owner, Verdict, accept};
     use proptest::prelude::*;
 
     const ASKED: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x03WWW\x07example\x03org\0\0\x01\0\x01";
     const SOUGHT: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\x02lo\x07Example\x03net\0\0\x01\0\x01";
 
     fn with_reply<T>(packet: &[u8], f: impl FnOnce(&Query<'_>, &mut Reply<'_>) -> T) -> T {
-        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
         let mut out = Vec::new();
         let mut reply = Reply::start(&mut out, &query);
         f(&query, &mut reply)
@@ -234,8 +239,9 @@ mod tests {
         );
     }
 
+    /// Data of unknown types stays as it is.
     #[test]
-    fn names_are_written_out_in_their_own_case_and_unknown_data_stays() {
+    fn decoded_names_keep_their_case() {
         let message = with_reply(SOUGHT, |query, reply| {
             fill(reply);
             Packed::new(query, reply).message(u16::MAX).unwrap()
@@ -253,12 +259,12 @@ mod tests {
     }
 
     #[test]
-    fn of_more_records_than_are_wanted_the_first_are_taken_apart() {
+    fn decoding_stops_at_the_limit() {
         let packed = with_reply(SOUGHT, |query, reply| {
             fill(reply);
             Packed::new(query, reply)
         });
-        // Two of the answer, one of each other section.
+        // Two records of the answer section, one of each other section.
         for (most, records, cut) in
             [(0, 0, true), (1, 1, true), (2, 2, true), (3, 3, false), (4, 4, false), (u16::MAX, 4, false)]
         {
@@ -269,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_goes_behind_a_question_of_another_length() {
+    fn message_moves_to_another_question() {
         let mut message = with_reply(SOUGHT, |query, reply| {
             fill(reply);
             Packed::new(query, reply).message(u16::MAX).unwrap()
@@ -290,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_message_has_room_for_is_left_out_from_the_end() {
+    fn oversized_message_is_truncated() {
         let owner = Name::from_text("txt.example.org").unwrap();
         let of = |section, length| Rr::new(section, &owner, RType::TXT, 1, &vec![0; length]);
         for (records, counts, flags) in [
@@ -308,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn many_records_of_a_deep_name_all_come_back() {
+    fn thousand_records_survive_the_roundtrip() {
         let question = [&[1, b'a'].repeat(32)[..], b"\x03org\0\0\x0c\0\x01"].concat();
         let packet = [&ASKED[..HEADER], &question].concat();
         let owner = Name::from_wire(&question[..question.len() - 4]).unwrap();
@@ -327,9 +333,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever an upstream's reply says, reading it apart and writing it again says the same.
+        /// Decoding and encoding a reply of any content changes nothing.
         #[test]
-        fn apart_and_together_again_is_the_same(octets in prop::collection::vec(any::<u8>(), 0..120), counts in any::<[u8; 3]>()) {
+        fn decode_encode_roundtrip(octets in prop::collection::vec(any::<u8>(), 0..120), counts in any::<[u8; 3]>()) {
             let mut packet = SOUGHT.to_vec();
             packet[2] |= 0x80;
             for (at, count) in [(7, counts[0] % 4), (9, counts[1] % 3), (11, counts[2] % 3)] {
@@ -339,7 +345,7 @@ mod tests {
             let mut answer = Answer::default();
             if answer.read(&packet, &SOUGHT[HEADER..]).is_ok() {
                 with_reply(SOUGHT, |query, reply| {
-                    reply.push_answer(&answer);
+                    reply.push_answer(query, &answer);
                     if let Ok(message) = Packed::new(query, reply).message(u16::MAX) {
                         message.write(query, reply).unwrap();
                         let again = Packed::new(query, reply).message(u16::MAX).unwrap();

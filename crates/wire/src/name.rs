@@ -1,44 +1,48 @@
-//! Domain names in wire form: lower-case, uncompressed, inline.
+//! Domain names: lower-case, uncompressed wire form, inline.
 
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 
-use crate::hash::{copy_lowered, hash_of};
+use crate::name_hash::{copy_lowered, hash_of};
 
 /// Longest name in octets, length octets and the root included (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 255;
-/// The longest label, in octets (RFC 1035, section 2.3.4).
+/// Longest label in octets (RFC 1035, section 2.3.4).
 const MAX_LABEL: usize = 63;
 
-/// A domain name in uncompressed wire form, ASCII letters lower-cased (RFC 4343), the root's zero octet included.
+/// A domain name in uncompressed wire form with lower-case ASCII letters (RFC 4343), the root's
+/// zero octet included.
 ///
-/// Inline, so that reading a query's name allocates nothing; tables keep [`Name::as_wire`] in a box.
+/// Inline, so that reading a query's name does not allocate; tables keep [`Name::as_wire`] in a
+/// box.
 #[derive(Clone, Copy)]
 pub struct Name {
-    /// As [`hash_of`] has it, where it came with reading the name; 0 elsewhere.
+    /// [`hash_of`] the wire form if the name was read from a packet; else 0.
     hash: u64,
     len: u8,
-    /// The root's not counted.
+    /// Without the root.
     labels: u8,
     octets: [u8; MAX_NAME],
 }
 
-/// Why bytes or text are not a domain name.
+/// Why bytes or text are no domain name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameError {
-    /// The name runs past the end of the message.
+    /// The name extends past the end of the message.
     Short,
     /// More than 255 octets.
     LongName,
     /// A label of more than 63 octets.
     LongLabel,
-    /// A label of no octets before the end of the name.
+    /// An empty label before the end of the name.
     EmptyLabel,
-    /// A compression pointer where none may stand, or one that does not point backwards (RFC 1035, section 4.1.4).
+    /// A compression pointer where none is allowed, or one that does not point backwards (RFC 1035,
+    /// section 4.1.4).
     Pointer,
     /// A label type other than 00 and 11 (RFC 6891, section 5).
     LabelType,
-    /// A backslash that is followed by neither three digits up to 255 nor a character (RFC 1035, section 5.1).
+    /// A backslash followed by neither three digits up to 255 nor a character (RFC 1035, section
+    /// 5.1).
     Escape,
 }
 
@@ -46,7 +50,7 @@ impl Name {
     /// The root, `.`.
     pub const ROOT: Self = Self { hash: 0, len: 1, labels: 0, octets: [0; MAX_NAME] };
 
-    /// Reads the uncompressed name at `at`, as it must stand in a question, and returns where it ends.
+    /// Reads the uncompressed name at `at`, as in a question. Returns the name and its end.
     ///
     /// # Errors
     /// Any [`NameError`] but [`NameError::Escape`] and [`NameError::EmptyLabel`].
@@ -57,7 +61,8 @@ impl Name {
         Ok((name, end))
     }
 
-    /// The same, in place of [`Name::ROOT`]: a name is never moved on a query's way.
+    /// The same in place; `self` must be [`Name::ROOT`]. A name is large and is not moved on the
+    /// query path.
     #[inline]
     pub(crate) fn fill_plain(&mut self, message: &[u8], at: usize) -> Result<usize, NameError> {
         let rest = message.get(at..).ok_or(NameError::Short)?;
@@ -84,7 +89,8 @@ impl Name {
         Ok(at + end)
     }
 
-    /// Reads the name at `at`, following compression pointers, and returns where it ends in the message.
+    /// Reads the name at `at`, following compression pointers. Returns the name and its end in the
+    /// message.
     ///
     /// # Errors
     /// Any [`NameError`] but [`NameError::Escape`] and [`NameError::EmptyLabel`].
@@ -106,27 +112,29 @@ impl Name {
         Ok((name, end))
     }
 
-    /// Takes a name from its uncompressed wire form.
+    /// Reads a name from its whole uncompressed wire form.
     ///
     /// # Errors
-    /// As [`Name::read_plain`]; [`NameError::Short`] also where octets are left over.
+    /// As [`Name::read_plain`]; [`NameError::Short`] also for trailing bytes.
     pub fn from_wire(wire: &[u8]) -> Result<Self, NameError> {
         let (name, end) = Self::read_plain(wire, 0)?;
         if end == wire.len() { Ok(name) } else { Err(NameError::Short) }
     }
 
-    /// Reads a name as zone files and Corefiles write it; a missing final dot is added (RFC 1035, section 5.1).
+    /// Reads the presentation format of zone files and Corefiles; a missing final dot is added (RFC
+    /// 1035, section 5.1).
     ///
     /// # Errors
-    /// [`NameError::LongName`], [`NameError::LongLabel`], [`NameError::EmptyLabel`], [`NameError::Escape`].
+    /// [`NameError::LongName`], [`NameError::LongLabel`], [`NameError::EmptyLabel`],
+    /// [`NameError::Escape`].
     pub fn from_text(text: &str) -> Result<Self, NameError> {
         let mut name = Self::ROOT;
         name.fill_text(text.as_bytes())?;
         Ok(name)
     }
 
-    /// The same, in place of whatever name this was: for long texts, since a move takes as long as reading. After an error
-    /// it is the root.
+    /// The same in place: for large files, since moving a name takes as long as reading it. The
+    /// root after an error.
     ///
     /// # Errors
     /// As [`Name::from_text`].
@@ -140,18 +148,18 @@ impl Name {
         read.map(|_| ())
     }
 
-    /// A name without escapes lies in its text as in its wire form, but that a dot stands for each length. `None` for any
-    /// other text, and for one that breaks a bound.
+    /// Reads a name without escapes: its text equals its wire form, with dots in place of the
+    /// length octets. `None` for any other text, and for one that exceeds a limit.
     #[inline]
     fn fill_plain_text(&mut self, text: &[u8]) -> Option<()> {
-        // Where the text has no final dot, an octet for the root follows.
+        // One octet more for the root, if the text has no final dot.
         let room = self.octets[1..MAX_NAME - 1].get_mut(..text.len())?;
         copy_lowered(room, text);
         self.hash = 0;
         let mut labels = 0;
         let mut start = 0; // of the label's length octet
         for (at, &octet) in (1..).zip(text) {
-            // Nearly all are letters, which come behind both.
+            // Nearly all octets are letters, which are above both.
             if octet > b'\\' || (octet != b'.' && octet != b'\\') {
                 continue;
             }
@@ -244,7 +252,7 @@ impl Name {
         &self.octets[..usize::from(self.len)]
     }
 
-    /// [`hash_of`] its wire form: read with the name where that came from a packet.
+    /// [`hash_of`] the wire form, computed while reading if the name was read from a packet.
     #[inline]
     pub fn hash_code(&self) -> u64 {
         match self.hash {
@@ -253,7 +261,7 @@ impl Name {
         }
     }
 
-    /// The name and each of its parents, longest first, the root last; each in wire form.
+    /// The name and each of its parents in wire form, longest first, the root last.
     #[inline]
     pub fn suffixes(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = Some(self.as_wire());
@@ -265,7 +273,7 @@ impl Name {
         })
     }
 
-    /// The labels from the left, without the root's.
+    /// The labels from the left, without the root.
     pub fn labels(&self) -> impl Iterator<Item = &[u8]> {
         self.suffixes().filter_map(|suffix| {
             let length = usize::from(*suffix.first()?);
@@ -273,13 +281,13 @@ impl Name {
         })
     }
 
-    /// How many labels there are, the root's not counted.
+    /// Number of labels, without the root.
     #[inline]
     pub fn label_count(&self) -> usize {
         usize::from(self.labels)
     }
 
-    /// Whether this name is `zone` or stands below it.
+    /// Whether this name is `zone` or below it.
     #[inline]
     pub fn is_within(&self, zone: &Self) -> bool {
         if zone.len == 1 {
@@ -295,8 +303,8 @@ impl Name {
     }
 }
 
-/// Visits the labels of the (possibly compressed) name at `at`; returns where it ends in the message, and how many labels
-/// and pointers it has.
+/// Visits the labels of the (possibly compressed) name at `at`. Returns its end in the message, and
+/// the number of labels and pointers.
 pub(crate) fn walk(
     message: &[u8],
     at: usize,
@@ -327,9 +335,10 @@ pub(crate) fn walk(
                 let low = *message.get(position + 1).ok_or(NameError::Short)?;
                 let target = usize::from(u16::from_be_bytes([length & 0x3f, low]));
                 end.get_or_insert(position + 2);
-                // Backwards only: a loop would have to read labels on its way, and those end at 255 octets.
+                // Backwards only: a loop would have to read labels on its way, and those end at 255
+                // octets.
                 pointers += 1;
-                if target >= position || target < crate::HEADER || pointers > MOST_POINTERS {
+                if target >= position || target < crate::HEADER || pointers > MAX_POINTERS {
                     return Err(NameError::Pointer);
                 }
                 position = target;
@@ -339,10 +348,10 @@ pub(crate) fn walk(
     }
 }
 
-/// A name has at most 127 labels: nobody needs more pointers to reach them all. As in CoreDNS.
-const MOST_POINTERS: u32 = 126;
+/// A name has at most 127 labels, so more pointers are never needed. The limit of CoreDNS.
+const MAX_POINTERS: u32 = 126;
 
-/// Where the name at `at` ends, without following its pointer.
+/// End of the name at `at`, without following its pointer.
 #[inline]
 pub(crate) fn skip(message: &[u8], at: usize) -> Result<usize, NameError> {
     let mut position = at;
@@ -372,7 +381,7 @@ impl PartialEq for Name {
 
 impl Eq for Name {}
 
-/// An order for tables, by octets; not the canonical one (RFC 4034, section 6.1).
+/// By octets, for tables; not the canonical order (RFC 4034, section 6.1).
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.as_wire().cmp(other.as_wire())
@@ -391,7 +400,7 @@ impl Hash for Name {
     }
 }
 
-/// As zone files write it, always with the final dot; octets that are not printable read `\DDD`.
+/// Presentation format with the final dot; octets that are not printable as `\DDD`.
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.octets;
@@ -406,11 +415,11 @@ impl fmt::Display for Name {
     }
 }
 
-/// Writes a label as it is read in zone text: special characters after a backslash, what cannot be printed as `\DDD`. (Lines
-/// of the log have CoreDNS's characters instead: `observe` writes those.)
+/// Writes a label in presentation format: special characters after a backslash, unprintable ones as
+/// `\DDD`. (Log lines escape as CoreDNS does: see `observe`.)
 ///
 /// # Errors
-/// Those of what it is written to.
+/// Those of the output.
 pub fn write_label(to: &mut impl fmt::Write, label: &[u8]) -> fmt::Result {
     for &octet in label {
         match octet {
@@ -426,8 +435,9 @@ pub fn write_label(to: &mut impl fmt::Write, label: &[u8]) -> fmt::Result {
 }
 
 impl Name {
-    /// The name's text in its own octets, each length octet turned into the dot before it, where no octet needs more: one
-    /// write instead of one for each character, for logs and templates write names for every query.
+    /// The name's text, made in a copy of its octets by replacing each length octet with a dot;
+    /// `None` if a character needs an escape. One write in place of one for each character: logs
+    /// and templates write names for every query.
     fn plain_text<'t>(&self, text: &'t mut [u8; MAX_NAME]) -> Option<&'t str> {
         let end = usize::from(self.len).saturating_sub(1);
         let mut at = 0;
@@ -443,7 +453,7 @@ impl Name {
             at = next;
         }
         text[at] = b'.';
-        // The first dot is no part of a name, but for the root, of which it is all.
+        // The first dot belongs to the text of the root alone.
         let first = usize::from(self.labels > 0);
         std::str::from_utf8(&text[first..=end]).ok()
     }

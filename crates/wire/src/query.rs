@@ -1,34 +1,34 @@
-//! A client's query, borrowed from its packet, and what is kept of it while an upstream is asked.
+//! A client's query, borrowed from its packet, and an owned copy for the time at an upstream.
 
-use crate::added::{Added, FLAGS};
 use crate::edns::{opt_length, write_opt};
+use crate::upstream_overrides::{FLAGS, UpstreamOverrides};
 use crate::{Class, Edns, Flags, HEADER, Name, OPTION_CLIENT_SUBNET, OptionBytes, RType, Rcode};
 
-/// A query that passed the gate: one question, opcode QUERY, at most one OPT.
+/// A query that [`accept`](crate::accept) let pass: one question, opcode QUERY, at most one OPT.
 #[derive(Clone, Copy)]
 pub struct Query<'p> {
     /// The client's message id.
     pub id: u16,
     /// The client's header flags.
     pub flags: Flags,
-    /// The question as it was sent: name in the client's case, type, class.
+    /// The question as sent: name in the client's case, type, class.
     pub question: &'p [u8],
-    /// The name asked for, lower-cased.
+    /// The queried name, lower-cased.
     pub name: Name,
-    /// The type asked for.
+    /// The queried type.
     pub rtype: RType,
-    /// The class asked for.
+    /// The queried class.
     pub class: Class,
     /// The client's OPT, if it sent one.
     pub edns: Option<Edns<'p>>,
-    /// The length of the whole packet in octets, as metrics and log report it.
+    /// Bytes of the whole packet, for metrics and log.
     pub size: usize,
-    /// What was written for upstreams here; nothing in what a client sent.
-    pub added: Added<'p>,
+    /// What the server adds for upstreams; empty in a client's query.
+    pub overrides: UpstreamOverrides<'p>,
 }
 
 impl Query<'_> {
-    /// What a packet is read into: no query yet.
+    /// A value to read a packet into.
     pub(crate) const BLANK: Self = Self {
         id: 0,
         flags: Flags(0),
@@ -38,7 +38,7 @@ impl Query<'_> {
         class: Class(0),
         edns: None,
         size: 0,
-        added: Added::NOTHING,
+        overrides: UpstreamOverrides::NONE,
     };
 
     /// Whether the client set DO.
@@ -47,22 +47,29 @@ impl Query<'_> {
         self.edns.is_some_and(|edns| edns.dnssec_ok)
     }
 
-    /// Whether the client sent a subnet, and upstreams get no other: what they say is for that part of the network, unless they say
-    /// that it is for all.
-    pub fn has_clients_subnet(&self) -> bool {
-        self.edns.is_some_and(|edns| edns.client_subnet.is_some()) && !self.added.has_subnet()
+    /// The flags of an answer as this client may see them: AD only for a client that sets DO or AD (RFC 6840, section 5.8).
+    #[inline]
+    pub fn visible_flags(&self, flags: Flags) -> u16 {
+        if self.dnssec_ok() || self.flags.has(Flags::AD) { flags.0 } else { flags.0 & !Flags::AD }
     }
 
-    /// The largest reply over UDP that the client takes: 512 without EDNS (RFC 1035, section 4.2.1; RFC 6891, section 6.2.3).
+    /// Whether upstreams get the client's own subnet. Their answer then holds for that part of the
+    /// network, unless its scope says that it holds for all.
+    pub fn forwards_client_subnet(&self) -> bool {
+        self.edns.is_some_and(|edns| edns.client_subnet.is_some()) && !self.overrides.has_subnet()
+    }
+
+    /// The largest UDP reply that the client accepts, in bytes: 512 without EDNS (RFC 1035, section
+    /// 4.2.1; RFC 6891, section 6.2.3).
     #[inline]
     pub fn udp_limit(&self) -> usize {
         self.edns.map_or(512, |edns| usize::from(edns.udp_size.max(512)))
     }
 
-    /// What must be kept of the query while somebody else is asked.
-    pub fn hold(&self) -> HeldQuery {
-        HeldQuery {
-            asker: self.asker(),
+    /// Copies the query out of its packet, without EDNS options but a client subnet.
+    pub fn owned(&self) -> OwnedQuery {
+        OwnedQuery {
+            params: self.client_params(),
             subnet: self.edns.and_then(|edns| edns.client_subnet).map(|sent| {
                 let sent = sent.get(..20).unwrap_or(sent);
                 let mut octets = [0; 20];
@@ -70,19 +77,19 @@ impl Query<'_> {
                 (sent.len() as u8, octets)
             }),
             question: match self.question.len() {
-                len @ 0..=SHORT if self.added.is_nothing() => {
+                len @ 0..=SHORT if self.overrides.is_empty() => {
                     let mut octets = [0; SHORT];
                     octets[..len].copy_from_slice(self.question);
                     Question::Short(len as u8, octets)
                 }
-                len => Question::Long(len as u16, [self.question, self.added.octets()].concat().into()),
+                len => Question::Long(len as u16, [self.question, self.overrides.octets()].concat().into()),
             },
         }
     }
 
-    /// What tells the query from others that ask the same.
-    pub fn asker(&self) -> Asker {
-        Asker {
+    /// The fields in which queries of one flight may differ.
+    pub fn client_params(&self) -> ClientParams {
+        ClientParams {
             id: self.id,
             flags: self.flags,
             size: self.size as u16,
@@ -93,10 +100,11 @@ impl Query<'_> {
     }
 }
 
-/// A query apart from its packet: 160 octets, and a box for a question of more than 118, or with something written.
+/// A query without its packet: 160 bytes, and an allocation for a question of more than 118 bytes
+/// or one with overrides.
 #[derive(Clone)]
-pub struct HeldQuery {
-    asker: Asker,
+pub struct OwnedQuery {
+    params: ClientParams,
     subnet: Option<(u8, [u8; 20])>,
     question: Question,
 }
@@ -104,24 +112,25 @@ pub struct HeldQuery {
 #[derive(Clone)]
 enum Question {
     Short(u8, [u8; SHORT]),
-    /// The question's length; behind it what was written.
+    /// Length of the question, and the question with the overrides behind it.
     Long(u16, Box<[u8]>),
 }
 
-/// What one of several queries that ask the same has of its own; 14 octets.
+/// The fields in which queries of one flight may differ; 14 bytes.
 #[derive(Clone, Copy)]
-pub struct Asker {
+pub struct ClientParams {
     id: u16,
     flags: Flags,
     size: u16,
-    /// With EDNS only.
+    /// `None` without EDNS.
     udp_size: Option<u16>,
     dnssec_ok: bool,
     nsid: bool,
 }
 
-impl Asker {
-    /// This one's query: what `same` asks, with the question as this one spelled it, if that is another way.
+impl ClientParams {
+    /// The query of this client: `same` with its own fields, and its own spelling of the question
+    /// if that differs.
     pub fn query<'q>(&self, same: &Query<'q>, spelled: Option<&'q [u8]>) -> Query<'q> {
         Query {
             id: self.id,
@@ -140,19 +149,19 @@ impl Asker {
         }
     }
 
-    /// Whether both get the same answer to the same question, but for id, spelling and size.
-    pub fn asks_like(&self, other: &Self) -> bool {
+    /// Whether both clients get the same reply, apart from id, spelling and size limit.
+    pub fn gets_same_answer(&self, other: &Self) -> bool {
         const SEEN: u16 = Flags::RD | Flags::CD | Flags::AD;
         let like = |of: &Self| (of.flags.0 & SEEN, of.udp_size.is_some(), of.dnssec_ok, of.nsid);
         like(self) == like(other)
     }
 }
 
-impl HeldQuery {
-    /// The query as it was.
+impl OwnedQuery {
+    /// The query.
     pub fn query(&self) -> Query<'_> {
         let question = self.question();
-        let Asker { id, flags, size, udp_size, dnssec_ok, nsid } = self.asker;
+        let ClientParams { id, flags, size, udp_size, dnssec_ok, nsid } = self.params;
         let mut query = Query {
             id,
             flags,
@@ -169,36 +178,36 @@ impl HeldQuery {
                 options: &[],
             }),
             size: usize::from(size),
-            added: self.added(),
+            overrides: self.overrides(),
         };
-        // Read in its place: a name is large. The gate read this question before, so it cannot fail now.
+        // In place: a name is large. `accept` has read this question, so it cannot fail.
         let end = query.name.fill_plain(question, 0).unwrap_or(1);
         let number = |at: usize| crate::read_u16(question, at).unwrap_or_default();
         (query.rtype, query.class) = (RType(number(end)), Class(number(end + 2)));
         query
     }
 
-    /// What tells the query from others that ask the same.
-    pub fn asker(&self) -> Asker {
-        self.asker
+    /// The fields in which queries of one flight may differ.
+    pub fn client_params(&self) -> ClientParams {
+        self.params
     }
 
-    /// The same, whoever asks: without the client's own subnet.
-    pub fn for_all(mut self) -> Self {
-        if !self.added().has_subnet() {
+    /// Without the client's own subnet: for an answer that all clients may get.
+    pub fn without_client_subnet(mut self) -> Self {
+        if !self.overrides().has_subnet() {
             self.subnet = None;
         }
         self
     }
 
-    /// The same without client subnet, wherever it came from.
+    /// Without any client subnet, be it the client's or an override.
     pub fn without_subnet(mut self) -> Self {
         self.subnet = None;
-        let added = self.added();
-        if added.has_subnet() {
-            let octets = added.without_subnet();
-            let query = Query { added: Added(&octets), ..self.query() };
-            self = query.hold();
+        let overrides = self.overrides();
+        if overrides.has_subnet() {
+            let octets = overrides.without_subnet();
+            let query = Query { overrides: UpstreamOverrides(&octets), ..self.query() };
+            self = query.owned();
         }
         self
     }
@@ -208,7 +217,7 @@ impl HeldQuery {
         self.subnet.is_some()
     }
 
-    /// The question as it was sent.
+    /// The question as sent.
     pub fn question(&self) -> &[u8] {
         match &self.question {
             Question::Short(len, octets) => &octets[..usize::from(*len)],
@@ -216,22 +225,23 @@ impl HeldQuery {
         }
     }
 
-    fn added(&self) -> Added<'_> {
+    fn overrides(&self) -> UpstreamOverrides<'_> {
         match &self.question {
-            Question::Short(..) => Added::NOTHING,
-            Question::Long(len, octets) => Added(&octets[usize::from(*len)..]),
+            Question::Short(..) => UpstreamOverrides::NONE,
+            Question::Long(len, octets) => UpstreamOverrides(&octets[usize::from(*len)..]),
         }
     }
 }
 
-/// Appends the query that an upstream gets: our id, the client's question, RD and CD, AD always set so that the
-/// reply's AD means something (RFC 6840, section 5.7), and an OPT of our own with the client's DO and client subnet; what
-/// was written here goes with it.
+/// Appends the query for an upstream: our id, the client's question, RD and CD; AD always, so that
+/// the reply's AD means something (RFC 6840, section 5.7); an OPT of ours with the client's DO and
+/// client subnet; the overrides.
 ///
-/// Every other option concerns one hop only and stays where it was (RFC 6891, section 6.1.1; RFC 7873, section 5).
+/// All other options of the client are hop by hop and are not forwarded (RFC 6891, section 6.1.1;
+/// RFC 7873, section 5).
 pub fn write_upstream_query(out: &mut Vec<u8>, id: u16, query: &Query<'_>) {
-    let flags = (query.flags.0 & (Flags::RD | Flags::CD)) | Flags::AD | query.added.flags();
-    out.reserve(HEADER + query.question.len() + opt_length(query.added.octets()) + 24);
+    let flags = (query.flags.0 & (Flags::RD | Flags::CD)) | Flags::AD | query.overrides.flags();
+    out.reserve(HEADER + query.question.len() + opt_length(query.overrides.octets()) + 24);
     out.extend_from_slice(&id.to_be_bytes());
     out.extend_from_slice(&flags.to_be_bytes());
     out.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 1]);
@@ -240,15 +250,15 @@ pub fn write_upstream_query(out: &mut Vec<u8>, id: u16, query: &Query<'_>) {
     if let Some(sent) = query.edns.and_then(|edns| edns.client_subnet) {
         subnet.push(OPTION_CLIENT_SUBNET, sent);
     }
-    if query.added.is_nothing() {
+    if query.overrides.is_empty() {
         write_opt(out, Rcode::NOERROR, query.dnssec_ok(), subnet.as_bytes());
     } else {
-        // A subnet among them is the query's; where that is not to be sent, this is not.
-        let mut options = query.added.without_subnet().split_off(FLAGS);
+        // A subnet among the overrides is in the query's EDNS as well, unless it must not be sent.
+        let mut options = query.overrides.without_subnet().split_off(FLAGS);
         options.extend_from_slice(subnet.as_bytes());
         write_opt(out, Rcode::NOERROR, query.dnssec_ok(), &options);
     }
 }
 
-/// Octets of a question that a held query has in place: names of up to 114 octets, which is nearly all of them.
+/// Bytes of a question that an owned query stores inline: names of up to 114 octets, nearly all.
 const SHORT: usize = 118;

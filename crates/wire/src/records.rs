@@ -1,4 +1,4 @@
-//! The records of a message, one after another, as positions in its bytes.
+//! Iterates over the records of a message, as offsets in its bytes.
 
 use std::ops::Range;
 
@@ -18,19 +18,19 @@ pub enum Section {
 /// Why a message cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
-    /// A name is not one.
+    /// A name is malformed.
     Name(NameError),
     /// The message ends too early.
     Short,
     /// Two OPT records, or one outside the additional section (RFC 6891, section 6.1.1).
     Opt,
-    /// The header says that this is no reply, or the question is not the one asked.
+    /// The header is not that of a reply, or the question is not the one asked.
     Question,
-    /// A message of more than 65,535 octets would be needed.
+    /// The message would exceed 65,535 octets.
     Long,
-    /// The data of a record is not what its type says.
+    /// The data does not fit the record's type.
     Data(RType),
-    /// A TSIG, though nobody signed the query (RFC 8945, section 5.3).
+    /// A TSIG on a reply to an unsigned query (RFC 8945, section 5.3).
     Signed,
     /// Its names take more work than those of any honest message.
     Work,
@@ -59,22 +59,22 @@ impl std::fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Where one record stands in a message.
+/// Offsets of one record in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The section it is in.
+    /// Its section.
     pub section: Section,
-    /// Where its owner name starts.
+    /// Start of its owner name.
     pub owner: usize,
     /// Its type.
     pub rtype: RType,
     /// Its class.
     pub class: Class,
-    /// Its TTL in seconds, as it stands.
+    /// Its TTL in seconds, as written.
     pub ttl: u32,
-    /// Where its TTL stands.
+    /// Offset of its TTL.
     pub ttl_at: usize,
-    /// Where its data stands.
+    /// Range of its data.
     pub data: Range<usize>,
 }
 
@@ -84,13 +84,13 @@ impl Record {
         message.get(self.data.clone()).unwrap_or_default()
     }
 
-    /// Where it ends.
+    /// Its end.
     pub fn end(&self) -> usize {
         self.data.end
     }
 }
 
-/// Walks the records of a message; after an error there are no more.
+/// An iterator over the records of a message; it ends after an error.
 pub struct Records<'m> {
     message: &'m [u8],
     at: usize,
@@ -98,7 +98,8 @@ pub struct Records<'m> {
 }
 
 impl<'m> Records<'m> {
-    /// Walks from `start`, the end of the question, by the counts of answer, authority and additional.
+    /// Iterates from `start`, the end of the question, by the counts of answer, authority and
+    /// additional.
     pub fn new(message: &'m [u8], start: usize, counts: [u16; 3]) -> Self {
         Self { message, at: start, left: counts }
     }

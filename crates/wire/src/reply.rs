@@ -1,30 +1,30 @@
-//! A reply under construction: the client's question, then what the sources put behind it, then our OPT.
+//! A reply under construction: the client's question, the records, our OPT.
 
 use crate::edns::{opt_length, write_opt};
 use crate::records::Records;
 use crate::{Answer, Class, Flags, HEADER, OptionBytes, Query, RType, Rcode, Section};
 
-/// The owner of a record that is written.
+/// The owner of a written record.
 #[derive(Clone, Copy)]
 pub enum Owner<'n> {
-    /// The name that was asked for: a pointer to the question.
+    /// The queried name: a pointer to the question.
     Question,
     /// Another name, in wire form.
     Name(&'n [u8]),
 }
 
-/// A reply, written straight into the buffer that leaves: header and question first, records behind them.
+/// A reply, written into the buffer that is sent: header and question first, then records.
 ///
-/// Records must be pushed in section order. [`Reply::finish`] fills in the header, appends the OPT and cuts what is too
-/// long.
+/// Records must be pushed in section order. [`Reply::finish`] fills in the header, appends the OPT
+/// and truncates.
 pub struct Reply<'b> {
     out: &'b mut Vec<u8>,
     body_at: usize,
-    /// The rcode, upper bits included; these need an OPT.
+    /// The rcode; its upper bits need an OPT.
     pub rcode: Rcode,
-    /// AA, TC, RA and AD; RD where it is sent though the client did not.
+    /// AA, TC, RA and AD; RD if it is sent though the client did not set it.
     pub flags: u16,
-    /// RD where the client's does not come back.
+    /// RD if the client's is not echoed.
     pub dropped_flags: u16,
     counts: [u16; 3],
     /// EDNS options for the client, sent only if it sent an OPT.
@@ -32,7 +32,7 @@ pub struct Reply<'b> {
 }
 
 impl<'b> Reply<'b> {
-    /// Starts a reply in place of whatever `out` held: NOERROR, no flags, no records.
+    /// Starts a reply in `out`, replacing its content: NOERROR, no flags, no records.
     #[inline]
     pub fn start(out: &'b mut Vec<u8>, query: &Query<'_>) -> Self {
         out.clear();
@@ -50,7 +50,7 @@ impl<'b> Reply<'b> {
         }
     }
 
-    /// Forgets records, flags, rcode and options.
+    /// Removes records, flags, rcode and options.
     pub fn clear(&mut self) {
         self.out.truncate(self.body_at);
         self.rcode = Rcode::NOERROR;
@@ -60,7 +60,7 @@ impl<'b> Reply<'b> {
         self.options = OptionBytes::none();
     }
 
-    /// Appends records that are encoded already, their pointers counting from the start of the message.
+    /// Appends encoded records, whose pointers count from the start of the message.
     #[inline]
     pub fn push_ready(&mut self, body: &[u8], counts: [u16; 3]) {
         self.out.extend_from_slice(body);
@@ -93,10 +93,11 @@ impl<'b> Reply<'b> {
         self.counts[section as usize] += 1;
     }
 
-    /// Takes over an answer as it is: rcode, flags, records and Extended DNS Errors.
-    pub fn push_answer(&mut self, answer: &Answer) {
+    /// Appends an answer: rcode, records, Extended DNS Errors and the flags that this client may
+    /// see.
+    pub fn push_answer(&mut self, query: &Query<'_>, answer: &Answer) {
         self.rcode = answer.rcode;
-        self.flags = answer.flags.0;
+        self.flags = query.visible_flags(answer.flags);
         self.push_ready(&answer.body, answer.counts);
         self.options.extend_encoded(&answer.ede);
     }
@@ -107,27 +108,27 @@ impl<'b> Reply<'b> {
         &mut self.out[self.body_at..]
     }
 
-    /// The records written so far, as positions in [`Reply::body_mut`]'s octets.
+    /// The records written so far, as offsets in [`Reply::body_mut`].
     pub fn records(&self) -> impl Iterator<Item = crate::Record> {
         Records::new(&self.out[self.body_at..], 0, self.counts).map_while(Result::ok)
     }
 
-    /// The whole message as far as it is written: its header is filled in by [`Reply::finish`] only.
+    /// The message so far; [`Reply::finish`] fills in its header.
     pub fn octets(&self) -> &[u8] {
         self.out
     }
 
-    /// How many records answer, authority and additional have.
+    /// Records in the answer, authority and additional sections.
     pub fn counts(&self) -> [u16; 3] {
         self.counts
     }
 
-    /// Completes the reply to at most `limit` octets and returns its header flags as sent, the low rcode bits included,
-    /// and its length.
+    /// Completes the reply within `limit` bytes. Returns the header flags as sent, with the low
+    /// bits of the rcode, and the length.
     ///
-    /// RD and CD are the client's, the question is in its case. Records that do not fit are left out from the end;
-    /// TC is set if any of them was in the answer or authority section (RFC 2181, section 9). The OPT always stays
-    /// (RFC 6891, section 7).
+    /// RD and CD are the client's, the question is in its case. Records that do not fit are left
+    /// out from the end; TC is set if one of them was in the answer or authority section (RFC 2181,
+    /// section 9). The OPT always stays (RFC 6891, section 7).
     #[inline]
     pub fn finish(&mut self, query: &Query<'_>, limit: usize) -> (Flags, usize) {
         let opts = match &query.edns {
@@ -177,7 +178,7 @@ impl<'b> Reply<'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ede, Gate, accept};
+    use crate::{Ede, Verdict, accept};
     use hickory_proto::op::Message;
 
     fn query(edns: Option<u16>) -> Vec<u8> {
@@ -192,7 +193,7 @@ mod tests {
     }
 
     fn reply(packet: &[u8], records: u8, limit: usize) -> (Vec<u8>, Message) {
-        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
         let mut out = b"left over from the last reply".to_vec();
         let mut reply = Reply::start(&mut out, &query);
         reply.flags = Flags::AA;
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_comes_back_in_its_own_case() {
+    fn question_is_echoed() {
         let (bytes, message) = reply(&query(None), 1, 512);
         assert_eq!(&bytes[12..29], &query(None)[12..29]);
         assert_eq!(message.id, 0x1234);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opt_is_answered_with_ours() {
+    fn opt_is_answered() {
         let (_, message) = reply(&query(Some(4096)), 1, 1232);
         let edns = message.edns.unwrap();
         assert_eq!(edns.max_payload(), 1232);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut_and_the_opt_stays() {
+    fn truncation_keeps_the_opt() {
         for limit in 512..560 {
             let (bytes, message) = reply(&query(Some(512)), 40, limit);
             assert!(bytes.len() <= limit, "{} of {limit}", bytes.len());
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn losing_only_additional_records_is_no_truncation() {
+    fn cut_additional_sets_no_tc() {
         let room = 29 + 16 * 3;
         let (_, message) = reply(&query(None), 3, room);
         assert!(!message.truncation);

@@ -1,12 +1,14 @@
-//! Reverse names to addresses.
+//! Converts reverse names to addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Name;
 
-/// The address that a name below `in-addr.arpa` (RFC 1035, section 3.5) or `ip6.arpa` (RFC 3596, section 2.5) stands for.
+/// The address of a name below `in-addr.arpa` (RFC 1035, section 3.5) or `ip6.arpa` (RFC 3596,
+/// section 2.5).
 ///
-/// An IPv4-mapped address is the IPv4 address. `None` for every other name, those above and below an address included.
+/// An IPv4-mapped address is returned as IPv4. `None` for every other name, including those above
+/// and below an address.
 #[inline]
 pub fn address(name: &Name) -> Option<IpAddr> {
     let wire = name.as_wire();
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_addresses_are_addresses() {
+    fn partial_reverse_names() {
         let nibbles = "1.".repeat(32);
         for text in [
             ".",
@@ -108,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_address_is_the_ipv4_address() {
+    fn mapped_address_is_ipv4() {
         let mapped = "::ffff:192.0.2.1".parse().unwrap();
         assert_eq!(read(&reverse_name(mapped)), Some("192.0.2.1".parse().unwrap()));
     }
 
     proptest! {
         #[test]
-        fn every_address_is_found_by_its_reverse_name(bits in any::<u128>(), v4 in any::<u32>()) {
+        fn reverse_name_roundtrip(bits in any::<u128>(), v4 in any::<u32>()) {
             for address in [IpAddr::from(Ipv6Addr::from(bits)), IpAddr::from(Ipv4Addr::from(v4))] {
                 prop_assert_eq!(read(&reverse_name(address)), Some(address.to_canonical()));
             }

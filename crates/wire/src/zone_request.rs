@@ -1,25 +1,27 @@
-//! A client's request about a zone as a whole: a transfer of it (RFC 5936, RFC 1995), NOTIFY (RFC 1996), UPDATE (RFC 2136).
+//! Requests about a whole zone: AXFR, IXFR (RFC 5936, RFC 1995), NOTIFY (RFC 1996), UPDATE (RFC
+//! 2136).
 
 use crate::records::Records;
 use crate::{HEADER, Name, Query, RType, Section, read_u16, read_u32};
 
-/// A request that passed the gate: one question, which names the zone, at most one OPT, records that can be read.
+/// A request that [`accept`](crate::accept) let pass: one question with the zone's name, at most
+/// one OPT, readable records.
 #[derive(Clone, Copy)]
 pub struct ZoneRequest<'p> {
-    /// Its header, question and OPT; the opcode is that of its flags.
+    /// Header, question and OPT; the opcode is in its flags.
     pub query: Query<'p>,
     /// The whole message, for its records.
     pub message: &'p [u8],
 }
 
 impl ZoneRequest<'_> {
-    /// Whether it asks for the zone's records, all of them or what changed.
+    /// Whether it is AXFR or IXFR.
     pub fn is_transfer(&self) -> bool {
         self.query.flags.0 & 0x7800 == 0
     }
 
-    /// The version of the zone that an IXFR client has: the serial of the one SOA record in its authority section (RFC 1995,
-    /// section 3). `None` where there is none, and for what is no IXFR.
+    /// The serial that an IXFR client has: that of the one SOA record in its authority section (RFC
+    /// 1995, section 3). `None` without one, and for anything but IXFR.
     pub fn serial(&self) -> Option<u32> {
         if !self.is_transfer() || self.query.rtype != RType::IXFR {
             return None;
@@ -38,10 +40,10 @@ impl ZoneRequest<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Gate, accept};
+    use crate::{Verdict, accept};
 
     #[test]
-    fn the_version_that_a_client_has_is_told_by_the_soa_it_sends() {
+    fn ixfr_serial() {
         // Both names point to the zone; the numbers are serial, refresh, retry, expire and minimum.
         let soa: &[u8] = b"\xc0\x0c\0\x06\0\x01\0\0\0\0\0\x18\xc0\x0c\xc0\x0c";
         let plain = [soa, &[1, 2, 3, 4], &[0; 16]].concat();
@@ -68,7 +70,7 @@ mod tests {
             message.extend_from_slice(b"\x07exAmple\x03org\0\0");
             message.extend_from_slice(&[rtype, 0, 1]);
             message.extend_from_slice(records.map_or(&[][..], |record| record));
-            let Gate::Zone(request) = accept(&message) else { panic!("{what}") };
+            let Verdict::Zone(request) = accept(&message) else { panic!("{what}") };
             assert_eq!(request.serial(), serial, "{what}");
             assert_eq!(request.is_transfer(), opcode == 0, "{what}");
         }

@@ -68,7 +68,7 @@ pub(crate) fn read(
     if let Some(rest) = data.tokens.next() {
         return Err(Error::Rest { rtype, found: rest.shown() });
     }
-    if wire::data_fits(rtype, &data.written) { Ok(data.written) } else { Err(Error::Shape(rtype)) }
+    if wire::is_valid_rdata(rtype, &data.written) { Ok(data.written) } else { Err(Error::Shape(rtype)) }
 }
 
 /// The data of one record as far as they are read.

@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use wire::{Answer, HEADER, Merge, NameError};
+use wire::{Answer, CompressingWriter, HEADER, NameError};
 
 /// The data of the record `a. 60 IN ` and these words, in hex.
 fn data(words: &str) -> Result<String, Error> {
@@ -289,7 +289,7 @@ proptest! {
         const QUESTION: &[u8] = b"\x01q\0\0\x01\0\x01";
         if let Ok(record) = record(&format!("{start}{text}")) {
             let mut body = Vec::new();
-            let mut merge = Merge::new(QUESTION, &mut body).unwrap();
+            let mut merge = CompressingWriter::new(QUESTION, &mut body).unwrap();
             let rr = record.into_rr(Section::Answer);
             rr.push_to(&mut merge, &mut Vec::new()).unwrap();
             prop_assert_eq!(merge.counts(), [1, 0, 0]);

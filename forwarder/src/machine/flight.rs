@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::{Flags, HeldQuery, Proto, Query};
+use wire::{Flags, OwnedQuery, Proto, Query};
 
 use super::ports::Ports;
 use super::timers::{MachineTime, NEVER};
@@ -51,7 +51,7 @@ pub(super) struct Flight<W> {
 }
 
 /// A held query that prints its question only.
-pub(super) struct KeptQuery(pub(super) HeldQuery);
+pub(super) struct KeptQuery(pub(super) OwnedQuery);
 
 impl std::fmt::Debug for KeptQuery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -330,7 +330,7 @@ impl<W> Flight<W> {
             && ours[..split].eq_ignore_ascii_case(&theirs[..split])
             && (self.bits & (SUBNET | ADDED) == 0 || {
                 let held = self.held.0.query();
-                subnet(&held) == subnet(query) && held.added == query.added
+                subnet(&held) == subnet(query) && held.overrides == query.overrides
             })
     }
 }
@@ -371,7 +371,7 @@ pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
         (DNSSEC_OK, query.dnssec_ok()),
         (TCP, tcp),
         (SUBNET, subnet(query).is_some()),
-        (ADDED, query.added.is_for_upstreams()),
+        (ADDED, query.overrides.is_for_upstreams()),
     ] {
         if set {
             bits |= bit;
@@ -390,7 +390,7 @@ pub(super) fn key_hash(block: u64, query: &Query<'_>, bits: u8, hasher: &impl Bu
         subnet.hash(&mut state);
     }
     if bits & ADDED != 0 {
-        query.added.hash(&mut state);
+        query.overrides.hash(&mut state);
     }
     state.finish()
 }

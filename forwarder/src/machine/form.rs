@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use wire::{Added, HEADER, Rcode, write_upstream_query};
+use wire::{HEADER, Rcode, UpstreamOverrides, write_upstream_query};
 
 use super::flight::{ADDED, Attempt, BARE, DNSSEC_OK, Flight, Form, Open, SUBNET, Try, Way};
 use super::{Effects, Forwarder};
@@ -52,7 +52,7 @@ impl<W> Flight<W> {
             edns.client_subnet = None;
         }
         if form != Form::Whole {
-            query.added = Added::NOTHING;
+            query.overrides = UpstreamOverrides::NONE;
         }
         message.clear();
         write_upstream_query(message, 0, &query);
@@ -188,7 +188,7 @@ impl<W> Forwarder<W> {
         let sent = form == Form::Whole && flight.has_subnet();
         // Where the subnet was made here of the client's address, the cache finds the answer by that subnet, for its clients
         // alone.
-        let own = flight.held.0.query().has_clients_subnet();
+        let own = flight.held.0.query().forwards_client_subnet();
         // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network. Section 7.3 would have one without
         // the option taken as one with scope 0; then a forger need not repeat anything (section 11.2), so here only what
         // repeats the subnet is for everybody.
@@ -199,7 +199,7 @@ impl<W> Forwarder<W> {
         };
         // An answer to a query that was sent without the client's DO bit lacks signatures: it is not shared with others that
         // set DO.
-        self.answer.for_one = !for_all || (flight.dnssec_ok() && form == Form::Plain);
+        self.answer.subnet_specific = !for_all || (flight.dnssec_ok() && form == Form::Plain);
         if !sent {
             self.answer.subnet = None;
         }

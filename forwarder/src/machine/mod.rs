@@ -183,7 +183,7 @@ impl<W> Forwarder<W> {
             return refuse(waiter, NoAnswer::TableFull);
         }
         let flight = Flight {
-            held: KeptQuery(ask.query.hold()),
+            held: KeptQuery(ask.query.owned()),
             chain: ask.chain.clone(),
             order: crate::policy::Order::in_sequence(0),
             upstreams,

@@ -18,7 +18,7 @@ use forwarder::{
     Ask, Chain, Effects, Exchange, ExchangeError, ExchangeId, Finished, Forwarder, Limits, NoAnswer, NotSent,
     ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind, Upstream, UpstreamPath,
 };
-use wire::{Gate, Proto, Rcode};
+use wire::{Proto, Rcode, Verdict};
 
 pub use message::{Question, answer, query};
 
@@ -214,7 +214,7 @@ impl Effects<u32> for Net {
         let outcome = finished.outcome.map_err(|failure| failure.to_string()).map(|answer| {
             truncated = answer.flags.has(wire::Flags::TC);
             body.clone_from(&answer.body);
-            (subnet, for_one) = (answer.subnet, answer.for_one);
+            (subnet, for_one) = (answer.subnet, answer.subnet_specific);
             (answer.rcode, answer.counts[0])
         });
         let upstream = finished.upstream.map(|upstream| upstream.address());
@@ -334,7 +334,7 @@ impl World {
         self.waiter += 1;
         let waiter = self.waiter;
         let packet = query(&question);
-        let Gate::Pass(query) = wire::accept(&packet) else { panic!("the gate takes {}", question.name) };
+        let Verdict::Pass(query) = wire::accept(&packet) else { panic!("the gate takes {}", question.name) };
         let ask = Ask {
             chain: &self.chain.clone(),
             query: &query,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sockets::{Local, Peer};
 use wire::{Proto, Query};
 
+use crate::envelope::ReplySize;
 use crate::failure::Failure;
 
 /// Who asks, how and when: what a plugin may know besides the query.
@@ -35,21 +36,9 @@ impl<'b> QueryContext<'b> {
         (self.client, self.local) = (client, local);
     }
 
-    /// The most octets that a reply to `query` may have: what the client takes in a datagram, or what a stream carries.
-    pub fn most_octets(&self, query: &Query<'_>) -> usize {
-        match self.proto {
-            Proto::Udp => query.udp_limit(),
-            Proto::Tcp => usize::from(u16::MAX),
-        }
-    }
-
-    /// The most octets of a reply to `query` that are worth composing: whatever a client says that it takes, no block sends
-    /// more in a datagram.
+    /// Largest reply to `query` in bytes that any block sends, whatever the client says that it takes.
     pub fn room(&self, query: &Query<'_>) -> usize {
-        match self.proto {
-            Proto::Udp => query.udp_limit().min(usize::from(wire::MOST_UDP_SIZE)),
-            Proto::Tcp => self.most_octets(query),
-        }
+        ReplySize::at_most(wire::MAX_UDP_SIZE).limit(query, self.proto)
     }
 
     /// The client.
@@ -85,7 +74,7 @@ pub enum Lookup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::{Gate, accept};
+    use wire::{Verdict, accept};
 
     #[test]
     fn no_more_is_composed_for_a_datagram_than_may_be_sent() {
@@ -102,7 +91,7 @@ mod tests {
             let mut packet = b"\0\x07\x01\0\0\x01\0\0\0\0\0\x01\x01a\0\0\x01\0\x01\0\0\x29".to_vec();
             packet.extend_from_slice(&size.to_be_bytes());
             packet.extend_from_slice(&[0; 6]);
-            let Gate::Pass(query) = accept(&packet) else { panic!("{size} is refused") };
+            let Verdict::Pass(query) = accept(&packet) else { panic!("{size} is refused") };
             let context = QueryContext::new(clock::now(), &client, server, proto, 0);
             assert_eq!(context.room(&query), expected, "{size} over {proto:?}");
         }

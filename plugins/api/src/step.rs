@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use observe::counters::PerThread;
 use wire::{
-    Added, Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, OptionBytes, Query, RType, options, push_option,
+    Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, OptionBytes, Query, RType, UpstreamOverrides, options,
+    push_option,
 };
 
 use crate::QueryContext;
@@ -157,7 +158,7 @@ pub struct Sought<'q> {
     /// Codes of which `options` has what upstreams get; of others they get nothing.
     known: Vec<u16>,
     subnet: UpstreamSubnet,
-    /// All that is for upstreams alone, as [`Added`] has it.
+    /// All that is for upstreams alone, as [`UpstreamOverrides`] has it.
     added: Vec<u8>,
 }
 
@@ -173,7 +174,7 @@ enum UpstreamSubnet {
 impl<'q> Sought<'q> {
     /// What was asked, as it came; with what was added to it, where it comes from a step above.
     pub fn new(asked: &'q Query<'q>, server: &'q str, counts: bool) -> Self {
-        let Query { name, rtype, class, added, .. } = *asked;
+        let Query { name, rtype, class, overrides, .. } = *asked;
         let mut sought = Self {
             asked,
             server,
@@ -190,14 +191,14 @@ impl<'q> Sought<'q> {
             subnet: UpstreamSubnet::Own,
             added: Vec::new(),
         };
-        if !added.is_nothing() {
-            sought.take_over(added);
+        if !overrides.is_empty() {
+            sought.take_over(overrides);
         }
         sought
     }
 
     #[cold]
-    fn take_over(&mut self, added: Added<'_>) {
+    fn take_over(&mut self, added: UpstreamOverrides<'_>) {
         self.flags.0 |= added.flags();
         self.clears_rd = added.clears_rd();
         self.added = added.octets().into();
@@ -373,7 +374,7 @@ impl<'q> Sought<'q> {
         let mut query = *self.asked;
         query.question = self.question.as_deref().unwrap_or(self.asked.question);
         (query.name, query.rtype, query.class, query.flags) = (self.name, self.rtype, self.class, self.flags);
-        query.added = Added::new(&self.added);
+        query.overrides = UpstreamOverrides::new(&self.added);
         if self.subnet != UpstreamSubnet::Own {
             // A client without EDNS may have a subnet written for it.
             let plain = || wire::Edns {
@@ -394,8 +395,8 @@ impl<'q> Sought<'q> {
         if let UpstreamSubnet::Written(value) = &self.subnet {
             push_option(&mut all, OPTION_CLIENT_SUBNET, value);
         }
-        let no_rd = if self.clears_rd { Added::NO_RD } else { 0 };
-        self.added = Added::encode(self.flags.0 | no_rd, &all);
+        let no_rd = if self.clears_rd { UpstreamOverrides::NO_RD } else { 0 };
+        self.added = UpstreamOverrides::encode(self.flags.0 | no_rd, &all);
     }
 
     fn spell(&mut self) {

@@ -260,7 +260,7 @@ fn requests_for_zones_pass() {
         ("SOA", packet("web.t1.svc.c", RType::SOA), false),
     ] {
         let passed = |packet: &[u8]| {
-            let (wire::Gate::Pass(query) | wire::Gate::Zone(wire::ZoneRequest { query, .. })) =
+            let (wire::Verdict::Pass(query) | wire::Verdict::Zone(wire::ZoneRequest { query, .. })) =
                 wire::accept(packet)
             else {
                 panic!("refused")

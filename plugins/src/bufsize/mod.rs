@@ -21,7 +21,7 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     no_block("bufsize", directive)?;
     let mut args = Args::new("bufsize", directive, "[SIZE], 512 to 4096 octets");
     let octets = match args.optional() {
-        Some(word) => number("bufsize", word, 512..=wire::MOST_UDP_SIZE, "a size of 512 to 4096 octets")?,
+        Some(word) => number("bufsize", word, 512..=wire::MAX_UDP_SIZE, "a size of 512 to 4096 octets")?,
         None => wire::UDP_SIZE,
     };
     args.end()?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::CacheSpec;
-use ::cache::{BlockCache, CacheResult, Kind, Partition};
+use ::cache::{AnswerKind, BlockCache, CacheResult, Partition};
 use observe::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explained, Source};
 use plugin::{Lookup, QueryContext, Tables};
@@ -44,8 +44,8 @@ impl Source for CacheSource {
         let Some(cache) = self.0.covering(&query.name) else { return Lookup::Pass };
         counters.add(|zone| &zone.cache_requests);
         let hit = |kind| match kind {
-            Kind::Success => counters.add(|zone| &zone.cache_hits[0]),
-            Kind::Denial => counters.add(|zone| &zone.cache_hits[1]),
+            AnswerKind::Success => counters.add(|zone| &zone.cache_hits[0]),
+            AnswerKind::Denial => counters.add(|zone| &zone.cache_hits[1]),
         };
         match cache.partition.lookup(&cache.spec, query, context.now, reply) {
             CacheResult::Hit { kind } => {

@@ -1,6 +1,6 @@
 //! What is counted of the cache, beside what each query counts on its way (`observe::counters::ZoneCounters`).
 
-use ::cache::{Cache, Kind, Partition};
+use ::cache::{AnswerKind, Cache, Partition};
 use observe::{Families, Metric};
 
 /// Adds what the cache of all server blocks holds.
@@ -10,7 +10,7 @@ pub fn collect(cache: &Cache, into: &mut Families) {
 
 /// Adds what a block's part of it holds, and what had to go. `zones` is the label.
 pub fn collect_partition(partition: &Partition, server: &str, zones: &str, into: &mut Families) {
-    for kind in Kind::ALL {
+    for kind in AnswerKind::ALL {
         let labels = [("server", server), ("type", kind.label()), ("zones", zones), ("view", "")];
         into.gauge(ENTRIES, &labels, partition.entries(kind) as f64);
         let evictions = partition.evictions(kind);

@@ -6,7 +6,7 @@ pub mod metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cache::{Mode, Prefetch, Stale, Store};
+use ::cache::{Prefetch, ServeStale, StaleMode, StoreLimits};
 use corefile::{Directive, Located, Word};
 use wire::Name;
 
@@ -46,7 +46,7 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
             "prefetch" => spec.prefetch = prefetch(&mut args)?,
             "serve_stale" => {
                 let prefer_positive = spec.stale.is_some_and(|stale| stale.prefer_positive);
-                spec.stale = Some(Stale { prefer_positive, ..serve_stale(&mut args)? });
+                spec.stale = Some(ServeStale { prefer_positive, ..serve_stale(&mut args)? });
             }
             "serve_stale_policy" => {
                 let word = args.required()?;
@@ -97,7 +97,7 @@ fn refuse_duration(words: &[Word]) -> Result<()> {
     }
 }
 
-fn store(args: &mut Args<'_>, store: &mut Store) -> Result<()> {
+fn store(args: &mut Args<'_>, store: &mut StoreLimits) -> Result<()> {
     store.capacity = args.number(0..=MAX_CAPACITY, "a number of answers")?;
     if let Some(word) = args.optional() {
         store.max_ttl = number(PLUGIN, word, 1..=MAX_TTL, TTL)?;
@@ -123,8 +123,8 @@ fn prefetch(args: &mut Args<'_>) -> Result<Option<Prefetch>> {
     Ok((amount > 0).then_some(prefetch))
 }
 
-fn serve_stale(args: &mut Args<'_>) -> Result<Stale> {
-    let mut stale = Stale::default();
+fn serve_stale(args: &mut Args<'_>) -> Result<ServeStale> {
+    let mut stale = ServeStale::default();
     if let Some(word) = args.optional() {
         stale.window = duration(PLUGIN, word, "a duration such as 1h")?;
     }
@@ -132,7 +132,7 @@ fn serve_stale(args: &mut Args<'_>) -> Result<Stale> {
     if word.text.eq_ignore_ascii_case("verify") {
         let timeout =
             args.optional().map(|word| duration(PLUGIN, word, "a duration such as 100ms")).transpose()?;
-        stale.mode = Mode::Verify { timeout: timeout.filter(|timeout| !timeout.is_zero()) };
+        stale.mode = StaleMode::Verify { timeout: timeout.filter(|timeout| !timeout.is_zero()) };
     } else if !word.text.eq_ignore_ascii_case("immediate") {
         return Err(bad(PLUGIN, word, "`immediate` or `verify`"));
     }
@@ -183,7 +183,7 @@ mod tests {
         Name::from_text(text).unwrap()
     }
 
-    fn stale(spec: &mut CacheSpec) -> &mut Stale {
+    fn stale(spec: &mut CacheSpec) -> &mut ServeStale {
         spec.stale.get_or_insert_default()
     }
 
@@ -202,10 +202,10 @@ mod tests {
             (properties("success 0"), |p| p.success.capacity = 0),
             (properties("success 100 60"), |p| (p.success.capacity, p.success.max_ttl) = (100, 60)),
             (properties("success 100 60 0"), |p| {
-                p.success = Store { capacity: 100, max_ttl: 60, min_ttl: 0 };
+                p.success = StoreLimits { capacity: 100, max_ttl: 60, min_ttl: 0 };
             }),
             (properties("denial 100 60 30"), |p| {
-                p.denial = Store { capacity: 100, max_ttl: 60, min_ttl: 30 };
+                p.denial = StoreLimits { capacity: 100, max_ttl: 60, min_ttl: 30 };
             }),
             (with("cache 60", "denial 100"), |p| {
                 (p.success.max_ttl, p.denial.max_ttl, p.denial.capacity) = (60, 60, 100);
@@ -218,17 +218,17 @@ mod tests {
                     Some(Prefetch { amount: 10, duration: Duration::from_secs(120), percentage: 20 });
             }),
             (properties("prefetch 0"), |_| {}),
-            (properties("serve_stale"), |p| *stale(p) = Stale::default()),
+            (properties("serve_stale"), |p| *stale(p) = ServeStale::default()),
             (properties("serve_stale 20h"), |p| stale(p).window = Duration::from_secs(72_000)),
-            (properties("serve_stale 1h immediate"), |p| stale(p).mode = Mode::Immediate),
+            (properties("serve_stale 1h immediate"), |p| stale(p).mode = StaleMode::Immediate),
             (properties("serve_stale 1h immediate 10s 5s"), |p| {
                 stale(p).ttl = Some(10);
                 stale(p).recheck = Some(Duration::from_secs(5));
             }),
-            (properties("serve_stale 1h VERIFY"), |p| stale(p).mode = Mode::Verify { timeout: None }),
-            (properties("serve_stale 1h verify 0"), |p| stale(p).mode = Mode::Verify { timeout: None }),
+            (properties("serve_stale 1h VERIFY"), |p| stale(p).mode = StaleMode::Verify { timeout: None }),
+            (properties("serve_stale 1h verify 0"), |p| stale(p).mode = StaleMode::Verify { timeout: None }),
             (properties("serve_stale 1h verify 100ms 0s 0s"), |p| {
-                stale(p).mode = Mode::Verify { timeout: Some(Duration::from_millis(100)) };
+                stale(p).mode = StaleMode::Verify { timeout: Some(Duration::from_millis(100)) };
                 stale(p).ttl = Some(0);
                 stale(p).recheck = Some(Duration::ZERO);
             }),

@@ -18,7 +18,7 @@ pub use self::registry::{HostsRegistry, plans};
 pub use self::setup::HostsSpec;
 use self::setup::PLUGIN;
 pub(crate) use self::setup::read;
-use clock::pace;
+use clock::throttle;
 use observe::Logger;
 use observe::counters::ThreadCounters;
 use plugin::failure::{Failure, FailureKind};
@@ -223,9 +223,9 @@ impl HostsTable {
             {
                 return Some(next);
             }
-            let (of, seen, rests) = (self.spec.file.clone(), state.seen, pace::rests());
-            let look = move || read_if_changed(&of, seen, MAX_FILE, pace::rest);
-            let work = move || if rests { pace::with_rests(look) } else { look() };
+            let (of, seen, rests) = (self.spec.file.clone(), state.seen, throttle::rests());
+            let look = move || read_if_changed(&of, seen, MAX_FILE, throttle::rest);
+            let work = move || if rests { throttle::with_rests(look) } else { look() };
             state.since = self.kept.find(&self.spec.file).map(|kept| kept.learned());
             state.look.start(&self.spec.file, now, work);
         }
@@ -372,7 +372,7 @@ impl HostsTable {
             hostsfile::HostsText { name: &name, text },
             hostsfile::HostsText { name: "Corefile", text: self.spec.inline.as_bytes() },
         ];
-        Table::build(&sources, &self.options(), &mut pace::step)
+        Table::build(&sources, &self.options(), &mut throttle::step)
     }
 
     fn options(&self) -> Options {

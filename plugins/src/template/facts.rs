@@ -21,8 +21,8 @@ pub(super) fn facts<'q>(
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
     // CoreDNS's `bufsize` clamps the client's size, which only datagrams have.
     let most = match context.proto {
-        Proto::Udp => size.told(context.most_octets(query)),
-        Proto::Tcp => context.most_octets(query),
+        Proto::Udp => size.told(query.udp_limit()),
+        Proto::Tcp => usize::from(u16::MAX),
     };
     let known = [
         ("type", query.rtype.to_string().into()),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use gotemplate::{Fields, Schema, Value};
 use regex::{Captures, Regex};
-use wire::{Class, Flags, Merge, Name, Query, RType, Rcode, Reply, Section};
+use wire::{Class, CompressingWriter, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use crate::name_text::NameText;
 use asked::{Asked, QUESTION};
@@ -274,7 +274,7 @@ impl One {
         ];
         let (mut body, mut buffer) = (Vec::new(), Vec::new());
         let (mut text, mut has_alias) = (String::new(), false);
-        let mut records = match Merge::new(query.question, &mut body) {
+        let mut records = match CompressingWriter::new(query.question, &mut body) {
             Ok(records) => records,
             Err(error) => return Lookup::Fail(failed(error.to_string())),
         };

@@ -99,12 +99,12 @@ const LABEL: usize = 5;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::{Gate, accept};
+    use wire::{Verdict, accept};
 
     #[test]
     fn the_client_sees_itself() {
         let packet = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x07eXample\x03org\0\0\x01\0\x01";
-        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
         for (client, expected) in [
             ("192.0.2.7:4321", &b"\xc0\x0c\0\x01\0\x01\0\0\0\0\0\x04\xc0\0\x02\x07"[..]),
             (

@@ -1,22 +1,23 @@
-//! What may be thrown at the crates that read strangers' octets: one function for each, which panics when a promise is
-//! broken. `cargo fuzz` runs them for hours with its own mutations, a test for seconds with plain ones.
+//! Fuzz targets for the parsers of untrusted input: each is a function that panics if an invariant
+//! is broken. `cargo fuzz` runs them for hours with coverage, a test for seconds with plain
+//! mutations.
 
-mod cluster;
+mod kubernetes_api;
 mod messages;
 mod mutate;
-mod texts;
+mod parsers;
 
 use std::time::Instant;
 
-pub use cluster::kubernetes_api;
+pub use kubernetes_api::kubernetes_api;
 pub use messages::{cache_entry, differential, packet_gate, upstream_reply};
 pub use mutate::Mutator;
-pub use texts::{corefile, hosts_file, zone_text};
+pub use parsers::{corefile, hosts_file, zone_text};
 
-/// A crate's promise, tried on any octets.
+/// Checks a parser's invariants on any bytes.
 pub type Target = fn(&[u8]);
 
-/// Every target under the name that its seeds and its fuzzer have.
+/// Every target under the name of its seeds and its fuzzer.
 pub const TARGETS: [(&str, Target); 8] = [
     ("packet_gate", packet_gate),
     ("differential", differential),
@@ -28,7 +29,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("zone_text", zone_text),
 ];
 
-/// Some instant; only differences matter.
+/// An arbitrary instant; only differences matter.
 #[allow(clippy::disallowed_methods, reason = "the one start from which all times are counted")]
 fn start() -> Instant {
     Instant::now()

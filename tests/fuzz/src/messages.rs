@@ -1,25 +1,26 @@
-//! Messages: from clients, from upstreams, and into the cache and out again.
+//! Targets: messages of clients and upstreams, and the cache.
 
 use std::time::Duration;
 
-use cache::{Cache, CacheResult, CacheSpec, Stale, Stored};
+use cache::{Cache, CacheResult, CacheSpec, ServeStale, StoreResult};
 use hickory_proto::op::Message;
 use wire::{
-    Answer, Class, Flags, Gate, HEADER, Owner, Query, RType, Rcode, Reply, Section, ZoneRequest, accept,
+    Answer, Class, Flags, HEADER, Owner, Query, RType, Rcode, Reply, Section, Verdict, ZoneRequest, accept,
 };
 
-/// Any packet is dropped, refused with a reply that fits, or passed with its question as it came.
+/// Any packet is dropped, refused with a reply within limits, or passed with its question
+/// unchanged.
 pub fn packet_gate(packet: &[u8]) {
     let mut out = Vec::new();
     match accept(packet) {
-        Gate::Drop => assert!(packet.len() < HEADER || packet[2] & 0x80 != 0, "dropped in silence"),
-        Gate::Refuse(refusal) => {
+        Verdict::Drop => assert!(packet.len() < HEADER || packet[2] & 0x80 != 0, "dropped in silence"),
+        Verdict::Refuse(refusal) => {
             refusal.write(&mut out);
             assert_eq!(out[..2], packet[..2], "the client's id");
             assert!(out.len() <= packet.len() + OPT, "a refusal is no amplifier: {}", out.len());
             assert!(Message::from_vec(&out).is_ok(), "a refusal can be read: {out:x?}");
         }
-        Gate::Pass(query) => {
+        Verdict::Pass(query) => {
             let name = &query.question[..query.question.len() - 4];
             assert!(name.eq_ignore_ascii_case(query.name.as_wire()));
             assert_eq!(query.name.labels().count(), query.name.label_count());
@@ -35,23 +36,24 @@ pub fn packet_gate(packet: &[u8]) {
                 assert_eq!(flags.has(Flags::TC), message.truncation);
                 assert_eq!(message.edns.is_some(), query.edns.is_some());
             }
-            let held = query.hold();
+            let held = query.owned();
             assert_eq!(held.query().question, query.question);
             assert_eq!(held.query().name, query.name);
         }
-        Gate::Zone(request) => {
-            assert_eq!(request.query.hold().question(), request.query.question);
+        Verdict::Zone(request) => {
+            assert_eq!(request.query.owned().question(), request.query.question);
             assert!(request.serial().is_none() || request.query.rtype == RType::IXFR);
         }
     }
 }
 
-/// What both can read, hickory-proto and we read alike; what it takes for a plain query, we do not refuse as malformed.
+/// hickory-proto and this parser agree on messages that both read; what hickory-proto reads as a
+/// plain query is not refused as malformed.
 pub fn differential(packet: &[u8]) {
     let Ok(theirs) = Message::from_vec(packet) else { return };
     let gate = accept(packet);
     match &gate {
-        Gate::Pass(query) | Gate::Zone(ZoneRequest { query, .. }) => {
+        Verdict::Pass(query) | Verdict::Zone(ZoneRequest { query, .. }) => {
             assert_eq!(theirs.queries.len(), 1);
             let question = &theirs.queries[0];
             assert_eq!(u16::from(question.query_type()), query.rtype.0);
@@ -64,19 +66,19 @@ pub fn differential(packet: &[u8]) {
                 assert_eq!(theirs.version(), ours.version);
             }
         }
-        Gate::Refuse(refusal) if refusal.rcode == Rcode::FORMERR => {
+        Verdict::Refuse(refusal) if refusal.rcode == Rcode::FORMERR => {
             let counts = [theirs.answers.len(), theirs.authorities.len(), theirs.additionals.len()];
             let plain = theirs.queries.len() == 1 && counts == [0; 3] && theirs.edns.is_none();
-            // The question's own name may not be compressed: there is nothing before it to point to.
+            // The question's name may not be compressed: nothing precedes it.
             let pointer = packet[HEADER..].iter().any(|&octet| octet >= 0xc0);
-            // An OPT that asks for what is not there, and types that are no question's.
+            // An OPT for an undefined version, and types that no question may have.
             let odd_type =
                 theirs.queries.first().is_some_and(|query| u16::from(query.query_type()) == RType::OPT.0);
             assert!(!plain || pointer || odd_type || packet[6..12] != [0; 6], "refused: {packet:x?}");
         }
-        Gate::Refuse(_) | Gate::Drop => {}
+        Verdict::Refuse(_) | Verdict::Drop => {}
     }
-    // The same octets as an upstream's reply to its own question.
+    // The same bytes as an upstream's reply to their own question.
     let (Some(question), true) = (own_question(packet), packet[2] & 0x80 != 0) else { return };
     let mut answer = Answer::default();
     if answer.read(packet, question).is_err() || theirs.queries.len() != 1 {
@@ -94,7 +96,7 @@ pub fn differential(packet: &[u8]) {
     }
 }
 
-/// What an upstream sends is taken apart whole or not at all, and goes to clients within their limits.
+/// An upstream's reply is read whole or refused, and fits the clients' limits.
 pub fn upstream_reply(octets: &[u8]) {
     let (packet, reply) = asked_and_told(octets);
     let query = passed(&packet);
@@ -111,7 +113,7 @@ pub fn upstream_reply(octets: &[u8]) {
     assert!(answer.records().all(|record| record.rtype != RType::OPT), "their OPT stays on its hop");
     let mut out = Vec::new();
     let mut whole = Reply::start(&mut out, &query);
-    whole.push_answer(&answer);
+    whole.push_answer(&query, &answer);
     whole.finish(&query, 65_535);
     for record in wire::Records::new(&out, HEADER + query.question.len(), answer.counts) {
         let record = record.expect("a record can be read");
@@ -123,17 +125,19 @@ pub fn upstream_reply(octets: &[u8]) {
     }
     for limit in [512, 1232, 65_535] {
         let mut to_client = Reply::start(&mut out, &query);
-        to_client.push_answer(&answer);
+        to_client.push_answer(&query, &answer);
         let (_, size) = to_client.finish(&query, limit);
         assert!(size <= limit && out.len() == size, "{size} of {limit}");
     }
 }
 
-/// Records that were taken once are written behind another question as well, as many as there is room for.
+/// Decoded records are written behind another question, as many as fit.
 fn merged(query: &Query<'_>, reply: &[u8]) {
     let counts = [6, 8, 10].map(|at| u16::from_be_bytes([reply[at], reply[at + 1]]));
     let mut body = Vec::new();
-    let Ok(mut merge) = wire::Merge::new(query.question, &mut body) else { panic!("a question has a name") };
+    let Ok(mut merge) = wire::CompressingWriter::new(query.question, &mut body) else {
+        panic!("a question has a name")
+    };
     for record in wire::Records::new(reply, HEADER + query.question.len(), counts) {
         let record = record.expect("it was read before");
         if record.rtype != RType::OPT && merge.push(record.section, reply, &record).is_err() {
@@ -142,7 +146,7 @@ fn merged(query: &Query<'_>, reply: &[u8]) {
     }
 }
 
-/// What the cache keeps it hands out whole, counted down, and not for longer than it may.
+/// The cache returns whole answers, with TTLs counted down, no longer than allowed.
 pub fn cache_entry(octets: &[u8]) {
     let (packet, reply) = asked_and_told(octets);
     let query = passed(&packet);
@@ -154,7 +158,7 @@ pub fn cache_entry(octets: &[u8]) {
         if answer.read(&reply, query.question).is_err() {
             return;
         }
-        let Stored::Kept(_) = partition.store(&spec, &query, &mut answer, now) else { continue };
+        let StoreResult::Kept(_) = partition.store(&spec, &query, &mut answer, now) else { continue };
         let first =
             seen(&query, |reply| partition.lookup(&spec, &query, now, reply)).expect("it was kept just now");
         assert_eq!(first.len(), answer.records().count());
@@ -172,9 +176,9 @@ pub fn cache_entry(octets: &[u8]) {
 }
 
 fn stale_spec() -> CacheSpec {
-    let stale = Stale {
+    let stale = ServeStale {
         window: Duration::from_secs(3600),
-        mode: cache::Mode::Immediate,
+        mode: cache::StaleMode::Immediate,
         ttl: None,
         recheck: None,
         prefer_positive: true,
@@ -182,7 +186,7 @@ fn stale_spec() -> CacheSpec {
     CacheSpec { stale: Some(stale), ..CacheSpec::default() }
 }
 
-/// The TTLs of what a lookup put into a reply; `None` where it had nothing.
+/// The TTLs of a lookup's reply; `None` for a miss.
 fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> CacheResult) -> Option<Vec<u32>> {
     let mut out = Vec::new();
     let mut reply = Reply::start(&mut out, query);
@@ -193,8 +197,8 @@ fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> CacheResult) -
     (!matches!(found, CacheResult::Miss | CacheResult::Verify { .. })).then_some(ttls)
 }
 
-/// A query of ours, chosen by the first octet, and the rest as the reply to it: its question is put right, for else
-/// hardly any input gets past that.
+/// A query of ours, selected by the first byte, and the rest as its reply with the question
+/// corrected, without which hardly any input would pass.
 fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (&choice, rest) = octets.split_first().unwrap_or((&0, &[]));
     let (name, rtype): (&[u8], u8) = [
@@ -215,7 +219,7 @@ fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
     }
     reply.extend_from_slice(&[0, 1]);
     let counts = rest.get(2..8).unwrap_or_default();
-    // Few records of many: an input is short.
+    // Few records per section: an input is short.
     reply.extend(counts.iter().enumerate().map(|(at, count)| if at % 2 == 0 { 0 } else { count & 0x1f }));
     reply.extend_from_slice(&question);
     reply.extend_from_slice(rest.get(8..).unwrap_or_default());
@@ -224,16 +228,16 @@ fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
 
 fn passed(packet: &[u8]) -> Query<'_> {
     match accept(packet) {
-        Gate::Pass(query) => query,
+        Verdict::Pass(query) => query,
         _ => panic!("the gate takes our own query"),
     }
 }
 
-/// The question of a message, whose name must not be compressed.
+/// The question of a message; its name must not be compressed.
 fn own_question(message: &[u8]) -> Option<&[u8]> {
     let (_, end) = wire::Name::read_plain(message, HEADER).ok()?;
     message.get(HEADER..end + 4)
 }
 
-/// Octets of an OPT without options.
+/// Bytes of an OPT without options.
 const OPT: usize = 11;

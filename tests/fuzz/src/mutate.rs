@@ -1,6 +1,6 @@
-//! Plain mutations, for where no fuzzer with coverage is at hand.
+//! Plain mutations, for runs without a coverage-guided fuzzer.
 
-/// Changes octets: the same seed makes the same changes.
+/// Mutates bytes, deterministically by seed.
 #[derive(Clone, Debug)]
 pub struct Mutator {
     state: u64,
@@ -12,7 +12,8 @@ impl Mutator {
         Self { state: seed | 1 }
     }
 
-    /// One input with a few changes: octets set, inserted, removed, repeated, or a piece of another input put in.
+    /// Applies a few changes: sets, inserts, removes or repeats bytes, or inserts a piece of
+    /// another input.
     pub fn change(&mut self, input: &[u8], other: &[u8]) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=self.below(4) {
@@ -61,7 +62,7 @@ impl Mutator {
     }
 }
 
-/// What breaks readers: ends, signs, pointers, label lengths, separators.
+/// Bytes that break parsers: limits, signs, pointers, label lengths, separators.
 const ODD: [u8; 20] = [
     0, 1, 0x0c, 0x29, 0x3f, 0x40, 0x7f, 0x80, 0xc0, 0xff, b' ', b'\n', b'\r', b'{', b'}', b'"', b'#', b'.',
     b'\\', b'$',

@@ -1,4 +1,5 @@
-//! Every target on its seeds, and on plain mutations of them: seconds, without a fuzzer. `tests/fuzz/run` is the long one.
+//! Every target on its seeds and plain mutations of them, in seconds. `tests/fuzz/run` is the long
+//! run.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +8,7 @@ use std::path::Path;
 use fuzz::{Mutator, TARGETS};
 
 #[test]
-fn no_seed_and_no_mutation_of_one_breaks_a_promise() {
+fn seeds_and_mutations_pass() {
     let seed: u64 = std::env::var("FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     for (name, target) in TARGETS {
         let seeds = seeds(name);
@@ -34,7 +35,7 @@ fn every_target_has_a_fuzzer() {
 }
 
 #[test]
-fn a_broken_promise_is_noticed() {
+fn broken_invariant_is_noticed() {
     fn breaks(octets: &[u8]) {
         assert!(octets.len() < 3);
     }

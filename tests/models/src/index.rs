@@ -1,4 +1,4 @@
-//! The index's buckets, with entries that show whether they are seen before they are whole.
+//! The index's hash table with entries that reveal whether they are seen before they are complete.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use loom::sync::atomic::Ordering::Relaxed;
 use crate::cow_map::CowMap;
 use crate::kind_set::KindSet;
 
-/// A cluster's index, of one sort of entry: numbers by name.
+/// A cluster's index with one kind of entry: numbers by name.
 pub struct Index {
     entries: CowMap<Entry>,
     known: KindSet,
 }
 
-/// Its number is written after it was made, word by word, and nothing but the buckets orders that.
+/// Its number is written word by word after its creation, and only the table orders that.
 #[derive(Clone)]
 struct Entry {
     name: usize,
@@ -36,18 +36,18 @@ impl Entry {
 }
 
 impl Index {
-    /// With so many buckets, a power of two: a name's is the one of this number, counted around.
+    /// With this many buckets, a power of two; a name's is its number modulo that.
     pub fn new(buckets: usize) -> Self {
         Self { entries: CowMap::new(buckets), known: KindSet::none() }
     }
 
-    /// What a worker finds.
+    /// A worker's lookup.
     pub fn find(&self, name: usize) -> Option<usize> {
         self.entries.of(name as u64).find(|entry| entry.name == name).map(Entry::number)
     }
 
-    /// Puts an entry in place of what has its name, or takes that away; `midst` is called in the midst of it, for each entry of
-    /// this name.
+    /// Replaces or removes the entry of this name; `midst` is called during the change, for each
+    /// entry of this name.
     pub fn set(&self, name: usize, number: Option<usize>, midst: impl Fn()) {
         let is = |entry: &Entry| {
             midst();
@@ -56,18 +56,18 @@ impl Index {
         self.entries.set(name as u64, is, number.map(|number| Entry::new(name, number)));
     }
 
-    /// Makes these all the entries.
+    /// Replaces all entries.
     pub fn fill(&self, entries: &[(usize, usize)]) {
         let entries = entries.iter().map(|&(name, number)| (name as u64, Entry::new(name, number)));
         self.entries.fill(&entries.collect::<Vec<_>>());
     }
 
-    /// Says that all of a list is there.
+    /// Marks the list as complete.
     pub fn list_is_whole(&self) {
         self.known.add(1);
     }
 
-    /// Whether that is known.
+    /// Whether the list is complete.
     pub fn is_known(&self) -> bool {
         self.known.bits() == 1
     }

@@ -1,17 +1,19 @@
-//! Models of what threads do to each other: waker, mailbox, flight registry, log ring, and a cluster's index.
+//! Loom models of concurrent data structures: waker, mailbox, flight registry, log ring, and a
+//! cluster's index.
 //!
-//! The files of `sockets`, `observe`, `listen` and `kubernetes` themselves are compiled here a second time, with loom's atomics, locks
-//! and counted pointers where theirs say `crate::sync`. The tests run a few steps of them in every order that so many preemptions
-//! allow, with every value that a weak memory may show. Loom knows no load that sees a later store: what only such a load would
-//! break is not found here.
+//! The files of `sockets`, `observe`, `listen` and `kubernetes` are compiled here a second time,
+//! with loom's atomics, locks and reference counts in place of `crate::sync`. The tests run a few
+//! steps of them in every order of a bounded number of preemptions, with every value that a weak
+//! memory model may show. Loom has no loads that see later stores: bugs that need one are not found
+//! here.
 //!
-//! Beside that only two things are made up: the descriptor of a waker, a counter that orders nothing, for a thread must not rely on
-//! what a system call happens to order, and `arc_swap`, whose own steps are not modelled.
+//! Only two things are mocked: the descriptor of a waker, a counter that orders nothing, because no
+//! thread may rely on the ordering of a system call; and `arc_swap`, whose steps are not modelled.
 
+mod arc_swap;
 #[path = "../../../kubernetes/src/index/cow_map.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod cow_map;
-pub mod entries;
 #[path = "../../../crates/listen/src/flights.rs"]
 #[allow(dead_code, reason = "what hashes a query is not modelled")]
 pub mod flights;
@@ -21,14 +23,14 @@ pub mod index;
 mod kind_set;
 #[path = "../../../crates/listen/src/mailbox.rs"]
 pub mod mailbox;
-#[path = "../../../crates/sockets/src/pending.rs"]
-mod pending;
 #[path = "../../../crates/observe/src/ring.rs"]
 pub mod ring;
 #[path = "../../../kubernetes/src/index/seqlock_table.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod seqlock_table;
-mod swap;
+pub mod seqlock;
+#[path = "../../../crates/sockets/src/wake_flag.rs"]
+mod wake_flag;
 
 mod sync {
     pub(crate) use std::sync::PoisonError;
@@ -36,25 +38,25 @@ mod sync {
     pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, atomic};
 
     pub(crate) use crate::Waker;
-    pub(crate) use crate::swap::{ArcSwapOption, Guard};
+    pub(crate) use crate::arc_swap::{ArcSwapOption, Guard};
 }
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 
-/// `sockets::Waker` over a made-up descriptor.
+/// `sockets::Waker` with a mock descriptor.
 #[derive(Debug)]
 pub struct Waker {
-    pending: pending::Pending,
+    pending: wake_flag::WakeFlag,
     eventfd: AtomicUsize,
 }
 
 impl Waker {
-    /// A waker that nobody has called yet.
+    /// A waker without a pending wake-up.
     ///
     /// # Errors
     /// None; the kernel's has some.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { pending: pending::Pending::new(), eventfd: AtomicUsize::new(0) })
+        Ok(Self { pending: wake_flag::WakeFlag::new(), eventfd: AtomicUsize::new(0) })
     }
 
     /// Makes the descriptor readable, until drained.
@@ -73,15 +75,15 @@ impl Waker {
 
     /// Whether epoll would return.
     pub fn is_readable(&self) -> bool {
-        // Not a load, which may be told an older value: epoll is not.
+        // Not a load, which may see an older value; epoll does not.
         self.eventfd.fetch_add(0, Ordering::Relaxed) > 0
     }
 }
 
-/// Runs `steps` in every order that three preemptions allow.
+/// Runs `steps` in every order of three preemptions.
 ///
 /// # Panics
-/// When `steps` does in any of them.
+/// If `steps` panics in any of them.
 pub fn explore(steps: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -1,4 +1,5 @@
-//! Workers read a cluster's index while its writer changes it: each finds every entry as it was or as it is, and waits for nobody.
+//! Workers read a cluster's index while its writer changes it: each sees every entry before or
+//! after the change, and never waits.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ fn filled() -> Arc<Index> {
 }
 
 #[test]
-fn a_bucket_is_seen_as_it_was_or_as_it_is_and_never_half_written() {
+fn bucket_changes_are_atomic() {
     explore(|| {
         let index = filled();
         let changing = {
@@ -40,7 +41,7 @@ fn a_bucket_is_seen_as_it_was_or_as_it_is_and_never_half_written() {
         };
         let third = [index.find(THIRD), index.find(THIRD)];
         assert!([[None, None], [None, Some(30)], [Some(30), Some(30)]].contains(&third), "{third:?}");
-        // What nobody changes is there all the time, whatever happens beside it.
+        // An unchanged entry is visible throughout.
         assert_eq!(index.find(SECOND), Some(20));
         changing.join().unwrap();
         reading.join().unwrap();
@@ -49,14 +50,14 @@ fn a_bucket_is_seen_as_it_was_or_as_it_is_and_never_half_written() {
 }
 
 #[test]
-fn a_worker_comes_to_its_end_while_a_change_stands_still() {
+fn readers_do_not_wait() {
     explore(|| {
         let index = filled();
         let is_read = Arc::new(AtomicBool::new(false));
         let changing = {
             let (index, is_read) = (index.clone(), is_read.clone());
             thread::spawn(move || {
-                // With a lock that both took it would stand for ever, and loom fails.
+                // With a lock shared by both, this would block forever, and loom would fail.
                 index.set(FIRST, Some(11), || {
                     while !is_read.load(Ordering::Acquire) {
                         thread::yield_now();
@@ -72,7 +73,7 @@ fn a_worker_comes_to_its_end_while_a_change_stands_still() {
 }
 
 #[test]
-fn what_is_not_found_though_its_list_was_whole_is_not_there() {
+fn miss_after_a_complete_list_is_final() {
     explore(|| {
         // Each in a bucket of its own.
         let index = Arc::new(Index::new(4));
@@ -84,7 +85,7 @@ fn what_is_not_found_though_its_list_was_whole_is_not_there() {
                 index.list_is_whole();
             })
         };
-        // As an answer is made: what is known is asked before anything is looked up.
+        // As an answer does: completeness is read before the lookup.
         let is_known = index.is_known();
         let found = [FIRST, SECOND].map(|name| index.find(name));
         assert!(!is_known || found == [Some(10), Some(20)], "{found:?}");

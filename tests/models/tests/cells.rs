@@ -1,14 +1,15 @@
-//! Workers read entries while the writer changes them: what they find is whole, and of the name that they looked for.
+//! Workers read entries while the writer changes them: they see whole entries, of the name that
+//! they look up.
 
 use loom::sync::Arc;
 use loom::thread;
-use models::entries::Entries;
 use models::explore;
+use models::seqlock::Entries;
 
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
 
-/// One cell, so that what comes takes the place of what went.
+/// One cell, so that a new entry takes the place of the old one.
 fn filled() -> Arc<Entries> {
     let entries = Arc::new(Entries::new(1));
     entries.set(FIRST, Some(10));
@@ -16,7 +17,7 @@ fn filled() -> Arc<Entries> {
 }
 
 #[test]
-fn an_entry_is_found_as_it_was_or_as_it_is_and_never_half_written() {
+fn entry_changes_are_atomic() {
     explore(|| {
         let entries = filled();
         let changing = {
@@ -36,7 +37,7 @@ fn an_entry_is_found_as_it_was_or_as_it_is_and_never_half_written() {
 }
 
 #[test]
-fn what_takes_the_place_of_another_is_not_taken_for_it() {
+fn replaced_entry_is_not_confused() {
     explore(|| {
         let entries = filled();
         let changing = {

@@ -1,6 +1,8 @@
-//! Equal misses of two workers: each is answered once, nobody takes another's claim, and none is left.
+//! Equal misses of two workers: each is answered once, no worker takes another's claim, and no
+//! claim is left.
 //!
-//! The steps of a worker's outputs (`crates/listen/src/outputs.rs`) are written down here once more; registry and mailboxes are its own.
+//! The steps of a worker's outputs (`crates/listen/src/outputs.rs`) are repeated here; registry and
+//! mailboxes are the real ones.
 
 use std::collections::VecDeque;
 
@@ -11,9 +13,9 @@ use models::explore;
 use models::flights::FlightRegistry;
 use models::mailbox::Mailbox;
 
-/// The key of the one query there is.
+/// The key of the only query.
 const KEY: u64 = 7;
-/// A worker that has no query.
+/// A worker without a query.
 const NOBODY: usize = 9;
 
 struct World {
@@ -31,7 +33,8 @@ impl World {
         })
     }
 
-    /// `Outputs::ask`: whether the flight is this worker's; else its task lies with the one whose it is.
+    /// `Outputs::ask`: whether the flight is this worker's; otherwise the task is sent to its
+    /// owner.
     fn ask(&self, worker: usize) -> bool {
         match self.flights.claim(KEY, worker) {
             Some(other) => {
@@ -42,13 +45,13 @@ impl World {
         }
     }
 
-    /// `Outputs::tell`: the flight is over, and all who joined it are answered.
+    /// `Outputs::tell`: the flight is over, and all its waiters are answered.
     fn tell(&self, worker: usize, waiters: usize) {
         self.flights.release(KEY, worker);
         self.answered.fetch_add(waiters, Ordering::Relaxed);
     }
 
-    /// `Worker::read_letters`, where there are any: they make one flight, which nobody has claimed.
+    /// `Worker::read_letters`: tasks in the mailbox make one flight, which is unclaimed.
     fn read_letters(&self, worker: usize) {
         let mut tasks = VecDeque::new();
         if self.inboxes[worker].waker().is_readable() {
@@ -59,7 +62,7 @@ impl World {
         }
     }
 
-    /// When all threads have ended: what is left in the mailboxes is read, for their wakers say so.
+    /// After all threads: reads the tasks left in the mailboxes, as their wakers demand.
     fn end(&self, asked: usize) {
         self.read_letters(0);
         self.read_letters(1);
@@ -69,7 +72,7 @@ impl World {
 }
 
 #[test]
-fn each_of_two_equal_misses_is_answered_once() {
+fn equal_misses_are_answered_once() {
     explore(|| {
         let world = World::new();
         let workers = [0, 1].map(|worker| {
@@ -89,7 +92,7 @@ fn each_of_two_equal_misses_is_answered_once() {
 }
 
 #[test]
-fn a_late_letter_takes_no_claim_from_the_worker_that_has_the_flight() {
+fn late_task_takes_no_claim() {
     explore(|| {
         let world = World::new();
         // The first worker has it in flight, and a task of the second one waits there.
@@ -101,7 +104,7 @@ fn a_late_letter_takes_no_claim_from_the_worker_that_has_the_flight() {
                 world.read_letters(0);
             }
         });
-        // Meanwhile the second one is asked again.
+        // Meanwhile the second one gets the query again.
         if world.ask(1) {
             assert_eq!(world.flights.claim(KEY, NOBODY), Some(1), "the claim is gone");
             world.tell(1, 1);
@@ -112,7 +115,7 @@ fn a_late_letter_takes_no_claim_from_the_worker_that_has_the_flight() {
 }
 
 #[test]
-fn a_worker_that_lost_its_flights_leaves_none_that_others_wait_for() {
+fn restarted_worker_leaves_no_claim() {
     explore(|| {
         let world = World::new();
         assert!(world.ask(0));
@@ -128,7 +131,7 @@ fn a_worker_that_lost_its_flights_leaves_none_that_others_wait_for() {
             world.tell(1, 1);
         }
         lost.join().unwrap();
-        // The one whose loop ended has nothing in flight, whatever tasks it did not read.
+        // The worker that restarted has nothing in flight, whatever tasks it did not read.
         assert!(world.ask(1), "a claim of lost flights is left");
         world.tell(1, 1);
         world.end(2);

@@ -1,4 +1,4 @@
-//! What the log's writer takes out of a ring are whole lines in their order, and none is lost that is not counted.
+//! The log writer reads whole lines in order from a ring, and every lost line is counted.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use loom::thread;
 use models::explore;
 use models::ring::{Consumer, of_words};
 
-/// Each is a word of length and one or two of octets; some do not fit beside each other.
+/// Each is a word of length and one or two of text; some do not fit beside each other.
 const LINES: [&[u8]; 3] = [b"one\n", b"number two\n", b"three\n"];
 
 /// The numbers of the lines in `text`.
@@ -24,7 +24,7 @@ fn start() -> (thread::JoinHandle<Vec<usize>>, Consumer, Arc<AtomicU64>) {
 }
 
 #[test]
-fn lines_are_taken_whole_in_order_or_counted() {
+fn lines_are_read_or_counted() {
     explore(|| {
         let (pushing, mut consumer, dropped) = start();
         let mut text = Vec::new();
@@ -39,11 +39,11 @@ fn lines_are_taken_whole_in_order_or_counted() {
 }
 
 #[test]
-fn nothing_comes_after_a_ring_was_seen_abandoned_and_empty() {
+fn no_line_after_abandoned_and_empty() {
     explore(|| {
         let (pushing, mut consumer, _dropped) = start();
         let mut text = Vec::new();
-        // As the writer does: drained, looked at, and thrown away where both hold.
+        // As the writer does: drains, checks, and drops the ring if both hold.
         consumer.drain(&mut text, usize::MAX);
         let over = consumer.is_abandoned() && consumer.is_empty();
         let before = text.len();

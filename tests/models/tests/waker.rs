@@ -1,4 +1,4 @@
-//! No wake-up is overlooked, and what was queued before one is seen after it.
+//! No wake-up is missed, and what was queued before one is visible after it.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use models::mailbox::Mailbox;
 use models::{Waker, explore};
 
 #[test]
-fn what_was_queued_before_a_wake_up_is_seen_after_it_is_drained() {
+fn queued_before_wake_is_visible_after_drain() {
     explore(|| {
         let waker = Arc::new(Waker::new().unwrap());
-        // A queue of the plainest kind: only the waker orders it.
+        // The simplest queue: only the waker orders it.
         let pieces: Arc<[AtomicUsize; 3]> = Arc::new(std::array::from_fn(|_| AtomicUsize::new(0)));
         let callers = [vec![0, 1], vec![2]].map(|mine| {
             let (waker, pieces) = (waker.clone(), pieces.clone());
@@ -37,14 +37,14 @@ fn what_was_queued_before_a_wake_up_is_seen_after_it_is_drained() {
         for caller in callers {
             caller.join().unwrap();
         }
-        // One wake-up at most is left, and it tells of everything.
+        // At most one wake-up is left, and it covers everything.
         turn();
         assert_eq!(turn(), (false, [1; 3]));
     });
 }
 
 #[test]
-fn every_letter_is_taken_once_in_its_writers_order() {
+fn tasks_are_read_once_in_order() {
     explore(|| {
         let inbox = Arc::new(Mailbox::new().unwrap());
         let writers = [vec![10, 11], vec![20]].map(|tasks| {
@@ -55,7 +55,7 @@ fn every_letter_is_taken_once_in_its_writers_order() {
         let mut turn = || {
             let woken = inbox.waker().is_readable();
             if woken {
-                // One at a time: what is left behind must have a wake-up of its own.
+                // One at a time: a remaining task must have a wake-up of its own.
                 inbox.take(&mut taken, 1);
             }
             woken
@@ -65,7 +65,7 @@ fn every_letter_is_taken_once_in_its_writers_order() {
         for writer in writers {
             writer.join().unwrap();
         }
-        // One for each task at most, and one that came with nothing.
+        // One for each task at most, and one without any.
         assert!((0..4).any(|_| !turn()), "wake-ups without tasks");
         let of = |writer: i32| taken.iter().copied().filter(move |task| task / 10 == writer);
         assert!(of(1).eq([10, 11]) && of(2).eq([20]), "{taken:?}");

@@ -1,4 +1,4 @@
-//! A configuration asked without a socket, for the tests of every crate that it goes through.
+//! Test harness: a configuration that is queried without a socket.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -14,29 +14,30 @@ use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
 use plugin::spec::{Role, StepSpec};
 use plugin::{QueryContext, Spec, Tables};
-use query::evaluation::UpstreamQuery;
+use query::evaluate::UpstreamQuery;
 use query::serve::{self, Served};
 use sockets::Peer;
 use tokio::runtime::{Builder, Runtime};
-use wire::{Answer, Gate, Proto, RType, Rcode, accept};
+use wire::{Answer, Proto, RType, Rcode, Verdict, accept};
 
-/// A configuration built from a Corefile, asked without a socket, at a time that only the test moves.
+/// A configuration built from a Corefile, queried without a socket, with a clock that the test
+/// moves.
 pub struct Scene {
-    /// The configuration that serves.
+    /// The active configuration.
     pub configuration: Configuration,
-    /// What outlives it.
+    /// State that survives reloads.
     pub shared: Shared,
-    /// What is logged.
+    /// The captured log.
     pub paper: Paper,
-    /// What the test says the time is.
+    /// The clock.
     pub now: Instant,
-    /// How clients ask.
+    /// The clients' transport.
     pub proto: Proto,
     _runtime: Runtime,
 }
 
 impl Scene {
-    /// What this Corefile says.
+    /// Builds a configuration from this Corefile.
     ///
     /// # Panics
     /// If it cannot be built.
@@ -44,20 +45,27 @@ impl Scene {
         Self::build(corefile).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A configuration whose first block has one more step, the outermost.
+    /// A configuration with one more middleware in its first block, the outermost.
     pub fn with_step(corefile: &str, step: Arc<dyn StepSpec>) -> Self {
+        Self::with_steps(corefile, vec![step])
+    }
+
+    /// A configuration with this middleware above that of its first block, outermost first.
+    pub fn with_steps(corefile: &str, steps: Vec<Arc<dyn StepSpec>>) -> Self {
         let mut scene = Self::new(corefile);
-        let more = |spec: &mut Spec| spec.blocks[0].plugins.insert(0, ("step", Role::Step(step)));
+        let more = |spec: &mut Spec| {
+            spec.blocks[0].plugins.splice(0..0, steps.into_iter().map(|step| ("step", Role::Step(step))));
+        };
         scene.configuration =
             Self::read_with(corefile, &scene.shared, more).unwrap_or_else(|error| panic!("{error}"));
         scene.configuration.look_at_files(&scene.shared, scene.now, &scene.shared.logger);
         scene
     }
 
-    /// The same, or the first line of the error where it cannot be built.
+    /// The same, or the first line of its error.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The configuration cannot be built.
     pub fn build(corefile: &str) -> Result<Self, String> {
         let runtime = Builder::new_current_thread().build().unwrap();
         let (logger, paper) = Paper::logger(Format::Text);
@@ -87,7 +95,7 @@ impl Scene {
         Configuration::build(&spec, shared, &addresses).map_err(|error| format!("{error:#}"))
     }
 
-    /// Serves another Corefile, as a reload does.
+    /// Replaces the configuration, as a reload does.
     pub fn reload(&mut self, corefile: &str) {
         self.configuration = Self::read(corefile, &self.shared).unwrap_or_else(|error| panic!("{error}"));
         self.configuration.look_at_files(&self.shared, self.now, &self.shared.logger);
@@ -97,7 +105,7 @@ impl Scene {
         &self.configuration.endpoints[&at.parse::<Endpoint>().unwrap()]
     }
 
-    /// What a plugin knows of a client's query to a listen address.
+    /// Context of a client's query to a listen address.
     pub fn context<'b>(&self, at: &str, client: &'b Peer) -> QueryContext<'b> {
         QueryContext::new(self.now, client, at.parse().unwrap(), self.proto, 0)
     }
@@ -123,23 +131,24 @@ impl Scene {
         }
     }
 
-    /// Asks for a name and tells the reply as one line, which begins with `asks` and names where an upstream is asked for the
-    /// next client; `forward` and the patience where one is to be asked for this one.
+    /// Queries a name and returns the result as one line: the reply, after `asks` and the names of
+    /// refreshes, if there are any; or `forward` and the client's patience.
     pub fn ask(&self, at: &str, name: &str, rtype: RType) -> String {
         self.send(at, &packet(name, rtype, None)).to_string()
     }
 
-    /// Has an upstream answer with these records, as `name ttl A address`; none of them is NXDOMAIN with an SOA.
+    /// Stores an upstream's answer with these records (`name ttl A address`); without records,
+    /// NXDOMAIN with an SOA.
     ///
     /// # Panics
-    /// Where the block's cache does not keep it.
+    /// If the block's cache does not store it.
     pub fn keep(&self, at: &str, name: &str, rtype: RType, records: &[&str]) {
         let packet = packet(name, rtype, None);
-        let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
         let zone = self.plan(at).served.route.find(&query).unwrap();
         let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let (mut body, mut buffer) = (Vec::new(), Vec::new());
-        let mut made = wire::Merge::new(query.question, &mut body).unwrap();
+        let mut made = wire::CompressingWriter::new(query.question, &mut body).unwrap();
         let mut push = |section, text| {
             let rr = zonetext::record(text).unwrap().into_rr(section);
             rr.push_to(&mut made, &mut buffer).unwrap();
@@ -159,21 +168,21 @@ impl Scene {
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
         let stored = cache.partition.store(&cache.spec, &query, &mut answer, self.now);
-        assert!(matches!(stored, cache::Stored::Kept(_)), "{name}: {stored:?}");
+        assert!(matches!(stored, cache::StoreResult::Kept(_)), "{name}: {stored:?}");
     }
 }
 
-/// What a Corefile says; the first line of what is wrong with it.
+/// Reads a Corefile; or the first line of its error.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The Corefile is invalid.
 pub fn spec(corefile: &str) -> Result<Spec, String> {
     let read = corefile::read_text("stdin", corefile.as_bytes(), Path::new("."), &|_| None);
     let read = read.map_err(|error| format!("{error:#}"))?;
     plugins::setup::read(&read, 53).map_err(|error| format!("{error:#}"))
 }
 
-/// Who asks.
+/// The client's address.
 pub fn client() -> Peer {
     SocketAddr::from(([192, 0, 2, 200], 40_000)).into()
 }
@@ -187,13 +196,13 @@ fn names(asks: &[UpstreamQuery<'_>]) -> Vec<String> {
     asks.iter().map(|asked| asked.query.query().name.to_string()).collect()
 }
 
-/// What came back for a packet.
+/// Result of a packet.
 pub enum Sent {
     /// No reply.
     Nothing,
-    /// The reply, its octets, what is counted of it, and the names that an upstream is asked for the next client.
+    /// The reply, its bytes, its outcome, and the names of refreshes.
     Reply(Box<(Message, Vec<u8>, serve::Outcome, Vec<String>)>),
-    /// An upstream is to be asked; the client waits so long for it. The names that one is asked for the next client.
+    /// An upstream must be asked: the client's patience, and the names of refreshes.
     Ask(Option<Duration>, Vec<String>),
 }
 
@@ -242,7 +251,7 @@ impl std::fmt::Display for Sent {
     }
 }
 
-/// A query with RD; with the data of an OPT record, if there is one.
+/// A query with RD; `options` is the data of an OPT record.
 pub fn packet(name: &str, rtype: RType, options: Option<&[u8]>) -> Vec<u8> {
     let mut packet = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
     for label in name.split('.').filter(|label| !label.is_empty()) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use sockets::{BATCH, Epoll, Events, Received};
+use sockets::{BATCH, Epoll, Events, RecvBatch};
 
 use super::lane::Lane;
 use super::{FloodPlan, Pace};
@@ -68,7 +68,7 @@ struct Driver {
     pace: ThreadPace,
     window: Window,
     counts: RunCounts,
-    received: Received,
+    received: RecvBatch,
     burst: Burst,
     /// Ids in the burst, by position.
     ids: Vec<u16>,
@@ -122,7 +122,7 @@ impl Driver {
             pace,
             window,
             counts: RunCounts::default(),
-            received: Received::new(BATCH, RECEIVE_BYTES),
+            received: RecvBatch::new(BATCH, RECEIVE_BYTES),
             burst: Burst::default(),
             ids: Vec::with_capacity(BATCH),
             question: Vec::new(),

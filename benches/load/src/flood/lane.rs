@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use sockets::{Epoll, Received, UpstreamSocket};
+use sockets::{Epoll, RecvBatch, UpstreamSocket};
 
 use super::Transport;
 use crate::burst::Burst;
@@ -51,7 +51,7 @@ impl Lane {
     /// What the network reported about earlier queries, or that the connection ended.
     pub(super) fn receive(
         &mut self,
-        received: &mut Received,
+        received: &mut RecvBatch,
         mut each: impl FnMut(&[u8]),
     ) -> io::Result<usize> {
         match self {

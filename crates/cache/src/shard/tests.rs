@@ -1,4 +1,4 @@
-//! What stands in a shard, whatever came and went.
+//! Invariants of a shard.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use wire::{RType, Rcode};
 
 use super::*;
-use crate::support::{Ask, Record, Section};
+use crate::testing::{Ask, Record, Section};
 
-const KINDS: [Kind; 2] = [Kind::Success, Kind::Denial];
+const KINDS: [AnswerKind; 2] = [AnswerKind::Success, AnswerKind::Denial];
 
-/// An answer to the name of that number, with so many bytes of data; few hashes for many names.
+/// An answer to name `number` with `size` bytes of data; three names share each hash.
 fn entry(ask: &Ask, number: u32, partition: u32, size: usize, now: u64) -> Entry {
     let query = ask.query();
     let data = vec![number as u8; size];
@@ -21,19 +21,20 @@ fn entry(ask: &Ask, number: u32, partition: u32, size: usize, now: u64) -> Entry
     Entry::new(key(&query, number, partition), &answer, now, life, kind, false).expect("it fits")
 }
 
-fn key<'q>(query: &'q wire::Query<'_>, number: u32, partition: u32) -> Key<'q> {
-    Key {
+fn key<'q>(query: &'q wire::Query<'_>, number: u32, partition: u32) -> CacheKey<'q> {
+    CacheKey {
         partition,
         hash: number / 3,
         name: &query.name,
         rtype: query.rtype.0,
         class: 1,
         bits: 0,
-        added: &[],
+        overrides: &[],
     }
 }
 
-/// Every entry is found, stands in the ring of its partition and kind and in no other, and is counted once.
+/// Every entry is found by its hash, is in the ring of its partition and kind and in no other, and
+/// is counted once.
 fn check(shard: &Shard, counts: &[Arc<PartitionCounts>]) {
     let (mut entries, mut data) = (0, 0);
     for (partition, part) in shard.parts.iter().enumerate() {
@@ -61,7 +62,7 @@ fn check(shard: &Shard, counts: &[Arc<PartitionCounts>]) {
 
 proptest! {
     #[test]
-    fn whatever_comes_and_goes_is_found_ringed_and_counted(
+    fn invariants_hold_over_random_steps(
         steps in proptest::collection::vec((0u8..12, 0u32..2, 0u32..300, 0usize..400), 1..700),
     ) {
         let mut shard = Shard::new(64 << 10);
@@ -109,12 +110,12 @@ proptest! {
 }
 
 #[test]
-fn a_slot_takes_two_cache_lines() {
+fn slot_is_two_cache_lines() {
     assert_eq!((size_of::<Entry>(), size_of::<Slot>()), (112, 128));
 }
 
 #[test]
-fn allocations_are_rounded_as_allocators_round() {
+fn allocation_sizes() {
     for (size, taken) in
         [(0, 0), (1, 32), (24, 32), (25, 48), (40, 48), (120, 128), (121, 144), (1000, 1024), (1017, 1152)]
     {

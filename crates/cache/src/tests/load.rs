@@ -1,12 +1,12 @@
-//! Bounds, partitions, eviction and threads.
+//! Limits, partitions, eviction and threads.
 
 use std::thread;
 
 use proptest::prelude::*;
 use wire::{RType, Rcode, Section};
 
-use crate::support::{Ask, Block, Record, start};
-use crate::{Cache, CacheResult, CacheSpec, Kind, Stale, Store, Stored};
+use crate::testing::{Ask, Block, Record, start};
+use crate::{AnswerKind, Cache, CacheResult, CacheSpec, ServeStale, StoreLimits, StoreResult};
 
 fn ask(number: u32) -> Ask {
     Ask::new(&format!("host-{number}.example.org"), RType::A)
@@ -15,26 +15,30 @@ fn ask(number: u32) -> Ask {
 fn capacity(success: usize, denial: usize) -> CacheSpec {
     let default = CacheSpec::default();
     CacheSpec {
-        success: Store { capacity: success, ..default.success },
-        denial: Store { capacity: denial, ..default.denial },
+        success: StoreLimits { capacity: success, ..default.success },
+        denial: StoreLimits { capacity: denial, ..default.denial },
         ..default
     }
 }
 
 #[test]
-fn a_capacity_is_honoured_to_the_entry_by_each_kind_alone() {
+fn capacity_is_exact_per_kind() {
     for bytes in [Cache::MIN_BYTES, 64 << 20] {
         let block = Block::sized(capacity(100, 7), bytes);
         for number in 0..1000 {
             assert_eq!(
                 block.store(&ask(number), &mut ask(number).addresses(&[60])),
-                Stored::Kept(Kind::Success)
+                StoreResult::Kept(AnswerKind::Success)
             );
             let other = ask(number + 10_000);
-            assert_eq!(block.store(&other, &mut other.nxdomain(60, 60)), Stored::Kept(Kind::Denial));
+            assert_eq!(
+                block.store(&other, &mut other.nxdomain(60, 60)),
+                StoreResult::Kept(AnswerKind::Denial)
+            );
             assert_ne!(block.lookup(&ask(number)).lookup, CacheResult::Miss, "the newest is there");
         }
-        let counts = Kind::ALL.map(|kind| (block.partition.entries(kind), block.partition.evictions(kind)));
+        let counts =
+            AnswerKind::ALL.map(|kind| (block.partition.entries(kind), block.partition.evictions(kind)));
         assert_eq!(counts, [(100, 900), (7, 993)]);
         let found =
             (0..1000).filter(|&number| block.lookup(&ask(number)).lookup != CacheResult::Miss).count();
@@ -43,31 +47,37 @@ fn a_capacity_is_honoured_to_the_entry_by_each_kind_alone() {
 }
 
 #[test]
-fn a_capacity_of_1_and_of_0_hold() {
+fn capacity_1_and_0() {
     let block = Block::sized(capacity(1, 0), 64 << 20);
     for number in 0..100 {
-        assert_eq!(block.store(&ask(number), &mut ask(number).addresses(&[60])), Stored::Kept(Kind::Success));
-        assert_eq!(block.store(&ask(200), &mut ask(200).nxdomain(60, 60)), Stored::Passed);
+        assert_eq!(
+            block.store(&ask(number), &mut ask(number).addresses(&[60])),
+            StoreResult::Kept(AnswerKind::Success)
+        );
+        assert_eq!(block.store(&ask(200), &mut ask(200).nxdomain(60, 60)), StoreResult::Passed);
         assert_ne!(block.lookup(&ask(number)).lookup, CacheResult::Miss);
-        assert_eq!(Kind::ALL.map(|kind| block.partition.entries(kind)), [1, 0]);
+        assert_eq!(AnswerKind::ALL.map(|kind| block.partition.entries(kind)), [1, 0]);
     }
 }
 
 #[test]
-fn a_smaller_capacity_after_a_reload_is_reached_by_stores() {
+fn stores_shrink_to_a_smaller_capacity() {
     let mut block = Block::sized(capacity(1000, 1000), 64 << 20);
     for number in 0..1000 {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
     }
     block.spec = capacity(10, 10);
     for number in 2000..2400 {
-        assert_eq!(block.store(&ask(number), &mut ask(number).addresses(&[60])), Stored::Kept(Kind::Success));
+        assert_eq!(
+            block.store(&ask(number), &mut ask(number).addresses(&[60])),
+            StoreResult::Kept(AnswerKind::Success)
+        );
     }
-    assert_eq!(block.partition.entries(Kind::Success), 10);
+    assert_eq!(block.partition.entries(AnswerKind::Success), 10);
 }
 
 #[test]
-fn what_is_used_outlives_what_is_not() {
+fn used_entries_survive_eviction() {
     let block = Block::sized(capacity(1000, 0), Cache::MIN_BYTES);
     for number in 0..500 {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
@@ -80,8 +90,9 @@ fn what_is_used_outlives_what_is_not() {
     assert!(kept > 490, "{kept} of 500 used names are left");
 }
 
+/// They are not counted as evictions.
 #[test]
-fn dead_entries_make_room_first_and_are_no_evictions() {
+fn dead_entries_are_evicted_first() {
     let mut block = Block::new(capacity(100, 0));
     for number in 0..100 {
         block.store(&ask(number), &mut ask(number).addresses(&[if number % 2 == 0 { 5 } else { 600 }]));
@@ -91,15 +102,15 @@ fn dead_entries_make_room_first_and_are_no_evictions() {
     for number in 100..150 {
         block.store(&ask(number), &mut ask(number).addresses(&[600]));
     }
-    assert_eq!(block.partition.evictions(Kind::Success), 0);
+    assert_eq!(block.partition.evictions(AnswerKind::Success), 0);
     let left = (0..150).filter(|&number| block.lookup(&ask(number)).lookup != CacheResult::Miss).count();
     assert_eq!(left, 100);
 }
 
 #[test]
-fn a_sweep_frees_the_dead_within_its_budget() {
+fn sweep_keeps_its_budget() {
     let mut block =
-        Block::sized(CacheSpec { stale: Some(Stale::default()), ..CacheSpec::default() }, 4 << 20);
+        Block::sized(CacheSpec { stale: Some(ServeStale::default()), ..CacheSpec::default() }, 4 << 20);
     for number in 0..2000 {
         block.store(&ask(number), &mut ask(number).addresses(&[5 + number % 2 * 7200]));
     }
@@ -116,13 +127,13 @@ fn a_sweep_frees_the_dead_within_its_budget() {
         rounds += 1;
         assert!(rounds < 60, "{freed} freed");
     }
-    assert_eq!(block.partition.entries(Kind::Success), 1000);
+    assert_eq!(block.partition.entries(AnswerKind::Success), 1000);
     assert!(block.cache.bytes() < used);
     assert_eq!(block.cache.sweep(block.now, 0), 0);
 }
 
 #[test]
-fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
+fn partition_lives_while_referenced() {
     let block = Block::sized(CacheSpec::default(), 4 << 20);
     let empty = block.cache.bytes();
     let first = block.cache.partition("example.org. 127.0.0.1");
@@ -142,14 +153,14 @@ fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
     assert!(block.cache.bytes() - empty < 1000, "{} of {empty}", block.cache.bytes());
     let next = block.cache.partition("example.org. 127.0.0.1");
     assert!(!find(&next));
-    assert_eq!(next.entries(Kind::Success), 0);
+    assert_eq!(next.entries(AnswerKind::Success), 0);
     let other = block.cache.partition("example.com.");
     other.store(&block.spec, &ask(1).query(), &mut ask(1).addresses(&[60]), block.now);
     assert!(find(&other) && !find(&next));
 }
 
 #[test]
-fn one_answer_that_comes_and_goes_takes_and_gives_no_memory() {
+fn alternating_store_and_expiry_keeps_memory() {
     for others in 0..200 {
         let mut block = Block::new(CacheSpec::default());
         for number in 1..=others {
@@ -168,7 +179,7 @@ fn one_answer_that_comes_and_goes_takes_and_gives_no_memory() {
 }
 
 #[test]
-fn the_largest_partition_pays_for_the_room() {
+fn eviction_from_the_largest_partition() {
     let block = Block::new(capacity(usize::MAX, usize::MAX));
     let small = block.cache.partition("small");
     for number in 0..200 {
@@ -178,12 +189,16 @@ fn the_largest_partition_pays_for_the_room() {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
     }
     assert!(block.cache.bytes() <= Cache::MIN_BYTES);
-    assert_eq!((small.entries(Kind::Success), small.evictions(Kind::Success)), (200, 0));
-    assert!(block.partition.entries(Kind::Success) > 5000, "{}", block.partition.entries(Kind::Success));
+    assert_eq!((small.entries(AnswerKind::Success), small.evictions(AnswerKind::Success)), (200, 0));
+    assert!(
+        block.partition.entries(AnswerKind::Success) > 5000,
+        "{}",
+        block.partition.entries(AnswerKind::Success)
+    );
 }
 
 #[test]
-fn the_largest_answer_has_room_in_the_smallest_cache() {
+fn largest_answer_fits_smallest_cache() {
     let block = Block::new(capacity(usize::MAX, usize::MAX));
     for number in 0..20_000 {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
@@ -194,7 +209,7 @@ fn the_largest_answer_has_room_in_the_smallest_cache() {
         let ask = Ask::new(&format!("big{number}.example.org"), RType(65_400));
         assert_eq!(
             block.store(&ask, &mut ask.answer(Rcode::NOERROR, 0, &[text])),
-            Stored::Kept(Kind::Success)
+            StoreResult::Kept(AnswerKind::Success)
         );
         assert_eq!(block.lookup(&ask).ttls, [60]);
         assert!(block.cache.bytes() <= Cache::MIN_BYTES);
@@ -202,7 +217,7 @@ fn the_largest_answer_has_room_in_the_smallest_cache() {
 }
 
 #[test]
-fn a_small_answer_takes_no_more_than_160_bytes() {
+fn small_answer_takes_160_bytes() {
     let block = Block::sized(capacity(usize::MAX, usize::MAX), 64 << 20);
     let empty = block.cache.bytes();
     for number in 0..100_000 {
@@ -210,7 +225,7 @@ fn a_small_answer_takes_no_more_than_160_bytes() {
         block.store(&ask, &mut ask.addresses(&[60]));
     }
     let each = (block.cache.bytes() - empty) / 100_000;
-    // 21 octets of name and 16 of record among them.
+    // Including 21 bytes of name and 16 of record.
     assert!(each <= 160, "{each}");
 }
 
@@ -218,7 +233,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
-    fn no_load_exceeds_the_bounds(
+    fn random_load_keeps_the_limits(
         limits in (0usize..200, 0usize..50),
         steps in proptest::collection::vec((0u32..400, 0usize..9000, 0u8..4, 0u8..3), 200..600),
     ) {
@@ -235,24 +250,24 @@ proptest! {
             };
             let partition = &others[usize::from(partition)];
             let stored = partition.store(&block.spec, &ask.query(), &mut answer, block.now);
-            let kept = matches!(stored, Stored::Kept(_));
+            let kept = matches!(stored, StoreResult::Kept(_));
             let seen = ask.see(|query, reply| partition.lookup(&block.spec, query, block.now, reply));
             prop_assert!(!kept || seen.lookup != CacheResult::Miss, "kept, so it is there");
-            prop_assert!(partition.entries(Kind::Success) <= limits.0);
-            prop_assert!(partition.entries(Kind::Denial) <= limits.1);
+            prop_assert!(partition.entries(AnswerKind::Success) <= limits.0);
+            prop_assert!(partition.entries(AnswerKind::Denial) <= limits.1);
             prop_assert!(block.cache.bytes() <= Cache::MIN_BYTES);
             block.wait(0.1);
         }
         block.wait(10_000.0);
         block.cache.sweep(block.now, usize::MAX);
         for partition in &others {
-            prop_assert_eq!(Kind::ALL.map(|kind| partition.entries(kind)), [0, 0]);
+            prop_assert_eq!(AnswerKind::ALL.map(|kind| partition.entries(kind)), [0, 0]);
         }
     }
 }
 
 #[test]
-fn threads_share_one_cache_within_its_bounds() {
+fn threads_keep_the_limits() {
     let cache = Cache::new(4 << 20, start());
     let spec = capacity(500, 50);
     let now = start();
@@ -272,8 +287,8 @@ fn threads_share_one_cache_within_its_bounds() {
                             assert!(seen.lookup == CacheResult::Miss || seen.ttls == [60], "{seen:?}");
                         }
                     }
-                    assert!(partition.entries(Kind::Success) <= 500);
-                    assert!(partition.entries(Kind::Denial) <= 50);
+                    assert!(partition.entries(AnswerKind::Success) <= 500);
+                    assert!(partition.entries(AnswerKind::Denial) <= 50);
                     if step % 500 == 0 {
                         assert!(cache.bytes() <= 4 << 20);
                         cache.sweep(now, 100);
@@ -283,7 +298,7 @@ fn threads_share_one_cache_within_its_bounds() {
             });
         }
     });
-    let counted = Kind::ALL.map(|kind| partition.entries(kind)).iter().sum::<usize>();
+    let counted = AnswerKind::ALL.map(|kind| partition.entries(kind)).iter().sum::<usize>();
     let found = (0..2000)
         .filter(|&number| {
             let seen = ask(number).see(|query, reply| partition.lookup(&spec, query, now, reply));

@@ -1,12 +1,12 @@
-//! The cache against a map with deadlines.
+//! Property test: the cache against a map with deadlines.
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 use wire::{RType, Rcode};
 
-use crate::support::{Ask, Block};
-use crate::{CacheResult, CacheSpec, Kind, Mode, Stale, Stored};
+use crate::testing::{Ask, Block};
+use crate::{AnswerKind, CacheResult, CacheSpec, ServeStale, StaleMode, StoreResult};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -32,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows of a name; times in milliseconds.
+/// The model's entry for a name; times in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     rcode: Rcode,
@@ -51,8 +51,8 @@ impl Known {
         now < self.stored + u64::from(self.ttl) * 1000 + self.window
     }
 
-    fn kind(&self) -> Kind {
-        if self.rcode == Rcode::NOERROR { Kind::Success } else { Kind::Denial }
+    fn kind(&self) -> AnswerKind {
+        if self.rcode == Rcode::NOERROR { AnswerKind::Success } else { AnswerKind::Denial }
     }
 }
 
@@ -64,15 +64,15 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_sequence_ends_as_the_model_says(
+    fn cache_equals_its_model(
         stale in proptest::option::of((0u32..60, any::<bool>())),
         steps in proptest::collection::vec(step(), 1..80),
     ) {
         let window = stale.map_or(0, |(seconds, _)| u64::from(seconds) * 1000);
-        let stale = stale.map(|(seconds, verify)| Stale {
+        let stale = stale.map(|(seconds, verify)| ServeStale {
             window: std::time::Duration::from_secs(seconds.into()),
-            mode: if verify { Mode::Verify { timeout: None } } else { Mode::Immediate },
-            ..Stale::default()
+            mode: if verify { StaleMode::Verify { timeout: None } } else { StaleMode::Immediate },
+            ..ServeStale::default()
         });
         let mut block = Block::new(CacheSpec { stale, ..CacheSpec::default() });
         let mut known: HashMap<u8, Known> = HashMap::new();
@@ -81,18 +81,18 @@ proptest! {
             match step {
                 Step::Address { name, ttl } => {
                     let stored = block.store(&ask(name), &mut ask(name).addresses(&[ttl]));
-                    prop_assert_eq!(stored, Stored::Kept(Kind::Success));
+                    prop_assert_eq!(stored, StoreResult::Kept(AnswerKind::Success));
                     known.insert(name, Known { rcode: Rcode::NOERROR, ttl: ttl.max(5), stored: now, window });
                 }
                 Step::Denial { name, ttl } => {
                     let stored = block.store(&ask(name), &mut ask(name).nxdomain(ttl, 3600));
-                    prop_assert_eq!(stored, Stored::Kept(Kind::Denial));
+                    prop_assert_eq!(stored, StoreResult::Kept(AnswerKind::Denial));
                     known.insert(name, Known { rcode: Rcode::NXDOMAIN, ttl: ttl.max(5), stored: now, window });
                 }
                 Step::Failure { name } => {
                     let good = known.get(&name).is_some_and(|k| k.rcode != Rcode::SERVFAIL && k.usable(now));
                     let stored = block.store(&ask(name), &mut ask(name).servfail());
-                    prop_assert_eq!(stored, if good { Stored::EarlierIsBetter } else { Stored::Kept(Kind::Denial) });
+                    prop_assert_eq!(stored, if good { StoreResult::EarlierIsBetter } else { StoreResult::Kept(AnswerKind::Denial) });
                     if !good {
                         known.insert(name, Known { rcode: Rcode::SERVFAIL, ttl: 5, stored: now, window: 0 });
                     }
@@ -121,7 +121,7 @@ proptest! {
                 }
                 Step::ServeStale { name } => {
                     let served = block.serve_stale(&ask(name));
-                    // A kept failure is no answer.
+                    // A stored failure is no answer.
                     let k = known.get(&name).filter(|k| k.usable(now) && k.rcode != Rcode::SERVFAIL);
                     prop_assert_eq!(served.map(|seen| seen.rcode), k.map(|k| k.rcode));
                 }
@@ -132,7 +132,7 @@ proptest! {
                 Step::Sweep => {
                     block.cache.sweep(block.now, usize::MAX);
                     known.retain(|_, k| k.usable(now));
-                    for kind in Kind::ALL {
+                    for kind in AnswerKind::ALL {
                         let expected = known.values().filter(|k| k.kind() == kind).count();
                         prop_assert_eq!(block.partition.entries(kind), expected);
                     }

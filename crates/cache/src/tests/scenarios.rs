@@ -1,26 +1,26 @@
-//! One block, one name, one story each: fill, count down, expire, displace, prefetch.
+//! One block and one name: fill, count down, expire, replace, prefetch.
 
 use std::time::Duration;
 
 use hickory_proto::op::Message;
 use wire::{Flags, Name, RType, Rcode, Section};
 
-use crate::support::{Ask, Block, a};
-use crate::{CacheResult, CacheSpec, Kind, Prefetch, Store, Stored};
+use crate::testing::{Ask, Block, a};
+use crate::{AnswerKind, CacheResult, CacheSpec, Prefetch, StoreLimits, StoreResult};
 
-const SUCCESS: CacheResult = CacheResult::Hit { kind: Kind::Success };
-const DENIAL: CacheResult = CacheResult::Hit { kind: Kind::Denial };
-const FETCH: CacheResult = CacheResult::Prefetch { kind: Kind::Success };
+const SUCCESS: CacheResult = CacheResult::Hit { kind: AnswerKind::Success };
+const DENIAL: CacheResult = CacheResult::Hit { kind: AnswerKind::Denial };
+const FETCH: CacheResult = CacheResult::Prefetch { kind: AnswerKind::Success };
 
 fn www() -> Ask {
     Ask::new("www.example.org", RType::A)
 }
 
 #[test]
-fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
+fn ttls_count_down_per_record() {
     let mut block = Block::new(CacheSpec::default());
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
-    assert_eq!(block.store(&www(), &mut www().addresses(&[10, 300])), Stored::Kept(Kind::Success));
+    assert_eq!(block.store(&www(), &mut www().addresses(&[10, 300])), StoreResult::Kept(AnswerKind::Success));
     for (wait, ttls) in
         [(0.0, [10, 300]), (0.9, [10, 300]), (0.1, [9, 299]), (8.0, [1, 291]), (0.999, [1, 291])]
     {
@@ -28,16 +28,16 @@ fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
         let seen = block.lookup(&www());
         assert_eq!((seen.lookup, seen.ttls), (SUCCESS, ttls.to_vec()));
     }
-    assert_eq!(block.partition.entries(Kind::Success), 1);
+    assert_eq!(block.partition.entries(AnswerKind::Success), 1);
     block.wait(0.001);
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
-    assert_eq!(block.partition.entries(Kind::Success), 0, "freed when touched");
+    assert_eq!(block.partition.entries(AnswerKind::Success), 0, "freed when touched");
 }
 
 #[test]
-fn a_record_is_never_counted_below_0() {
+fn ttl_stops_at_0() {
     let mut block = Block::new(CacheSpec {
-        success: Store { min_ttl: 0, ..CacheSpec::default().success },
+        success: StoreLimits { min_ttl: 0, ..CacheSpec::default().success },
         ..CacheSpec::default()
     });
     let mut answer = www().addresses(&[30, 60]);
@@ -49,7 +49,7 @@ fn a_record_is_never_counted_below_0() {
 }
 
 #[test]
-fn keepttl_hands_out_what_was_stored_until_it_expires() {
+fn keepttl() {
     let mut block = Block::new(CacheSpec { keep_ttl: true, ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[10, 300]));
     block.wait(9.0);
@@ -59,11 +59,11 @@ fn keepttl_hands_out_what_was_stored_until_it_expires() {
 }
 
 #[test]
-fn a_hit_is_a_whole_reply_in_the_clients_case() {
+fn hit_keeps_the_clients_case() {
     let block = Block::new(CacheSpec::default());
     let data = b"\x00\x05\x03web\x07example\x03org\0";
-    let mx = crate::support::Record(Section::Answer, "www.example.org.", RType::MX, 60, data);
-    let glue = crate::support::Record(Section::Additional, "web.example.org.", RType::A, 60, &[192, 0, 2, 7]);
+    let mx = crate::testing::Record(Section::Answer, "www.example.org.", RType::MX, 60, data);
+    let glue = crate::testing::Record(Section::Additional, "web.example.org.", RType::A, 60, &[192, 0, 2, 7]);
     let ask = Ask::new("www.example.org", RType::MX);
     block.store(&ask, &mut ask.answer(Rcode::NOERROR, Flags::RA | Flags::AA, &[mx, glue]));
     let seen = block.lookup(&Ask::new("wWw.eXample.ORG", RType::MX));
@@ -75,16 +75,16 @@ fn a_hit_is_a_whole_reply_in_the_clients_case() {
 }
 
 #[test]
-fn an_answer_of_any_length_comes_back_as_it_was() {
+fn answers_of_every_length() {
     for size in (0..200).chain([1000, 60_000]) {
         let mut block = Block::new(CacheSpec::default());
         let data: Vec<u8> = (0..size).map(|at| at as u8).collect();
-        let text = crate::support::Record(Section::Answer, "www.example.org.", RType(65_400), 60, &data);
+        let text = crate::testing::Record(Section::Answer, "www.example.org.", RType(65_400), 60, &data);
         let ask = Ask::new("www.example.org", RType(65_400));
         let mut answer = ask.answer(Rcode::NOERROR, Flags::RA, &[text]);
         answer.ede = b"\0\x0f\0\x02\0\x11".to_vec();
         let body = answer.body.clone();
-        assert_eq!(block.store(&ask, &mut answer), Stored::Kept(Kind::Success));
+        assert_eq!(block.store(&ask, &mut answer), StoreResult::Kept(AnswerKind::Success));
         let seen = block.lookup(&ask);
         let rest = &seen.bytes[12 + ask.query().question.len()..];
         assert!(rest.starts_with(&body), "{size}");
@@ -95,7 +95,7 @@ fn an_answer_of_any_length_comes_back_as_it_was() {
 }
 
 #[test]
-fn ad_is_for_those_who_ask_for_it() {
+fn ad_only_with_do_or_ad() {
     for (sent, flags, dnssec_ok, seen) in [
         (Flags::AD, Flags::RD, false, 0),
         (Flags::AD, Flags::RD | Flags::AD, false, Flags::AD),
@@ -111,7 +111,7 @@ fn ad_is_for_those_who_ask_for_it() {
 }
 
 #[test]
-fn only_the_same_question_with_the_same_do_and_cd_finds_an_answer() {
+fn key_includes_do_and_cd() {
     let block = Block::new(CacheSpec::default());
     block.store(&www(), &mut www().addresses(&[60]));
     let other = block.cache.partition("example.org.");
@@ -132,11 +132,11 @@ fn only_the_same_question_with_the_same_do_and_cd_finds_an_answer() {
 }
 
 #[test]
-fn a_denial_hands_out_its_soa_and_its_reason() {
+fn denial_has_soa_and_ede() {
     let mut block = Block::new(CacheSpec::default());
     let mut answer = www().nxdomain(3600, 60);
     answer.ede = b"\0\x0f\0\x02\0\x11".to_vec();
-    assert_eq!(block.store(&www(), &mut answer), Stored::Kept(Kind::Denial));
+    assert_eq!(block.store(&www(), &mut answer), StoreResult::Kept(AnswerKind::Denial));
     block.wait(10.0);
     let seen = block.lookup(&www());
     assert_eq!((seen.lookup, seen.rcode), (DENIAL, Rcode::NXDOMAIN));
@@ -146,7 +146,7 @@ fn a_denial_hands_out_its_soa_and_its_reason() {
 }
 
 #[test]
-fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
+fn failures_replace_no_answer() {
     type Step = fn(&Ask) -> wire::Answer;
     let address: Step = |ask| ask.addresses(&[60]);
     let denial: Step = |ask| ask.nxdomain(60, 60);
@@ -155,30 +155,30 @@ fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
     let refused: Step = |ask| ask.answer(Rcode::REFUSED, 0, &[]);
     let truncated: Step = |ask| ask.answer(Rcode::NOERROR, Flags::TC, &[]);
     for (what, first, second, stored, found) in [
-        ("denial, address", denial, address, Stored::Kept(Kind::Success), SUCCESS),
-        ("address, denial", address, denial, Stored::Kept(Kind::Denial), DENIAL),
-        ("address, denial that cannot be kept", address, bare_denial, Stored::Passed, CacheResult::Miss),
-        ("address, failure", address, failure, Stored::EarlierIsBetter, SUCCESS),
-        ("denial, failure", denial, failure, Stored::EarlierIsBetter, DENIAL),
-        ("address, refused", address, refused, Stored::EarlierIsBetter, SUCCESS),
-        ("address, truncated", address, truncated, Stored::Passed, SUCCESS),
-        ("failure, address", failure, address, Stored::Kept(Kind::Success), SUCCESS),
-        ("failure, refused", failure, refused, Stored::Passed, DENIAL),
-        ("failure, failure", failure, failure, Stored::Kept(Kind::Denial), DENIAL),
+        ("denial, address", denial, address, StoreResult::Kept(AnswerKind::Success), SUCCESS),
+        ("address, denial", address, denial, StoreResult::Kept(AnswerKind::Denial), DENIAL),
+        ("address, denial that cannot be kept", address, bare_denial, StoreResult::Passed, CacheResult::Miss),
+        ("address, failure", address, failure, StoreResult::EarlierIsBetter, SUCCESS),
+        ("denial, failure", denial, failure, StoreResult::EarlierIsBetter, DENIAL),
+        ("address, refused", address, refused, StoreResult::EarlierIsBetter, SUCCESS),
+        ("address, truncated", address, truncated, StoreResult::Passed, SUCCESS),
+        ("failure, address", failure, address, StoreResult::Kept(AnswerKind::Success), SUCCESS),
+        ("failure, refused", failure, refused, StoreResult::Passed, DENIAL),
+        ("failure, failure", failure, failure, StoreResult::Kept(AnswerKind::Denial), DENIAL),
     ] {
         let block = Block::new(CacheSpec::default());
         block.store(&www(), &mut first(&www()));
         assert_eq!(block.store(&www(), &mut second(&www())), stored, "{what}");
         assert_eq!(block.lookup(&www()).lookup, found, "{what}");
-        let entries = Kind::ALL.map(|kind| block.partition.entries(kind));
+        let entries = AnswerKind::ALL.map(|kind| block.partition.entries(kind));
         assert_eq!(entries.iter().sum::<usize>(), usize::from(found != CacheResult::Miss), "{what}");
     }
 }
 
 #[test]
-fn a_failure_is_kept_for_5_seconds_and_gives_way() {
+fn servfail_is_cached_for_5_s() {
     let mut block = Block::new(CacheSpec::default());
-    assert_eq!(block.store(&www(), &mut www().servfail()), Stored::Kept(Kind::Denial));
+    assert_eq!(block.store(&www(), &mut www().servfail()), StoreResult::Kept(AnswerKind::Denial));
     block.wait(4.9);
     let seen = block.lookup(&www());
     assert_eq!((seen.lookup, seen.rcode), (DENIAL, Rcode::SERVFAIL));
@@ -186,19 +186,20 @@ fn a_failure_is_kept_for_5_seconds_and_gives_way() {
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
+/// Without serve_stale.
 #[test]
-fn an_expired_answer_gives_way_to_a_failure_without_serve_stale() {
+fn failure_replaces_an_expired_answer() {
     let mut block = Block::new(CacheSpec::default());
     block.store(&www(), &mut www().addresses(&[5]));
     block.wait(5.0);
-    assert_eq!(block.store(&www(), &mut www().servfail()), Stored::Kept(Kind::Denial));
-    assert_eq!(block.partition.entries(Kind::Success), 0);
+    assert_eq!(block.store(&www(), &mut www().servfail()), StoreResult::Kept(AnswerKind::Denial));
+    assert_eq!(block.partition.entries(AnswerKind::Success), 0);
     assert_eq!(block.lookup(&www()).rcode, Rcode::SERVFAIL);
     assert!(block.serve_stale(&www()).is_none(), "a kept failure is no answer");
 }
 
 #[test]
-fn zones_and_disabled_zones_hide_what_is_there() {
+fn zones_hide_stored_answers() {
     let mut block = Block::new(CacheSpec::default());
     block.store(&www(), &mut www().addresses(&[60]));
     let zone = |text| vec![Name::from_text(text).unwrap()];
@@ -215,7 +216,7 @@ fn zones_and_disabled_zones_hide_what_is_there() {
 }
 
 #[test]
-fn a_popular_answer_is_prefetched_by_one_caller() {
+fn prefetch_by_one_caller() {
     let prefetch = Prefetch { amount: 3, duration: Duration::from_secs(60), percentage: 20 };
     let mut block = Block::new(CacheSpec { prefetch: Some(prefetch), ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[100]));
@@ -242,7 +243,7 @@ fn a_popular_answer_is_prefetched_by_one_caller() {
 }
 
 #[test]
-fn a_short_life_is_prefetched_in_its_last_second() {
+fn prefetch_in_the_last_second() {
     let prefetch = Prefetch { amount: 1, ..Prefetch::default() };
     let mut block = Block::new(CacheSpec { prefetch: Some(prefetch), ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[5]));
@@ -255,7 +256,7 @@ fn a_short_life_is_prefetched_in_its_last_second() {
 }
 
 #[test]
-fn popularity_outlives_the_refresh() {
+fn popularity_survives_a_refresh() {
     let prefetch = Prefetch { amount: 5, ..Prefetch::default() };
     let mut block = Block::new(CacheSpec { prefetch: Some(prefetch), ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[10]));

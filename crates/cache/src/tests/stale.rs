@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use wire::{Flags, RType, Rcode};
 
-use crate::support::{Ask, Block, a, cname, ns};
-use crate::{CacheResult, CacheSpec, Kind, Mode, Stale, Stored};
+use crate::testing::{Ask, Block, a, cname, ns};
+use crate::{AnswerKind, CacheResult, CacheSpec, ServeStale, StaleMode, StoreResult};
 
-const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };
+const HIT: CacheResult = CacheResult::Hit { kind: AnswerKind::Success };
 const WAIT: Duration = Duration::from_millis(1800);
 const ASK_FIRST: CacheResult = CacheResult::Verify { wait: WAIT };
 
 fn stale(refresh: bool) -> CacheResult {
-    CacheResult::Stale { kind: Kind::Success, refresh }
+    CacheResult::Stale { kind: AnswerKind::Success, refresh }
 }
 
 fn www() -> Ask {
@@ -20,26 +20,27 @@ fn www() -> Ask {
 }
 
 /// A block with an answer that expired 1 s ago.
-fn expired(stale: Stale) -> Block {
+fn expired(stale: ServeStale) -> Block {
     let mut block = Block::new(CacheSpec { stale: Some(stale), ..CacheSpec::default() });
     block.store(&www(), &mut www().addresses(&[10, 300]));
     block.wait(11.0);
     block
 }
 
-fn verify(timeout: Option<Duration>) -> Stale {
-    Stale { mode: Mode::Verify { timeout }, ..Stale::default() }
+fn verify(timeout: Option<Duration>) -> ServeStale {
+    ServeStale { mode: StaleMode::Verify { timeout }, ..ServeStale::default() }
 }
 
+/// One caller refreshes.
 #[test]
-fn immediate_answers_with_ttl_0_and_one_caller_refreshes() {
-    let mut block = expired(Stale::default());
+fn immediate_has_ttl_0() {
+    let mut block = expired(ServeStale::default());
     let seen = block.lookup(&www());
     assert_eq!((seen.lookup, seen.ttls, seen.ede), (stale(true), vec![0, 0], vec![3]));
     for _ in 0..3 {
         assert_eq!(block.lookup(&www()).lookup, stale(false));
     }
-    assert_eq!(block.store(&www(), &mut www().addresses(&[60])), Stored::Kept(Kind::Success));
+    assert_eq!(block.store(&www(), &mut www().addresses(&[60])), StoreResult::Kept(AnswerKind::Success));
     let seen = block.lookup(&www());
     assert_eq!((seen.lookup, seen.ttls, seen.ede), (HIT, vec![60], vec![]));
     block.wait(60.0);
@@ -47,8 +48,8 @@ fn immediate_answers_with_ttl_0_and_one_caller_refreshes() {
 }
 
 #[test]
-fn a_failed_upstream_is_left_alone_for_longer_and_longer() {
-    let mut block = expired(Stale::default());
+fn refresh_backoff_doubles() {
+    let mut block = expired(ServeStale::default());
     for pause in [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0] {
         assert_eq!(block.lookup(&www()).lookup, stale(true), "before a pause of {pause} s");
         block.failed(&www());
@@ -65,13 +66,13 @@ fn a_failed_upstream_is_left_alone_for_longer_and_longer() {
 }
 
 #[test]
-fn failure_recheck_and_response_ttl_are_as_written() {
+fn failure_recheck_and_response_ttl() {
     for (ttl, recheck, early, late) in [
         (Some(7), Some(Duration::from_secs(20)), stale(false), stale(true)),
         (Some(7), Some(Duration::ZERO), stale(true), stale(true)),
         (Some(7), Some(Duration::from_secs(3600)), stale(false), stale(false)),
     ] {
-        let mut block = expired(Stale { ttl, recheck, ..Stale::default() });
+        let mut block = expired(ServeStale { ttl, recheck, ..ServeStale::default() });
         assert_eq!(block.lookup(&www()).ttls, [7, 7]);
         block.failed(&www());
         let seen = block.lookup(&www());
@@ -83,18 +84,18 @@ fn failure_recheck_and_response_ttl_are_as_written() {
 }
 
 #[test]
-fn the_window_ends() {
-    let mut block = expired(Stale { window: Duration::from_secs(100), ..Stale::default() });
+fn stale_window_ends() {
+    let mut block = expired(ServeStale { window: Duration::from_secs(100), ..ServeStale::default() });
     block.wait(98.9);
     assert_eq!(block.lookup(&www()).lookup, stale(true));
     block.wait(0.1);
     assert!(block.serve_stale(&www()).is_none());
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
-    assert_eq!(block.partition.entries(Kind::Success), 0);
+    assert_eq!(block.partition.entries(AnswerKind::Success), 0);
 }
 
 #[test]
-fn verify_asks_first_and_serves_stale_when_that_fails() {
+fn verify_falls_back_to_stale() {
     for (timeout, wait) in [(None, WAIT), (Some(Duration::from_millis(100)), Duration::from_millis(100))] {
         let mut block = expired(verify(timeout));
         for _ in 0..3 {
@@ -116,48 +117,54 @@ fn verify_asks_first_and_serves_stale_when_that_fails() {
         block.wait(1.0);
         assert_eq!(block.lookup(&www()).lookup, CacheResult::Verify { wait }, "one tries");
         assert_eq!(block.lookup(&www()).lookup, stale(false), "the others do not wait");
-        assert_eq!(block.store(&www(), &mut www().addresses(&[60])), Stored::Kept(Kind::Success));
+        assert_eq!(block.store(&www(), &mut www().addresses(&[60])), StoreResult::Kept(AnswerKind::Success));
         assert_eq!(block.lookup(&www()).lookup, HIT);
     }
 }
 
 #[test]
-fn a_failure_that_is_answered_leaves_the_expired_answer_in_place() {
+fn failure_keeps_the_expired_answer() {
     for rcode in [Rcode::SERVFAIL, Rcode::REFUSED, Rcode::NOTIMP, Rcode::FORMERR] {
         let block = expired(verify(None));
         assert_eq!(block.lookup(&www()).lookup, ASK_FIRST);
-        assert_eq!(block.store(&www(), &mut www().answer(rcode, 0, &[])), Stored::EarlierIsBetter, "{rcode}");
+        assert_eq!(
+            block.store(&www(), &mut www().answer(rcode, 0, &[])),
+            StoreResult::EarlierIsBetter,
+            "{rcode}"
+        );
         assert_eq!(block.serve_stale(&www()).unwrap().ttls, [30, 30], "{rcode}");
         assert_eq!(block.lookup(&www()).lookup, stale(false), "{rcode}");
     }
 }
 
 #[test]
-fn an_expired_denial_gives_way_to_the_first_address() {
+fn address_replaces_an_expired_denial() {
     let mut block = Block::new(CacheSpec { stale: Some(verify(None)), ..CacheSpec::default() });
     block.store(&www(), &mut www().nxdomain(10, 10));
     block.wait(20.0);
     assert_eq!(block.lookup(&www()).lookup, ASK_FIRST);
     let seen = block.serve_stale(&www()).unwrap();
     assert_eq!((seen.rcode, seen.ede, seen.ttls), (Rcode::NXDOMAIN, vec![19], vec![30]));
-    assert_eq!(block.store(&www(), &mut www().addresses(&[60])), Stored::Kept(Kind::Success));
+    assert_eq!(block.store(&www(), &mut www().addresses(&[60])), StoreResult::Kept(AnswerKind::Success));
     block.wait(61.0);
     assert_eq!(block.serve_stale(&www()).unwrap().rcode, Rcode::NOERROR);
-    assert_eq!(block.partition.entries(Kind::Denial), 0);
+    assert_eq!(block.partition.entries(AnswerKind::Denial), 0);
 }
 
+/// Even if the denial cannot be stored.
 #[test]
-fn an_expired_address_gives_way_to_a_denial_even_if_that_cannot_be_kept() {
+fn denial_replaces_an_expired_address() {
     let block = expired(verify(None));
-    assert_eq!(block.store(&www(), &mut www().answer(Rcode::NXDOMAIN, 0, &[])), Stored::Passed);
+    assert_eq!(block.store(&www(), &mut www().answer(Rcode::NXDOMAIN, 0, &[])), StoreResult::Passed);
     assert!(block.serve_stale(&www()).is_none());
     assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
+/// Until the window ends.
 #[test]
-fn prefer_positive_keeps_an_address_over_denials_until_its_window_ends() {
-    for mode in [Mode::Immediate, Mode::Verify { timeout: None }] {
-        let mut block = expired(Stale { mode, prefer_positive: true, ..Stale::default() });
+fn prefer_positive_keeps_addresses() {
+    for mode in [StaleMode::Immediate, StaleMode::Verify { timeout: None }] {
+        let mut block = expired(ServeStale { mode, prefer_positive: true, ..ServeStale::default() });
         let alias = cname("www.example.org.", 60);
         for (what, mut other) in [
             ("denial", www().nxdomain(60, 60)),
@@ -168,32 +175,32 @@ fn prefer_positive_keeps_an_address_over_denials_until_its_window_ends() {
             ("alias to nowhere", www().answer(Rcode::NOERROR, 0, &[alias])),
             ("truncated", www().answer(Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)])),
         ] {
-            assert_eq!(block.store(&www(), &mut other), Stored::EarlierIsBetter, "{what}");
+            assert_eq!(block.store(&www(), &mut other), StoreResult::EarlierIsBetter, "{what}");
         }
         assert_eq!(block.serve_stale(&www()).unwrap().rcode, Rcode::NOERROR);
         assert_eq!(block.lookup(&www()).lookup, stale(false));
-        assert_eq!(block.store(&www(), &mut www().addresses(&[20])), Stored::Kept(Kind::Success));
+        assert_eq!(block.store(&www(), &mut www().addresses(&[20])), StoreResult::Kept(AnswerKind::Success));
         assert_eq!(block.lookup(&www()).ttls, [20]);
         block.wait(3620.0);
-        assert_eq!(block.store(&www(), &mut www().nxdomain(60, 60)), Stored::Kept(Kind::Denial));
-        assert_eq!(block.store(&www(), &mut www().addresses(&[20])), Stored::Kept(Kind::Success));
+        assert_eq!(block.store(&www(), &mut www().nxdomain(60, 60)), StoreResult::Kept(AnswerKind::Denial));
+        assert_eq!(block.store(&www(), &mut www().addresses(&[20])), StoreResult::Kept(AnswerKind::Success));
     }
 }
 
-/// Without the policy what an upstream says last is passed on, and the earlier answer stays for
-/// those who ask next.
+/// Without the policy the upstream's last answer is passed on, and the earlier one stays for later
+/// clients.
 #[test]
-fn a_referral_passes_without_the_policy() {
+fn referral_passes_without_prefer_positive() {
     let block = expired(verify(None));
     for records in [[ns(60)], [cname("www.example.org.", 60)]] {
-        assert_eq!(block.store(&www(), &mut www().answer(Rcode::NOERROR, 0, &records)), Stored::Passed);
+        assert_eq!(block.store(&www(), &mut www().answer(Rcode::NOERROR, 0, &records)), StoreResult::Passed);
         assert_eq!(block.lookup(&www()).lookup, ASK_FIRST);
     }
 }
 
 #[test]
-fn a_failure_entry_is_never_served_stale() {
-    let mut block = Block::new(CacheSpec { stale: Some(Stale::default()), ..CacheSpec::default() });
+fn failure_is_never_stale() {
+    let mut block = Block::new(CacheSpec { stale: Some(ServeStale::default()), ..CacheSpec::default() });
     block.store(&www(), &mut www().servfail());
     block.wait(5.0);
     assert!(block.serve_stale(&www()).is_none());
@@ -201,8 +208,8 @@ fn a_failure_entry_is_never_served_stale() {
 }
 
 #[test]
-fn a_query_without_rd_gets_nothing_expired() {
-    let block = expired(Stale::default());
+fn no_stale_without_rd() {
+    let block = expired(ServeStale::default());
     let ask = Ask::with("www.example.org", RType::A, 0, false);
     assert_eq!(block.lookup(&ask).lookup, CacheResult::Miss);
     assert!(block.serve_stale(&ask).is_none());
@@ -210,7 +217,7 @@ fn a_query_without_rd_gets_nothing_expired() {
 }
 
 #[test]
-fn serve_stale_gives_a_fresh_answer_as_it_is() {
+fn serve_stale_returns_fresh_answers() {
     let block = Block::new(CacheSpec::default());
     assert!(block.serve_stale(&www()).is_none());
     block.store(&www(), &mut www().answer(Rcode::NOERROR, Flags::RA, &[a("www.example.org.", 60)]));

@@ -6,7 +6,7 @@ use std::mem;
 use std::net::SocketAddr;
 
 use forwarder::{Forwarder, Rest, Waiters};
-use wire::{Answer, HeldQuery, Query};
+use wire::{Answer, OwnedQuery, Query};
 
 use super::inner::{A_MOMENT, Came, ToldAlready};
 use super::{Outputs, Waiter};
@@ -16,7 +16,7 @@ use plugin::failure::Failure;
 struct Crowd {
     rest: Rest<Waiter>,
     /// The query as it is kept for all.
-    query: HeldQuery,
+    query: OwnedQuery,
     told: Result<Answer, Failure>,
     earlier_is_better: bool,
     told_already: ToldAlready,
@@ -88,7 +88,7 @@ impl Outputs {
         }
         self.crowds.push(Crowd {
             rest: waiters.later(),
-            query: query.hold(),
+            query: query.owned(),
             told: told.map(mem::take),
             earlier_is_better,
             told_already,
@@ -129,15 +129,15 @@ const MOST_OCTETS: usize = 2 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::{Gate, RType, Rcode, accept};
+    use wire::{RType, Rcode, Verdict, accept};
 
     #[test]
     fn who_waits_for_more_answers_than_there_is_room_for_is_told_so() {
         let packet = scene::packet("large.example", RType::A, None);
-        let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
+        let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
         let crowd = || Crowd {
             rest: Rest::none(),
-            query: query.hold(),
+            query: query.owned(),
             told: Ok(Answer { body: vec![0; 60_000], ..Answer::default() }),
             earlier_is_better: false,
             told_already: ToldAlready::new(),

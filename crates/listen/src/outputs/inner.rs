@@ -11,7 +11,9 @@ use crate::pending::{Inner, Share};
 use crate::waiter::{Client, Miss, Waiter};
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
-use query::evaluation::{self, End, Evaluation, FollowCnames, InnerAnswer, Missing, Outer};
+use query::evaluate::{
+    self, Evaluated, Evaluation, FollowCnames, NeedsUpstream, SubqueryAnswer, SuspendedQuery,
+};
 use query::serve;
 
 /// What a flight came to, for all that wait for it.
@@ -23,7 +25,7 @@ pub(super) struct Came<'a> {
 }
 
 /// What those were told that went before, by how they asked: an answer may have 64 KiB, and thousands may wait for it.
-pub(super) type ToldAlready = Vec<(wire::Asker, bool, Arc<InnerAnswer>)>;
+pub(super) type ToldAlready = Vec<(wire::ClientParams, bool, Arc<SubqueryAnswer>)>;
 
 impl<'a> Came<'a> {
     pub(super) fn new(told: Result<&'a Answer, &'a Failure>, earlier_is_better: bool) -> Self {
@@ -65,10 +67,10 @@ impl Outputs {
         same: &Query<'_>,
         came: &mut Came<'_>,
         now: Instant,
-    ) -> Arc<InnerAnswer> {
+    ) -> Arc<SubqueryAnswer> {
         // How others spelled the name is no matter here: the client's own question stands in its reply.
         let query = waiter.asker.query(same, None);
-        let alike = came.told_already.iter().find(|(asker, _, _)| asker.asks_like(&waiter.asker));
+        let alike = came.told_already.iter().find(|(asker, _, _)| asker.gets_same_answer(&waiter.asker));
         if let Some((_, earlier, found)) = alike {
             if *earlier {
                 waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
@@ -88,10 +90,10 @@ impl Outputs {
                 if !share.own {
                     waiter.zone.block.envelope.tell_failure(failure, &query, now);
                 }
-                return InnerAnswer::new(&waiter.zone, &query, Err(failure.clone()), FollowCnames::No);
+                return SubqueryAnswer::new(&waiter.zone, &query, Err(failure.clone()), FollowCnames::No);
             }
         }
-        let found = InnerAnswer::of_reply(&waiter.zone, &query, &reply, FollowCnames::No);
+        let found = SubqueryAnswer::of_reply(&waiter.zone, &query, &reply, FollowCnames::No);
         came.told_already.push((waiter.asker, earlier, found.clone()));
         found
     }
@@ -124,7 +126,7 @@ impl Outputs {
     /// Goes on with a client's query, now that more is known of what its answer needs.
     fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant) {
         let Inner { outer, client } = inner;
-        let Outer { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
+        let SuspendedQuery { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
         let (peer, server, proto) = match &client {
             Client::Udp { socket: (_, address), peer, local } => {
                 let server = local.map_or(*address, |local| (local.address, address.port()).into());
@@ -147,16 +149,16 @@ impl Outputs {
             self.inner.extend(Miss::all(*refreshes, Client::Nobody, now));
         }
         match end {
-            Ok(End::Told(message, failure)) => {
+            Ok(Evaluated::Answer(message, failure)) => {
                 let waiter = Waiter::new(&query, &zone, client, started);
                 self.deliver(&waiter, &query, failure, now, |reply, query| {
-                    evaluation::write(&message, query, reply);
+                    evaluate::write(&message, query, reply);
                 });
             }
-            Ok(End::Silence) => {}
-            Err(Missing) => match evaluation.wait(&zone) {
+            Ok(Evaluated::Drop) => {}
+            Err(NeedsUpstream) => match evaluation.wait(&zone) {
                 Ok(mut lookups) => {
-                    lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
+                    lookups.suspended.iter_mut().for_each(|outer| outer.upstream = upstream);
                     self.inner.extend(Miss::all(*lookups, client, started));
                 }
                 Err(failure) => {

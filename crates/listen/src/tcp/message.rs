@@ -3,7 +3,7 @@
 use std::slice;
 use std::time::Instant;
 
-use wire::{Gate, Proto, accept as gate, accept_truncated};
+use wire::{Proto, Verdict, accept as gate, accept_truncated};
 
 use super::super::stream_reply::StreamReply;
 use super::super::waiter::{Client, Miss};
@@ -36,7 +36,7 @@ impl Connection {
         let told = running.guarded(|| {
             let gate = gate(message);
             let Some(query) = gate.query() else { return false };
-            serve::bare_reply(query, &Failure::Panic, out);
+            serve::error_reply(query, &Failure::Panic, out);
             true
         });
         told == Some(true)
@@ -103,7 +103,7 @@ impl Connection {
         &self,
         configuration: &Configuration,
         served: &ServedEndpoint,
-        gate: &Gate<'_>,
+        gate: &Verdict<'_>,
         outcome: &Outcome,
         began: Instant,
     ) {
@@ -152,7 +152,7 @@ impl Connection {
             let mut reply = Vec::new();
             let Some((query, client)) = miss.without_room() else { return };
             if let Client::Stream(stream) = client {
-                serve::bare_reply(&query.query(), &Failure::Overload, &mut reply);
+                serve::error_reply(&query.query(), &Failure::Overload, &mut reply);
                 stream.send(&reply);
             }
         }

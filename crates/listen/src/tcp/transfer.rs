@@ -7,7 +7,7 @@ use super::super::scratch::Scratch;
 use super::super::transfers::Slot;
 use super::Connection;
 use plugin::messages::Next;
-use query::serve::{Broken, Streaming};
+use query::serve::{BrokenTransfer, TransferStream};
 
 /// A transfer ends before its end.
 #[derive(Debug)]
@@ -15,14 +15,14 @@ pub(super) struct CutOff;
 
 /// A transfer that is not sent to its end.
 pub(super) struct Transfer {
-    streaming: Streaming,
+    streaming: TransferStream,
     /// Its place among all.
     slot: Slot,
     began: Instant,
 }
 
 impl Transfer {
-    pub(super) fn new(streaming: Streaming, slot: Slot, began: Instant) -> Box<Self> {
+    pub(super) fn new(streaming: TransferStream, slot: Slot, began: Instant) -> Box<Self> {
         Box::new(Self { streaming, slot, began })
     }
 
@@ -49,7 +49,7 @@ impl Connection {
         }
         // The client has read all that was written, so the time until the next message does not count as its idle time.
         self.place.set_state(ConnectionState::Busy, self.running.since_start_ms(now));
-        let next = transfer.streaming.next(&mut scratch.reply).map_err(|Broken| CutOff)?;
+        let next = transfer.streaming.next(&mut scratch.reply).map_err(|BrokenTransfer| CutOff)?;
         scratch.send_reply();
         if next == Next::End {
             // The query may have come after `now`, within this turn.

@@ -7,16 +7,16 @@ use configuration::EndpointPlan;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::serve::{self, Outcome, Served};
-use sockets::{Datagram, Outgoing, Peer, Received};
-use wire::{Gate, Proto, accept_truncated};
+use sockets::{Datagram, Peer, RecvBatch, SendBatch};
+use wire::{Proto, Verdict, accept_truncated};
 
 use crate::waiter::{Client, Miss};
 
 /// The datagrams that one call took from a listen socket, on their way to replies.
 pub(super) struct Batch<'b, 'h> {
     pub(super) plan: &'h EndpointPlan,
-    pub(super) received: &'b Received,
-    pub(super) replies: &'b mut Outgoing,
+    pub(super) received: &'b RecvBatch,
+    pub(super) replies: &'b mut SendBatch,
     pub(super) outcomes: &'b mut [Outcome],
     pub(super) misses: &'b mut Vec<Miss>,
     pub(super) socket_index: u16,
@@ -31,7 +31,7 @@ impl Batch<'_, '_> {
     /// Answers what memory knows of those that were not begun.
     pub(super) fn serve(&mut self) {
         let Self { plan, now, address, socket_index, .. } = *self;
-        let (mut gate, mut tables) = (Gate::Drop, Tables::default());
+        let (mut gate, mut tables) = (Verdict::Drop, Tables::default());
         let client = |datagram: &Datagram<'_>, replied| match replied {
             true => Client::Nobody,
             false => Client::Udp {
@@ -83,10 +83,10 @@ impl Batch<'_, '_> {
         let Some(last) = self.begun.checked_sub(1) else { return };
         self.outcomes[last].counted = false;
         let datagram = self.received.get(last);
-        let mut gate = Gate::Drop;
+        let mut gate = Verdict::Drop;
         look_over(&mut gate, &datagram);
         if let (Some(query), Some(out)) = (gate.query(), self.replies.slot()) {
-            serve::bare_reply(query, &Failure::Panic, out);
+            serve::error_reply(query, &Failure::Panic, out);
             self.replies.commit(datagram.peer, datagram.local);
         }
     }
@@ -94,14 +94,14 @@ impl Batch<'_, '_> {
 
 /// The gate, for a datagram.
 #[inline]
-fn look_over<'p>(gate: &mut Gate<'p>, datagram: &Datagram<'p>) {
+fn look_over<'p>(gate: &mut Verdict<'p>, datagram: &Datagram<'p>) {
     if datagram.truncated {
         *gate = accept_truncated(datagram.bytes);
     } else {
         gate.read(datagram.bytes);
     }
     #[cfg(test)]
-    if let Gate::Pass(query) = gate {
+    if let Verdict::Pass(query) = gate {
         crate::failpoint::at("gate", &query.name);
     }
 }

@@ -1,15 +1,18 @@
-//! Answers as large as messages can be, each of which leads to another one.
+//! Answers of the largest size, each of which needs a subquery.
 
 use allocation_counter::measure;
 use plugin::{QueryContext, Tables};
-use query::evaluation::{End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, Missing, Spent};
+use query::evaluate::{
+    Evaluated, Evaluation, FollowCnames, NeedsUpstream, PendingLookups, SubqueryAnswer, Usage,
+};
 use scene::Scene;
 use wire::Proto;
 use wire::{Class, Flags, Message, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::AT;
 
-/// An upstream's answer for `a<n>`: aliases that lead nowhere, one that leads to `b<n + 1>` for the first so many, and addresses.
+/// An upstream's answer for `a<n>`: CNAMEs without a target, one to `b<n + 1>` for the first few,
+/// and addresses.
 #[derive(Clone, Copy)]
 struct Says {
     aliases: u16,
@@ -32,12 +35,12 @@ impl Says {
     }
 }
 
-/// What a client is told over TCP, and of how many names upstreams were asked for it.
+/// The answer over TCP, and the number of names that upstreams were asked for.
 fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
     told_of(scene, "a0", Proto::Tcp, &|query, reply| says.write(query, reply))
 }
 
-/// What a client is told of a name where upstreams say that.
+/// The answer for a name with these replies of upstreams.
 fn told_of(
     scene: &Scene,
     name: &str,
@@ -46,19 +49,20 @@ fn told_of(
 ) -> (Box<Message>, usize) {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = plan.served.route.find(&query).unwrap();
     let client = scene::client();
     let context = QueryContext::new(scene.now, &client, AT.parse().unwrap(), proto, 0);
-    let (mut tables, mut found, mut spent, mut names) = (Tables::default(), Vec::new(), Spent::default(), 0);
+    let (mut tables, mut found, mut spent, mut names) = (Tables::default(), Vec::new(), Usage::default(), 0);
     loop {
         let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {
-            Ok(End::Told(message, _)) => return (message, names),
-            Ok(End::Silence) => panic!("silence"),
-            Err(Missing) => {}
+            Ok(Evaluated::Answer(message, _)) => return (message, names),
+            Ok(Evaluated::Drop) => panic!("silence"),
+            Err(NeedsUpstream) => {}
         }
-        let InnerLookups { asked, outer, .. } = *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
+        let PendingLookups { asked, suspended: outer, .. } =
+            *evaluation.wait(zone).unwrap_or_else(|why| panic!("{why}"));
         let mut outer = outer.unwrap();
         names += asked.len();
         for asked in asked {
@@ -66,32 +70,32 @@ fn told_of(
             let mut octets = Vec::new();
             let mut reply = Reply::start(&mut octets, &query);
             says(&query, &mut reply);
-            outer.add(InnerAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No));
+            outer.add(SubqueryAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No));
         }
         (found, spent) = (outer.found, outer.spent);
     }
 }
 
-/// `b<n>` becomes `a<n>`, which is asked for.
+/// Rewrites `b<n>` to `a<n>`, which is forwarded.
 fn scene() -> Scene {
     Scene::new(". {\nbind 127.0.0.1\nrewrite cname regex ^b([0-9]+)\\.$ a{1}.\nforward . 192.0.2.53\n}\n")
 }
 
-/// As many addresses of one name as a message of 64 KiB has room for, beside an alias.
+/// Addresses of one name that fit 64 KiB besides a CNAME.
 const MOST: u16 = 4_000;
 
 #[test]
-fn an_alias_leads_from_the_largest_answer_to_another() {
+fn cname_between_largest_answers() {
     let (message, names) = told(&scene(), Says { aliases: 0, leads_on: 1, addresses: MOST });
     assert_eq!((message.rcode, names), (Rcode::NOERROR, 2));
     assert_eq!(message.records.len(), 1 + usize::from(MOST));
-    // Of a chain as long as any, with the addresses that a name may have.
+    // The longest chain, with as many addresses as a name may have.
     let (message, names) = told(&scene(), Says { aliases: 0, leads_on: 8, addresses: 100 });
     assert_eq!((message.rcode, message.records.len(), names), (Rcode::NOERROR, 8 + 100, 9));
 }
 
 #[test]
-fn large_answers_that_lead_from_one_to_the_next_are_not_read_again_and_again() {
+fn chained_large_answers_have_a_limit() {
     let (scene, says) = (scene(), Says { aliases: 0, leads_on: u16::MAX, addresses: MOST });
     let mut came = None;
     let once = measure(|| came = Some(told(&scene, Says { leads_on: 0, ..says })));
@@ -105,14 +109,14 @@ fn large_answers_that_lead_from_one_to_the_next_are_not_read_again_and_again() {
 }
 
 #[test]
-fn the_first_64_aliases_of_an_answer_are_looked_at() {
+fn first_64_cnames_are_followed() {
     for (aliases, asked) in [(63, 2), (64, 1)] {
         let (message, names) = told(&scene(), Says { aliases, leads_on: 1, addresses: 1 });
         assert_eq!((message.rcode, names), (Rcode::NOERROR, asked), "{aliases}");
     }
 }
 
-/// As many records as 64 KiB have room for, each with names of its own, below the one that is sought.
+/// As many records as fit 64 KiB, each with names of its own below the queried one.
 fn long_names(_: &Query<'_>, reply: &mut Reply<'_>) {
     for n in 0..2_900_u16 {
         let label = format!("{n:04}");
@@ -122,14 +126,15 @@ fn long_names(_: &Query<'_>, reply: &mut Reply<'_>) {
 }
 
 #[test]
-fn names_are_compared_with_patterns_in_proportion_to_the_reply() {
+fn pattern_comparisons_scale_with_the_reply() {
     let long = ["a".repeat(60), "b".repeat(60), "c".repeat(60), "d".repeat(50)].join(".");
-    // All of them fit, and leave the name as it was.
+    // All of them fit and leave the name as it was.
     let answers = |count| {
         "answer name ^([^.]+)[.](.*)[.]y[.]$ {1}.{2}.y answer value ^([^.]+)[.](.*)[.]y[.]$ {1}.{2}.y "
             .repeat(count)
     };
-    // 8 KiB for a datagram of 512 octets, 1 MiB for a stream: each name has 240 octets, and 16 for the comparison.
+    // 8 KiB for a datagram of 512 bytes, 1 MiB for a stream: each name has 240 bytes, and 16 for
+    // the comparison.
     for (proto, rules, records) in
         [(Proto::Udp, 1, 15), (Proto::Udp, 6, 2), (Proto::Tcp, 1, 2_039), (Proto::Tcp, 6, 339)]
     {

@@ -1,7 +1,9 @@
-//! Wishes, by a step that exists here alone: it puts the addresses of other names behind every answer.
+//! Subqueries, issued by middleware of these tests that appends addresses of other names to every
+//! answer.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod inbound;
 mod large;
 mod stale;
 mod varied;
@@ -13,19 +15,20 @@ use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, StepSpec};
 use plugin::step::{Back, Inward, Outward, Sought, Step, Wish, Wishes};
 use plugin::{QueryContext, Tables};
-use query::evaluation::{
-    End, Evaluation, FollowCnames, InnerAnswer, InnerLookups, MOST_HELD, Missing, Spent,
+use query::evaluate::{
+    Evaluated, Evaluation, FollowCnames, MAX_SUSPENDED_BYTES, NeedsUpstream, PendingLookups, SubqueryAnswer,
+    Usage,
 };
 use scene::Scene;
 use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Rr, Section};
 
 const AT: &str = "127.0.0.1:53";
 
-/// Wants addresses of these names, and tells why it has none in a record.
+/// Looks up addresses of these names; a failure is appended as a record.
 #[derive(Debug, Clone, Default)]
 struct Wants {
     names: Vec<&'static str>,
-    /// Whether they are candidates, from below itself, and not routed.
+    /// Whether they are candidates, resolved below this middleware, rather than routed.
     below: bool,
     sees_failures: bool,
 }
@@ -99,7 +102,7 @@ fn scene(directives: &str, wants: &[&'static str]) -> Scene {
 const CACHE: &str = "cache 30 {\nserve_stale 1h immediate\n}\nforward . 192.0.2.53";
 
 #[test]
-fn one_answer_needs_two_others() {
+fn answer_with_two_subqueries() {
     let scene = scene_of_two("");
     assert_eq!(
         scene.ask(AT, "a.example.org", RType::A),
@@ -108,9 +111,9 @@ fn one_answer_needs_two_others() {
 }
 
 #[test]
-fn an_answer_that_needs_itself_is_a_circle() {
+fn subquery_loop_is_detected() {
     const CIRCLE: &str = "0 IN TXT the answer leads round in circles";
-    // What is wished for comes by the same step, which wishes for the same again.
+    // The subquery passes the same middleware, which issues it again.
     let told = scene("whoami", &["a.example.org"]).ask(AT, "a.example.org", RType::A);
     assert_eq!(
         told,
@@ -120,7 +123,7 @@ fn an_answer_that_needs_itself_is_a_circle() {
     assert_eq!(told, "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1; b.example.org. 3600 IN A 192.0.2.2");
 }
 
-/// Two blocks, the first of which wants names of the second.
+/// Two blocks; the first looks up names of the second.
 fn scene_of_two(second: &str) -> Scene {
     let corefile = format!(
         ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a.example.org\n}}\n}}\n\
@@ -130,7 +133,7 @@ fn scene_of_two(second: &str) -> Scene {
 }
 
 #[test]
-fn what_is_forbidden_to_the_client_is_forbidden_to_its_wishes() {
+fn acl_applies_to_subqueries() {
     let scene = scene_of_two("acl {\nblock\n}");
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), "REFUSED aa; a.example.org. 3600 IN A 192.0.2.1");
     let scene = scene_of_two("acl {\ndrop\n}");
@@ -139,8 +142,9 @@ fn what_is_forbidden_to_the_client_is_forbidden_to_its_wishes() {
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), told);
 }
 
+/// Only of middleware that sees failures.
 #[test]
-fn a_step_that_sees_failures_may_wish_and_one_that_does_not_is_not_asked() {
+fn subqueries_after_a_failure() {
     let nobody = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n\
                   other {\nbind 127.0.0.1\nhosts /nowhere/o {\n192.0.2.7 x.other\n}\n}\n";
     for (sees_failures, told) in [(false, "SERVFAIL"), (true, "NOERROR; x.other. 3600 IN A 192.0.2.7")] {
@@ -148,7 +152,7 @@ fn a_step_that_sees_failures_may_wish_and_one_that_does_not_is_not_asked() {
         let scene = Scene::with_step(nobody, Arc::new(wants));
         assert_eq!(scene.ask(AT, "missing.example.org", RType::A), told, "{sees_failures}");
     }
-    // So, too, where the failure and what is wished for come from upstreams.
+    // Likewise if failure and subquery are answered by upstreams.
     for (sees_failures, asked, told) in [
         (false, vec![vec!["fails.org."]], "SERVFAIL "),
         (true, vec![vec!["fails.org."], vec!["yy.other."]], "NOERROR 2"),
@@ -161,7 +165,7 @@ fn a_step_that_sees_failures_may_wish_and_one_that_does_not_is_not_asked() {
 }
 
 #[test]
-fn a_wish_that_fails_is_no_empty_answer() {
+fn failed_subquery_is_servfail() {
     let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n";
     let scene = Scene::with_step(corefile, Wants::of(&["missing.example.org"]));
     let told = scene.ask(AT, "a.example.org", RType::A);
@@ -169,25 +173,25 @@ fn a_wish_that_fails_is_no_empty_answer() {
 }
 
 #[test]
-fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
+fn answers_are_found_by_key() {
     let corefile = format!(". {{\nbind 127.0.0.1\n{CACHE}\n}}\nother {{\nbind 127.0.0.1\n{CACHE}\n}}\n");
     let scene = Scene::with_step(&corefile, Wants::of(&[]));
     let route = &scene.configuration.endpoints[&AT.parse().unwrap()].served.route;
     let (packet, elsewhere) =
         (scene::packet("far.example.org", RType::A, None), scene::packet("far.other", RType::A, None));
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let wire::Gate::Pass(of_other) = wire::accept(&elsewhere) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(of_other) = wire::accept(&elsewhere) else { panic!("refused") };
     let (zone, other) = (route.find(&query).unwrap(), route.find(&of_other).unwrap());
     let said = |zone, query: &Query<'_>| {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
-        InnerAnswer::of_reply(zone, query, &reply, FollowCnames::No)
+        SubqueryAnswer::of_reply(zone, query, &reply, FollowCnames::No)
     };
     let client = scene::client();
     let context = scene.context(AT, &client);
-    let option = wire::Added::encode(0, b"\xfd\xe9\0\x01x");
-    let added = wire::Added::new(&option);
+    let option = wire::UpstreamOverrides::encode(0, b"\xfd\xe9\0\x01x");
+    let overrides = wire::UpstreamOverrides::new(&option);
     for (what, found, asks) in [
         ("nothing yet", None, true),
         ("the same", Some(said(zone, &query)), false),
@@ -201,10 +205,10 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
             Some(said(zone, &Query { flags: Flags(query.flags.0 | Flags::CD), ..query })),
             false,
         ),
-        ("with an option", Some(said(zone, &Query { added, ..query })), true),
+        ("with an option", Some(said(zone, &Query { overrides, ..query })), true),
     ] {
         let (mut tables, found) = (Tables::default(), found.into_iter().collect());
-        let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, Spent::default());
+        let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, Usage::default());
         let end = evaluation.run(zone);
         assert_eq!(end.is_err(), asks, "{what}");
         if asks {
@@ -215,52 +219,52 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
 }
 
 #[test]
-fn what_waits_for_a_client_may_hold_so_much_together_and_gives_it_back() {
+fn suspended_queries_memory_quota() {
     let scene = scene(CACHE, &[]);
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("far.example.org", RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = plan.served.route.find(&query).unwrap();
     let mut octets = Vec::new();
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
-    let found = || InnerAnswer::of_reply(zone, &query, &reply, FollowCnames::No);
+    let found = || SubqueryAnswer::of_reply(zone, &query, &reply, FollowCnames::No);
     let client = scene::client();
     let context = scene.context(AT, &client);
     let other_client = std::net::SocketAddr::from(([192, 0, 2, 201], 40_000)).into();
     let other_context = scene.context(AT, &other_client);
-    let wait_as = |context: &QueryContext<'_>, found: Arc<InnerAnswer>| {
+    let wait_as = |context: &QueryContext<'_>, found: Arc<SubqueryAnswer>| {
         let (mut tables, found) = (Tables::default(), vec![found]);
         let evaluation =
-            Evaluation::new(&plan.served.route, context, &mut tables, &query, found, Spent::default());
+            Evaluation::new(&plan.served.route, context, &mut tables, &query, found, Usage::default());
         evaluation.wait(zone)
     };
-    let wait_with = |found: Arc<InnerAnswer>| wait_as(&context, found);
+    let wait_with = |found: Arc<SubqueryAnswer>| wait_as(&context, found);
     let wait = || wait_with(found());
-    let (mut waiting, of_one) = (Vec::new(), MOST_HELD / 5 * 4);
+    let (mut waiting, of_one) = (Vec::new(), MAX_SUSPENDED_BYTES / 5 * 4);
     while let Ok(asked) = wait() {
         waiting.push(asked);
         assert!(waiting.len() * 60_000 <= of_one);
     }
     assert!((waiting.len() + 2) * 60_000 > of_one, "{}", waiting.len());
-    // It leaves room for others, of which none takes all either.
+    // There is memory left for other clients, none of which may take all of it either.
     let others = (0..).map_while(|_| wait_as(&other_context, found()).ok());
     let others: Vec<_> = others.collect();
     assert!((20..27).contains(&others.len()), "{}", others.len());
-    assert!(waiting[0].outer.as_ref().unwrap().is_short_of_memory());
-    assert!(!others[0].outer.as_ref().unwrap().is_short_of_memory());
+    assert!(waiting[0].suspended.as_ref().unwrap().is_short_of_memory());
+    assert!(!others[0].suspended.as_ref().unwrap().is_short_of_memory());
     drop(others);
     assert!(matches!(wait(), Err(Failure::Overload)));
-    // What comes to one that waits is bounded with them: it is kept as failed.
-    let outer = waiting[0].outer.as_mut().unwrap();
+    // An answer to a suspended query counts as well: it is kept as a failure.
+    let outer = waiting[0].suspended.as_mut().unwrap();
     outer.add(found());
-    assert!(matches!(outer.found[1].told, Err(Failure::Overload)));
+    assert!(matches!(outer.found[1].result, Err(Failure::Overload)));
     drop(waiting.pop());
     assert!(wait().is_ok());
     let shared = found();
-    waiting[0].outer.as_mut().unwrap().add(shared.clone());
-    assert!(waiting[0].outer.as_ref().unwrap().found[2].told.is_ok());
-    // What several keep is counted once.
+    waiting[0].suspended.as_mut().unwrap().add(shared.clone());
+    assert!(waiting[0].suspended.as_ref().unwrap().found[2].result.is_ok());
+    // Shared answers are counted once.
     assert!(matches!(wait(), Err(Failure::Overload)));
     let others: Vec<_> = (0..10).map(|_| wait_with(shared.clone()).unwrap()).collect();
     drop((waiting, shared));
@@ -269,9 +273,9 @@ fn what_waits_for_a_client_may_hold_so_much_together_and_gives_it_back() {
     assert_eq!(scene.shared.held.taken(), 0);
 }
 
-/// A query on its way as a worker takes it: what is asked for at once, round by round, and what is told in the end. What is
-/// asked is a name, with the type and class where they are not A and IN, and with `+` for each option. `said` is what an
-/// upstream says to that: the last octet of its address, or how it failed.
+/// Evaluates a query as a worker does: the queries for upstreams, round by round, and the final
+/// answer. A query is its name, with type and class unless A and IN, and `+` for each option.
+/// `said` is an upstream's answer: the last byte of its address, or a failure.
 fn rounds(
     scene: &Scene,
     name: &str,
@@ -279,29 +283,29 @@ fn rounds(
 ) -> (Vec<Vec<String>>, String) {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = plan.served.route.find(&query).unwrap();
     let client = scene::client();
     let (mut tables, context) = (Tables::default(), scene.context(AT, &client));
-    let (mut found, mut spent, mut rounds) = (Vec::new(), Spent::default(), Vec::new());
+    let (mut found, mut spent, mut rounds) = (Vec::new(), Usage::default(), Vec::new());
     loop {
         let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {
-            Ok(End::Silence) => return (rounds, "silence".to_owned()),
-            Ok(End::Told(message, _)) => {
+            Ok(Evaluated::Drop) => return (rounds, "silence".to_owned()),
+            Ok(Evaluated::Answer(message, _)) => {
                 let last = |rr: &Rr| rr.data.last().map(ToString::to_string);
                 let answers: Vec<_> = message.section(Section::Answer).filter_map(last).collect();
                 let whys = message.section(Section::Additional).filter_map(|rr| rr.data.get(1..));
                 let whys: String = whys.map(|why| format!(", {}", String::from_utf8_lossy(why))).collect();
                 return (rounds, format!("{} {}{whys}", message.rcode, answers.join(" ")));
             }
-            Err(Missing) => {}
+            Err(NeedsUpstream) => {}
         }
-        let InnerLookups { asked: now, outer, .. } =
+        let PendingLookups { asked: now, suspended: outer, .. } =
             *evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
         let mut outer = outer.unwrap();
         rounds.push(now.iter().map(|asked| described(&asked.query.query())).collect());
-        // They come in another order than they were asked.
+        // Answers arrive in another order.
         for asked in now.iter().rev() {
             let query = asked.query.query();
             let mut octets = Vec::new();
@@ -310,9 +314,9 @@ fn rounds(
                 Ok(last) => {
                     let owner = wire::Owner::Question;
                     reply.push(Section::Answer, owner, RType::A, Class::IN, 60, &[192, 0, 2, last]);
-                    InnerAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No)
+                    SubqueryAnswer::of_reply(asked.zone, &query, &reply, FollowCnames::No)
                 }
-                Err(failure) => InnerAnswer::new(asked.zone, &query, Err(failure), FollowCnames::No),
+                Err(failure) => SubqueryAnswer::new(asked.zone, &query, Err(failure), FollowCnames::No),
             });
         }
         (found, spent) = (outer.found, outer.spent);
@@ -324,10 +328,10 @@ fn described(query: &Query<'_>) -> String {
     if (query.rtype, query.class) != (RType::A, Class::IN) {
         text += &format!(" {} {}", query.rtype, query.class);
     }
-    text + &"+".repeat(query.added.options().count())
+    text + &"+".repeat(query.overrides.options().count())
 }
 
-/// A first block that wants names, and a second one that asks upstreams for `other`.
+/// A first block that looks up names, and a second one that forwards `other`.
 fn scene_that_asks(wants: Wants) -> Scene {
     let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n192.0.2.2 b.example.org\nfallthrough\n}\nforward . 192.0.2.53\n}\n\
                     other {\nbind 127.0.0.1\nforward . 192.0.2.54\n}\n";
@@ -343,7 +347,7 @@ fn octet(name: &str) -> Result<u8, Failure> {
 }
 
 #[test]
-fn several_wishes_are_asked_for_at_once() {
+fn subqueries_are_sent_at_once() {
     let names = |names: &[&str]| names.iter().map(|name| format!("{name}.")).collect::<Vec<_>>();
     for (name, wants, asked, told) in [
         (
@@ -358,14 +362,14 @@ fn several_wishes_are_asked_for_at_once() {
             vec![names(&["far.example.org"]), names(&["x.other", "yy.other"])],
             "NOERROR 3 1 2",
         ),
-        // Each once, and what memory knows is asked for nowhere.
+        // Each once; names in memory are not forwarded.
         (
             "a.example.org",
             vec!["x.other", "b.example.org", "x.other"],
             vec![names(&["x.other"])],
             "NOERROR 1 1 2 1 1 1",
         ),
-        // One that fails ends nothing: it is there, and the others are.
+        // One failure does not end the others.
         (
             "a.example.org",
             vec!["fails.other", "x.other"],
@@ -385,20 +389,20 @@ fn several_wishes_are_asked_for_at_once() {
 }
 
 #[test]
-fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
+fn candidates_start_below_their_middleware() {
     let scene =
         scene_that_asks(Wants { names: vec!["b.example.org", "xyz.other"], below: true, ..Wants::default() });
     let (asked, told) = rounds(&scene, "a.example.org", octet);
     assert_eq!((asked, told.as_str()), (vec![vec!["xyz.other.".to_owned()]], "NOERROR 1 2 3"));
-    // The first block asks, not the one that serves the name.
+    // The first block forwards it, not the one that serves the name.
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("a.example.org", RType::A, None);
-    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let (zone, mut tables) = (plan.served.route.find(&query).unwrap(), Tables::default());
     let client = scene::client();
     let context = scene.context(AT, &client);
     let mut evaluation =
-        Evaluation::new(&plan.served.route, &context, &mut tables, &query, Vec::new(), Spent::default());
+        Evaluation::new(&plan.served.route, &context, &mut tables, &query, Vec::new(), Usage::default());
     assert!(evaluation.run(zone).is_err());
     assert_eq!(
         evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}")).asked[0].zone.block.index,
@@ -407,7 +411,7 @@ fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
 }
 
 #[test]
-fn eight_are_asked_for_and_thirty_two_are_looked_at() {
+fn limits_of_8_and_32_subqueries() {
     let leak =
         |names: Vec<String>| names.into_iter().map(|name| &*name.leak()).collect::<Vec<&'static str>>();
     let scene = scene_that_asks(Wants {
@@ -431,54 +435,4 @@ fn eight_are_asked_for_and_thirty_two_are_looked_at() {
     assert!(asked.is_empty());
     let why = ", the answer leads to more than 32 other names";
     assert_eq!(told, "SERVFAIL 1".to_owned() + &" 9".repeat(32) + &why.repeat(8));
-}
-
-/// Seeks the first of these names that has an address: on the way in.
-#[derive(Debug, Clone)]
-struct Seeks(Vec<&'static str>);
-
-impl StepSpec for Seeks {
-    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-impl Step for Seeks {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        Inward::Needs(Box::new(self))
-    }
-
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        Explained::Passes(None)
-    }
-}
-
-impl<'s> plugin::step::Needs<'s> for &'s Seeks {
-    fn go_on(
-        &self,
-        sought: &mut Sought<'_>,
-        _: &QueryContext<'_>,
-        wishes: &mut dyn Wishes,
-    ) -> Option<Inward<'s>> {
-        let names: Vec<Name> = self.0.iter().map(|name| Name::from_text(name).unwrap()).collect();
-        let came: Vec<_> = names.iter().map(|name| wishes.candidate(sought, name)).collect();
-        for (name, wish) in names.into_iter().zip(came) {
-            if let Wish::Answer(answer) = wish?
-                && answer.section(Section::Answer).next().is_some()
-            {
-                sought.set_name(name);
-                break;
-            }
-        }
-        Some(Inward::Pass)
-    }
-}
-
-#[test]
-fn a_step_may_wish_on_the_way_in() {
-    let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
-    let scene = Scene::with_step(corefile, Arc::new(Seeks(vec!["fails.a", "here.b", "there.c"])));
-    let (asked, told) = rounds(&scene, "short", octet);
-    let expected = [["fails.a.", "here.b.", "there.c."].map(str::to_owned).to_vec()];
-    assert_eq!((asked, told.as_str()), (expected.to_vec(), "NOERROR 4"), "what was found is asked for once");
 }

@@ -1,4 +1,4 @@
-//! Wishes and answers that are stale.
+//! Stale answers and subqueries.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use wire::RType;
 use crate::{AT, CACHE, Wants};
 
 #[test]
-fn a_wish_is_answered_from_what_is_stale_and_that_is_fetched_again() {
+fn stale_subquery_is_refreshed() {
     let corefile = format!(
         ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a.example.org\n}}\n}}\n\
          other {{\nbind 127.0.0.1\n{CACHE}\n}}\n"
@@ -23,14 +23,14 @@ fn a_wish_is_answered_from_what_is_stale_and_that_is_fetched_again() {
 }
 
 #[test]
-fn a_stale_answer_may_wish_and_both_are_fetched_again() {
+fn stale_answer_with_stale_subquery() {
     let corefile = format!(". {{\nbind 127.0.0.1\n{CACHE}\n}}\nother {{\nbind 127.0.0.1\n{CACHE}\n}}\n");
     let mut scene = Scene::with_step(&corefile, Wants::of(&["x.other"]));
     scene.keep(AT, "a.example.org", RType::A, &["a.example.org 20 A 192.0.2.1"]);
     scene.now += Duration::from_secs(60);
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), "asks a.example.org.: forward");
     scene.keep(AT, "x.other", RType::A, &["x.other 20 A 192.0.2.9"]);
-    // One is busy with it for 5 s.
+    // A refresh is claimed for 5 s.
     scene.now += Duration::from_secs(10);
     let told = |scene: &Scene| scene.ask(AT, "a.example.org", RType::A);
     let own = "a.example.org. 0 IN A 192.0.2.1";

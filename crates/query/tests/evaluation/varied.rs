@@ -1,4 +1,4 @@
-//! One name, wished for in several ways by one query.
+//! Several subqueries for one name.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use wire::{Class, Message, Name, RType, Rcode, Section};
 
 use crate::rounds;
 
-/// Wishes for one name by several types, classes and options, and answers with what came of them, in order.
+/// Issues subqueries for one name with several types, classes and options, and answers with their
+/// results in order.
 #[derive(Debug, Clone)]
 struct Varies {
-    /// Whether the wishes are candidates, which have the options of what is sought.
+    /// Whether they are candidates, which have the options of the effective query.
     below: bool,
 }
 
@@ -69,7 +70,7 @@ impl<'s> plugin::step::Needs<'s> for &'s Varies {
 }
 
 #[test]
-fn one_name_is_wished_for_by_each_type_class_and_option() {
+fn subqueries_by_type_class_and_option() {
     let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n\
                     other {\nbind 127.0.0.1\nforward . 192.0.2.54\n}\n";
     let said = |asked: &str| match asked {
@@ -89,7 +90,7 @@ fn one_name_is_wished_for_by_each_type_class_and_option() {
     }
 }
 
-/// Wishes for a name as a candidate and routed, in this order or the other, and answers with what came of both.
+/// Resolves a name as a candidate and routed, in either order, and answers with both results.
 #[derive(Debug, Clone)]
 struct TwoEntries {
     candidate_first: bool,
@@ -103,7 +104,7 @@ impl StepSpec for TwoEntries {
 
 impl Step for TwoEntries {
     fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        // What is wished for, and routed, comes by here too.
+        // Routed subqueries pass this middleware too.
         if sought.is_target { Inward::Pass } else { Inward::Needs(Box::new(self)) }
     }
 
@@ -134,7 +135,7 @@ impl<'s> plugin::step::Needs<'s> for &'s TwoEntries {
 }
 
 #[test]
-fn a_candidate_and_a_routed_wish_for_one_name_are_two() {
+fn candidate_and_routed_are_distinct() {
     let block = |zone, address| {
         format!("{zone} {{\nbind 127.0.0.1\nhosts /nowhere/{zone} {{\n{address} x.other\n}}\n}}\n")
     };

@@ -1,4 +1,4 @@
-//! The hot path takes no memory once it is warm.
+//! The hot path does not allocate once it is warm.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -6,10 +6,12 @@ use std::io;
 use std::net::SocketAddr;
 
 use crate::support::{PATIENCE, client, reply, wait_for};
-use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, Outgoing, Received, UpstreamSocket, Waker};
+use sockets::{
+    BATCH, Epoll, Events, ListenOptions, ListenSocket, RecvBatch, SendBatch, UpstreamSocket, Waker,
+};
 
 #[test]
-fn receiving_and_sending_take_no_memory() -> io::Result<()> {
+fn receive_and_send_do_not_allocate() -> io::Result<()> {
     let server = ListenSocket::bind_first(SocketAddr::from(([0, 0, 0, 0], 0)), &ListenOptions::default())?;
     let client = client("127.0.0.1", SocketAddr::from(([127, 0, 0, 5], server.local_addr().port())))?;
     let upstream = std::net::UdpSocket::bind("127.0.0.1:0")?;
@@ -18,7 +20,7 @@ fn receiving_and_sending_take_no_memory() -> io::Result<()> {
     epoll.add(&server, 0)?;
     epoll.add(&socket, 1)?;
     epoll.add(&waker, 2)?;
-    let (mut batch, mut replies) = (Received::new(BATCH, 4096), Outgoing::new(BATCH, 512, 4096));
+    let (mut batch, mut replies) = (RecvBatch::new(BATCH, 4096), SendBatch::new(BATCH, 512, 4096));
     let mut round = || -> io::Result<usize> {
         for _ in 0..BATCH {
             client.send(&[1; 500])?;
@@ -30,7 +32,7 @@ fn receiving_and_sending_take_no_memory() -> io::Result<()> {
             replies.slot().expect("as many slots as datagrams").extend_from_slice(datagram.bytes);
             replies.commit(datagram.peer, datagram.local);
         }
-        // A reply that the kernel refuses takes no memory either.
+        // A reply that the kernel refuses does not allocate either.
         reply(&mut replies, &SocketAddr::from(([127, 0, 0, 1], 0)), None, b"refused");
         handled += server.send(&mut replies).sent;
         handled += socket.send_batch([[3; 40].as_slice(); BATCH], |_, _| {}).sent;
@@ -59,7 +61,7 @@ fn wait_for_quietly(epoll: &Epoll, events: &mut Events) -> io::Result<()> {
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -77,6 +79,6 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Of this thread only: the test harness allocates on its own.
+    /// Of this thread alone: the test harness allocates as well.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }

@@ -5,17 +5,17 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::support::{PATIENCE, client, reply, wait_for};
-use sockets::{BATCH, ListenOptions, ListenSocket, Local, Outgoing, Received, tcp_listener};
+use sockets::{BATCH, ListenOptions, ListenSocket, Local, RecvBatch, SendBatch, tcp_listener};
 
 #[test]
-fn a_batch_makes_the_round_trip() -> io::Result<()> {
+fn batch_roundtrip() -> io::Result<()> {
     for loopback in ["127.0.0.1", "::1"] {
         let server = listen(loopback)?;
         let clients = clients(loopback, server.local_addr(), BATCH)?;
         for (i, client) in clients.iter().enumerate() {
             client.send(format!("question {i}").as_bytes())?;
         }
-        let (mut batch, mut replies) = (Received::new(BATCH, 4096), Outgoing::new(BATCH, 512, 4096));
+        let (mut batch, mut replies) = (RecvBatch::new(BATCH, 4096), SendBatch::new(BATCH, 512, 4096));
         let mut seen = 0;
         while seen < BATCH {
             wait_for(&server)?;
@@ -42,10 +42,10 @@ fn a_batch_makes_the_round_trip() -> io::Result<()> {
 }
 
 #[test]
-fn bad_destinations_cost_the_others_nothing() -> io::Result<()> {
+fn bad_destination_is_skipped() -> io::Result<()> {
     let server = listen("127.0.0.1")?;
     let clients = clients("127.0.0.1", server.local_addr(), BATCH)?;
-    let mut replies = Outgoing::new(BATCH, 512, 4096);
+    let mut replies = SendBatch::new(BATCH, 512, 4096);
     for bad in [vec![0], vec![31], vec![63], vec![0, 1, 2, 62, 63], (0..BATCH).collect()] {
         for (i, client) in clients.iter().enumerate() {
             let peer = match bad.contains(&i) {
@@ -69,10 +69,10 @@ fn bad_destinations_cost_the_others_nothing() -> io::Result<()> {
 }
 
 #[test]
-fn an_uncommitted_slot_is_handed_out_again_empty() -> io::Result<()> {
+fn uncommitted_slot_is_reused() -> io::Result<()> {
     let server = listen("127.0.0.1")?;
     let client = client("127.0.0.1", server.local_addr())?;
-    let mut replies = Outgoing::new(2, 512, 4096);
+    let mut replies = SendBatch::new(2, 512, 4096);
     replies.slot().expect("free").extend_from_slice(b"thought better of");
     replies.slot().expect("free").extend_from_slice(b"said");
     replies.commit(&client.local_addr()?.into(), None);
@@ -83,10 +83,10 @@ fn an_uncommitted_slot_is_handed_out_again_empty() -> io::Result<()> {
 }
 
 #[test]
-fn a_datagram_longer_than_its_slot_is_cut_and_marked() -> io::Result<()> {
+fn long_datagram_is_truncated() -> io::Result<()> {
     let server = listen("127.0.0.1")?;
     let client = client("127.0.0.1", server.local_addr())?;
-    let mut batch = Received::new(4, 512);
+    let mut batch = RecvBatch::new(4, 512);
     for (bytes, kept, truncated) in
         [(0, 0, false), (511, 511, false), (512, 512, false), (513, 512, true), (9000, 512, true)]
     {
@@ -101,16 +101,16 @@ fn a_datagram_longer_than_its_slot_is_cut_and_marked() -> io::Result<()> {
 }
 
 #[test]
-fn a_wildcard_answers_from_the_address_asked() -> io::Result<()> {
+fn wildcard_answers_from_the_asked_address() -> io::Result<()> {
     let rows: [(&str, &[(&str, &str)]); 2] =
         [("0.0.0.0", &[("127.0.0.5", "127.0.0.1"), ("127.0.0.6", "127.0.0.9")]), ("::", &[("::1", "::1")])];
     for (wildcard, asked) in rows {
         let server = listen(wildcard)?;
         let port = server.local_addr().port();
-        let (mut batch, mut replies) = (Received::new(BATCH, 512), Outgoing::new(BATCH, 512, 4096));
+        let (mut batch, mut replies) = (RecvBatch::new(BATCH, 512), SendBatch::new(BATCH, 512, 4096));
         for (address, source) in asked {
             let address: IpAddr = address.parse().expect("an address");
-            // Connected: it hears `address` and nobody else.
+            // Connected: it receives from `address` only.
             let client = client(source, SocketAddr::new(address, port))?;
             client.send(b"who are you")?;
             wait_for(&server)?;
@@ -126,10 +126,10 @@ fn a_wildcard_answers_from_the_address_asked() -> io::Result<()> {
 }
 
 #[test]
-fn an_answer_cannot_leave_from_an_address_that_is_not_ours() -> io::Result<()> {
+fn foreign_source_address_fails() -> io::Result<()> {
     let server = listen("0.0.0.0")?;
     let client = client("127.0.0.1", SocketAddr::from(([127, 0, 0, 1], server.local_addr().port())))?;
-    let mut replies = Outgoing::new(2, 512, 4096);
+    let mut replies = SendBatch::new(2, 512, 4096);
     let foreign = Local { address: IpAddr::from([192, 0, 2, 1]), interface: 0 };
     reply(&mut replies, &client.local_addr()?, Some(foreign), b"forged");
     reply(&mut replies, &client.local_addr()?, None, b"honest");
@@ -139,8 +139,9 @@ fn an_answer_cannot_leave_from_an_address_that_is_not_ours() -> io::Result<()> {
     Ok(())
 }
 
+/// Siblings share the address.
 #[test]
-fn a_second_first_socket_is_refused_and_siblings_share() -> io::Result<()> {
+fn bind_first_is_exclusive() -> io::Result<()> {
     for loopback in ["127.0.0.1", "::1", "0.0.0.0", "::"] {
         let options = ListenOptions::default();
         let first = listen(loopback)?;
@@ -161,13 +162,13 @@ fn a_second_first_socket_is_refused_and_siblings_share() -> io::Result<()> {
 }
 
 #[test]
-fn siblings_divide_the_clients_among_them() -> io::Result<()> {
+fn siblings_share_the_clients() -> io::Result<()> {
     let first = listen("127.0.0.1")?;
     let second = first.bind_sibling()?;
     for client in clients("127.0.0.1", first.local_addr(), BATCH)? {
         client.send(b"anybody")?;
     }
-    let mut batch = Received::new(BATCH, 512);
+    let mut batch = RecvBatch::new(BATCH, 512);
     let mut counts = [0, 0];
     while counts[0] + counts[1] < BATCH {
         for (socket, count) in [&first, &second].into_iter().zip(&mut counts) {
@@ -178,15 +179,16 @@ fn siblings_divide_the_clients_among_them() -> io::Result<()> {
     Ok(())
 }
 
+/// Later ones keep their queues.
 #[test]
-fn clients_are_given_to_the_first_sockets_alone_and_those_after_them_keep_what_they_have() -> io::Result<()> {
+fn spread_over_the_first_sockets() -> io::Result<()> {
     for (bound, loopback) in
         [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "::1")]
     {
         let mut all = vec![listen(bound)?];
         assert!(all[0].spread_over(1).is_err(), "{bound}: there is nothing to spread over");
         let at = SocketAddr::new(loopback.parse().expect("an address"), all[0].local_addr().port());
-        let mut batch = Received::new(4 * BATCH, 512);
+        let mut batch = RecvBatch::new(4 * BATCH, 512);
         let send = |n: usize, text: &str| -> io::Result<()> {
             for client in clients(loopback, at, n)? {
                 client.send(text.as_bytes())?;
@@ -198,7 +200,7 @@ fn clients_are_given_to_the_first_sockets_alone_and_those_after_them_keep_what_t
             all.push(sibling);
         }
         send(BATCH, "before")?;
-        // Any of them may say it.
+        // Any of them may be called.
         all[3].spread_over(2)?;
         send(BATCH, "after")?;
         let mut sum = 0;
@@ -209,7 +211,7 @@ fn clients_are_given_to_the_first_sockets_alone_and_those_after_them_keep_what_t
             assert_eq!(after > 0, nth < 2, "{bound}: {after} for socket {nth}");
         }
         assert_eq!(sum, 2 * BATCH, "{bound}: every datagram once");
-        // In whatever order those are closed that are too many, and more bound.
+        // In any order of closing and binding.
         all.remove(2);
         all.truncate(2);
         for _ in 0..3 {
@@ -227,7 +229,7 @@ fn clients_are_given_to_the_first_sockets_alone_and_those_after_them_keep_what_t
 }
 
 #[test]
-fn ipv4_and_ipv6_wildcards_live_side_by_side() -> io::Result<()> {
+fn ipv4_and_ipv6_wildcards() -> io::Result<()> {
     let v4 = listen("0.0.0.0")?;
     let v6 = SocketAddr::new(IpAddr::from([0u16; 8]), v4.local_addr().port());
     ListenSocket::bind_first(v6, &ListenOptions::default())?;
@@ -237,7 +239,7 @@ fn ipv4_and_ipv6_wildcards_live_side_by_side() -> io::Result<()> {
 }
 
 #[test]
-fn a_socket_handed_over_keeps_its_address_and_its_queue() -> io::Result<()> {
+fn handed_over_socket_keeps_its_queue() -> io::Result<()> {
     let server = listen("0.0.0.0")?;
     let port = server.local_addr().port();
     let client = client("127.0.0.1", SocketAddr::from(([127, 0, 0, 5], port)))?;
@@ -246,7 +248,7 @@ fn a_socket_handed_over_keeps_its_address_and_its_queue() -> io::Result<()> {
     let heir = ListenSocket::from_owned_fd(server.as_fd().try_clone_to_owned()?, &ListenOptions::default())?;
     drop(server);
     assert_eq!(heir.local_addr().port(), port);
-    let mut batch = Received::new(BATCH, 512);
+    let mut batch = RecvBatch::new(BATCH, 512);
     assert_eq!(heir.receive(&mut batch)?, 1);
     assert_eq!(batch.get(0).bytes, b"waiting");
     assert_eq!(batch.get(0).local.map(|local| local.address), Some(IpAddr::from([127, 0, 0, 5])));
@@ -254,10 +256,11 @@ fn a_socket_handed_over_keeps_its_address_and_its_queue() -> io::Result<()> {
     Ok(())
 }
 
+/// Beyond the limit with CAP_NET_ADMIN.
 #[test]
-fn a_receive_buffer_is_as_large_as_is_asked_for_where_we_may_go_beyond_the_limit() -> io::Result<()> {
+fn receive_buffer_size() -> io::Result<()> {
     let options = ListenOptions::default();
-    // The kernel keeps twice as much, for its own.
+    // The kernel doubles the number for its overhead.
     let wanted = 2 * options.receive_buffer_bytes;
     if !may_force() {
         println!("skipped: without CAP_NET_ADMIN the kernel gives at most net.core.rmem_max");
@@ -268,7 +271,7 @@ fn a_receive_buffer_is_as_large_as_is_asked_for_where_we_may_go_beyond_the_limit
     let wildcard = listen("0.0.0.0")?;
     let beside = SocketAddr::from(([127, 0, 0, 1], wildcard.local_addr().port()));
     let beside = ListenSocket::bind_beside(beside, &options)?;
-    // An earlier process, or a manager, may have left less.
+    // An earlier process or a service manager may have set less.
     let left = UdpSocket::bind("127.0.0.1:0")?;
     assert!(socket2::SockRef::from(&left).recv_buffer_size()? < wanted);
     let heir = ListenSocket::from_owned_fd(left.into(), &options)?;
@@ -281,7 +284,7 @@ fn a_receive_buffer_is_as_large_as_is_asked_for_where_we_may_go_beyond_the_limit
     Ok(())
 }
 
-/// Whether this process has CAP_NET_ADMIN, the twelfth.
+/// Whether this process has CAP_NET_ADMIN, capability 12.
 fn may_force() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("the kernel tells it");
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -289,7 +292,7 @@ fn may_force() -> bool {
 }
 
 #[test]
-fn only_a_bound_udp_socket_can_be_taken_over() -> io::Result<()> {
+fn takeover_needs_a_bound_udp_socket() -> io::Result<()> {
     let unbound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
     let local = std::os::unix::net::UnixDatagram::unbound()?;
     let rows: [(&str, OwnedFd); 4] = [
@@ -305,12 +308,12 @@ fn only_a_bound_udp_socket_can_be_taken_over() -> io::Result<()> {
 }
 
 #[test]
-fn datagrams_dropped_by_the_kernel_are_counted() -> io::Result<()> {
+fn kernel_drops_are_counted() -> io::Result<()> {
     const FLOOD: u32 = 500;
     let small = ListenOptions { receive_buffer_bytes: 1 };
     let server = ListenSocket::bind_first(SocketAddr::from(([127, 0, 0, 1], 0)), &small)?;
     let client = client("127.0.0.1", server.local_addr())?;
-    let mut batch = Received::new(BATCH, 512);
+    let mut batch = RecvBatch::new(BATCH, 512);
     client.send(b"before")?;
     wait_for(&server)?;
     server.receive(&mut batch)?;
@@ -320,7 +323,8 @@ fn datagrams_dropped_by_the_kernel_are_counted() -> io::Result<()> {
     }
     let mut received = 0;
     loop {
-        // Each datagram carries the count of its arrival, so one more is needed to learn of the last drops.
+        // Each datagram carries the count at its arrival, so one more is needed to see the last
+        // drops.
         client.send(b"after")?;
         wait_for(&server)?;
         while server.receive(&mut batch)? > 0 {
@@ -335,7 +339,7 @@ fn datagrams_dropped_by_the_kernel_are_counted() -> io::Result<()> {
 }
 
 #[test]
-fn one_process_listens_for_tcp_on_an_address() -> io::Result<()> {
+fn tcp_listener_is_exclusive() -> io::Result<()> {
     for loopback in ["127.0.0.1", "::1"] {
         let addr = SocketAddr::new(loopback.parse().expect("an address"), 0);
         let first = tcp_listener(addr, 128, true)?;
@@ -354,7 +358,7 @@ fn one_process_listens_for_tcp_on_an_address() -> io::Result<()> {
         }
         assert!(accepted.iter().all(|accepted| !accepted.is_empty()), "one listener got them all");
 
-        // The server's end closes first and lingers; the next start is not held up.
+        // The server's end closes first and lingers in TIME_WAIT; the next start is not delayed.
         drop((accepted, first, second));
         for mut stream in streams {
             assert_eq!(stream.read(&mut [0])?, 0);

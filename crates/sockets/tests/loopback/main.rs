@@ -1,4 +1,4 @@
-//! All of it against the real kernel, over 127.0.0.0/8 and ::1.
+//! The public interface over loopback, with the real kernel.
 
 mod allocations;
 mod listen;

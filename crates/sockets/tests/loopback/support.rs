@@ -1,13 +1,13 @@
-//! What the tests over real sockets share: the far ends, and waiting without sleeping.
+//! Helpers: peers, and waiting without sleeping.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use sockets::{Epoll, Event, Events, Local, Outgoing};
+use sockets::{Epoll, Event, Events, Local, SendBatch};
 
-/// A plain client on `source` that hears `server` only.
+/// A plain client on `source` that is connected to `server`.
 pub(crate) fn client(source: &str, server: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((source, 0))?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -15,20 +15,20 @@ pub(crate) fn client(source: &str, server: SocketAddr) -> io::Result<UdpSocket> 
     Ok(socket)
 }
 
-/// Adds a copy of `bytes` as a reply to `peer`. False, and nothing added, when the batch is full.
-pub(crate) fn reply(replies: &mut Outgoing, peer: &SocketAddr, local: Option<Local>, bytes: &[u8]) -> bool {
+/// Adds a copy of `bytes` as a reply to `peer`. False, and nothing added, if the batch is full.
+pub(crate) fn reply(replies: &mut SendBatch, peer: &SocketAddr, local: Option<Local>, bytes: &[u8]) -> bool {
     let Some(slot) = replies.slot() else { return false };
     slot.extend_from_slice(bytes);
     replies.commit(&(*peer).into(), local);
     true
 }
 
-/// Waits until `socket` has something to say.
+/// Waits for an event of `socket`.
 pub(crate) fn wait_for(socket: &impl AsFd) -> io::Result<Event> {
     events_within(socket, PATIENCE)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
-/// What epoll says about `socket`, after waiting at most `timeout`.
+/// An event of `socket` within `timeout`, if there is one.
 pub(crate) fn events_within(socket: &impl AsFd, timeout: Duration) -> io::Result<Option<Event>> {
     let epoll = Epoll::new()?;
     let mut events = Events::new(1);

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use crate::support::{PATIENCE, events_within, wait_for};
-use sockets::{BATCH, Received, UpstreamSocket};
+use sockets::{BATCH, RecvBatch, UpstreamSocket};
 
 #[test]
-fn messages_and_replies_make_the_round_trip() -> io::Result<()> {
+fn upstream_roundtrip() -> io::Result<()> {
     const MESSAGES: usize = 2 * BATCH + 22;
     for loopback in ["127.0.0.1", "::1"] {
         let server = upstream(loopback)?;
@@ -24,7 +24,7 @@ fn messages_and_replies_make_the_round_trip() -> io::Result<()> {
             assert_eq!((&buffer[..len], peer), (message.as_bytes(), socket.local_addr()));
             server.send_to(&buffer[..len], peer)?;
         }
-        let mut batch = Received::new(BATCH, 65_535);
+        let mut batch = RecvBatch::new(BATCH, 65_535);
         let mut heard = Vec::new();
         while heard.len() < MESSAGES {
             wait_for(&socket)?;
@@ -38,20 +38,20 @@ fn messages_and_replies_make_the_round_trip() -> io::Result<()> {
 }
 
 #[test]
-fn strangers_are_not_heard() -> io::Result<()> {
+fn other_senders_are_ignored() -> io::Result<()> {
     let server = upstream("127.0.0.1")?;
     let socket = UpstreamSocket::connect(server.local_addr()?, std::iter::empty(), None)?;
     upstream("127.0.0.1")?.send_to(b"forged", socket.local_addr())?;
     server.send_to(b"genuine", socket.local_addr())?;
     wait_for(&socket)?;
-    let mut batch = Received::new(BATCH, 512);
+    let mut batch = RecvBatch::new(BATCH, 512);
     assert_eq!(socket.receive(&mut batch)?, 1);
     assert_eq!(batch.get(0).bytes, b"genuine");
     Ok(())
 }
 
 #[test]
-fn the_first_free_candidate_is_the_source_port() -> io::Result<()> {
+fn first_free_candidate_is_the_port() -> io::Result<()> {
     let server = upstream("127.0.0.31")?;
     let source: IpAddr = "127.0.0.32".parse().expect("an address");
     let held: Vec<_> = (0..8).map(|_| UdpSocket::bind((source, 0))).collect::<io::Result<_>>()?;
@@ -66,7 +66,7 @@ fn the_first_free_candidate_is_the_source_port() -> io::Result<()> {
     for candidates in rows {
         assert_eq!(connect(&candidates)?.local_addr(), SocketAddr::new(source, free), "{candidates:?}");
     }
-    // Eight collisions: the kernel chooses, and the ninth candidate is not looked at.
+    // Eight collisions: the kernel chooses, and the ninth candidate is not tried.
     let mut candidates = taken;
     candidates.push(free);
     let chosen = connect(&candidates)?.local_addr();
@@ -76,7 +76,7 @@ fn the_first_free_candidate_is_the_source_port() -> io::Result<()> {
 }
 
 #[test]
-fn a_source_that_does_not_fit_is_an_error() -> io::Result<()> {
+fn invalid_source_is_an_error() -> io::Result<()> {
     let server = upstream("127.0.0.1")?.local_addr()?;
     for (source, kind) in [("::1", ErrorKind::InvalidInput), ("192.0.2.1", ErrorKind::AddrNotAvailable)] {
         let source = source.parse().expect("an address");
@@ -87,13 +87,13 @@ fn a_source_that_does_not_fit_is_an_error() -> io::Result<()> {
 }
 
 #[test]
-fn a_refusal_is_reported_once_and_the_socket_lives_on() -> io::Result<()> {
+fn refusal_is_reported_once() -> io::Result<()> {
     for (loopback, nobody) in [("127.0.0.41", "127.0.0.41"), ("::1", "::1")] {
         let addr = SocketAddr::new(nobody.parse().expect("an address"), free_port(nobody)?);
         let socket = UpstreamSocket::connect(addr, std::iter::empty(), None)?;
         assert_eq!(socket.send_batch([b"hello".as_slice()], |i, error| panic!("{i}: {error}")).sent, 1);
         assert!(wait_for(&socket)?.error, "{loopback}");
-        let mut batch = Received::new(BATCH, 512);
+        let mut batch = RecvBatch::new(BATCH, 512);
         let error = socket.receive(&mut batch).expect_err("nobody is there");
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         assert!(batch.is_empty());
@@ -110,7 +110,7 @@ fn a_refusal_is_reported_once_and_the_socket_lives_on() -> io::Result<()> {
 }
 
 #[test]
-fn a_refusal_met_while_sending_costs_no_message() -> io::Result<()> {
+fn refusal_while_sending_loses_no_message() -> io::Result<()> {
     const MESSAGES: usize = 40;
     let addr = SocketAddr::new("127.0.0.42".parse().expect("an address"), free_port("127.0.0.42")?);
     let socket = UpstreamSocket::connect(addr, std::iter::empty(), None)?;
@@ -119,8 +119,8 @@ fn a_refusal_met_while_sending_costs_no_message() -> io::Result<()> {
     let sent = socket.send_batch([b"more".as_slice(); MESSAGES], |i, error| panic!("{i}: {error}"));
     assert_eq!(sent.sent, MESSAGES);
     assert_eq!(sent.upstream_error.map(|error| error.kind()), Some(ErrorKind::ConnectionRefused));
-    // Whatever else was refused meanwhile, epoll comes to rest.
-    let mut batch = Received::new(BATCH, 512);
+    // Whatever else was refused meanwhile, epoll becomes quiet.
+    let mut batch = RecvBatch::new(BATCH, 512);
     let mut looks = 0;
     while events_within(&socket, Duration::from_millis(1))?.is_some() {
         assert_eq!(socket.receive(&mut batch).expect_err("refused").kind(), ErrorKind::ConnectionRefused);
@@ -131,7 +131,7 @@ fn a_refusal_met_while_sending_costs_no_message() -> io::Result<()> {
 }
 
 #[test]
-fn a_message_too_long_fails_alone() -> io::Result<()> {
+fn oversized_message_fails_alone() -> io::Result<()> {
     let server = upstream("127.0.0.1")?;
     let socket = UpstreamSocket::connect(server.local_addr()?, std::iter::empty(), None)?;
     let long = vec![0; 70_000];
@@ -154,7 +154,7 @@ fn upstream(address: &str) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A port nobody holds on `address`, which no other test uses.
+/// A free port on `address`, which no other test uses.
 fn free_port(address: &str) -> io::Result<u16> {
     Ok(UdpSocket::bind((address, 0))?.local_addr()?.port())
 }

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn text_and_wire_convert_both_ways() {
+fn text_and_wire_roundtrip() {
     for (text, wire) in [
         (".", &b"\0"[..]),
         ("Example.ORG.", b"\x07example\x03org\0"),
@@ -19,11 +19,11 @@ fn text_and_wire_convert_both_ways() {
 }
 
 #[test]
-fn bad_text_is_refused_with_its_reason() {
+fn invalid_text_errors() {
     let long_label = "a".repeat(64);
     let escaped_label = format!("{}\\.", "a".repeat(63));
     let long_name = "abcdefg.".repeat(32);
-    // What comes first is told: the label breaks its bound before the name does, and the name in the next row.
+    // The first error is reported: the label's in this row, the name's in the next.
     let label_first = format!("{}{}", "abcdefg.".repeat(23), "a".repeat(100));
     let name_first = format!("{}{}", "abcdefg.".repeat(24), "a".repeat(100));
     for (text, error) in [
@@ -45,7 +45,7 @@ fn bad_text_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_name_of_any_length_is_read_in_lower_case() {
+fn every_length_is_lowered() {
     let wire = |length: usize, letter: u8| {
         let mut wire = Vec::new();
         while wire.len() + 1 < length {
@@ -64,8 +64,9 @@ fn a_name_of_any_length_is_read_in_lower_case() {
     }
 }
 
+/// From text, wire form and packets.
 #[test]
-fn a_name_has_one_hash_however_it_came() {
+fn equal_names_have_equal_hashes() {
     let mut hashes = std::collections::HashSet::new();
     for length in 1..=253usize {
         let text: String = (0..length)
@@ -78,7 +79,7 @@ fn a_name_has_one_hash_however_it_came() {
             assert_eq!(same, name, "{text}");
             assert_eq!(same.hash_code(), hash_of(name.as_wire()), "{text}");
         }
-        // Read in place of another name, by text and by octets.
+        // Read in place of another name, from text.
         let mut again = upper;
         again.fill_text(b"other.example").unwrap();
         assert_eq!(again.hash_code(), hash_of(again.as_wire()));
@@ -95,7 +96,7 @@ fn a_name_has_one_hash_however_it_came() {
 }
 
 #[test]
-fn a_name_of_255_octets_is_the_longest() {
+fn length_limit_is_255() {
     let longest = format!("{}{}", "abcdefg.".repeat(31), "abcde.");
     assert_eq!(Name::from_text(&longest).unwrap().as_wire().len(), 255);
     let longer = format!("{}{}", "abcdefg.".repeat(31), "abcdef.");
@@ -103,7 +104,7 @@ fn a_name_of_255_octets_is_the_longest() {
 }
 
 #[test]
-fn being_within_a_zone_is_a_matter_of_labels() {
+fn is_within_compares_labels() {
     for (name, zone, within) in [
         ("a.example.org", "example.org", true),
         ("example.org", "example.org", true),
@@ -119,7 +120,7 @@ fn being_within_a_zone_is_a_matter_of_labels() {
 }
 
 #[test]
-fn compressed_names_are_followed_backwards_only() {
+fn pointers_must_point_backwards() {
     let mut message = vec![0; 12];
     message.extend_from_slice(b"\x07example\x03org\0"); // 12
     message.extend_from_slice(b"\x01a\xc0\x0c"); // 25
@@ -134,16 +135,16 @@ fn compressed_names_are_followed_backwards_only() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_reading_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..310) {
+    fn read_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..310) {
         let _ = Name::read(&bytes, at);
         let _ = Name::read_plain(&bytes, at);
         let _ = skip(&bytes, at);
     }
 
     #[test]
-    fn a_plain_text_is_the_name_that_any_text_is(text in "([a-zA-Z0-9_*-]{0,66}\\.?){0,8}|[a-zA-Z.]{240,260}") {
+    fn fast_and_slow_text_parsers_agree(text in "([a-zA-Z0-9_*-]{0,66}\\.?){0,8}|[a-zA-Z.]{240,260}") {
         let any = Name::from_any_text(text.as_bytes());
-        // What stood there before must not be seen.
+        // The old name must not show.
         let mut name = Name::from_text("other.names.example.org").unwrap();
         if name.fill_plain_text(text.as_bytes()).is_some() {
             prop_assert_eq!((Ok(name), Ok(name.labels)), (any, any.map(|any| any.labels)));
@@ -154,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn every_text_is_a_name_or_an_error(text in "[a-zA-Z0-9.\\\\-]{0,300}") {
+    fn any_text_parses_or_fails(text in "[a-zA-Z0-9.\\\\-]{0,300}") {
         if let Ok(name) = Name::from_text(&text) {
             prop_assert_eq!(Name::from_text(&name.to_string()).unwrap(), name);
             prop_assert_eq!(Name::from_wire(name.as_wire()).unwrap(), name);

@@ -1,0 +1,131 @@
+//! The answer to one lookup below the middleware of a block.
+
+use std::sync::{Arc, OnceLock};
+
+use forwarder::{Fair, Who};
+use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
+
+use crate::ServedZone;
+use crate::memory_quota::MemoryPermit;
+use plugin::failure::Failure;
+
+/// The answer to one lookup below the middleware of a block, from memory or from upstreams.
+pub struct SubqueryAnswer {
+    block: u64,
+    name: Name,
+    rtype: RType,
+    class: Class,
+    recursion_desired: bool,
+    overrides: Box<[u8]>,
+    /// The answer.
+    pub result: Result<Packed, Failure>,
+    /// How its CNAMEs are treated.
+    pub(super) follow: FollowCnames,
+    /// Its memory, accounted to the first suspended query that keeps it.
+    held: OnceLock<MemoryPermit>,
+}
+
+/// How the CNAMEs of an answer section are treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FollowCnames {
+    /// Left alone.
+    No,
+    /// Followed by the server's answer for their targets, if there is one.
+    Yes,
+    /// As `Yes`, but the query fails if a target has no answer.
+    OrFail,
+}
+
+impl SubqueryAnswer {
+    /// The answer of a block to `query`.
+    pub fn new(
+        zone: &ServedZone,
+        query: &Query<'_>,
+        result: Result<Packed, Failure>,
+        follow: FollowCnames,
+    ) -> Arc<Self> {
+        let LookupKey { block, name, rtype, class, recursion_desired, overrides } =
+            LookupKey::new(zone, query);
+        Arc::new(Self {
+            block,
+            name: *name,
+            rtype,
+            class,
+            recursion_desired,
+            overrides: overrides.into(),
+            result,
+            follow,
+            held: OnceLock::new(),
+        })
+    }
+
+    /// The answer in `reply`, which was started for `query`.
+    pub fn of_reply(
+        zone: &ServedZone,
+        query: &Query<'_>,
+        reply: &Reply<'_>,
+        follow: FollowCnames,
+    ) -> Arc<Self> {
+        Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
+    }
+
+    /// The same lookup, failed for lack of memory.
+    pub(super) fn lost(&self) -> Arc<Self> {
+        Arc::new(Self {
+            result: Err(Failure::Overload),
+            overrides: self.overrides.clone(),
+            follow: FollowCnames::No,
+            held: OnceLock::new(),
+            ..*self
+        })
+    }
+
+    /// Accounts its memory to this client, once however many queries keep it. False if the client's
+    /// suspended queries hold too much.
+    pub(super) fn hold(&self, of_all: &Arc<Fair>, who: Who) -> bool {
+        if self.held.get().is_some() {
+            return true;
+        }
+        let held = MemoryPermit::take(of_all, who, self.octets());
+        held.is_some_and(|held| {
+            // If another worker was first, this permit is released.
+            let _ = self.held.set(held);
+            true
+        })
+    }
+
+    fn octets(&self) -> usize {
+        size_of::<Self>() + self.overrides.len() + self.result.as_ref().map_or(0, Packed::octets)
+    }
+
+    /// The lookup that this answers.
+    pub(super) fn key(&self) -> LookupKey<'_> {
+        let Self { block, ref name, rtype, class, recursion_desired, ref overrides, .. } = *self;
+        LookupKey { block, name, rtype, class, recursion_desired, overrides }
+    }
+}
+
+/// Identity of a lookup below the middleware of a block. Within one evaluation, lookups with equal
+/// keys have equal answers.
+#[derive(PartialEq, Eq)]
+pub(super) struct LookupKey<'q> {
+    block: u64,
+    name: &'q Name,
+    rtype: RType,
+    class: Class,
+    recursion_desired: bool,
+    overrides: &'q [u8],
+}
+
+impl<'q> LookupKey<'q> {
+    pub(super) fn new(zone: &ServedZone, query: &'q Query<'_>) -> Self {
+        Self {
+            block: zone.block.id,
+            name: &query.name,
+            rtype: query.rtype,
+            class: query.class,
+            recursion_desired: query.flags.has(Flags::RD),
+            overrides: query.overrides.octets(),
+        }
+    }
+}

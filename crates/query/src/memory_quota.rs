@@ -1,0 +1,36 @@
+//! Memory of suspended queries: one limit for all clients, with a fair share for each.
+
+use std::sync::Arc;
+
+use forwarder::{Fair, Who};
+
+/// Bytes accounted to a client, released on drop.
+#[derive(Debug)]
+pub struct MemoryPermit {
+    of_all: Arc<Fair>,
+    who: Who,
+    octets: u32,
+}
+
+impl MemoryPermit {
+    /// Accounts for these bytes; `None` if the client would hold too much.
+    pub fn take(of_all: &Arc<Fair>, who: Who, octets: usize) -> Option<Self> {
+        let octets = u32::try_from(octets).ok()?;
+        of_all.take_some(who, octets).then(|| Self { of_all: of_all.clone(), who, octets })
+    }
+}
+
+impl Drop for MemoryPermit {
+    fn drop(&mut self) {
+        self.of_all.give_back_some(self.who, self.octets);
+    }
+}
+
+/// The quota for all suspended queries, in bytes.
+pub fn room() -> Arc<Fair> {
+    Arc::new(Fair::new(MAX_BYTES_PER_CLIENT))
+}
+
+/// Bytes that all suspended queries may hold together, and those of one client.
+pub const MAX_SUSPENDED_BYTES: usize = 8 << 20;
+pub(crate) const MAX_BYTES_PER_CLIENT: u32 = MAX_SUSPENDED_BYTES as u32 / 5 * 4;

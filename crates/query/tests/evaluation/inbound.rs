@@ -1,0 +1,99 @@
+//! Middleware that issues subqueries on the way in.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use plugin::QueryContext;
+use plugin::spec::{BuildContext, Explained, StepSpec};
+use plugin::step::{Inward, Sought, Step, Wish, Wishes};
+use scene::Scene;
+use wire::{Name, Section};
+
+use crate::{octet, rounds};
+
+/// On the way in, replaces the name by the first of these that has an address.
+#[derive(Debug, Clone)]
+struct Seeks(Vec<&'static str>);
+
+impl StepSpec for Seeks {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Step for Seeks {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
+        Inward::Needs(Box::new(self))
+    }
+
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        Explained::Passes(None)
+    }
+}
+
+impl<'s> plugin::step::Needs<'s> for &'s Seeks {
+    fn go_on(
+        &self,
+        sought: &mut Sought<'_>,
+        _: &QueryContext<'_>,
+        wishes: &mut dyn Wishes,
+    ) -> Option<Inward<'s>> {
+        let names: Vec<Name> = self.0.iter().map(|name| Name::from_text(name).unwrap()).collect();
+        let came: Vec<_> = names.iter().map(|name| wishes.candidate(sought, name)).collect();
+        for (name, wish) in names.into_iter().zip(came) {
+            if let Wish::Answer(answer) = wish?
+                && answer.section(Section::Answer).next().is_some()
+            {
+                sought.set_name(name);
+                break;
+            }
+        }
+        Some(Inward::Pass)
+    }
+}
+
+#[test]
+fn subqueries_on_the_way_in() {
+    let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
+    let scene = Scene::with_step(corefile, Arc::new(Seeks(vec!["fails.a", "here.b", "there.c"])));
+    let (asked, told) = rounds(&scene, "short", octet);
+    let expected = [["fails.a.", "here.b.", "there.c."].map(str::to_owned).to_vec()];
+    assert_eq!((asked, told.as_str()), (expected.to_vec(), "NOERROR 4"), "what was found is asked for once");
+}
+
+/// Records the names of the queries that it counts.
+#[derive(Debug, Clone, Default)]
+struct Counts(Arc<Mutex<Vec<String>>>);
+
+impl StepSpec for Counts {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Step for Counts {
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
+        if sought.counts {
+            self.0.lock().unwrap().push(sought.name().to_string());
+        }
+        Inward::Pass
+    }
+
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+        Explained::Passes(None)
+    }
+}
+
+/// Above and below middleware that waits for upstreams, over all evaluations.
+#[test]
+fn each_middleware_counts_once() {
+    let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
+    let (above, below) = (Counts::default(), Counts::default());
+    let seeks = Seeks(vec!["fails.a", "here.b"]);
+    let steps: Vec<Arc<dyn StepSpec>> =
+        vec![Arc::new(above.clone()), Arc::new(seeks), Arc::new(below.clone())];
+    let (asked, _) = rounds(&Scene::with_steps(corefile, steps), "short", octet);
+    assert_eq!(asked.len(), 1);
+    assert_eq!((*above.0.lock().unwrap()).as_slice(), ["short."]);
+    assert_eq!((*below.0.lock().unwrap()).as_slice(), ["here.b."]);
+}
