@@ -1,4 +1,5 @@
-//! Certificates and keys in PEM form, from files and from the system: for upstreams here, and for whoever else speaks TLS.
+//! Loads certificates and keys in PEM form from files, and the system's roots: for upstreams and
+//! for TLS listeners.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -11,7 +12,7 @@ use trust::SystemError;
 
 use crate::TlsError;
 
-/// Reads a file, in time.
+/// Reads a file, with a timeout.
 ///
 /// # Errors
 /// [`TlsError::File`].
@@ -20,7 +21,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
         .map_err(|error| TlsError::File { path: path.to_owned(), error: error.into() })
 }
 
-/// The certificates in a file's content, at least one.
+/// Parses the certificates in a file's content, at least one.
 ///
 /// # Errors
 /// [`TlsError::Certificate`].
@@ -31,7 +32,8 @@ pub fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'stati
     if certificates.is_empty() { Err(TlsError::Certificate(path.to_owned())) } else { Ok(certificates) }
 }
 
-/// The certificates that are shown to the other side, which takes no handshake message above 64 KiB (rustls; OpenSSL: 100).
+/// Parses a certificate chain to present to a peer, which accepts no handshake message above 64 KiB
+/// (rustls; OpenSSL: 100).
 ///
 /// # Errors
 /// [`TlsError::Certificate`], [`TlsError::LongChain`].
@@ -44,7 +46,7 @@ pub fn chain(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Tl
     Ok(chain)
 }
 
-/// The private key in a file's content.
+/// Parses the private key in a file's content.
 ///
 /// # Errors
 /// [`TlsError::Key`].
@@ -52,7 +54,7 @@ pub fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Tl
     PrivateKeyDer::from_pem_slice(pem).map_err(|_| TlsError::Key(path.to_owned()))
 }
 
-/// The authorities in a file's content.
+/// Parses the root certificates in a file's content.
 ///
 /// # Errors
 /// [`TlsError::Certificate`].
@@ -64,23 +66,24 @@ pub fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// The authorities of the system, with octets that tell two such lists apart.
+/// Loads the system's root certificates, with a digest of them.
 ///
 /// # Errors
-/// [`TlsError::File`] where they cannot be read in time.
+/// [`TlsError::File`] if they cannot be read in time.
 pub fn system_roots() -> Result<(RootCertStore, Vec<u8>), TlsError> {
     let mut system = trust::system_authorities()
         .map_err(|SystemError { path, source }| TlsError::File { path, error: source.into() })?;
     system.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
     let digest = digest(&system);
     let mut roots = RootCertStore::empty();
-    // A system's store may hold some that rustls does not take; the others serve. None at all shows as UnknownIssuer at the
-    // first handshake.
+    // Roots that rustls does not accept are left out. Where none is left the first handshake fails
+    // with UnknownIssuer.
     roots.add_parsable_certificates(system);
     Ok((roots, digest))
 }
 
-/// Eight octets that tell two lists of certificates apart. Nobody who could choose them needs to.
+/// An eight-byte digest of a list of certificates, to notice changes. It need not be cryptographic:
+/// the list is the system administrator's.
 fn digest(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     let mut hasher = DefaultHasher::new();
     for certificate in certificates {
@@ -89,7 +92,7 @@ fn digest(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     hasher.finish().to_be_bytes().into()
 }
 
-/// Of all its certificates; a few thousand octets are usual.
+/// The most bytes of a chain in DER; a few thousand are usual.
 const MOST_CHAIN_BYTES: usize = 60 << 10;
-/// A key, a chain, or the authorities of a whole system, which are some 300 kB.
+/// The most bytes of a file: a key, a chain, or the roots of a whole system, which are some 300 kB.
 pub const MOST_BYTES: u64 = 16 << 20;
