@@ -96,14 +96,15 @@ impl Outputs {
         found
     }
 
-    /// Goes on with queries that are ready and with crowds that are not told, for a moment.
-    pub(crate) fn resume_ready(&mut self, forwarder: &mut Forwarder<Waiter>) {
+    /// Goes on with queries that are ready and with crowds that are not told, for a moment. Adds the lookups that these need
+    /// to `misses`, a bounded number for each client's query.
+    pub(crate) fn resume_ready(&mut self, forwarder: &mut Forwarder<Waiter>, misses: &mut Vec<Miss>) {
         let mut since = None;
         while self.has_ready() {
             let now = clock::now();
             if let Some((inner, started, ready)) = self.ready.pop() {
                 if now.saturating_duration_since(ready) < LONGEST {
-                    self.resume(inner, started, now);
+                    self.resume(inner, started, now, misses);
                 } else {
                     // Nobody waits for it any more.
                     self.refuse(inner, started, Failure::Overload, now);
@@ -122,7 +123,7 @@ impl Outputs {
     }
 
     /// Goes on with a client's query, now that more is known of what its answer needs.
-    fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant) {
+    fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
         let Inner { outer, client } = inner;
         let Outer { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
         let (peer, server, proto) = match &client {
@@ -144,7 +145,7 @@ impl Outputs {
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);
         if let Some(refreshes) = evaluation.refreshes() {
-            self.inner.extend(Miss::all(*refreshes, Client::Nobody, now));
+            misses.extend(Miss::all(*refreshes, Client::Nobody, now));
         }
         match end {
             Ok(End::Told(message, failure)) => {
@@ -157,7 +158,7 @@ impl Outputs {
             Err(Missing) => match evaluation.wait(&zone) {
                 Ok(mut lookups) => {
                     lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
-                    self.inner.extend(Miss::all(*lookups, client, started));
+                    misses.extend(Miss::all(*lookups, client, started));
                 }
                 Err(failure) => {
                     self.refuse_query(&query, Waiter::new(&query, &zone, client, started), failure, now)
