@@ -1,12 +1,14 @@
-//! Congestion state of one path to an upstream: round-trip time, loss detection, and the bound on outstanding queries.
+//! Congestion state of one path to an upstream: round-trip time, loss detection, and the bound on
+//! outstanding queries.
 //!
 //! An upstream may serve its queries one after the other. A copy of a query that merely waits there
 //! adds to the queue in front of every later one, so a copy is sent only for a datagram that is
-//! probably lost: its time-out (RFC 6298) has passed since the upstream last answered a query sent
-//! before it, or since a query sent after it should have been overtaken (RFC 8985, section 6.2).
-//! What is outstanding is bounded by the rate of replies, once these show a standing queue.
+//! probably lost: its retransmission time-out (RFC 6298) has passed since the upstream last
+//! answered an earlier query, or a later query was answered and the datagram is overdue by
+//! comparison (RFC 8985, section 6.2). The number of outstanding queries is bounded by the rate of
+//! replies, once these show a standing queue.
 //!
-//! Shared by all workers, in relaxed atomics: two that write at once lose one sample.
+//! Shared by all workers, in relaxed atomics: of two concurrent writes one sample is lost.
 
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,25 +17,25 @@ use std::time::Duration;
 
 use crate::{Fair, Who};
 
-/// Times are microseconds since the registry's epoch.
+/// Congestion state. Times are microseconds since the registry's epoch.
 #[derive(Debug)]
 pub(crate) struct Congestion {
     /// Smoothed round-trip time and its variation, 32 bits each; 0 while unknown.
     rtt: AtomicU64,
     /// When the last reply arrived; 0: never.
     replied_at: AtomicU64,
-    /// Of all queries that were answered, when the one sent last was sent, and its round-trip time.
+    /// The send time of the newest query that was answered, and its round-trip time.
     newest_sent: AtomicU64,
     newest_rtt: AtomicU64,
-    /// Copies that may be sent, in hundredths.
+    /// Token bucket of copies, in hundredths.
     copies: AtomicU32,
     /// Queries sent and not answered, by client.
     outstanding: LazyLock<Fair>,
-    /// Most that may be outstanding; [`UNBOUNDED`] while there is no standing queue.
+    /// Most queries that may be outstanding; [`UNBOUNDED`] while there is no standing queue.
     limit: AtomicU32,
     /// The delay that `limit` aims at, in milliseconds.
     target_ms: AtomicU32,
-    /// Queries refused because of `limit`, and replies, in the current window; their least RTT.
+    /// Queries refused because of `limit`, replies and their lowest RTT, in the current window.
     refused: AtomicU32,
     replies: AtomicU32,
     least_rtt: AtomicU64,
@@ -71,21 +73,22 @@ impl Congestion {
         }
     }
 
-    /// How long this path is waited for before another upstream is asked too: srtt + 4 rttvar,
-    /// 100 ms to 300 ms; 300 ms while unknown.
+    /// How long to wait for this path before another upstream is queried too: srtt + 4 rttvar, 100
+    /// ms to 300 ms; 300 ms while unknown.
     pub(crate) fn hedge_after(&self) -> Duration {
         let known = self.rtt().map(|(srtt, var)| Duration::from_micros(srtt + 4 * var));
         known.map_or(HEDGE_MAX, |time| time.clamp(HEDGE_MIN, HEDGE_MAX))
     }
 
     /// The retransmission time-out of RFC 6298, section 2: srtt + max(4 rttvar, srtt / 2), at least
-    /// 100 ms; 1 s while unknown. Half of srtt is the least variation of a server that is busy.
+    /// 100 ms; 1 s while unknown. Half of srtt is the least variation of a busy server.
     fn timeout(&self) -> u64 {
         self.rtt().map_or(TIMEOUT_FIRST, |(srtt, var)| (srtt + (4 * var).max(srtt / 2)).max(TIMEOUT_MIN))
     }
 
-    /// Takes a reply to a query sent at `sent`. `is_copy`: the same question was sent there before,
-    /// and a server that joins the two answers this one too early to be a sample of RTT (Karn's algorithm).
+    /// Notes a reply to a query sent at `sent`. `is_copy`: the same question was sent there before,
+    /// and a server that deduplicates answers this one too early to be a sample of RTT (Karn's
+    /// algorithm).
     pub(crate) fn replied(&self, sent: u64, now: u64, is_copy: bool) {
         let rtt = now.saturating_sub(sent).clamp(1, RTT_MAX.as_micros() as u64);
         if !is_copy {
@@ -116,18 +119,19 @@ impl Congestion {
         self.replied_at.load(Relaxed) > sent
     }
 
-    /// When the last of `copies` + 1 transmissions of a query counts as lost, which was sent at `sent`.
+    /// When the last of `copies` + 1 transmissions of a query, sent at `sent`, counts as lost.
     pub(crate) fn lost_at(&self, sent: u64, copies: u32) -> u64 {
         if self.newest_sent.load(Relaxed) > sent {
-            // A later query was answered: this one has had as long as that one, and is overtaken. Where its copies are
-            // overtaken as well, the name is probably slow: each time-out is twice as long (RFC 6298, section 5.5).
+            // A later query was answered: this one has had as long as that one. If its copies are
+            // overtaken as well the name is probably slow: each time-out is twice as long (RFC 6298,
+            // section 5.5).
             return sent + self.newest_rtt.load(Relaxed) + (self.timeout() << copies.min(BACKOFF_MAX));
         }
-        // Only earlier ones were: the upstream is busy with what was sent before this one, or silent.
+        // Only earlier queries were answered: the upstream is busy with these, or silent.
         sent.max(self.replied_at.load(Relaxed)) + (self.timeout() << copies.min(BACKOFF_SILENT))
     }
 
-    /// Takes the right to send a copy: three for five replies.
+    /// Takes a token for a copy: three for five replies.
     pub(crate) fn take_copy(&self) -> bool {
         let copies = self.copies.load(Relaxed);
         let enough = copies >= COPY;
@@ -138,7 +142,7 @@ impl Congestion {
     }
 
     /// Whether one more query of this client would be answered within the time that clients wait.
-    /// Counts those for which it would not.
+    /// Counts the queries that would not.
     pub(crate) fn has_room(&self, who: Who) -> bool {
         let limit = self.limit.load(Relaxed);
         if limit == UNBOUNDED || self.outstanding.has_room(who, limit) {
@@ -148,22 +152,23 @@ impl Congestion {
         false
     }
 
-    /// Counts a query that is sent, or, once nothing more is expected of it, one less.
+    /// Counts a query that is sent.
     pub(crate) fn sent(&self, who: Who) {
         self.outstanding.take(who);
     }
 
+        /// Counts a query that is answered or given up.
     pub(crate) fn ended(&self, who: Who) {
         self.outstanding.give_back(who);
     }
 
-    /// Queries that are outstanding, and the most that may be, while there is a bound.
+    /// Number of outstanding queries, and its bound, if there is one now.
     pub(crate) fn outstanding(&self) -> (u32, Option<u32>) {
         let limit = self.limit.load(Relaxed);
         (self.outstanding.taken(), (limit != UNBOUNDED).then_some(limit))
     }
 
-    /// Counts a reply; with the first one after a window has ended, the bound is set anew.
+    /// Counts a reply; the first one after the end of a window sets the bound anew.
     fn count(&self, rtt: u64, now: u64) {
         let start = self.window_start.load(Relaxed);
         let window = now.saturating_sub(start);
@@ -183,9 +188,10 @@ impl Congestion {
         }
     }
 
-    /// There is a standing queue where even the fastest reply of a window was slow (RFC 8289, section 4.2).
-    /// Then the bound is what is answered within the target delay (Little's law), which shrinks
-    /// while queries are refused: a queue that never drains serves nobody better by being long.
+    /// There is a standing queue if even the fastest reply of a window was slow (RFC 8289, section
+    /// 4.2). Then the bound is the number of queries answered within the target delay (Little's
+    /// law), which shrinks while queries are refused: a longer queue that never drains helps no
+    /// client.
     fn bound(&self, replies: u32, window: u64, least_rtt: u64, refused: bool) {
         let target = self.target_ms.load(Relaxed);
         let target = if refused { target / 5 * 4 } else { target / 4 * 5 };
@@ -205,30 +211,35 @@ const HEDGE_MIN: Duration = Duration::from_millis(100);
 const HEDGE_MAX: Duration = Duration::from_millis(300);
 /// RFC 6298, section 2.1.
 const TIMEOUT_FIRST: u64 = 1_000_000;
-/// Below RFC 6298's 1 s, as a lost datagram is all that a client waits for; above any round trip in a cluster.
+/// Below RFC 6298's 1 s, as a client waits for the lost datagram alone; above any round trip in a
+/// cluster.
 const TIMEOUT_MIN: u64 = 100_000;
-/// Larger ones count as this.
+/// Larger round-trip times count as this.
 pub(crate) const RTT_MAX: Duration = Duration::from_secs(60);
 /// Doublings of the time-out: 100 ms become 800 ms, and the client's deadline is near.
 const BACKOFF_MAX: u32 = 3;
-/// Where nothing is answered, the budget of copies bounds them.
+/// Doublings while no later query is answered: the token bucket bounds copies.
 const BACKOFF_SILENT: u32 = 1;
 
+/// The cost of a copy.
 const COPY: u32 = 100;
-/// What a path needs that loses 20 % of its datagrams each way: of 100 transmissions 64 are answered, and 36 repeated.
+/// Enough for a path that loses 20 % of its datagrams each way: of 100 transmissions 64 are
+/// answered, and 36 repeated.
 const COPIES_PER_REPLY: u32 = COPY / 5 * 3;
-/// Before the first reply, and saved at most: small, since a server that has fallen silent may be busy.
+/// Tokens before the first reply, and the bucket's size: small, since a server that has stopped
+/// answering may be busy.
 const COPIES_FIRST: u32 = 2 * COPY;
 const COPIES_MAX: u32 = 20 * COPY;
 
 const UNBOUNDED: u32 = u32::MAX;
-/// A window lasts for 1 s, and as long as it has few replies for up to 4 s.
+/// A window lasts 1 s, or up to 4 s until it has enough replies.
 const WINDOW: u64 = 1_000_000;
 const WINDOW_MAX: u64 = 4 * WINDOW;
 const WINDOW_REPLIES: u32 = 8;
-/// Above the round trip of any path; a cold name of a recursor may take longer, but not every name of a second.
+/// A lowest round-trip time above this is a standing queue: above that of any path. A recursor may
+/// need longer for a name that it has not cached, but not for every name of a second.
 const STANDING: u64 = 1_000_000;
-/// Less than a query's deadline by more than a window's error in the rate.
+/// Below a query's deadline by more than the error of a window's rate.
 const TARGET_MAX_MS: u32 = 4_300;
 /// Above [`STANDING`], so that the bound does not lift itself.
 const TARGET_MIN_MS: u32 = 1_500;
@@ -239,7 +250,7 @@ mod tests {
 
     const MS: u64 = 1_000;
 
-    /// RTTs of 1 s apart replies, and the time-out in ms.
+    /// Replies that are seconds apart, so that none is a standing queue.
     #[test]
     fn timeout_follows_samples_within_bounds() {
         for (rtt_ms, times, expected) in
@@ -274,7 +285,8 @@ mod tests {
         assert!(path.replied_since(2_399 * MS) && !path.replied_since(2_400 * MS));
     }
 
-    /// Served in order, a query is lost a time-out after the last reply, however long it waits.
+    /// Served in order, a query counts as lost a time-out after the last reply, however long it
+    /// waits.
     #[test]
     fn progress_in_order_postpones_loss() {
         let path = Congestion::new();
@@ -286,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Overtaken by a later query, it is lost a round trip and a time-out after it was sent.
+    /// Overtaken by a later query, it counts as lost a round trip and a time-out after it was sent.
     #[test]
     fn overtaken_query_is_lost() {
         let path = Congestion::new();
@@ -312,7 +324,8 @@ mod tests {
         assert!((5_900..=6_002).contains(&copies), "{copies}");
     }
 
-    /// One that answers 33 a second: with a standing queue 142 may wait, and fewer while more are refused.
+    /// An upstream that answers 33 a second: with a standing queue 142 may be outstanding, and
+    /// fewer while more are refused.
     #[test]
     fn bound_follows_rate_of_replies() {
         let who = Who::of(1);
@@ -340,7 +353,7 @@ mod tests {
         assert_eq!(path.outstanding(), (0, None));
     }
 
-    /// A single slow answer among fast ones bounds nothing.
+    /// A single slow answer among fast ones sets no bound.
     #[test]
     fn slow_names_are_no_queue() {
         let path = Congestion::new();

@@ -1,4 +1,4 @@
-//! What is known of one upstream's EDNS: whether it takes an OPT, refuses it or is silent to it. No lock, no I/O.
+//! What an upstream does with EDNS: takes an OPT, refuses it, or does not answer. No lock, no I/O.
 //!
 //! ```text
 //!           answered without OPT what it had not answered with one          one query with OPT, 2 s for its reply
@@ -10,20 +10,23 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Shared by all workers; times are in milliseconds since the epoch, 0 is never.
+/// The EDNS state of one upstream, shared by all workers. Times are milliseconds since the epoch, 0
+/// is never.
 #[derive(Debug)]
 pub(crate) struct EdnsState {
     epoch: Instant,
     /// When it last gave a good reply to a query with an OPT.
     took_at: AtomicU64,
-    /// Until when queries that need no EDNS go without; 0 while nothing is held against it.
+    /// Until when queries that need no EDNS are sent without OPT; 0: no hold.
     held_until: AtomicU64,
-    /// How often in a row it answered without an OPT what it had not answered with one, and when the last time was.
+    /// How often in a row it answered a query without OPT that it had not answered with one, and
+    /// when it last did.
     proofs: AtomicU32,
     proved_at: AtomicU64,
-    /// Whether it said that it knows no EDNS: FORMERR without OPT, to our own OPT (RFC 6891, section 7).
+    /// Whether it answered our own OPT with FORMERR and no OPT: it does not implement EDNS (RFC
+    /// 6891, section 7).
     said: AtomicBool,
-    /// Until when it is known to reply without OPT to queries with one.
+    /// Until when it is expected to reply without OPT to queries with one.
     mute_until: AtomicU64,
 }
 
@@ -40,10 +43,12 @@ impl EdnsState {
         }
     }
 
-    /// Whether a query goes without OPT. When a hold ends, one query at a time goes with one, to see.
+    /// Whether to send a query without OPT. When a hold ends, one query at a time is sent with one,
+    /// as a trial.
     ///
-    /// A client without DO loses nothing by it. One with DO loses DNSSEC: for that a single lost packet is no reason, nor is
-    /// anything that one reply says while others show that EDNS is spoken.
+    /// A client without DO loses nothing by it. One with DO loses DNSSEC: neither a single lost
+    /// packet nor one reply suffices for that while other replies show that the upstream supports
+    /// EDNS.
     pub(crate) fn asks_plain(&self, now: Instant, dnssec_ok: bool) -> bool {
         let until = self.held_until.load(Ordering::Relaxed);
         if until == 0 {
@@ -60,12 +65,12 @@ impl EdnsState {
                 .is_err()
     }
 
-    /// Whether queries that need no EDNS go without.
+    /// Whether queries that need no EDNS are sent without OPT.
     pub(crate) fn is_held(&self, now: Instant) -> bool {
         self.millis(now) < self.held_until.load(Ordering::Relaxed)
     }
 
-    /// Whether a client that wants DNSSEC had better ask another upstream.
+    /// Whether a query with DO is better sent to another upstream.
     pub(crate) fn lacks_dnssec(&self, now: Instant) -> bool {
         let (held, mute) = (&self.held_until, &self.mute_until);
         let until = held.load(Ordering::Relaxed);
@@ -77,12 +82,12 @@ impl EdnsState {
         now < mute || (now < until && self.is_proved(now))
     }
 
-    /// Whether it replied well to an OPT so recently that silence has other reasons.
+    /// Whether it answered a query with OPT so recently that a missing reply has another cause.
     pub(crate) fn takes_lately(&self, now: Instant) -> bool {
         self.took_within(self.millis(now), LATELY_MS)
     }
 
-    /// It gave a good reply to a query with an OPT; `has_opt`: with one of its own.
+    /// Notes a good reply to a query with an OPT; `has_opt`: the reply has one, too.
     pub(crate) fn took(&self, now: Instant, dnssec_ok: bool, has_opt: bool) {
         let now = self.millis(now);
         self.took_at.store(now, Ordering::Relaxed);
@@ -97,7 +102,8 @@ impl EdnsState {
         }
     }
 
-    /// It was silent to an OPT, or slow. It may be down: that proves nothing yet.
+    /// Notes that it did not answer a query with an OPT in time. It may be down or slow: this is no
+    /// proof.
     pub(crate) fn doubt(&self, now: Instant) {
         let now = self.millis(now);
         if !self.took_within(now, LATELY_MS) && self.held_until.load(Ordering::Relaxed) <= now + TRIAL_MS {
@@ -105,11 +111,12 @@ impl EdnsState {
         }
     }
 
-    /// It answered without an OPT what it had not answered with our own; `said`: its answer to that was FORMERR without OPT.
+    /// Notes that it answered a query without OPT that it had not answered with our own; `said`: it
+    /// had answered that with FORMERR and no OPT.
     pub(crate) fn refused(&self, now: Instant, said: bool) {
         let now = self.millis(now);
         if self.took_within(now, LATELY_MS) {
-            // It answered other queries with an OPT lately, so this refusal is about the name, not about EDNS.
+            // It answered other queries with an OPT lately, so the cause is the name, not EDNS.
             return;
         }
         if said && !self.took_within(now, PROOF_MS) {
@@ -145,17 +152,19 @@ impl EdnsState {
     }
 }
 
-/// The first hold: a server that is updated to speak EDNS is noticed within this. Doubled with each proof, three times.
+/// The first hold, after which an upstream that supports EDNS by now is noticed. Doubled with each
+/// proof, three times at most.
 const HOLD_MS: u64 = 30_000;
 const HOLD_DOUBLINGS: u32 = 3;
-/// How long others go without while one query tries again with an OPT.
+/// How long the other queries are sent without OPT while a trial has one.
 const TRIAL_MS: u64 = 2_000;
-/// Where an OPT was taken so recently, silence to the next is a lost packet.
+/// After an OPT was accepted, a missing reply within this time counts as a lost packet.
 const LATELY_MS: u64 = 10_000;
-/// Where an OPT was taken so recently, DNSSEC is there.
+/// After an OPT was accepted, DNSSEC counts as available for this time.
 const PROOF_MS: u64 = 60_000;
-/// One is a lost packet.
+/// Proofs that count: a single one may be a lost packet.
 const PROOFS: u32 = 2;
+/// Proofs within this time count as one.
 const ONCE_MS: u64 = 1_000;
 
 #[cfg(test)]

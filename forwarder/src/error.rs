@@ -1,4 +1,4 @@
-//! Why a query got no answer. The server turns these into rcodes, error lines and EDEs.
+//! Why a query got no answer. The server maps these to rcodes, error lines and EDEs.
 
 use std::fmt;
 use std::io;
@@ -8,42 +8,42 @@ use tls::{CA_USED_AS_END_ENTITY, TooManyCertificates};
 
 use crate::StreamKind;
 
-/// Why a query was not answered. The text is what CoreDNS's errors plugin prints, where it has words for it.
+/// Why a query was not answered. The text is that of CoreDNS's errors plugin, where that has one.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NoAnswer {
     /// No stanza of the block forwards this name.
     #[error("no forwarder defined")]
     NoStanza,
-    /// The stanza has no upstream at the moment: no name among them has been looked up yet.
+    /// The stanza has no upstream now: none of its host names has been resolved yet.
     #[error("no address of an upstream is known: none of the host names in `forward` could be looked up")]
     NoUpstream,
-    /// Each of its upstreams is left out, as it sends our queries back.
+    /// All upstreams are left out, as they forward our queries back to us.
     #[error(
         "no upstream is left to ask, as each one sends our queries back to us: name one that does not in `forward`, or in the file that it follows"
     )]
     AllLoop,
-    /// Every upstream is down, and the stanza says to fail fast.
+    /// Every upstream is down, and the stanza has failfast.
     #[error("no healthy proxies")]
     NoHealthy,
-    /// `max_concurrent` queries are with the stanza's upstreams already: the one failure that is REFUSED.
+    /// `max_concurrent` queries are in flight: the one failure that is REFUSED.
     #[error("concurrent queries exceeded maximum {0}")]
     MaxConcurrent(u32),
-    /// As many queries are outstanding at the upstream as it answers within the time that clients wait.
+    /// As many queries are outstanding at the upstream as it answers while clients wait.
     #[error("upstream {0} answers more slowly than it is asked: its queue is full")]
     Congested(SocketAddr),
     /// The worker's table of queries in flight is full.
     #[error("too many queries in flight")]
     TableFull,
-    /// As many client subnets as may be are asked for at a time already, of one name.
+    /// The most client subnets for one name are in flight.
     #[error("too many client subnets in flight")]
     Subnets,
-    /// The waiter's own patience is over; the query goes on without it.
+    /// This client's own timeout is over; the query continues without it.
     #[error("no answer within the time allowed")]
     Patience,
-    /// The server is going down.
+    /// The server stops.
     #[error("shutting down")]
     Shutdown,
-    /// No socket could be opened towards the upstream.
+    /// No socket to the upstream could be opened.
     #[error("dial udp {upstream}: {}{error}", if *error == NotSent::Files { "" } else { "connect: " })]
     NoSocket {
         /// The upstream.
@@ -61,7 +61,7 @@ pub enum NoAnswer {
         /// Why.
         error: NotSent,
     },
-    /// The upstream stayed silent for `read_timeout`, or until the query's deadline.
+    /// The upstream did not answer within `read_timeout`, or until the query's deadline.
     #[error("read {} {}: i/o timeout", proto(*stream), Way(*local, *upstream))]
     Silent {
         /// The connection type, `None` over UDP.
@@ -71,7 +71,7 @@ pub enum NoAnswer {
         /// The upstream.
         upstream: SocketAddr,
     },
-    /// The network refused a datagram: ICMP, or an error of our own end.
+    /// The network refused a datagram: ICMP, or a local error.
     #[error("read udp {}: read: {}", Way(*local, *upstream), words(*error))]
     Network {
         /// Our end, where it is known.
@@ -81,7 +81,7 @@ pub enum NoAnswer {
         /// What the kernel said.
         error: io::ErrorKind,
     },
-    /// The upstream's reply over a connection cannot be read, or is to another question.
+    /// The upstream's reply over a connection is malformed, or answers another question.
     #[error("bad reply from {0}")]
     Garbled(SocketAddr),
     /// TCP or TLS failed.
@@ -90,8 +90,8 @@ pub enum NoAnswer {
 }
 
 impl NoAnswer {
-    /// Whether this machine itself could not send, as while its address or its route is renewed: another try a moment
-    /// later may well succeed.
+    /// Whether this machine could not send, as while its address or route is renewed: another
+    /// attempt soon may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::NoSocket { error, .. } | Self::NotSent { error, .. } => *error != NotSent::Files,
@@ -107,7 +107,17 @@ impl NoAnswer {
         }
     }
 
-    /// Whether there was no room for the query here, which says nothing of its name or of an upstream.
+    /// Whether the cause is the upstream or the path to it, not a limit of ours.
+    pub(crate) fn blames_upstream(&self) -> bool {
+        match self {
+            Self::NoSocket { error, .. } | Self::NotSent { error, .. } => error.blames_upstream(),
+            Self::Exchange(error) => error.blames_upstream(),
+            _ => true,
+        }
+    }
+
+    /// Whether the query exceeded a limit of ours, which says nothing about its name or an
+    /// upstream.
     pub fn is_overload(&self) -> bool {
         match self {
             Self::TableFull | Self::Congested(_) => true,
@@ -117,19 +127,19 @@ impl NoAnswer {
     }
 }
 
-/// Why this machine could not send.
+/// Why this machine could not send a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
-    /// No file descriptor is left, to us or to the machine.
+    /// No file descriptor is left, for the process or the machine.
     Files,
     /// No buffer is left, or the socket's is full.
     Buffers,
-    /// Anything else: no route, no such address of ours, not allowed.
+    /// Anything else: no route, no such local address, not permitted.
     Refused(io::ErrorKind),
 }
 
 impl NotSent {
-    /// Whether it says something about the way to the upstream, not about our own limits.
+    /// Whether the cause is the path to the upstream, not a limit of ours.
     pub(crate) fn blames_upstream(self) -> bool {
         matches!(self, Self::Refused(_))
     }
@@ -137,7 +147,7 @@ impl NotSent {
 
 impl From<&io::Error> for NotSent {
     fn from(error: &io::Error) -> Self {
-        // Numbers, for the standard library has no kind for them.
+        // By number: the standard library has no kind for them.
         match (error.raw_os_error(), error.kind()) {
             (Some(ENFILE | EMFILE), _) => Self::Files,
             (Some(ENOBUFS), _) | (_, io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => Self::Buffers,
@@ -190,7 +200,7 @@ pub enum ExchangeError {
         /// What the kernel said; `UnexpectedEof` when the upstream closed.
         error: io::ErrorKind,
     },
-    /// The upstream sent what is no DNS message; its connection was closed.
+    /// The upstream sent bytes that are no DNS message; its connection was closed.
     #[error("bad reply from {upstream}")]
     Garbage {
         /// The upstream.
@@ -204,25 +214,26 @@ pub enum ExchangeError {
         /// The upstream.
         upstream: SocketAddr,
     },
-    /// As many queries of this client as there are places for are on the upstream's connections, or each of these is full.
+    /// The client's quota of queries on the upstream's connections is exhausted, or each connection
+    /// is full.
     #[error("too many queries in flight to {upstream}")]
     Overloaded {
         /// The upstream.
         upstream: SocketAddr,
     },
-    /// A reply came, and the worker that asked has not read enough of the earlier ones to be given it.
+    /// The reply was dropped, as the worker has too many earlier ones to read.
     #[error("too many replies wait to be read")]
     NoRoom,
 }
 
 impl ExchangeError {
-    /// Whether it says something about the upstream, not about our own limits.
+    /// Whether the cause is the upstream, not a limit of ours.
     pub(crate) fn blames_upstream(&self) -> bool {
         !matches!(self, Self::Overloaded { .. } | Self::NoRoom)
     }
 }
 
-/// What rustls says, in words where it says the name of a value alone.
+/// rustls's error, in words where rustls prints only the name of a variant.
 struct Judged<'e>(&'e rustls::Error);
 
 impl fmt::Display for Judged<'_> {
@@ -244,12 +255,12 @@ impl fmt::Display for Judged<'_> {
     }
 }
 
-/// Go's name of a network, as it stands in error lines.
+/// Go's name of a network, as in its error lines.
 fn proto(stream: Option<StreamKind>) -> &'static str {
     if stream.is_some() { "tcp" } else { "udp" }
 }
 
-/// The words of Go's `syscall.Errno` for what DNS meets.
+/// The text of Go's `syscall.Errno` for the errors that DNS meets.
 fn words(error: io::ErrorKind) -> &'static str {
     match error {
         io::ErrorKind::ConnectionRefused => "connection refused",
@@ -278,7 +289,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// How Go ends a line that begins with `dial`.
+/// The end of Go's error lines that begin with `dial`.
 struct Dialled(io::ErrorKind);
 
 impl fmt::Display for Dialled {
@@ -290,7 +301,7 @@ impl fmt::Display for Dialled {
     }
 }
 
-/// How Go ends a line about a connection that broke.
+/// The end of Go's error lines about a broken connection.
 struct Broken(io::ErrorKind);
 
 impl fmt::Display for Broken {

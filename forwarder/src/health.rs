@@ -1,4 +1,5 @@
-//! Probes of upstreams that failed, on tokio: `. NS` until one reply. What makes an upstream up or down; knows no queries.
+//! Probes upstreams that failed, on tokio: sends `. NS` until one reply arrives. Decides whether an
+//! upstream is up or down; must not know queries.
 
 use std::io;
 use std::sync::Arc;
@@ -10,14 +11,16 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::streams::{dial, handshake};
 use crate::{HealthCheck, ProbeRequest, ProbeRequests, Upstream, UpstreamPath};
 
-/// Probes whatever upstream asks for it, until the registry and all upstreams are gone. Runs inside a tokio runtime.
+/// Probes every upstream that requests it, until the registry and all upstreams are dropped. Must
+/// run inside a tokio runtime.
 pub async fn run(mut requests: ProbeRequests) {
     while let Some(request) = requests.0.recv().await {
         tokio::spawn(probe_until_healthy(request));
     }
 }
 
-/// One probe after the other until the upstream replies, or no configuration uses it any more.
+/// Sends one probe after the other until the upstream replies, or no configuration uses it any
+/// more.
 async fn probe_until_healthy(request: ProbeRequest) {
     while let Some(upstream) = request.upstream.upgrade() {
         let healthy = probe(&upstream, request.path, &request.check).await;
@@ -29,7 +32,8 @@ async fn probe_until_healthy(request: ProbeRequest) {
     }
 }
 
-/// Whether the upstream answers one probe over the path that failed. Any DNS reply will do: a server that refuses is there.
+/// Whether the upstream answers one probe over the path that failed. Any DNS reply counts, REFUSED
+/// too: the server is reachable.
 async fn probe(upstream: &Arc<Upstream>, path: UpstreamPath, check: &HealthCheck) -> bool {
     let query = probe_query(rand::random(), check);
     let by = Instant::now() + TIMEOUT;
@@ -56,7 +60,7 @@ fn probe_query(id: u16, check: &HealthCheck) -> Vec<u8> {
     resolver::query(id, flags, &check.domain, wire::RType::NS, wire::Class::IN)
 }
 
-/// For the connection, and again for the reply, as CoreDNS has it.
+/// Timeout of the connection, and again of the reply, as in CoreDNS.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Upstreams: policy, health, retries, hedges, single flight. The only crate that dials for a client's query.
 //!
 //! ```text
-//! worker:  ask ------------> Forwarder -----> Effects::send      datagrams, sent with the worker's next batch
-//!          datagram, tick -> (no I/O)  -----> Effects::exchange  to Streams, by queue
-//!          exchanged ------>           -----> Effects::finished  the answer or the failure, and who waits for it
+//! worker:  ask ------------> Forwarder -> poll           sockets to open, queries for Streams, answers and failures with
+//!          datagram, tick -> (no I/O)                    the clients that wait for them
+//!          exchanged ------>           -> poll_transmit  datagrams, sent with the worker's next batch
 //! tokio:   Streams: TCP and TLS connections    health::run: probes of upstreams that failed
 //! ```
 //!
-//! [`Forwarder`] is a state machine: time and replies go in, sends and results come out; one per worker, single-threaded.
+//! [`Forwarder`] is a state machine: it is given queries, replies and time, and polled for what is to be done; one per worker,
+//! single-threaded.
 //! Its files import one way: transport, error, pem, tls < upstream < policy, stanza < machine < streams < health.
 //! What workers share are atomics in [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the
 //! Corefile or a plugin: its caller stores what [`Finished`] carries and turns [`NoAnswer`] into an rcode.
@@ -31,7 +32,7 @@ pub use self::tls::{TlsSettings, UpstreamTlsSpec};
 pub use error::{ExchangeError, NoAnswer, NotSent};
 pub use fair::{Fair, Who, client_number};
 pub use machine::{
-    Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
+    Action, Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
     slot_octets, waiter_octets,
 };
 pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};

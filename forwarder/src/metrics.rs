@@ -1,4 +1,5 @@
-//! What the forwarder counts: plain atomics for the server's collector. Knows no metrics library.
+//! Counters of the forwarder: plain atomics that the server's collector reads. Knows no metrics
+//! library.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -8,7 +9,7 @@ pub use histogram::Counter;
 use histogram::{DURATIONS, Durations};
 use wire::Rcode;
 
-/// How an upstream was reached, in CoreDNS's label `proto`.
+/// The transport to an upstream, as CoreDNS's label `proto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamProto {
     /// `udp`.
@@ -20,7 +21,7 @@ pub enum UpstreamProto {
 }
 
 impl UpstreamProto {
-    /// Every one, in the order of the counters.
+    /// All of them, in the order of the counters.
     pub const ALL: [Self; 3] = [Self::Udp, Self::Tcp, Self::Tls];
 
     /// The label's value.
@@ -33,7 +34,7 @@ impl UpstreamProto {
     }
 }
 
-/// What is counted per upstream, by all workers together.
+/// Counters of one upstream, of all workers together.
 #[derive(Debug)]
 pub struct UpstreamMetrics {
     durations: [Durations<16>; RCODES + 1],
@@ -41,14 +42,17 @@ pub struct UpstreamMetrics {
     opened: [Counter; 3],
     /// `coredns_proxy_healthcheck_failures_total`.
     pub healthcheck_failures: Counter,
-    /// Queries sent to this upstream because another one (or itself) stayed silent, before that one had failed.
+    /// Hedges: queries sent to this upstream because another one, or this one, had not answered
+    /// yet.
     pub hedges: Counter,
-    /// Datagrams that matched no query of their socket, or not its question: forged, repeated or far too late.
+    /// Datagrams whose id or question matches no query of their socket: forged, duplicated or far
+    /// too late.
     pub unmatched: Counter,
     connections: AtomicU32,
     waiting: AtomicU32,
     pipelines: AtomicBool,
-    /// `localdns_forward_late_replies_total`: replies that came when all who waited had been told of a failure.
+    /// `localdns_forward_late_replies_total`: replies that arrived after all clients had been
+    /// answered with a failure.
     pub late: Counter,
 }
 
@@ -94,17 +98,19 @@ impl UpstreamMetrics {
         self.connections.load(Relaxed)
     }
 
-    /// Queries that wait for a connection.
+    /// How many queries wait for a connection.
     pub fn waiting_for_connection(&self) -> u32 {
         self.waiting.load(Relaxed)
     }
 
-    /// Whether its connections have several queries at a time, as it answers them out of order.
+    /// Whether several queries are in flight on one connection, as the upstream answers out of
+    /// order.
     pub fn pipelines(&self) -> bool {
         self.pipelines.load(Relaxed)
     }
 
-    /// Durations by rcode, where there were any; `None` stands for all rcodes above 23 together.
+    /// Histograms by rcode, those that are not empty; `None` stands for all rcodes above 23
+    /// together.
     pub fn durations(&self) -> impl Iterator<Item = (Option<Rcode>, &Durations<16>)> {
         self.durations.iter().enumerate().filter_map(|(at, durations)| {
             let rcode = (at < RCODES).then_some(Rcode(at as u16));
@@ -112,7 +118,7 @@ impl UpstreamMetrics {
         })
     }
 
-    /// `coredns_proxy_conn_cache_hits_total`: queries over a socket or connection that was there.
+    /// `coredns_proxy_conn_cache_hits_total`: queries over a socket or connection that was open.
     pub fn conn_cache_hits(&self, proto: UpstreamProto) -> u64 {
         self.reused[proto as usize].get()
     }
@@ -123,16 +129,16 @@ impl UpstreamMetrics {
     }
 }
 
-/// What is counted of all stanzas together. The server hands it in, so that it outlives a reload.
+/// Counters of all stanzas together. The server passes them in, so that they survive a reload.
 #[derive(Debug, Default)]
 pub struct StanzaMetrics {
-    /// `coredns_forward_healthcheck_broken_total`: times that every upstream was down.
+    /// `coredns_forward_healthcheck_broken_total`: queries for which every upstream was down.
     pub healthcheck_broken: Counter,
     /// `coredns_forward_max_concurrent_rejects_total`.
     pub max_concurrent_rejects: Counter,
 }
 
-/// Rcodes with a histogram of their own: all that the registry names up to BADCOOKIE.
+/// Rcodes with a histogram of their own: those up to BADCOOKIE in IANA's registry.
 const RCODES: usize = 24;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! In which order a query asks its stanza's upstreams. Pure: knows neither health nor time.
+//! The order in which a query tries its stanza's upstreams. Pure: knows neither health nor time.
 
 use rand::Rng;
 use rand::seq::SliceRandom;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// `policy random|round_robin|sequential`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Any order, drawn anew for each query.
+    /// A random order for each query.
     #[default]
     Random,
-    /// Each query starts one further; the others follow in their order.
+    /// Each query starts at the next upstream; the others follow in written order.
     RoundRobin,
-    /// As written.
+    /// Written order.
     Sequential,
 }
 
@@ -34,7 +34,7 @@ impl Policy {
     }
 }
 
-/// Positions in a list of upstreams, in the order they are to be asked.
+/// Indices into a list of upstreams, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     places: [u8; MAX_UPSTREAMS],
@@ -42,7 +42,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// As written; what is beyond [`MAX_UPSTREAMS`] is left out.
+    /// Written order; upstreams beyond [`MAX_UPSTREAMS`] are left out.
     pub(crate) fn in_sequence(count: usize) -> Self {
         Self { places: std::array::from_fn(|at| at as u8), len: count.min(MAX_UPSTREAMS) as u8 }
     }
@@ -51,12 +51,12 @@ impl Order {
         usize::from(self.len)
     }
 
-    /// The upstream to ask at `turn`; turns beyond the last start again.
+    /// The upstream to try at `turn`, modulo the number of upstreams.
     pub(crate) fn at(&self, turn: usize) -> u8 {
         self.places[turn % self.len().max(1)]
     }
 
-    /// Moves those that `back` names behind the others; among themselves both keep their order.
+    /// Moves the upstreams for which `back` returns true behind the others; a stable partition.
     pub(crate) fn put_back(&mut self, mut back: impl FnMut(u8) -> bool) {
         let (mut kept, mut moved) = ([0; MAX_UPSTREAMS], [0; MAX_UPSTREAMS]);
         let (mut kept_len, mut moved_len) = (0, 0);
@@ -71,7 +71,7 @@ impl Order {
     }
 }
 
-/// Most upstreams that a stanza may have, as in CoreDNS.
+/// The most upstreams that a stanza may have, as in CoreDNS.
 pub const MAX_UPSTREAMS: usize = 15;
 
 #[cfg(test)]

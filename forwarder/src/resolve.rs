@@ -1,5 +1,5 @@
-//! Host names among a stanza's upstreams: looked up when the configuration is built and when their TTL is over, never for a
-//! client's query.
+//! Resolves host names among a stanza's upstreams: when the configuration is built and when their
+//! TTL ends, never for a client's query.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,40 +11,41 @@ use wire::Name;
 
 use crate::MAX_UPSTREAMS;
 
-/// Why a host name has no addresses for us.
+/// Why a host name could not be resolved.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// There is no server to ask: all of them are our own listeners, or there are none.
+    /// There is no server to query: none is configured, or all of them are our own listeners.
     #[error("no server to look up {0} with, other than ourselves")]
     NoServer(Name),
-    /// The name servers did not give an address.
+    /// No name server answered with an address.
     #[error("cannot look up {0}: {1}")]
     Lookup(Name, LookupError),
-    /// There is no such name.
+    /// NXDOMAIN.
     #[error("{0} does not exist")]
     NoSuchName(Name),
-    /// The name exists, but has no address.
+    /// NODATA: the name exists, but has no address.
     #[error("{0} has no address")]
     NoAddress(Name),
 }
 
-/// What a name was found to be.
+/// The addresses of a host name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// IPv4 first, at most [`MAX_UPSTREAMS`], at least one.
     pub addresses: Vec<IpAddr>,
-    /// How long that lasts.
+    /// The lowest TTL of the records.
     pub ttl: Duration,
 }
 
-/// The addresses of `name`, as an absolute name.
+/// Resolves `name`, as an absolute name.
 ///
-/// `servers` are asked, without those in `refuse`: our own listeners, which do not answer yet and would ask us. The first
-/// that knows wins; each begins a quarter of a second after the one before, so that an earlier one has the word unless it
-/// is slow. Takes at most 4 s. Must run inside a tokio runtime.
+/// Queries `servers`, except those in `refuse`: our own listeners, which do not answer yet and
+/// would forward to us. The first answer wins; each server is queried a quarter of a second after
+/// the one before, so that the first one decides unless it is slow. Takes at most 4 s. Must run
+/// inside a tokio runtime.
 ///
 /// # Errors
-/// [`ResolveError`], of whoever failed last.
+/// [`ResolveError`], of the server that failed last.
 pub async fn resolve(
     name: &Name,
     servers: &[SocketAddr],
@@ -76,7 +77,7 @@ pub async fn resolve(
     }
 }
 
-/// Both families; one of them is enough.
+/// Looks up A and AAAA at one server; one of them is enough.
 async fn ask(name: Name, server: SocketAddr) -> Result<Addresses, ResolveError> {
     let resolver = Resolver::new(&[server]);
     let lookup = |family| resolver.lookup(Question { name, family }, LOOKUP);
@@ -101,9 +102,9 @@ async fn ask(name: Name, server: SocketAddr) -> Result<Addresses, ResolveError> 
     }
 }
 
-/// A start must not hang on a name.
+/// Timeout of a lookup over all servers: a start must not hang on a name.
 const LOOKUP: Duration = Duration::from_secs(4);
-/// How long a server has the word for itself.
+/// How long after one server the next one is queried.
 const STAGGER: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
@@ -119,7 +120,8 @@ mod tests {
         assert!(matches!(error, ResolveError::NoServer(_)), "{error}");
     }
 
-    /// Answers A with 192.0.2.7 and everything else with nothing; keeps the questions.
+    /// A name server that answers A with 192.0.2.7 and everything else with NODATA; returns the
+    /// names that it was asked for.
     async fn name_server() -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<Name>) {
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();

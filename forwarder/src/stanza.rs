@@ -1,4 +1,5 @@
-//! What one `forward` stanza says, and the stanzas of a block in file order. Knows no Corefile: setup fills the specs.
+//! A `forward` stanza, and the stanzas of a block in file order. Knows no Corefile: setup fills the
+//! specs.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,16 +11,17 @@ use wire::{Name, Proto, Rcode};
 use crate::fair::{Fair, Who};
 use crate::{HealthCheck, MAX_UPSTREAMS, NoAnswer, Policy, StanzaMetrics, Upstream, UpstreamPath};
 
-/// What a stanza's properties say, with CoreDNS's defaults.
+/// A stanza's properties, with CoreDNS's defaults.
 #[derive(Clone, Debug)]
 pub struct StanzaSpec {
     /// `forward FROM ...`: names at or below it are forwarded. Default the root.
     pub from: Name,
-    /// `except`: names at or below these are not, save `from` itself.
+    /// `except`: names at or below these are not forwarded, save `from` itself.
     pub except: Vec<Name>,
     /// `policy`. Default random.
     pub policy: Policy,
-    /// `max_fails`: probes that may fail before the upstream is down; 0: never down, never probed. Default 2.
+    /// `max_fails`: probes that may fail before the upstream is down; 0: never down, never probed.
+    /// Default 2.
     pub max_fails: u32,
     /// `health_check`.
     pub health: HealthCheck,
@@ -29,21 +31,22 @@ pub struct StanzaSpec {
     pub prefer_udp: bool,
     /// `expire`, `max_age`, `max_idle_conns`.
     pub connections: ConnectionLimits,
-    /// `max_concurrent`: queries of one client at upstreams at once, over all workers, and a quarter more for all clients
-    /// together; 0: no limit. Default 0.
+    /// `max_concurrent`: concurrent queries of one client at upstreams, over all workers, and a
+    /// quarter more for all clients together; 0: no limit. Default 0.
     pub max_concurrent: u32,
     /// `failfast_all_unhealthy_upstreams`.
     pub failfast: bool,
-    /// `failover`: rcodes after which the next upstream is asked.
+    /// `failover`: rcodes after which the next upstream is tried.
     pub failover: Vec<Rcode>,
-    /// `next`: rcodes after which the next stanza is asked.
+    /// `next`: rcodes after which the next stanza is tried.
     pub next: Vec<Rcode>,
     /// `next_on_nodata`: NOERROR without answers counts as a rcode of `next`.
     pub next_on_nodata: bool,
-    /// `read_timeout`: how long an upstream may be silent before that counts against it. Default 2 s, 100 ms .. 4.8 s.
+    /// `read_timeout`: how long an upstream may be silent before that counts against it. Default 2
+    /// s, 100 ms .. 4.8 s.
     pub read_timeout: Duration,
-    /// `max_connect_attempts`: tries that may fail in one query; 0: only its deadline ends them.
-    /// Default (`None`) twice the number of upstreams.
+    /// `max_connect_attempts`: attempts that may fail in one query; 0: until its deadline. Default
+    /// (`None`) twice the number of upstreams.
     pub max_connect_attempts: Option<u32>,
 }
 
@@ -69,7 +72,7 @@ impl Default for StanzaSpec {
     }
 }
 
-/// What bounds a stanza's connections over TCP and TLS.
+/// Bounds of a stanza's connections over TCP and TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// `expire`: an idle connection is closed after this. Default 10 s.
@@ -80,8 +83,9 @@ pub struct ConnectionLimits {
     pub max_idle: u32,
     /// `max_connections`: connections to one upstream at a time. Default 64, min 1, max 1,024.
     ///
-    /// Ten names a second that are answered by nothing until the deadline of 4.8 s hold 48, less than one client may
-    /// have of 64. A server with fewer places (Unbound 10, dnsmasq 20) refuses the rest, which is no failure.
+    /// Ten names a second that are not answered until the deadline of 4.8 s hold 48, less than one
+    /// client may have of 64. A server that accepts fewer (Unbound 10, dnsmasq 20) refuses the
+    /// rest, which is no failure.
     pub max_connections: u32,
 }
 
@@ -94,32 +98,32 @@ impl Default for ConnectionLimits {
 /// Why a stanza cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StanzaError {
-    /// More than [`MAX_UPSTREAMS`].
+    /// It has more than [`MAX_UPSTREAMS`].
     #[error("more than {MAX_UPSTREAMS} TOs configured: {0}")]
     TooManyUpstreams(usize),
-    /// NOERROR is no failure, so it cannot make the next upstream be asked.
+    /// NOERROR is no failure, so it cannot cause a failover.
     #[error("NOERROR cannot be used in failover")]
     FailoverNoError,
 }
 
-/// What the upstreams that are asked are chosen from.
+/// The upstreams of a stanza, and those of them that are left out.
 #[derive(Debug, Default)]
 struct Choice {
-    /// All that targets, files and host names give, in written order.
+    /// Those of all targets, files and host names, in written order.
     known: Arc<Vec<Arc<Upstream>>>,
-    /// Those of them that are this server itself, by which queries would return to it.
+    /// Those of `known` that are this server itself.
     ourselves: Vec<Arc<Upstream>>,
-    /// Those of them whose machines send our queries back.
+    /// Those of `known` that forward our queries back to us.
     looping: Vec<Arc<Upstream>>,
 }
 
-/// One stanza: its properties, and its upstreams as they are at the moment.
+/// One stanza: its properties, and its current upstreams.
 #[derive(Debug)]
 pub struct Stanza {
     spec: StanzaSpec,
-    /// The upstreams that are asked: of those that are known all but the ones left out.
+    /// The upstreams to query: the known ones without those left out.
     upstreams: ArcSwap<Vec<Arc<Upstream>>>,
-    /// Held while `upstreams` changes.
+    /// Locked while `upstreams` changes.
     choice: Mutex<Choice>,
     concurrent: Fair,
     pub(crate) turns: AtomicU32,
@@ -127,7 +131,8 @@ pub struct Stanza {
 }
 
 impl Stanza {
-    /// Builds a stanza. `upstreams` in written order; none is allowed (a resolv.conf that is empty now).
+    /// Builds a stanza. `upstreams` in written order; none is allowed (a resolv.conf that is empty
+    /// now).
     ///
     /// # Errors
     /// [`StanzaError`].
@@ -156,17 +161,17 @@ impl Stanza {
         &self.spec
     }
 
-    /// What the stanza counted.
+    /// The counters.
     pub fn metrics(&self) -> &Arc<StanzaMetrics> {
         &self.metrics
     }
 
-    /// The upstreams that are asked now.
+    /// The upstreams to query now.
     pub fn upstreams(&self) -> Arc<Vec<Arc<Upstream>>> {
         self.upstreams.load_full()
     }
 
-    /// How an upstream of it is asked first, for clients over UDP.
+    /// The path of the first query to an upstream of it, for clients over UDP.
     pub fn path_to(&self, upstream: &Upstream) -> UpstreamPath {
         match self.spec.force_tcp || upstream.tls().is_some() {
             true => UpstreamPath::Stream,
@@ -181,12 +186,13 @@ impl Stanza {
         self.upstreams().iter().filter(is_down).cloned().collect()
     }
 
-    /// Every upstream that is known now, in written order, those that are left out too.
+    /// Every upstream known now, in written order, including those left out.
     pub fn known(&self) -> Arc<Vec<Arc<Upstream>>> {
         self.choice().known.clone()
     }
 
-    /// Swaps the upstreams, in written order: a resolv.conf changed. Queries in flight end with those they began with.
+    /// Replaces the upstreams, in written order: a resolv.conf changed. Queries in flight keep
+    /// those they began with.
     ///
     /// # Errors
     /// [`StanzaError::TooManyUpstreams`]; the old ones stay.
@@ -194,7 +200,7 @@ impl Stanza {
         self.set_upstreams_but(upstreams, Vec::new())
     }
 
-    /// As [`Stanza::set_upstreams`], and leaves those of them out that are this server itself.
+    /// As [`Stanza::set_upstreams`], and leaves out those that are this server itself.
     ///
     /// # Errors
     /// [`StanzaError::TooManyUpstreams`]; the old ones stay.
@@ -210,8 +216,8 @@ impl Stanza {
         Ok(())
     }
 
-    /// Leaves those upstreams out that are this server itself, and no others: which they are may change with the machine's
-    /// addresses. Returns those that were left out before.
+    /// Leaves out the upstreams that are this server itself, which may change with the machine's
+    /// addresses, and no others. Returns those left out before.
     pub fn leave_out_ourselves(&self, ourselves: Vec<Arc<Upstream>>) -> Vec<Arc<Upstream>> {
         let mut choice = self.choice();
         let before = choice.ourselves.clone();
@@ -222,26 +228,27 @@ impl Stanza {
         before
     }
 
-    /// What sends queries back is found anew among other upstreams.
+    /// Upstreams that forward back to us are detected anew.
     fn choose(&self, choice: &mut Choice, known: Arc<Vec<Arc<Upstream>>>, ourselves: Vec<Arc<Upstream>>) {
         let is_asked = |upstream: &&Arc<Upstream>| !has(&ourselves, upstream);
         self.upstreams.store(Arc::new(known.iter().filter(is_asked).cloned().collect()));
         *choice = Choice { known, ourselves, looping: Vec::new() };
     }
 
-    /// The known upstreams that are not asked, for queries to them would return to this server.
+    /// The known upstreams that are left out, as queries to them would return to this server.
     pub fn left_out(&self) -> Vec<Arc<Upstream>> {
         let choice = self.choice();
         choice.ourselves.iter().chain(&choice.looping).cloned().collect()
     }
 
-    /// Why no upstream is asked, where there are none.
+    /// The failure of a query where there is no upstream to try.
     pub(crate) fn without_upstreams(&self) -> NoAnswer {
         if self.choice().known.is_empty() { NoAnswer::NoUpstream } else { NoAnswer::AllLoop }
     }
 
-    /// Asks `upstreams` alone from now on, for the others send our queries back to us. Only where it still asks `before`: `false`
-    /// where a followed file, a name or an address of this machine has given it others meanwhile.
+    /// Queries `upstreams` alone from now on, as those in `looping` forward our queries back to us.
+    /// Returns false, and changes nothing, if the upstreams are no longer `before`: a followed
+    /// file, a name or an address of this machine has changed them meanwhile.
     pub fn leave_out(
         &self,
         before: &Arc<Vec<Arc<Upstream>>>,
@@ -261,24 +268,25 @@ impl Stanza {
         self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many queries are with its upstreams now, over all workers.
+    /// How many queries are in flight, over all workers.
     #[cfg(feature = "testing")]
     pub fn concurrent(&self) -> u32 {
         self.concurrent.taken()
     }
 
-    /// Whether a name belongs to this stanza.
+    /// Whether this stanza forwards a name.
     pub fn matches(&self, name: &Name) -> bool {
         name.is_within(&self.spec.from)
             && (*name == self.spec.from || !self.spec.except.iter().any(|except| name.is_within(except)))
     }
 
-    /// Whether a plain upstream is asked over TCP for a query that came so.
+    /// Whether a plain upstream is queried over TCP for a query received over `proto`.
     pub(crate) fn asks_over_tcp(&self, proto: Proto) -> bool {
         self.spec.force_tcp || (!self.spec.prefer_udp && proto == Proto::Tcp)
     }
 
-    /// A client's place among `max_concurrent`; none, and counted, where there is none for it.
+    /// Admits a query of a client under `max_concurrent`; `None`, and counted, where the client may
+    /// have no more.
     pub(crate) fn admit(&self, who: Who) -> Option<Admitted<'_>> {
         if self.concurrent.take(who) {
             return Some(Admitted { stanza: self, who });
@@ -287,17 +295,18 @@ impl Stanza {
         None
     }
 
-    /// Gives a place back that was kept.
+    /// Ends a query that was admitted and kept.
     pub(crate) fn release(&self, who: Who) {
         self.concurrent.give_back(who);
     }
 
-    /// Whether a try that could not leave this machine counts among those: where the stanza names their number.
+    /// Whether an attempt that could not leave this machine counts as failed: where the stanza sets
+    /// their number.
     pub(crate) fn counts_unsent(&self) -> bool {
         self.spec.max_connect_attempts.is_some_and(|attempts| attempts > 0)
     }
 
-    /// How many tries may fail in one query with `upstreams` upstreams.
+    /// How many attempts may fail in one query with `upstreams` upstreams.
     pub(crate) fn attempts_allowed(&self, upstreams: usize) -> u32 {
         match self.spec.max_connect_attempts {
             None => 2 * upstreams as u32,
@@ -315,14 +324,14 @@ fn is_same(one: &[Arc<Upstream>], other: &[Arc<Upstream>]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
 }
 
-/// A place among `max_concurrent`, given back where it is not kept.
+/// An admission under `max_concurrent`, released on drop unless it is kept.
 pub(crate) struct Admitted<'g> {
     stanza: &'g Stanza,
     who: Who,
 }
 
 impl Admitted<'_> {
-    /// From here on a flight has it.
+    /// Leaves the release to the flight.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
@@ -334,7 +343,7 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// How many stanzas a block may have: a query notes its own in one octet.
+/// How many stanzas a block may have: a flight stores its stanza's index in a byte.
 pub const MOST_STANZAS: usize = u8::MAX as usize;
 
 /// A block's stanzas, in file order.
@@ -344,7 +353,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A block's stanzas, in file order; those beyond [`MOST_STANZAS`] are never asked.
+    /// A block's stanzas, in file order; those beyond [`MOST_STANZAS`] are ignored.
     pub fn new(mut stanzas: Vec<Arc<Stanza>>) -> Self {
         stanzas.truncate(MOST_STANZAS);
         Self { stanzas }
@@ -366,12 +375,12 @@ impl Chain {
     }
 }
 
-/// One deadline for everything a query waits for: stub resolvers give up after 5 s, and the answer, or the SERVFAIL that
-/// makes them ask another server, must be there before.
+/// The deadline of a query, whatever it waits for: stub resolvers give up after 5 s, and the
+/// answer, or the SERVFAIL that makes them try another server, must arrive before.
 pub const DEADLINE: Duration = Duration::from_millis(4_800);
-/// Below this a healthy upstream on the other side of the world would be called silent.
+/// Below this a healthy upstream on the other side of the world would time out.
 const READ_TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// `health_check 0s` is legal in a Corefile, and must not become a flood.
+/// `health_check 0s` is legal in a Corefile, and must not cause a flood of probes.
 const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

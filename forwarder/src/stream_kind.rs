@@ -1,6 +1,6 @@
-//! Over which connections upstreams are asked.
+//! TCP or TLS.
 
-/// The kind of connection that an exchange needs.
+/// The transport of a connection to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamKind {
     /// Plain TCP (RFC 7766).

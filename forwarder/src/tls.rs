@@ -1,4 +1,4 @@
-//! What `tls` and `tls_servername` say, turned into settings for connections. ring is the one provider.
+//! Turns `tls` and `tls_servername` into settings for connections. ring is the one provider.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,29 +8,30 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tls::{ServerVerifier, TlsError, native_root_store, pem};
 
-/// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name behind `%` of an upstream.
+/// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name after an upstream's `%`.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamTlsSpec {
-    /// The client's certificate and key, where the upstream wants one.
+    /// The client certificate and its key, for upstreams that require one.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// The certificates that upstreams are checked against; `None`: those of the system.
+    /// The file of root certificates; `None`: the system's.
     pub authority: Option<PathBuf>,
-    /// The name that upstreams must prove and that is sent as SNI; `None`: their address must be in the certificate.
+    /// The name that certificates must have and that is sent as SNI; `None`: they must have the
+    /// upstream's address.
     pub server_name: Option<String>,
 }
 
-/// Settings ready for use. Two are equal when their names and the contents of their files are.
+/// TLS settings, loaded. Two are equal when their names and the contents of their files are.
 #[derive(Clone)]
 pub struct TlsSettings {
     config: Arc<ClientConfig>,
     server_name: Option<ServerName<'static>>,
-    /// What the files held: certificate, key, authority; a digest of the system's authorities where none is named, so
-    /// that a reload sees them change.
+    /// The contents of the files: certificate, key, roots; a digest of the system's roots where no
+    /// file is named, so that a reload notices a change.
     files: Arc<[Vec<u8>; 3]>,
 }
 
 impl TlsSettings {
-    /// Reads the files.
+    /// Loads the files.
     ///
     /// # Errors
     /// [`TlsError`], with the file.
@@ -75,7 +76,7 @@ impl TlsSettings {
         }
     }
 
-    /// The same settings, sessions included, for an upstream of another name.
+    /// The same settings, sharing sessions, for an upstream with another name.
     ///
     /// # Errors
     /// [`TlsError::ServerName`].
@@ -90,7 +91,7 @@ impl TlsSettings {
         self.config.clone()
     }
 
-    /// The name that an upstream at `address` must prove.
+    /// The name that the certificate of an upstream at `address` must have.
     pub(crate) fn server_name_for(&self, address: IpAddr) -> ServerName<'static> {
         self.server_name.clone().unwrap_or_else(|| ServerName::from(address))
     }
@@ -104,7 +105,7 @@ impl PartialEq for TlsSettings {
 
 impl Eq for TlsSettings {}
 
-/// Without the key.
+/// Leaves out the key.
 impl std::fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsSettings").field("server_name", &self.server_name).finish_non_exhaustive()

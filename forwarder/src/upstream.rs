@@ -1,4 +1,5 @@
-//! One upstream as workers, probes and stanzas share it: health, round-trip time, marks, counters. No lock, no I/O.
+//! One upstream as workers, probes and stanzas share it: health, round-trip time, EDNS state,
+//! counters. No lock, no I/O.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use crate::edns::EdnsState;
 use crate::fair::Fair;
 use crate::{TlsSettings, UpstreamMetrics};
 
-/// A server we ask, at one address over one kind of transport.
+/// A server that we query, at one address over one kind of transport.
 #[derive(Debug)]
 pub struct Upstream {
     id: u32,
@@ -26,12 +27,12 @@ pub struct Upstream {
     stream: State,
     edns: EdnsState,
     metrics: UpstreamMetrics,
-    /// For queries on its connections; made with the first one.
+    /// Quota of queries on its connections; created with the first one.
     stream_places: LazyLock<Fair>,
 }
 
-/// The way by which an upstream is asked. What is known of one says nothing of the other: a firewall may swallow one of
-/// them, and a connection takes round trips that a datagram does not.
+/// The path by which an upstream is queried. State of one path says nothing about the other: a
+/// firewall may drop one of them, and a connection takes round trips that a datagram does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamPath {
     /// Datagrams.
@@ -40,17 +41,17 @@ pub enum UpstreamPath {
     Stream,
 }
 
-/// What is known of an upstream over one path.
+/// The state of an upstream over one path.
 #[derive(Debug)]
 struct State {
     congestion: Congestion,
     /// Probes that failed in a row.
     fails: AtomicU32,
     probing: AtomicBool,
-    /// Hedges lost in a row, and when the last was, in milliseconds since the epoch.
+    /// Hedges lost in a row, and the time of the last one, in milliseconds since the epoch.
     losses: AtomicU32,
     lost_at: AtomicU64,
-    /// When it may be tried again while it is suspect, in milliseconds since the epoch.
+    /// When the next trial may be sent while it is suspect, in milliseconds since the epoch.
     trial_at: AtomicU64,
 }
 
@@ -68,32 +69,32 @@ impl State {
 }
 
 impl Upstream {
-    /// Its number, unique while the process lives.
+    /// Its number, unique in the process.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How TLS is spoken with it; `None`: plain DNS.
+    /// TLS settings; `None`: plain DNS.
     pub fn tls(&self) -> Option<&Arc<TlsSettings>> {
         self.tls.as_ref()
     }
 
-    /// The local address from which it is asked; `None`: the kernel's choice.
+    /// The local address of queries to it; `None`: the kernel's choice.
     pub fn source(&self) -> Option<IpAddr> {
         self.source
     }
 
-    /// What was counted.
+    /// Its counters.
     pub fn metrics(&self) -> &UpstreamMetrics {
         &self.metrics
     }
 
-    /// The path of a query to it, of one that would go over TCP where it is plain or not.
+    /// The path of a query to it; `tcp`: over TCP even where it is plain.
     #[inline]
     pub(crate) fn path(&self, tcp: bool) -> UpstreamPath {
         if tcp || self.tls.is_some() { UpstreamPath::Stream } else { UpstreamPath::Udp }
@@ -122,7 +123,7 @@ impl Upstream {
         self.congestion(path).srtt()
     }
 
-    /// How many queries are outstanding, and the most that may be while a standing queue bounds them.
+    /// Number of outstanding queries, and its bound, while there is a standing queue.
     pub fn outstanding(&self, path: UpstreamPath) -> (u32, Option<u32>) {
         self.congestion(path).outstanding()
     }
@@ -131,7 +132,8 @@ impl Upstream {
         &self.state(path).congestion
     }
 
-    /// It answered a query that was sent `rtt` ago: it is alive. For `is_copy` see [`Congestion::replied`].
+    /// Notes an answer to a query that was sent `rtt` ago: it is alive. For `is_copy` see
+    /// [`Congestion::replied`].
     pub(crate) fn replied(&self, path: UpstreamPath, now: Instant, rtt: Duration, is_copy: bool) {
         let state = self.state(path);
         let now = self.micros(now);
@@ -144,7 +146,8 @@ impl Upstream {
         }
     }
 
-    /// An exchange with it failed: it is probed until it replies, unless it is already or `max_fails` is 0.
+    /// Notes a failed exchange: the upstream is probed until it replies, unless it is probed
+    /// already or `max_fails` is 0.
     pub(crate) fn failed(self: &Arc<Self>, path: UpstreamPath, max_fails: u32, check: &HealthCheck) {
         let state = self.state(path);
         if max_fails == 0 || state.probing.swap(true, Ordering::Relaxed) {
@@ -152,27 +155,27 @@ impl Upstream {
         }
         let request = ProbeRequest { upstream: Arc::downgrade(self), path, check: check.clone() };
         if self.probes.send(request).is_err() {
-            // The task that probes has ended, so the server is stopping.
+            // The probing task has ended: the server is stopping.
             state.probing.store(false, Ordering::Relaxed);
         }
     }
 
-    /// A query was hedged and the other upstream replied first.
+    /// Notes a lost hedge: another upstream replied first.
     pub(crate) fn lost(&self, path: UpstreamPath, now: Instant) {
         let state = self.state(path);
         state.losses.fetch_add(1, Ordering::Relaxed);
         state.lost_at.store(self.millis(now), Ordering::Relaxed);
     }
 
-    /// Whether it lost so many hedges in a row, so recently, that others are better asked first.
+    /// Whether it lost so many hedges in a row, so recently, that others are tried first.
     pub(crate) fn is_suspect(&self, path: UpstreamPath, now: Instant) -> bool {
         let state = self.state(path);
         state.losses.load(Ordering::Relaxed) >= SUSPECT_LOSSES
             && self.millis(now).saturating_sub(state.lost_at.load(Ordering::Relaxed)) < SUSPECT_MS
     }
 
-    /// Whether one query may be copied to it now, to see whether a suspect answers again; true at most every 250 ms
-    /// over all workers.
+    /// Whether a copy of a query may be sent now to see whether a suspect answers again; true at
+    /// most every 250 ms over all workers.
     pub(crate) fn take_trial(&self, path: UpstreamPath, now: Instant) -> bool {
         let trial_at = &self.state(path).trial_at;
         let (now, due) = (self.millis(now), trial_at.load(Ordering::Relaxed));
@@ -180,17 +183,17 @@ impl Upstream {
             && trial_at.compare_exchange(due, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Places for queries on its connections, over all workers.
+    /// The quota of queries on its connections, over all workers.
     pub(crate) fn stream_places(&self) -> &Fair {
         &self.stream_places
     }
 
-    /// What is known of its EDNS.
+    /// Its EDNS state.
     pub(crate) fn edns(&self) -> &EdnsState {
         &self.edns
     }
 
-    /// A probe ended; returns whether another one is due. [`crate::health::run`] says so.
+    /// Notes the end of a probe of [`crate::health::run`]; returns whether another one is due.
     pub fn probed(&self, path: UpstreamPath, healthy: bool) -> bool {
         let state = self.state(path);
         if healthy {
@@ -205,7 +208,7 @@ impl Upstream {
         !healthy
     }
 
-    /// A time as [`Congestion`] counts it.
+    /// The time of [`Congestion`].
     pub(crate) fn micros(&self, now: Instant) -> u64 {
         // The query of the first reply may have been sent before the epoch.
         (now.saturating_duration_since(self.epoch) + RTT_MAX).as_micros() as u64
@@ -216,7 +219,7 @@ impl Upstream {
     }
 }
 
-/// Every upstream that is in use, so that health, counters and connections survive a reload.
+/// All upstreams in use, so that health, counters and connections survive a reload.
 #[derive(Debug)]
 pub struct Registry {
     epoch: Instant,
@@ -231,14 +234,14 @@ struct Known {
 }
 
 impl Registry {
-    /// An empty registry, and what [`crate::health::run`] needs.
+    /// An empty registry, and the queue of probe requests for [`crate::health::run`].
     pub fn new(now: Instant) -> (Self, ProbeRequests) {
         let (probes, requests) = mpsc::unbounded_channel();
         (Self { epoch: now, probes, known: Mutex::default() }, ProbeRequests(requests))
     }
 
-    /// The upstream at `address` with these TLS settings (equal by content), asked from `source`: the one in use, or a
-    /// new one.
+    /// The upstream at `address` with these TLS settings (equal by content) and this source
+    /// address: the one in use, or a new one.
     pub fn upstream(
         &self,
         address: SocketAddr,
@@ -286,7 +289,7 @@ pub struct HealthCheck {
     pub interval: Duration,
     /// Whether probes set RD. Default yes; `no_rec` clears it.
     pub recursion: bool,
-    /// The name whose NS is asked for. Default the root.
+    /// The name whose NS are requested. Default the root.
     pub domain: Name,
 }
 
@@ -296,7 +299,7 @@ impl Default for HealthCheck {
     }
 }
 
-/// An upstream to be probed over one path until it replies.
+/// A request to probe an upstream over one path until it replies.
 #[derive(Debug)]
 pub struct ProbeRequest {
     pub(crate) upstream: Weak<Upstream>,
@@ -304,7 +307,7 @@ pub struct ProbeRequest {
     pub(crate) check: HealthCheck,
 }
 
-/// Where upstreams ask to be probed; at most one request per upstream and path waits.
+/// The queue of probe requests; at most one per upstream and path waits.
 #[derive(Debug)]
 pub struct ProbeRequests(pub(crate) mpsc::UnboundedReceiver<ProbeRequest>);
 
@@ -316,13 +319,16 @@ impl ProbeRequests {
     }
 }
 
-/// One lost hedge is a lost packet; three in a row, without a reply in between, is a silent upstream.
+/// One lost hedge is a lost packet; three in a row, without a reply in between, are a silent
+/// upstream.
 const SUSPECT_LOSSES: u32 = 3;
-/// Long enough that trials (every 250 ms) renew it while there is traffic, short enough to forget without.
+/// Long enough that trials (every 250 ms) renew it while there is traffic, short enough to expire
+/// without.
 const SUSPECT_MS: u64 = 2_000;
 const TRIAL_MS: u64 = 250;
 
-/// Queries of one client on the connections to an upstream at a time; all together have a quarter more.
+/// Queries of one client on the connections to an upstream at a time; all clients together have a
+/// quarter more.
 pub(crate) const STREAM_PLACES: u32 = 1_636;
 
 #[cfg(test)]

@@ -482,8 +482,8 @@ fn a_shutdown_hands_everybody_back() {
     let first = world.ask("a.example.org");
     let second = world.ask("a.example.org");
     world.run_for(ms(400));
-    let now = world.net.now;
-    world.forwarder.shutdown(now, &mut world.net);
+    world.forwarder.shutdown();
+    world.drive();
     assert_eq!(world.result(first).outcome, Err("shutting down".into()));
     assert_eq!(world.result(second).outcome, Err("shutting down".into()));
     assert!(world.net.sockets.is_empty());

@@ -147,13 +147,13 @@ proptest! {
                 Step::Forge { socket, bytes } => {
                     let now = world.net.now;
                     let Some(socket) = nth_socket(&world, socket) else { continue };
-                    world.forwarder.datagram(now, socket, &bytes, &mut world.net);
+                    world.forwarder.datagram(now, socket, &bytes);
+                    world.drive();
                 }
                 Step::Trouble { socket } => {
-                    let now = world.net.now;
                     let Some(socket) = nth_socket(&world, socket) else { continue };
-                    let error = std::io::ErrorKind::NetworkUnreachable;
-                    world.forwarder.socket_error(now, socket, error, &mut world.net);
+                    world.forwarder.socket_error(socket, std::io::ErrorKind::NetworkUnreachable);
+                    world.drive();
                 }
                 Step::Unsendable(why) => world.net.unsendable = why,
                 Step::Spoil { socket } => {

@@ -131,7 +131,10 @@ fn a_panic_while_room_is_made_costs_no_place() {
     world.run_for(ms(4_900));
     let socket = *world.net.sockets.keys().next().unwrap();
     let now = world.net.now;
-    (0..3).for_each(|_| world.forwarder.datagram(now, socket, &[0; 12], &mut world.net));
+    for _ in 0..3 {
+        world.forwarder.datagram(now, socket, &[0; 12]);
+        world.drive();
+    }
     assert_eq!((world.forwarder.in_flight(), world.forwarder.occupied()), (0, 1));
     world.net.close_panics = true;
     let asked = catch_unwind(AssertUnwindSafe(|| world.ask("next.example.org")));

@@ -1,4 +1,4 @@
-//! Connections as they come.
+//! Accepts TCP connections.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
@@ -12,8 +12,8 @@ use super::tcp::Connection;
 use crate::running::Running;
 use plugin::endpoint::Endpoint;
 
-/// Accepts connections on one endpoint until it is aborted, or `ends` says so: then those are the last that the kernel has by
-/// then, with the queries that came over them.
+/// Accepts connections on one endpoint until it is aborted or `ends` is true: then those that the
+/// kernel has queued by then are the last.
 pub(crate) async fn accept(
     listener: std::net::TcpListener,
     endpoint: Endpoint,
@@ -24,17 +24,19 @@ pub(crate) async fn accept(
         Ok(listener) => listener,
         Err(error) => return running.fatal(&format!("cannot serve {endpoint} (tcp): {error}")),
     };
-    // The limit was raised at the start. Where it cannot be read, EMFILE of `accept` below says that descriptors are short.
+    // The limit was raised at the start. If it cannot be read, EMFILE of `accept` below shows that
+    // descriptors are short.
     let limit = sockets::raise_open_files_limit().map_or(u64::MAX, |(_, limit)| limit);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // Its sender lives as long as the server's endpoints: who drops it takes no more either.
+            // An error means that the sender, which lives as long as the server's endpoints, was
+            // dropped: the end as well.
             _ = ends.wait_for(|ends| *ends) => break,
         };
         match accepted {
             Ok((stream, peer)) => {
-                // The kernel gives the lowest number that is free: a high one says that few are left.
+                // The kernel allocates the lowest free number: a high one shows that few are left.
                 let last = stream.as_raw_fd() as u64 + RESERVED >= limit;
                 if serve(stream, peer, endpoint, &running) && last {
                     running.connections.make_room();
@@ -51,8 +53,9 @@ pub(crate) async fn accept(
             }
         }
     }
-    // Asked without the runtime, which may not have heard yet of who came a moment ago. An error, and a queue that is empty, is
-    // the end; a client that goes on connecting does not keep this from it.
+    // Accepts without the runtime, which may not have polled for the newest connections yet. An
+    // error or an empty queue is the end; a client that keeps connecting does not delay it, as the
+    // number is bounded.
     let Ok(listener) = listener.into_std() else { return };
     for _ in 0..BACKLOG {
         let Ok((stream, peer)) = listener.accept() else { return };
@@ -63,7 +66,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// Serves a connection on a task of its own; false where there is no place for it.
+/// Serves a connection on a task of its own; false if it was refused.
 fn serve(stream: TcpStream, peer: SocketAddr, endpoint: Endpoint, running: &Arc<Running>) -> bool {
     let now = clock::now();
     let Some(place) = running.connections.enter(peer, running.since_start_ms(now)) else { return false };
@@ -73,9 +76,9 @@ fn serve(stream: TcpStream, peer: SocketAddr, endpoint: Endpoint, running: &Arc<
     true
 }
 
-/// Descriptors that connections of clients leave to upstreams, files and pages.
+/// Descriptors that clients' connections leave to upstreams, files and HTTP pages.
 const RESERVED: u64 = 16;
-/// What a connection that gives way may take to close.
+/// How long an evicted connection may take to close.
 const CLOSING: Duration = Duration::from_millis(50);
-/// Connections that a listener's end takes at most: as many as wait in its queue.
+/// Connections accepted at a listener's end: as many as its backlog has.
 const BACKLOG: usize = 4096;

@@ -1,4 +1,5 @@
-//! One endpoint: its sockets bound, or taken over from an earlier process, and why they cannot be.
+//! Binds the sockets of one endpoint, or takes them over from an earlier process; the errors of
+//! that.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,25 +13,25 @@ use tokio::runtime::Handle;
 
 use plugin::endpoint::{self, Endpoint};
 
-/// Why an address cannot be served; each says what to do about it.
+/// Why an address cannot be served; each error says what to do about it.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// Another process has the address.
+    /// Another process uses the address.
     #[error("cannot listen on {address} ({transport}): it is in use{}; stop that process or choose another address", by(.holder))]
     InUse {
         /// The address.
         address: SocketAddr,
         /// `udp` or `tcp`.
         transport: &'static str,
-        /// Who has it, where that can be told.
+        /// The process, if it is known.
         holder: Option<String>,
     },
-    /// A port below 1024 without the right to it.
+    /// A port below 1024 without the privilege.
     #[error(
         "cannot listen on {0}: no permission; run as root, give the binary CAP_NET_BIND_SERVICE, or choose a port above 1023"
     )]
     NotPermitted(SocketAddr),
-    /// No interface has it.
+    /// No interface has the address.
     #[error("cannot listen on {address}: {error}{}", mend(.error))]
     Absent {
         /// The address.
@@ -55,39 +56,40 @@ pub(super) struct BoundEndpoint {
     pub(super) endpoint: Endpoint,
     /// Empty where the listener does not serve UDP (DNS over TLS).
     pub(super) sockets: Vec<ListenSocket>,
-    /// How many of them an earlier process bound, and clients are given to until it is opened.
+    /// How many of them an earlier process bound; these receive queries until the endpoint is
+    /// opened.
     pub(super) inherited: usize,
     pub(super) listener: std::net::TcpListener,
     pub(super) added: Option<AddedAddress>,
-    /// What has its address where the kernel makes no dummy.
+    /// The link that has its address where the kernel cannot create a dummy link.
     pub(super) instead: Option<node::LinkFallback>,
 }
 
 impl BoundEndpoint {
-    /// Its port, which is the kernel's choice where port 0 was asked for.
+    /// Its port, which the kernel chose for port 0.
     pub(super) fn port(&self) -> Option<u16> {
         self.listener.local_addr().ok().map(|address| address.port())
     }
 }
 
-/// An address that this process added to the machine, and puts back where another process removes it.
+/// An address that this process added to the machine, and restores if another process removes it.
 pub(super) struct AddedAddress {
-    /// The interface that its sockets are bound to, where the address means nothing without it (link-local IPv6), else 0.
+    /// The interface that its sockets are bound to, for a link-local IPv6 address, else 0.
     pub(super) scope_id: u32,
-    /// Whether it was told that it cannot be put back.
+    /// Whether it was logged that it cannot be restored.
     pub(super) told: bool,
 }
 
-/// An endpoint to be bound. Of its UDP sockets each worker has one at least to send by, and clients' queries go to `count`
-/// of them.
+/// An endpoint to bind. Each worker has at least one of its UDP sockets to send from, and `count`
+/// of them receive queries.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) endpoint: Endpoint,
-    /// The port in the place of port 0; 0 where the kernel is to choose it.
+    /// The port for port 0; 0 if the kernel chooses it.
     pub(super) free_port: u16,
     pub(super) count: usize,
     pub(super) workers: usize,
-    /// Whether another of ours overlaps it.
+    /// Whether another endpoint of ours overlaps it.
     pub(super) beside: bool,
 }
 
@@ -97,7 +99,7 @@ impl Wanted {
     }
 }
 
-/// The address, with this port in the place of port 0.
+/// The address, with `free_port` for port 0.
 pub(super) fn with_port(mut address: SocketAddr, free_port: u16) -> SocketAddr {
     if address.port() == 0 {
         address.set_port(free_port);
@@ -105,7 +107,7 @@ pub(super) fn with_port(mut address: SocketAddr, free_port: u16) -> SocketAddr {
     address
 }
 
-/// Binds an endpoint, or takes over what an earlier process bound.
+/// Binds an endpoint, or takes over the sockets of an earlier process.
 pub(super) fn bind_one(
     wanted: Wanted,
     whose: AddressPolicy,
@@ -128,7 +130,7 @@ pub(super) fn bind_one(
             add_it()?;
             bind_sockets(wanted, inherited)
         }
-        // What an earlier process left is bound to its address, whether that is still there or not.
+        // Sockets of an earlier process are bound even if the address does not exist any more.
         Ok(bound) if whose.includes(address.ip()) && !node::has_address(address.ip()) => {
             add_it()?;
             Ok(bound)
@@ -159,20 +161,20 @@ fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (
         while sockets.len() < count.max(workers) {
             sockets.push(sockets[0].bind_sibling().map_err(udp)?);
             if inherited > 0 {
-                // No worker reads the new socket yet, so the kernel is told to spread datagrams over the inherited ones
-                // alone.
+                // No worker reads the new socket yet, so the kernel must spread datagrams over the
+                // inherited ones alone.
                 sockets[0].spread_over(inherited as u32).map_err(udp)?;
             }
         }
         if count == inherited && count == sockets.len() && count > 1 {
-            // The earlier process may have limited the spread to fewer sockets. Where the kernel refuses the program, its own
-            // hash spreads datagrams over all.
+            // The earlier process may have limited the spread to fewer sockets. If the kernel
+            // refuses the BPF program, its own hash spreads datagrams over all.
             let _ = sockets[0].spread_by_client();
         } else if inherited == 0 && count < workers {
             sockets[0].spread_over(count as u32).map_err(udp)?;
         }
     }
-    // One port for both.
+    // UDP and TCP have the same port.
     address = sockets.first().map_or(address, |socket| with_port(address, socket.local_addr().port()));
     let tcp = |error| (SocketKind::Tcp, error);
     let listener = match left.tcp(address) {
@@ -180,7 +182,8 @@ fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (
         None => sockets::tcp_listener(address, TCP_BACKLOG, !beside).map_err(tcp)?,
     };
     listener.set_nonblocking(true).map_err(tcp)?;
-    // Connections inherit them. The kernel doubles the numbers, and lets what nobody reads grow to megabytes without.
+    // Connections inherit these sizes. The kernel doubles them; without them it lets unread data
+    // grow to megabytes.
     let socket = socket2::SockRef::from(&listener);
     socket.set_send_buffer_size(TCP_SEND_BYTES).map_err(tcp)?;
     socket.set_recv_buffer_size(TCP_RECEIVE_BYTES).map_err(tcp)?;
@@ -199,7 +202,8 @@ pub(super) fn scope_id(address: SocketAddr) -> u32 {
     }
 }
 
-/// Whether the kernel says that nobody has this address: to a link-local IPv6 one without an interface it says EINVAL.
+/// Whether the error means that no interface has this address; for link-local IPv6 without an
+/// interface that is EINVAL.
 fn is_absent(address: SocketAddr, error: &io::Error) -> bool {
     let linkless =
         matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0);
@@ -207,7 +211,8 @@ fn is_absent(address: SocketAddr, error: &io::Error) -> bool {
         || (linkless && error.kind() == io::ErrorKind::InvalidInput)
 }
 
-/// Adds the address to the machine, if it is one that we add; never to an interface that `bind` names.
+/// Adds the address to the machine, if it is one that we may add; never to an interface that `bind`
+/// names.
 pub(super) async fn add(
     address: SocketAddr,
     ours: AddressPolicy,
@@ -245,7 +250,7 @@ fn by(holder: &Option<String>) -> String {
     holder.as_ref().map(|holder| format!(" by {holder}")).unwrap_or_default()
 }
 
-/// What else there is to do about an absent address; the other errors say it themselves.
+/// The remedy for an absent address; the other errors contain it.
 fn mend(error: &node::NodeError) -> String {
     match error {
         node::NodeError::AddressAbsent { address } => {
@@ -259,11 +264,13 @@ fn mend(error: &node::NodeError) -> String {
     }
 }
 
-/// What the kernel may hold for one TCP client that does not read, before it is doubled: 1,024 of them take 32 MiB at most.
+/// Send buffer of a TCP connection, before the kernel doubles it: 1,024 clients that do not read
+/// take 32 MiB at most.
 const TCP_SEND_BYTES: usize = 16 * 1024;
-/// What it may hold of what one sent and we have not read, before it is doubled. Pipelined queries came in as fast as with
-/// 128 KiB: 1.03 of that rate over 4 connections, 0.91 and 0.99 over one, medians of 12 rounds whose noise is as large.
+/// Receive buffer, before the kernel doubles it. Pipelined queries were as fast as with 128 KiB:
+/// 1.03 of that rate over 4 connections, 0.91 and 0.99 over one, medians of 12 rounds whose noise
+/// is as large.
 const TCP_RECEIVE_BYTES: usize = 16 * 1024;
-/// Connections that may wait to be accepted: as many as Linux lets by default (`net.core.somaxconn`). What a crowd that
-/// comes again and again leaves no room for is tried again by its client after a second.
+/// Connections that may wait to be accepted: the default of `net.core.somaxconn`. A client whose
+/// SYN finds no room retries after a second.
 const TCP_BACKLOG: u32 = 4096;

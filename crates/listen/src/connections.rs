@@ -1,7 +1,8 @@
-//! The TCP connections that are open: how many there may be, what they may hold together, and which one gives way.
+//! The open TCP connections: their number, the bytes that they hold together, and which one is
+//! evicted for another.
 //!
-//! A connection that its client keeps waiting holds a place and perhaps octets: one that is idle, that has sent half a
-//! message, that does not read. When places or octets run out, one of these gives way.
+//! A connection that waits for its client (idle, half a message sent, or not reading) occupies a
+//! slot and maybe bytes. When slots or bytes run out, one of these is evicted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -15,23 +16,24 @@ use super::place::{BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress, Place}
 use super::transfers::Transfers;
 use observe::counters::Counter;
 
-/// Every open connection of a client.
+/// All open connections of clients.
 #[derive(Default)]
 pub struct Connections {
     open: Mutex<Open>,
     budget: Arc<Budget>,
     /// Notified when a connection closes.
     left: Notify,
-    /// The source ports of connections of our own that are about to come.
+    /// The source ports of probes of our own that will connect.
     own: Mutex<BTreeSet<u16>>,
     evicted: [Counter; ConnectionState::ALL.len()],
-    /// Transfers that run.
+    /// The running transfers.
     pub(super) transfers: Arc<Transfers>,
-    /// New connections closed at once, since no other could give way.
+    /// New connections closed at once, as no other could be evicted.
     pub refused: Counter,
 }
 
-/// A connection of our own that is about to come; dropped, it is one like any other.
+/// Announces a connection of our own. Once this is dropped, a connection from its port is one like
+/// any other.
 #[derive(Debug)]
 pub struct Expected<'c> {
     own: &'c Mutex<BTreeSet<u16>>,
@@ -55,15 +57,16 @@ struct Open {
 
 struct Registered {
     place: Arc<Place>,
-    /// Since when it waits, as its group has it.
+    /// The time of its entry in the group's `waiting`.
     since: u64,
 }
 
 /// The connections of one address.
 #[derive(Default)]
 struct Group {
-    /// Since when each waits, and its key, as far as was looked: one that was served meanwhile waits since later, and goes
-    /// to where it belongs when its turn comes. So nobody takes a lock to say what it waits for.
+    /// Since when each connection waits, and its key. A connection that was served meanwhile waits
+    /// since later: its entry is corrected when it is looked at. So a change of state takes no
+    /// lock.
     waiting: BTreeSet<(u64, u64)>,
     shared: Arc<OfAddress>,
 }
@@ -93,9 +96,10 @@ impl Open {
         place
     }
 
-    /// Who gives way to a newcomer from this address: of the address with most connections first, the one whose client
-    /// has kept us waiting for longest. Where all are owed answers, one of an address that has more than half of all.
-    /// To a newcomer of such an address only its own give way, those that are owed nothing.
+    /// The connection to evict for a new one from this address: of the address with most
+    /// connections first, the one that has waited longest for its client. If all await answers, one
+    /// of an address that has more than half of all. For a new one from such an address only its
+    /// own are evicted, those that await no answer.
     fn gives_way(&mut self, newcomer: IpAddr) -> Option<(ConnectionState, u64)> {
         let (most, greedy) = *self.by_number.last()?;
         let over_half = most > MAX_CONNECTIONS / 2;
@@ -110,7 +114,8 @@ impl Open {
         over_half.then(oldest)?.map(|key| (ConnectionState::Busy, key))
     }
 
-    /// Who gives way when octets run out: of the address that holds most of them, the one waiting for longest.
+    /// The connection to evict when bytes run out: of the address that holds most, the one that has
+    /// waited longest.
     fn holds_longest(&mut self) -> Option<(ConnectionState, u64)> {
         let held = |(&address, group): (&IpAddr, &Group)| (group.shared.held.load(Relaxed), address);
         let mut holders: Vec<_> = self.from.iter().map(held).filter(|&(held, _)| held > 0).collect();
@@ -122,7 +127,7 @@ impl Open {
     }
 }
 
-/// Of the connections of one address that are meant, the one that waits for longest.
+/// Of the connections of one address that satisfy `meant`, the one that has waited longest.
 fn longest_waiting(
     group: &mut Group,
     places: &mut HashMap<u64, Registered>,
@@ -146,15 +151,15 @@ fn longest_waiting(
 }
 
 impl Connections {
-    /// The next connection from this port is our own probe, which needs no place: whether we serve must not depend on how
-    /// many clients there are.
+    /// Announces that the next connection from this port is our own probe, which needs no slot: it
+    /// must succeed however many clients there are.
     pub fn expect_own(&self, port: u16) -> Expected<'_> {
         locked(&self.own).insert(port);
         Expected { own: &self.own, port }
     }
 
-    /// A place for one more connection, if need be that of another; `None` where nobody gives way. It waits for its first
-    /// message from `now` on.
+    /// Registers one more connection, evicting another if need be; `None` if none can be evicted.
+    /// It waits for its first message from `now` on.
     pub(crate) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<Place>> {
         if locked(&self.own).remove(&peer.port()) {
             return Some(Arc::new(Place::new(OWN, peer.ip(), now, self.budget.clone(), Arc::default())));
@@ -170,13 +175,13 @@ impl Connections {
         Some(open.insert(peer.ip(), now, &self.budget))
     }
 
-    /// Gives a place back.
+    /// Removes a closed connection.
     pub(crate) fn leave(&self, place: &Place) {
         self.open().remove(place.key);
         self.left.notify_waiters();
     }
 
-    /// Closes a connection whose client keeps us waiting: descriptors are short.
+    /// Evicts a connection that waits for its client: descriptors are short.
     pub(crate) fn make_room(&self) {
         let mut open = self.open();
         let nobody = IpAddr::from([0; 4]);
@@ -184,9 +189,10 @@ impl Connections {
         self.evict(&mut open, victim);
     }
 
-    /// Closes connections that hold octets until there is room again for those of others.
+    /// Evicts connections that hold bytes until the budget has room again.
     pub(crate) fn relieve(&self) {
-        // A cut connection's memory is freed when its task sees the end, and is counted as leaving until then.
+        // The memory of a connection that was cut is freed by its task, and counted as leaving
+        // until then.
         while self.budget.is_short() {
             let mut open = self.open();
             let victim = open.holds_longest();
@@ -196,9 +202,10 @@ impl Connections {
         }
     }
 
-    /// Finds room for octets of this connection, which `fits` takes within so many of all. Where there is none, the
-    /// address that holds most gives way, this connection at once if that is its own: false. What others hold until their
-    /// tasks see the end is no reason to turn it away.
+    /// Finds room for bytes of this connection, which `fits` reserves below a limit for all. If
+    /// there is none, connections of the address that holds most are evicted; if that is this
+    /// connection's own address, this one is, and the result is false. Bytes that evicted
+    /// connections hold until their tasks end count for no refusal.
     pub(crate) fn find_room(&self, place: &Place, mut fits: impl FnMut(usize) -> bool) -> bool {
         if fits(BUDGET_BYTES) {
             return true;
@@ -225,36 +232,39 @@ impl Connections {
         false
     }
 
-    /// Connections closed for others, by what they were doing.
+    /// The number of evicted connections, by their state.
     pub fn evicted(&self) -> impl Iterator<Item = (&'static str, u64)> {
         ConnectionState::ALL.iter().map(|&state| (state.name(), self.evicted[state as usize].get()))
     }
 
-    /// Octets that connections hold: of messages that have not come whole, and of replies that nobody has read.
+    /// Bytes that connections hold: of incomplete messages, and of replies that clients have not
+    /// read.
     pub fn octets(&self) -> usize {
         self.budget.held()
     }
 
-    /// Closes idle connections: their clients see the end before they ask again. How many there were of all kinds.
+    /// Closes idle connections, whose clients see the end before they send the next query. Returns
+    /// the number of all connections.
     pub fn end_idle(&self) -> usize {
         let places: Vec<_> = self.open().places.values().map(|entry| entry.place.clone()).collect();
         places.iter().filter(|place| place.state().0 == ConnectionState::Idle).for_each(|place| place.end());
         places.len()
     }
 
-    /// Closes idle connections and waits for the others, so long at most.
+    /// Closes idle connections and waits for the others, for `patience` at most.
     pub async fn drain(&self, patience: Duration) {
         let emptied = async {
             loop {
                 let left = self.left.notified();
                 tokio::pin!(left);
-                // Registered before the count: a connection that closes in between still wakes this task.
+                // Registered before the count: a connection that closes in between still wakes this
+                // task.
                 left.as_mut().enable();
                 if self.end_idle() == 0 {
                     return;
                 }
-                // A connection that becomes idle after its last reply does not wake this task, so it looks again after a
-                // while.
+                // A connection that becomes idle after its last reply does not wake this task, so
+                // it polls.
                 let _ = tokio::time::timeout(LOOK_AGAIN, left).await;
             }
         };
@@ -316,7 +326,7 @@ mod tests {
     #[test]
     fn the_address_with_most_connections_gives_way_first() {
         let connections = Connections::default();
-        // The first hundred waited for longer than all others.
+        // The first hundred have waited longest.
         let all = fill(&connections, |n| from(if n < 100 { 2 } else { 1 }));
         for _ in 0..300 {
             assert!(connections.enter(from(3), 9_000).is_some());
@@ -335,7 +345,7 @@ mod tests {
         assert!(connections.enter(from(1), 9_000).is_none());
         let new = connections.enter(from(3), 9_000).unwrap();
         assert!(all[0].is_cut());
-        // Whoever gave way comes again at once, and finds the other before it has said anything.
+        // The evicted client reconnects at once, before the new one has sent anything.
         assert!(connections.enter(from(1), 9_000).is_none());
         assert!(!new.is_cut());
         new.set_state(ConnectionState::Busy, 9_000);

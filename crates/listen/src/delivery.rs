@@ -1,4 +1,4 @@
-//! What upstreams over TCP and TLS answer, on its way to a worker.
+//! Delivers replies of upstreams over TCP and TLS to workers.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -6,11 +6,11 @@ use forwarder::{Deliver, ExchangeError, ExchangeId};
 
 use crate::running::Running;
 
-/// What tokio's threads bring to a worker.
+/// Delivers results of exchanges from tokio's threads to the workers' inboxes.
 pub struct Delivery(OnceLock<Weak<Running>>);
 
 impl Delivery {
-    /// Delivers nothing until the server runs.
+    /// Drops results until the server runs.
     pub fn new() -> Arc<Self> {
         Arc::new(Self(OnceLock::new()))
     }

@@ -1,4 +1,4 @@
-//! Which endpoints are bound: the workers' UDP sockets, where it has some, and the TCP listener of each.
+//! The bound endpoints: the UDP sockets of each that the workers serve, and its TCP listener.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,36 +26,38 @@ use plugin::endpoint::Endpoint;
 
 /// The bound endpoints of a running server.
 pub struct Endpoints {
-    /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
+    /// The number of UDP sockets of each address that receive queries. The nth belongs to worker n,
+    /// modulo the number of workers.
     sockets: usize,
-    /// The port of all that ask for port 0; 0 where none does.
+    /// The port of all endpoints with port 0; 0 if there is none.
     free_port: u16,
     listeners: BTreeMap<Endpoint, JoinHandle<()>>,
-    /// Whether the listeners take their last connections.
+    /// Whether the listeners accept their last connections.
     ends: watch::Sender<bool>,
-    /// Those whose address we added to the machine, now or in an earlier process.
+    /// Endpoints whose address we added to the machine, in this or an earlier process.
     added: BTreeMap<Endpoint, AddedAddress>,
-    /// Which are ours to add.
+    /// Which addresses we may add.
     ours: AddressPolicy,
-    /// What an earlier process left; what no endpoint of the first configuration takes is closed then.
+    /// Sockets of an earlier process; those that no endpoint of the first configuration uses are
+    /// closed then.
     inherited: Inherited,
-    /// Systemd's store of descriptors, from which the next process takes the sockets.
+    /// systemd's descriptor store, from which the next process takes the sockets.
     shelf: Shelf,
 }
 
 /// Sockets bound for a configuration that is not served yet; dropping it unbinds them.
 pub struct Bound {
     new: Vec<BoundEndpoint>,
-    /// How many sockets each address has then.
+    /// The number of sockets of each address, once it is served.
     sockets: usize,
-    /// The port of all that ask for port 0 then.
+    /// The port of all endpoints with port 0, once it is served.
     free_port: u16,
-    /// What the addresses lack that are bound already.
+    /// More sockets of addresses that are bound already.
     more: Vec<(SocketAddr, usize, ListenSocket)>,
 }
 
 impl Endpoints {
-    /// Nothing is bound yet, but what an earlier process left.
+    /// Nothing is bound yet but the sockets of an earlier process.
     pub fn new(ours: AddressPolicy, inherited: Inherited) -> Self {
         Self {
             sockets: 0,
@@ -69,11 +71,11 @@ impl Endpoints {
         }
     }
 
-    /// Binds what `endpoints` has and this does not: UDP `sockets` times, TCP once. Port 0 is one free port, the same for all
-    /// addresses, and for UDP and TCP.
+    /// Binds those of `endpoints` that are not bound: UDP `sockets` times, TCP once. Port 0 is one
+    /// free port, the same for all addresses, and for UDP and TCP.
     ///
     /// # Errors
-    /// The first endpoint that cannot be bound; then nothing new is bound.
+    /// The first endpoint that cannot be bound; then no new one is.
     pub fn bind(
         &mut self,
         endpoints: impl Iterator<Item = Endpoint>,
@@ -95,8 +97,8 @@ impl Endpoints {
             for nth in (self.sockets.max(workers)..sockets).filter(|_| has_udp(endpoint)) {
                 let bound = ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
                 let bound = bound.map_err(|error| explain(address, SocketKind::Udp, error))?;
-                // No worker reads the socket yet, and none will if a later step fails: the kernel is told not to give it
-                // datagrams.
+                // No worker reads the socket yet, and none will if a later step fails: the kernel
+                // must not give it datagrams.
                 bound
                     .spread_over(self.sockets as u32)
                     .map_err(|error| explain(address, SocketKind::Udp, error))?;
@@ -108,7 +110,7 @@ impl Endpoints {
         let mut tries = 1;
         let of_free = loop {
             match self.bind_all(&free, self.free_port, places) {
-                // It was free for the first of them alone.
+                // The port was free for the first address only.
                 Err(BindError::InUse { .. }) if self.free_port == 0 && tries < MOST_TRIES => tries += 1,
                 bound => break bound?,
             }
@@ -119,7 +121,8 @@ impl Endpoints {
         Ok(Bound { new, sockets, free_port, more })
     }
 
-    /// Binds endpoints that are not bound yet: of port 0 all at `free_port`, or at what the kernel chooses for the first.
+    /// Binds endpoints that are not bound yet: those of port 0 at `free_port`, or at the port that
+    /// the kernel chooses for the first.
     fn bind_all(
         &mut self,
         endpoints: &[Endpoint],
@@ -139,7 +142,8 @@ impl Endpoints {
                     }
                     new.push(bound);
                 }
-                // A machine without IPv6 serves IPv4 alone; an address asked for by name must be there.
+                // A machine without IPv6 serves IPv4 alone; an address that is configured
+                // explicitly must exist.
                 Err(BindError::Other { error, .. })
                     if address.ip() == IpAddr::from([0u16; 8]) && is_family_absent(&error) => {}
                 Err(error) => return Err(error),
@@ -148,7 +152,8 @@ impl Endpoints {
         Ok(new)
     }
 
-    /// Gives new sockets to the workers and new listeners to the stream side, and takes from the workers those that are too many.
+    /// Gives new sockets to the workers and new listeners to the stream side, and closes surplus
+    /// sockets of the workers.
     pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
         if let Some(instead) = bound.new.iter().find_map(|bound| bound.instead) {
             running.logger.info(None, &instead.to_string());
@@ -185,7 +190,7 @@ impl Endpoints {
                     self.keep(SocketKey::Udp(bound, nth), &socket, running);
                 }
                 post(nth, Task::Open(address, nth, socket));
-                // More sockets than workers: those beyond are read until they are empty, then closed.
+                // Surplus sockets are read until they are empty, then closed.
                 if nth >= most {
                     post(nth, Task::CloseOne { address, nth, keep });
                 }
@@ -199,7 +204,7 @@ impl Endpoints {
         }
     }
 
-    /// Serves another configuration, whose endpoints are bound, and gives back the one that served.
+    /// Serves another configuration, whose endpoints are bound, and returns the previous one.
     pub fn swap(
         &mut self,
         configuration: Arc<Configuration>,
@@ -208,14 +213,16 @@ impl Endpoints {
         handle: &Handle,
     ) -> Arc<Configuration> {
         let old = running.configuration.load_full();
-        // Told before the swap: whoever sees the new configuration finds there what is to become of a socket that it does not know.
+        // Posted before the swap: a worker that has the new configuration then finds the task for a
+        // socket that is not in it.
         self.close_others(|endpoint| configuration.endpoints.contains_key(endpoint), &old, running);
         running.configuration.store(configuration);
         self.open(bound, running, handle);
         old
     }
 
-    /// Closes every endpoint that `keep` does not name; what waits there is served by `old`.
+    /// Closes every endpoint for which `keep` is false; queries that wait there are served by
+    /// `old`.
     fn close_others(
         &mut self,
         keep: impl Fn(&Endpoint) -> bool,
@@ -233,15 +240,16 @@ impl Endpoints {
         self.added.retain(|endpoint, _| keep(endpoint));
     }
 
-    /// Whether there is an address to watch over.
+    /// Whether we added an address.
     pub fn has_added(&self) -> bool {
         !self.added.is_empty()
     }
 
-    /// Puts back what we added and somebody took away; false where one could not be, which is told once.
+    /// Restores addresses that we added and another program removed; false if one could not be
+    /// restored, which is logged once.
     ///
-    /// Sockets that are bound to an address of IPv4 serve again as soon as it is back. Those of link-local IPv6 belong to a
-    /// link, and are bound anew where that is another one.
+    /// Sockets bound to an IPv4 address serve again as soon as it is back. Those of link-local IPv6
+    /// belong to a link, and are bound anew if that is another one.
     pub fn put_back(&mut self, running: &Arc<Running>, handle: &Handle) -> bool {
         let mut all_there = true;
         let mut anew = Vec::new();
@@ -287,8 +295,8 @@ impl Endpoints {
         all_there
     }
 
-    /// As [`Self::put_back`], and for every address that a start would add: a reload promises what a start does. What it
-    /// cannot add is told, and its sockets stay.
+    /// As [`Self::put_back`], and for every address that a start would add: a reload must do what a
+    /// start does. An address that cannot be added is logged, and its sockets stay.
     pub fn put_back_all(&mut self, running: &Arc<Running>, handle: &Handle) -> bool {
         for endpoint in self.listeners.keys().filter(|own| !own.address.ip().is_unspecified()) {
             let address = endpoint.address;
@@ -305,17 +313,17 @@ impl Endpoints {
         self.put_back(running, handle)
     }
 
-    /// The addresses that we added to the machine, now or in an earlier process.
+    /// The addresses that we added to the machine, in this or an earlier process.
     pub fn added(&self) -> Vec<IpAddr> {
         self.added.keys().map(|endpoint| endpoint.address.ip()).collect()
     }
 
-    /// Which addresses are ours to add.
+    /// Which addresses we may add.
     pub fn ours(&self) -> AddressPolicy {
         self.ours
     }
 
-    /// Adds and puts back no address from now on.
+    /// Adds and restores no address from now on.
     pub fn let_go(&mut self) {
         self.ours = AddressPolicy::Nothing;
         self.added.clear();
@@ -332,20 +340,20 @@ impl Endpoints {
         self.shelf.withdraw();
     }
 
-    /// Has the service manager keep what this process knows, with the sockets.
+    /// Has the service manager keep the cache's contents with the sockets.
     pub fn leave(&mut self, warm: Option<OwnedFd>) {
         self.shelf.leave(warm);
     }
 
-    /// Copies of all sockets, for another process, and what this one knows.
+    /// Copies of all sockets, for another process, and the cache's contents.
     ///
     /// # Errors
-    /// Where there are no more descriptors.
+    /// No descriptor is left.
     pub fn copies(&self, warm: Option<OwnedFd>) -> io::Result<Vec<(String, OwnedFd)>> {
         self.shelf.all(warm)
     }
 
-    /// Takes TCP connections again.
+    /// Accepts TCP connections again.
     pub fn accept_again(&mut self, running: &Arc<Running>, handle: &Handle) {
         for (endpoint, task) in &mut self.listeners {
             match self.shelf.copy(SocketKey::Tcp(node::with_link(endpoint.address))) {
@@ -358,32 +366,34 @@ impl Endpoints {
         }
     }
 
-    /// Lets go of all of it; what workers have goes with them.
+    /// Drops all listeners and copies; the workers drop their own sockets.
     pub fn drop_all(&mut self) {
         self.stop_accepting();
         self.shelf = Shelf::new();
         self.added.clear();
     }
 
-    /// How many descriptors a restart hands on, and how many of them the service manager keeps, where those are fewer.
+    /// The number of descriptors that a restart hands over, and how many of them the service
+    /// manager keeps, if that is fewer.
     pub fn beyond_store(&self, notifier: &node::Notifier) -> Option<(usize, usize)> {
         self.shelf.beyond_store(notifier)
     }
 
-    /// Whether the next process gets the sockets, and what waits in them.
+    /// Whether the next process gets the sockets, with the queries in them.
     pub fn are_left(&self) -> bool {
         self.shelf.is_offered()
     }
 
-    /// Keeps a copy of a socket for the next process. Where there is no room for one, that binds its own.
+    /// Keeps a copy of a socket for the next process. If there is no descriptor for it, that
+    /// process binds its own.
     fn keep(&mut self, key: SocketKey, socket: &impl AsFd, running: &Running) {
         if let Err(error) = self.shelf.put(key, socket) {
             running.logger.warning(None, &format!("a restart will lose what waits in a socket: {error}"));
         }
     }
 
-    /// Takes no more TCP connections for good: they are refused, unless the next process gets the listeners. Those that have come
-    /// by now bring their queries still: the kernel would reset them.
+    /// Accepts no more TCP connections for good: they are refused, unless the next process gets the
+    /// listeners. Those queued by now are still served: the kernel would reset them.
     pub fn close_listeners(&mut self, handle: &Handle) {
         if self.are_left() {
             return self.stop_accepting();
@@ -394,13 +404,13 @@ impl Endpoints {
                 let _ = task.await;
             }
         };
-        // One that rests, short of descriptors, is not waited for.
+        // A listener that pauses, as descriptors are short, is not waited for.
         let _ = handle.block_on(async { tokio::time::timeout(LAST_CONNECTIONS, last).await });
         self.stop_accepting();
         self.shelf = Shelf::new();
     }
 
-    /// Takes no more TCP connections; those that are open go on.
+    /// Accepts no more TCP connections; open ones continue.
     pub fn stop_accepting(&mut self) {
         for task in self.listeners.values() {
             task.abort();
@@ -408,7 +418,7 @@ impl Endpoints {
     }
 }
 
-/// What an endpoint's sockets are for.
+/// Where an endpoint's sockets go.
 #[derive(Clone, Copy)]
 struct Places<'h> {
     sockets: usize,
@@ -416,12 +426,13 @@ struct Places<'h> {
     handle: &'h Handle,
 }
 
-/// How often another port is chosen that may be free for all that ask for port 0.
+/// How often to try to find a port that is free for all endpoints with port 0.
 const MOST_TRIES: u32 = 64;
 /// How long listeners may take for their last connections.
 const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
 
-/// Ends a listener. Its UDP sockets are read to their ends, and what is there is served by `configuration`.
+/// Closes an endpoint. Its UDP sockets are read until they are empty, and queries there are served
+/// by `configuration`.
 fn close(endpoint: Endpoint, task: &JoinHandle<()>, configuration: &Arc<Configuration>, running: &Running) {
     task.abort();
     for inbox in running.inboxes.iter().filter(|_| has_udp(endpoint)) {
@@ -429,8 +440,8 @@ fn close(endpoint: Endpoint, task: &JoinHandle<()>, configuration: &Arc<Configur
     }
 }
 
-/// Whether both want connections to the same address and port: one listens everywhere, or one takes the other's place, as
-/// where a reload changes the transport.
+/// Whether both accept connections to the same address and port: one of them listens on all
+/// addresses, or one replaces the other, as when a reload changes the transport.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.is_ipv4() == other.is_ipv4()

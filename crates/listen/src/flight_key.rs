@@ -1,4 +1,4 @@
-//! What makes two queries one flight, as a number.
+//! The key of a flight: a hash of the fields by which queries are equal.
 
 use std::hash::BuildHasher as _;
 
@@ -10,7 +10,8 @@ use super::waiter::Miss;
 use query::Block;
 
 impl FlightRegistry {
-    /// The hash of a query of that block: equal where a forwarder would let it join the other's flight.
+    /// The hash of a query of that block: equal for queries that a forwarder would join to one
+    /// flight.
     pub fn key(&self, block: &Block, query: &Query<'_>, proto: Proto) -> u64 {
         let Some(forwarding) = block.pipeline.forwarding() else { return 0 };
         let chain = &forwarding.chain;
@@ -18,11 +19,12 @@ impl FlightRegistry {
         ask.fingerprint(&self.hasher).unwrap_or_default()
     }
 
-    /// The worker that is to ask, and the key that it gives back: who has the same query in flight, else `own`, else the one
-    /// that the key chooses.
+    /// The worker to forward the query, and the key that it releases: the worker that has the same
+    /// query in flight, else `own`, else the one that the key chooses.
     ///
-    /// A query with a client subnet has one worker for its name, whatever the subnet: how many of these are in flight is
-    /// bounded there (RFC 7871, section 11.2). Nobody else looks for it, so it has no key.
+    /// A query with a client subnet has one worker for its name, whatever the subnet: that one
+    /// bounds how many of these are in flight (RFC 7871, section 11.2). It is not registered, so it
+    /// has no key.
     pub(crate) fn worker_for(&self, miss: &Miss, own: Option<usize>, workers: usize) -> (usize, u64) {
         let Miss { query, waiter, .. } = miss;
         let question = query.query();

@@ -1,4 +1,5 @@
-//! Which worker has a query in flight, so that equal misses on different workers share one upstream query.
+//! Single flight across workers: which worker has a query in flight, so that equal misses on
+//! different workers share one upstream query.
 
 use std::collections::HashMap;
 
@@ -8,9 +9,10 @@ use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
 
-/// Every query in flight, by a hash of what makes two equal, with its worker.
+/// All queries in flight, by the hash of their key, with their worker.
 ///
-/// A hash that two different queries share only sends one of them to the other's worker, where it is served as well.
+/// If two different queries have the same hash, one of them is sent to the other's worker, where it
+/// is served as well.
 pub struct FlightRegistry {
     shards: Vec<Mutex<HashMap<u64, u16, FixedState>>>,
     pub(crate) hasher: RandomState,
@@ -22,13 +24,13 @@ impl FlightRegistry {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::default() }
     }
 
-    /// Takes the flight for `worker`, unless another worker has it: then that one is returned.
+    /// Claims the flight for `worker`, unless another worker has it, which is returned then.
     pub fn claim(&self, key: u64, worker: usize) -> Option<usize> {
         let owner = usize::from(*self.shard(key).entry(key).or_insert(worker as u16));
         (owner != worker).then_some(owner)
     }
 
-    /// Gives the flight back.
+    /// Releases the flight, if `worker` has it.
     pub fn release(&self, key: u64, worker: usize) {
         let mut shard = self.shard(key);
         if shard.get(&key) == Some(&(worker as u16)) {
@@ -36,7 +38,7 @@ impl FlightRegistry {
         }
     }
 
-    /// Gives back every flight of a worker that lost them all.
+    /// Releases all flights of a worker that lost its state.
     pub fn release_all(&self, worker: usize) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);

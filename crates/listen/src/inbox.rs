@@ -1,4 +1,4 @@
-//! What other threads have for a worker.
+//! Tasks of other threads for a worker.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,65 +14,68 @@ use super::mailbox::Mailbox;
 use super::waiter::Miss;
 use configuration::Configuration;
 
-/// What becomes of queries in flight when a server ends.
+/// How queries in flight are treated when a server stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InFlight {
     /// All are answered, as if the server did not stop.
     Answered,
-    /// They are answered for a short time, for the next process waits for the sockets. Clients of upstreams that are slower
-    /// ask again, and the next process answers them.
+    /// They are answered for a short time, as the next process waits for the sockets. Clients whose
+    /// upstreams are slower retry, and the next process answers them.
     Hurried,
 }
 
-/// Something for a worker to do.
+/// A task for a worker.
 #[allow(
     clippy::large_enum_variant,
     reason = "queries are nearly all of them; a box would cost an allocation each"
 )]
 pub(crate) enum Task {
-    /// A query that an upstream must answer, from a TCP client or from a worker that found it in flight here.
+    /// A miss, of a TCP client or of another worker that found it in flight here.
     Ask {
-        /// What is asked, and who waits.
+        /// The query and its client.
         miss: Miss,
         /// As in [`super::FlightRegistry`].
         key: u64,
-        /// Its client's place in this mailbox.
+        /// Its unit of the client's quota in this inbox.
         place: AskPlace,
     },
-    /// What became of an exchange over TCP or TLS.
+    /// The result of an exchange over TCP or TLS.
     Exchanged {
         /// Which.
         id: ExchangeId,
         /// The reply, without its length prefix.
         result: Result<Vec<u8>, ExchangeError>,
-        /// The reply's octets, as they are counted until the worker has seen to it.
+        /// The reply's bytes, counted until the worker has handled it.
         held: Option<ResultOctets>,
     },
-    /// A socket to serve from now on: the nth of its address.
+    /// A new socket: the nth of its address.
     Open(SocketAddr, usize, ListenSocket),
-    /// To how many sockets of an address the kernel gives clients from now on, the first ones; for the worker that has the
-    /// very first, whose socket tells the kernel.
+    /// Spread an address's datagrams over this many of its sockets, the first ones; for the worker
+    /// of the first socket, on which that is set.
     Spread(SocketAddr, usize),
-    /// A socket that is too many, the nth of its address.
+    /// Close a surplus socket, the nth of its address.
     CloseOne {
         /// The address.
         address: SocketAddr,
         /// Which.
         nth: usize,
-        /// How many clients are given to.
+        /// How many sockets receive datagrams.
         keep: usize,
     },
-    /// An address to serve no more, and the configuration that serves what waits there.
+    /// Close an address; the configuration serves the datagrams that wait there.
     Close(SocketAddr, Arc<Configuration>),
-    /// A barrier: the sender is dropped once every task before this one is done, and what that closes is closed.
+    /// A barrier: the sender is dropped once every task before this one is done, and the sockets
+    /// that these close are closed.
     Barrier(mpsc::Sender<()>),
-    /// Whether listen sockets are left to another process, unread. They stay open, to send by.
+    /// Stop reading the listen sockets, for another process, or read them again. They stay open for
+    /// sending.
     Park(bool),
-    /// The end.
+    /// Stop.
     Stop(InFlight),
 }
 
-/// A worker's mailbox. What strangers cause is bounded: queries by number, results of exchanges by octets.
+/// A worker's inbox. Tasks that clients cause are bounded: queries by number, results of exchanges
+/// by bytes.
 pub(crate) struct Inbox {
     tasks: Mailbox<Task>,
     asks: Arc<Fair>,
@@ -88,12 +91,12 @@ impl Inbox {
         Ok(Self { tasks: Mailbox::new()?, asks: Arc::new(Fair::new(ASKS)), results: Arc::default() })
     }
 
-    /// A task of our own, which always fits.
+    /// Posts a task of the server itself, which is never refused.
     pub(crate) fn post(&self, task: Task) {
         self.tasks.post(task);
     }
 
-    /// A query that an upstream must answer. Gives back what finds no room, since so many of this client wait already.
+    /// Posts a miss, or returns it if the client's quota is exhausted.
     pub(crate) fn ask(&self, miss: Miss, key: u64) -> Option<Miss> {
         let who = Who::of(miss.waiter.client.number());
         if !self.asks.take(who) {
@@ -104,7 +107,8 @@ impl Inbox {
         None
     }
 
-    /// What became of an exchange over TCP or TLS. A reply beyond the octets that may wait is lost, and that is told.
+    /// Posts the result of an exchange over TCP or TLS. A reply beyond the byte limit is dropped,
+    /// and [`ExchangeError::NoRoom`] posted instead.
     pub(crate) fn exchanged(&self, id: ExchangeId, mut result: Result<Vec<u8>, ExchangeError>) {
         let octets = result.as_ref().map_or(0, Vec::len);
         let held = ResultOctets::take(&self.results, octets);
@@ -114,24 +118,24 @@ impl Inbox {
         self.tasks.post(Task::Exchanged { id, result, held });
     }
 
-    /// Moves up to `most` tasks to the end of `into`, and is read again at once where more wait.
+    /// Moves up to `most` tasks to the end of `into`; the reader is woken again if tasks are left.
     pub(crate) fn take(&self, into: &mut VecDeque<Task>, most: usize) {
         self.tasks.take(into, most);
     }
 
-    /// How many queries wait.
+    /// The number of queries that wait.
     #[cfg(test)]
     pub(crate) fn asks(&self) -> u32 {
         self.asks.taken()
     }
 
-    /// What wakes the reader: it belongs into its epoll.
+    /// The waker, for the reader's epoll.
     pub(crate) fn waker(&self) -> &Waker {
         self.tasks.waker()
     }
 }
 
-/// A client's place among the queries that wait for a worker, until that has seen to it.
+/// A unit of a client's quota of queries that wait for a worker, released on drop.
 pub(crate) struct AskPlace {
     of: Arc<Fair>,
     who: Who,
@@ -143,11 +147,11 @@ impl Drop for AskPlace {
     }
 }
 
-/// Octets of a reply that waits for a worker, given back when they are dropped.
+/// Bytes of a reply that waits for a worker, released on drop.
 pub(crate) struct ResultOctets(Arc<AtomicUsize>, usize);
 
 impl ResultOctets {
-    /// Takes them; `None` where all together would be too many.
+    /// Counts them; `None` if all together would exceed the limit.
     fn take(of_all: &Arc<AtomicUsize>, octets: usize) -> Option<Self> {
         let held = Self(of_all.clone(), octets);
         (of_all.fetch_add(octets, Relaxed) + octets <= RESULT_OCTETS).then_some(held)
@@ -160,12 +164,12 @@ impl Drop for ResultOctets {
     }
 }
 
-/// Queries of one client that may wait in a worker's mailbox, some 500 octets each; all clients together may have a quarter
-/// more. A worker works off as many in some milliseconds.
+/// Queries of one client that may wait in a worker's inbox, some 500 bytes each; all clients
+/// together may have a quarter more. A worker handles as many in some milliseconds.
 pub(crate) const ASKS: u32 = 4_096;
-/// Octets of replies over TCP and TLS that may wait in a worker's mailbox.
+/// Bytes of replies over TCP and TLS that may wait in a worker's inbox.
 const RESULT_OCTETS: usize = 2 << 20;
-/// Tasks that a worker reads in one turn: its own clients must not wait for more.
+/// Tasks that a worker handles in one turn: its own clients must not wait for more.
 pub(crate) const A_TURN: usize = 256;
 
 #[cfg(test)]

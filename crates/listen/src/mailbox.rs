@@ -5,7 +5,8 @@ use std::io;
 
 use crate::sync::{Mutex, MutexGuard, PoisonError, Waker};
 
-/// A mailbox: any thread puts tasks in, one is woken and takes them out. Whoever posts bounds what waits.
+/// A queue that any thread may post to; its one reader is woken through epoll. The posters bound
+/// its length.
 pub struct Mailbox<T> {
     tasks: Mutex<VecDeque<T>>,
     waker: Waker,
@@ -15,12 +16,12 @@ impl<T> Mailbox<T> {
     /// Empty.
     ///
     /// # Errors
-    /// What the kernel says to one more file descriptor.
+    /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
         Ok(Self { tasks: Mutex::new(VecDeque::new()), waker: Waker::new()? })
     }
 
-    /// Puts a task in and wakes the reader if the box was empty.
+    /// Posts a task, and wakes the reader if the queue was empty.
     pub fn post(&self, task: T) {
         let mut tasks = self.tasks();
         tasks.push_back(task);
@@ -31,8 +32,8 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Moves up to `most` tasks to the end of `into`. Where more wait, the reader is woken at once for them: nobody else
-    /// wakes it while the box is not empty.
+    /// Moves up to `most` tasks to the end of `into`. If tasks are left, it wakes the reader again,
+    /// as no poster does while the queue is not empty.
     pub fn take(&self, into: &mut VecDeque<T>, most: usize) {
         self.waker.drain();
         let mut tasks = self.tasks();
@@ -40,7 +41,7 @@ impl<T> Mailbox<T> {
         into.extend(tasks.drain(..count));
         let left = !tasks.is_empty();
         if !left {
-            // Without this the queue would keep the memory of its largest burst.
+            // Frees the memory of a large burst.
             tasks.shrink_to(most);
         }
         drop(tasks);
@@ -49,7 +50,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// What wakes the reader: it belongs into its epoll.
+    /// The waker, for the reader's epoll.
     pub fn waker(&self) -> &Waker {
         &self.waker
     }

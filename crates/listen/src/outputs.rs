@@ -1,18 +1,17 @@
 //! A worker's outputs: whose replies go out where, and what its forwarder wants done.
 
 mod crowd;
-mod effects;
+mod forwarder_actions;
 mod inner;
 mod listeners;
 
-use std::io;
 use std::net::SocketAddr;
 use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
 use cache::{BlockCache, StoreResult};
-use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
+use forwarder::{Ask, Finished, Forwarder};
 use sockets::Epoll;
 use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
 
@@ -36,8 +35,6 @@ pub(crate) struct Outputs {
     sockets: Vec<Option<OpenSocket>>,
     parked: bool,
     pub(crate) upstreams: Upstreams,
-    /// What the forwarder must hear of when it is free again: errors of sockets, and of single queries on them.
-    refused: Vec<(SocketId, Option<u16>, io::Error)>,
     /// Log lines.
     pub(crate) lines: LineRing,
     /// The time of this turn.
@@ -46,8 +43,6 @@ pub(crate) struct Outputs {
     scratch: Vec<u8>,
     /// The upstream whose answer, or failure, is told now.
     upstream: Option<SocketAddr>,
-    /// Inner lookups to begin when the forwarder is free again.
-    inner: Vec<Miss>,
     /// Clients' queries for which all inner lookups have come: when they came in, and since when they are ready.
     ready: Ready<(Inner<Client>, Instant, Instant)>,
     /// Those who joined a flight that has ended and are not told yet.
@@ -63,12 +58,10 @@ impl Outputs {
             sockets: Vec::new(),
             parked: false,
             upstreams: Upstreams::new(),
-            refused: Vec::new(),
             lines,
             now: clock::now(),
             scratch: Vec::new(),
             upstream: None,
-            inner: Vec::new(),
             ready: Ready::new(),
             crowds: Crowds::new(),
         }
@@ -89,7 +82,7 @@ impl Outputs {
         }
     }
 
-    /// Hands a miss to this worker's forwarder.
+    /// Hands a miss to this worker's forwarder, and does what that asks for.
     pub(crate) fn ask_here(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss, key: u64) {
         let Miss { query: held, waiter, patience } = miss;
         let zone = waiter.zone.clone();
@@ -104,7 +97,16 @@ impl Outputs {
             patience,
             asker: waiter.client.number(),
         };
-        if let Err(refused) = forwarder.ask(now, ask, waiter, self) {
+        let asked = match forwarder.ask(now, ask, waiter) {
+            Ok(Some(waiter)) => {
+                waiter.spelled = Some(query.question.into());
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(refused) => Err(refused),
+        };
+        self.drive(forwarder, now);
+        if let Err(refused) = asked {
             if workers_share(&self.running) && !refused.flies {
                 self.running.flights.release(key, self.index);
             }
@@ -118,25 +120,11 @@ impl Outputs {
         }
     }
 
-    /// Sends what has gathered for upstreams, and tells the forwarder what the network refused.
+    /// Sends what the forwarder has for upstreams, and reports what the network refused.
     pub(crate) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
-        loop {
-            // Each client's query begins a bounded number of these.
-            while let Some(miss) = self.inner.pop() {
-                self.ask(forwarder, now, miss);
-            }
-            let refused = &mut self.refused;
-            self.upstreams.flush(epoll, |socket, id, error| refused.push((socket, id, error)));
-            if self.refused.is_empty() && self.inner.is_empty() {
-                break;
-            }
-            // Each error ends a try: the retries it causes are bounded by the forwarder.
-            for (socket, query, error) in std::mem::take(&mut self.refused) {
-                match query {
-                    Some(id) => forwarder.unsent(now, socket, id, NotSent::from(&error), self),
-                    None => forwarder.socket_error(now, socket, error.kind(), self),
-                }
-            }
+        // Each error ends a try: the retries it causes are bounded by the forwarder.
+        while self.upstreams.flush(epoll, forwarder) {
+            self.drive(forwarder, now);
         }
     }
 
@@ -154,7 +142,6 @@ impl Outputs {
             self.tell_some(&mut broken);
         }
         self.upstreams = Upstreams::new();
-        self.refused.clear();
         let running = self.running.clone();
         running.guarded(move || {
             broken.abandon(|waiter, query| {

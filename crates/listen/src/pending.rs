@@ -1,4 +1,5 @@
-//! A client's query that waits for several answers, which may come to several workers: the last one goes on with it.
+//! Joins several subqueries of a client's query, which may be answered on several workers: the last
+//! answer resumes the query.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,37 +7,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use query::evaluate::{SubqueryAnswer, SuspendedQuery, UpstreamQuery};
 use wire::Proto;
 
-/// A client's query that waits for what its answer needs.
+/// A client's query that waits for its subqueries.
 pub(crate) struct Inner<C> {
-    /// The query, and what is known so far.
+    /// The query, and the answers so far.
     pub outer: Box<SuspendedQuery>,
-    /// Who gets the reply.
+    /// The client to reply to.
     pub client: C,
 }
 
-/// One of the answers that a query waits for.
+/// A handle of one subquery.
 pub(crate) struct Share<C> {
     of: Arc<Pending<C>>,
-    /// Whether it is that of the client's own query.
+    /// Whether the subquery is the client's own query.
     pub own: bool,
     came: bool,
 }
 
 struct Pending<C> {
-    /// The client's.
+        /// The client's number.
+
     number: u128,
     proto: Proto,
     state: Mutex<State<C>>,
 }
 
 struct State<C> {
-    /// How many have not come.
+    /// How many answers are missing.
     waits: usize,
     inner: Option<Inner<C>>,
 }
 
 impl<C> Share<C> {
-    /// One for each of `asked`; all of them are `inner`, whose client has this number and `Proto`.
+    /// One handle for each of `asked`, which all belong to `inner`, whose client has this number
+    /// and `Proto`.
     pub(crate) fn all(inner: Inner<C>, number: u128, proto: Proto, asked: &[UpstreamQuery<'_>]) -> Vec<Self> {
         let state = Mutex::new(State { waits: asked.len(), inner: Some(inner) });
         let of = Arc::new(Pending { number, proto, state });
@@ -44,12 +47,8 @@ impl<C> Share<C> {
         asked.iter().map(share).collect()
     }
 
-    /// What it came to, and by which upstream; the query, if it was the last.
-    pub(crate) fn came(
-        mut self,
-        found: Arc<SubqueryAnswer>,
-        upstream: Option<SocketAddr>,
-    ) -> Option<Inner<C>> {
+    /// Adds an answer, and the upstream that gave it; returns the query if it was the last answer.
+    pub(crate) fn came(mut self, found: Arc<SubqueryAnswer>, upstream: Option<SocketAddr>) -> Option<Inner<C>> {
         self.came = true;
         let mut state = self.state();
         state.waits -= 1;
@@ -65,7 +64,7 @@ impl<C> Share<C> {
         self.of.number
     }
 
-    /// How the client's query came.
+    /// The transport of the client's query.
     pub(crate) fn proto(&self) -> Proto {
         self.of.proto
     }
@@ -76,7 +75,7 @@ impl<C> Share<C> {
 }
 
 impl<C> Drop for Share<C> {
-    /// A worker that is lost with all that it held must not leave the others waiting.
+    /// A worker that panicked and lost its state must not keep the others waiting.
     fn drop(&mut self) {
         if !self.came {
             self.state().waits -= 1;

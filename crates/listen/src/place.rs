@@ -1,4 +1,5 @@
-//! One TCP connection's place: what its task and the workers that answer its queries share, and the octets it holds.
+//! The state of one TCP connection that its task and the workers that answer its queries share, and
+//! the bytes that it holds.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -13,7 +14,7 @@ use super::turns::Turns;
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ConnectionState {
-    /// For us: its client is owed an answer.
+    /// For us: its client awaits an answer.
     Busy,
     /// For its client's next query.
     Idle,
@@ -26,7 +27,7 @@ pub(crate) enum ConnectionState {
 impl ConnectionState {
     pub(crate) const ALL: [Self; 4] = [Self::Busy, Self::Idle, Self::HalfSent, Self::Unread];
 
-    /// As the metrics have it.
+    /// The label of the metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Busy => "busy",
@@ -37,31 +38,34 @@ impl ConnectionState {
     }
 }
 
-/// One connection's place.
+/// The shared state of one connection.
 pub(crate) struct Place {
     pub(crate) key: u64,
-    /// The client's.
+        /// The client's address.
+
     pub(crate) address: IpAddr,
     budget: Arc<Budget>,
     of_address: Arc<OfAddress>,
-    /// Octets that its task holds, and those of the outbox, as the budget has them; changed under the outbox's lock.
+    /// Bytes that its task holds, and those of the outbox, as counted in the budget; changed under
+    /// the outbox's lock.
     of_task: AtomicUsize,
     of_outbox: AtomicUsize,
     /// Replies from workers.
     outbox: Mutex<Outbox>,
     in_flight: AtomicU32,
-    /// [`ConnectionState`], and since when: milliseconds since the start, times 4.
+    /// The [`ConnectionState`] in the two lowest bits; above, since when, in milliseconds since the
+    /// start.
     state: AtomicU64,
     /// [`STAYS`], [`ENDS`] or [`CUT`].
     end: AtomicU8,
-    /// For its task: a reply, a query less in flight, or the end.
+    /// Wakes its task: a reply, a query less in flight, or the end.
     wake: Notify,
 }
 
-/// What the connections of one address have together.
+/// What the connections of one address share.
 #[derive(Default)]
 pub(crate) struct OfAddress {
-    /// Octets that they make us hold, those that end included.
+    /// Bytes that they hold, including those that end.
     pub(crate) held: AtomicUsize,
     pub(crate) turns: Turns,
 }
@@ -69,14 +73,15 @@ pub(crate) struct OfAddress {
 #[derive(Default)]
 struct Outbox {
     octets: Vec<u8>,
-    /// The connection's task has ended: no reply is written any more.
+    /// The connection's task has ended: replies are dropped.
     closed: bool,
-    /// The connection ends: the octets that its task holds are counted as leaving.
+    /// The connection ends: the bytes that its task holds are counted as leaving.
     leaving: bool,
 }
 
 impl Place {
-    /// The place of a connection that waits for its first message from `now` on: milliseconds since the start.
+    /// The state of a connection that waits for its first message from `now` on, in milliseconds
+    /// since the start.
     pub(crate) fn new(
         key: u64,
         address: IpAddr,
@@ -101,12 +106,12 @@ impl Place {
         place
     }
 
-    /// Whether it is that of one of our own probes.
+    /// Whether the connection is one of our own probes.
     pub(crate) fn is_own(&self) -> bool {
         self.key == OWN
     }
 
-    /// What it waits for from now on, and since when.
+    /// Sets what it waits for, and since when.
     pub(crate) fn set_state(&self, state: ConnectionState, since: u64) {
         self.state.store(since << 2 | state as u64, Relaxed);
     }
@@ -117,7 +122,7 @@ impl Place {
         (ConnectionState::ALL[(state & 3) as usize], state >> 2)
     }
 
-    /// Takes what the workers have for the client. Its octets are those of the task from now on, which counts them.
+    /// Takes the replies of the workers. Their bytes are the task's from now on, which counts them.
     pub(crate) fn take(&self, into: &mut Vec<u8>) {
         let mut outbox = self.outbox();
         if !outbox.octets.is_empty() {
@@ -128,29 +133,29 @@ impl Place {
         }
     }
 
-    /// Whether there is nothing from workers, now or later.
+    /// Whether no reply of a worker is there or outstanding.
     pub(crate) fn is_owed_nothing(&self) -> bool {
-        // The order matters: a worker puts the reply into the outbox before it counts the query as ended.
+        // The order matters: a worker puts the reply into the outbox before it ends the query.
         self.in_flight() == 0 && self.outbox().octets.is_empty()
     }
 
-    /// One more query goes to a worker.
+    /// Counts one more query in flight.
     pub(crate) fn send_query(&self) {
         self.in_flight.fetch_add(1, AcqRel);
     }
 
-    /// A worker is done with a query.
+    /// Counts one less query in flight.
     pub(crate) fn end_query(&self) {
         self.in_flight.fetch_sub(1, AcqRel);
         self.wake.notify_one();
     }
 
-    /// Queries that workers have.
+    /// Number of queries in flight.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Acquire)
     }
 
-    /// Counts the octets that its task holds; false where there is no room for them within so many of all connections.
+    /// Counts the bytes that its task holds; false if all connections would hold more than `limit`.
     pub(crate) fn hold(&self, octets: usize, limit: usize) -> bool {
         let outbox = self.outbox();
         let before = self.of_task.load(Relaxed);
@@ -163,12 +168,12 @@ impl Place {
         true
     }
 
-    /// Octets that its task holds, as it told.
+    /// Bytes that its task holds.
     pub(crate) fn held_by_task(&self) -> usize {
         self.of_task.load(Relaxed)
     }
 
-    /// Octets that it makes us hold.
+    /// Bytes that it holds.
     pub(crate) fn held(&self) -> usize {
         self.held_by_task() + self.of_outbox.load(Relaxed)
     }
@@ -178,13 +183,13 @@ impl Place {
         self.budget.is_short()
     }
 
-    /// Ends the connection: its place, or what it holds, is needed, or there is no room for what it is owed.
+    /// Cuts the connection: its slot or its bytes are needed, or there is no room for its replies.
     pub(crate) fn cut(&self) {
         self.end.store(CUT, Relaxed);
         let mut outbox = self.outbox();
         self.forget(&mut outbox);
         if !outbox.leaving {
-            // The connection's task frees the rest once it is woken, below.
+            // The connection's task, woken below, frees the rest.
             outbox.leaving = true;
             self.budget.leaving.fetch_add(self.held_by_task(), Relaxed);
         }
@@ -198,12 +203,12 @@ impl Place {
         self.wake.notify_one();
     }
 
-    /// Whether it is to end.
+    /// Whether it must end.
     pub(crate) fn ends(&self) -> bool {
         self.end.load(Relaxed) == ENDS
     }
 
-    /// The end, by its task: takes no more replies, and gives back what is held.
+    /// Closes it, called by its task: replies are dropped from now on, and all bytes are released.
     pub(crate) fn close(&self) {
         let mut outbox = self.outbox();
         self.forget(&mut outbox);
@@ -220,7 +225,7 @@ impl Place {
         self.release(self.of_outbox.swap(0, Relaxed));
     }
 
-    /// Whether the connection is to end at once.
+    /// Whether the connection is cut.
     pub(crate) fn is_cut(&self) -> bool {
         self.end.load(Relaxed) == CUT
     }
@@ -230,7 +235,7 @@ impl Place {
         self.wake.notified().await;
     }
 
-    /// Waits until it is the turn of its address's connections, and of this one among them; not where it is to end at once.
+    /// Waits for a turn of its address's connections; `None` once it is cut.
     pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         let turns = &self.of_address.turns;
         if let Some(turn) = turns.try_next() {
@@ -239,7 +244,7 @@ impl Place {
         let next = turns.next();
         tokio::pin!(next);
         while !self.is_cut() {
-            // A reply that wakes it is taken in its turn.
+            // A reply that wakes it is sent in its turn.
             tokio::select! {
                 turn = &mut next => return turn,
                 () = self.woken() => {}
@@ -248,13 +253,13 @@ impl Place {
         None
     }
 
-    /// Counts what its turn took; true where it is others' turn.
+    /// Counts the time of its turn; true if it must yield.
     pub(crate) fn spend(&self, work: Duration) -> bool {
         self.of_address.turns.spend(work)
     }
 
-    /// Puts a reply in, its length in front; false where there is no room for it within so many of all connections. A
-    /// connection that is gone loses it.
+    /// Puts a reply with its length prefix into the outbox; false if all connections would hold
+    /// more than `limit`. A closed connection drops it.
     pub(crate) fn push(&self, reply: &[u8], length: u16, limit: usize) -> bool {
         let mut outbox = self.outbox();
         if outbox.closed {
@@ -264,7 +269,7 @@ impl Place {
         outbox.octets.reserve(2 + reply.len());
         let more = outbox.octets.capacity() - before;
         if !self.reserve(more, limit) {
-            // Shrunk to the capacity that is counted against the budget: what was just reserved is not.
+            // Shrinks to the capacity that is counted: the bytes just reserved are not.
             let kept = outbox.octets.len();
             outbox.octets.shrink_to(before.max(kept));
             return false;
@@ -293,21 +298,21 @@ impl Place {
     }
 }
 
-/// The octets that all connections may hold together.
+/// The bytes that all connections hold.
 #[derive(Default)]
 pub(crate) struct Budget {
     held: AtomicUsize,
-    /// What of that belongs to connections that end.
+    /// Those of connections that end.
     leaving: AtomicUsize,
 }
 
 impl Budget {
-    /// What is held.
+    /// Bytes held.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// Whether a connection has to be cut for memory, before others are refused.
+    /// Whether a connection must be evicted, before others are refused.
     pub(crate) fn is_short(&self) -> bool {
         self.held().saturating_sub(self.leaving.load(Relaxed)) > BUDGET_BYTES / 4 * 3
     }
@@ -325,12 +330,12 @@ impl Budget {
     }
 }
 
-/// The key of a connection that needs no place.
+/// The key of a connection that needs no slot.
 pub(crate) const OWN: u64 = 0;
 const STAYS: u8 = 0;
 const ENDS: u8 = 1;
 const CUT: u8 = 2;
-/// Octets that all TCP connections may hold together: of messages that have not come whole, and of replies that nobody has
-/// read. AKS gives a node's DNS 128 MiB, of which a full cache takes 64; clients that read need none of it for longer than
-/// a moment, since a reply is first given to the kernel.
+/// Bytes that all TCP connections may hold together: of incomplete messages, and of replies that
+/// clients have not read. AKS gives a node's DNS 128 MiB, of which a full cache takes 64; clients
+/// that read hold none of it for long, as a reply is first written to the kernel.
 pub(crate) const BUDGET_BYTES: usize = 8 << 20;

@@ -1,12 +1,13 @@
-//! Clients' queries for which all lookups have come. One reply of an upstream may make thousands of them ready, each to be gone
-//! on with through the steps of its block: a worker does some of them at a time, its clients in turn.
+//! A fair queue of clients' queries whose subqueries are all answered. One reply of an upstream may
+//! make thousands ready, each to be resumed through its block's middleware: a worker resumes some
+//! at a time, round robin over clients.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Queries that are ready, by client.
+/// A queue for each client, served round robin.
 pub(crate) struct Ready<Q> {
     of: HashMap<u128, VecDeque<Q>>,
-    /// Clients that have some, in the order in which they are served.
+    /// Clients with queries, in the order in which they are served.
     turns: VecDeque<u128>,
     count: usize,
 }
@@ -17,10 +18,11 @@ impl<Q> Ready<Q> {
         Self { of: HashMap::new(), turns: VecDeque::new(), count: 0 }
     }
 
-    /// Adds one of the client with this number.
+    /// Adds a query of the client with this number.
     ///
     /// # Errors
-    /// The query, where this client has too many already, or where others' leave it no more than one while memory is short.
+    /// The query, if this client has [`MOST_OF_ONE`], one while memory is `short`, or any while the
+    /// queue is full.
     pub(crate) fn push(&mut self, number: u128, query: Q, short: bool) -> Result<(), Q> {
         let most = if short { 1 } else { MOST_OF_ONE };
         let of_one = self.of.get(&number).map_or(0, VecDeque::len);
@@ -35,7 +37,7 @@ impl<Q> Ready<Q> {
         Ok(())
     }
 
-    /// Takes the next one: the oldest of the client whose turn it is.
+    /// Takes the oldest query of the next client.
     pub(crate) fn pop(&mut self) -> Option<Q> {
         let number = self.turns.pop_front()?;
         let queue = self.of.get_mut(&number)?;
@@ -55,9 +57,9 @@ impl<Q> Ready<Q> {
     }
 }
 
-/// Of one client, some 1.3 KiB each.
+/// Queries of one client, some 1.3 KiB each.
 const MOST_OF_ONE: usize = 4_096;
-/// Of all clients together; who has none gets a place beyond it.
+/// Queries of all clients together; a client with none may add one beyond it.
 const MOST_OF_ALL: usize = 5_120;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A running server: what its threads share.
+//! The state of a running server that its threads share.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,56 +25,58 @@ use observe::ring::DEFAULT_BYTES;
 use plugin::failure::Failure;
 use query::serve::Outcome;
 
-/// When a worker last began a turn; on a cache line of its own, for it is written at every turn.
+/// When a worker last began a turn; on a cache line of its own, as it is written in every turn.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Heartbeat(pub(crate) AtomicU64);
 
-/// What every thread of a running server may use.
+/// State that all threads of a running server share.
 pub struct Running {
-    /// The configuration that serves now.
+    /// The configuration now served.
     pub configuration: ArcSwap<Configuration>,
-    /// What outlives it.
+    /// State that outlives a configuration.
     pub shared: Shared,
-    /// Each worker's mailbox.
+    /// The inbox of each worker.
     pub(crate) inboxes: Vec<Inbox>,
     /// When each worker last began a turn, in milliseconds since the start.
     pub(crate) heartbeats: Vec<Heartbeat>,
-    /// What was taken off each listen socket.
+    /// Counts of receives on each listen socket.
     pub taken: Taken,
-    /// The port of endpoints that ask for port 0.
+    /// The port of endpoints with port 0.
     free_port: AtomicU16,
     /// Upstreams over TCP and TLS.
     pub(crate) streams: forwarder::Streams,
     /// Which worker has a query in flight.
     pub(crate) flights: FlightRegistry,
-    /// TCP clients.
+    /// Connections of TCP clients.
     pub connections: Arc<Connections>,
-    /// The process's log.
+    /// The log.
     pub logger: Logger,
     /// Panics caught.
     pub panics: Counter,
-    /// Workers that ended and were started again.
+    /// Restarts of workers after panics.
     pub worker_restarts: Counter,
-    /// Queries refused because too many were in flight.
+    /// Queries answered with SERVFAIL because a limit was reached.
     pub shed: Counter,
     /// Datagrams that the kernel dropped because a receive buffer was full.
     pub kernel_drops: Counter,
-    /// Replies given up because the kernel took no more.
+    /// Replies dropped because the kernel did not accept them.
     pub send_drops: Counter,
-    /// When the process began.
+    /// When the process started.
     pub start: Instant,
-    /// Log lines of all TCP clients: a ring for each would be memory that follows load.
+    /// The ring of log lines of all TCP clients: one for each client would make memory grow with
+    /// load.
     tcp_lines: Mutex<LineRing>,
     errors: Mutex<HashMap<(&'static str, SocketAddr), Instant>>,
     fatal: mpsc::UnboundedSender<String>,
 }
 
 impl Running {
-    /// A server that has bound nothing yet; `fatal` hears of what it cannot go on without.
+    /// The state of a server that has bound nothing yet; errors that it cannot continue after are
+    /// sent to `fatal`.
     ///
     /// # Errors
-    /// What the kernel says to the workers' mailboxes.
+    /// The workers' event descriptors could not be created.
     pub fn new(
         configuration: Configuration,
         shared: Shared,
@@ -107,7 +109,7 @@ impl Running {
         })
     }
 
-    /// Where the log lines of TCP clients go.
+    /// The ring of log lines of TCP clients.
     pub(crate) fn tcp_lines(&self) -> MutexGuard<'_, LineRing> {
         self.tcp_lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +119,7 @@ impl Running {
         now.saturating_duration_since(self.start).as_millis() as u64
     }
 
-    /// Where an address is bound: with the port that was chosen in the place of port 0.
+    /// The address that is bound: with the port that was chosen for port 0.
     pub fn bound(&self, address: SocketAddr) -> SocketAddr {
         with_port(address, self.free_port.load(Relaxed))
     }
@@ -126,18 +128,18 @@ impl Running {
         self.free_port.store(port, Relaxed);
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     pub fn workers(&self) -> usize {
         self.inboxes.len()
     }
 
-    /// How long ago the worker that is furthest behind began a turn.
+    /// The longest time since a worker began a turn.
     pub fn slowest_worker(&self, now: Instant) -> Duration {
         let oldest = self.heartbeats.iter().map(|beat| beat.0.load(Relaxed)).min().unwrap_or_default();
         Duration::from_millis(self.since_start_ms(now).saturating_sub(oldest))
     }
 
-    /// Does what one packet asks for; `None`, and counted, if that panics.
+    /// Runs `work`; `None`, and counted, if it panics.
     #[inline]
     pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let done = catch_unwind(AssertUnwindSafe(work)).ok();
@@ -147,7 +149,7 @@ impl Running {
         done
     }
 
-    /// Counts a query whose client was told that there is no room for it.
+    /// Counts a query that failed because a limit was reached.
     #[inline]
     pub(crate) fn count_shed(&self, outcome: &Outcome) {
         if outcome.failure.as_deref().is_some_and(Failure::is_overload) {
@@ -155,7 +157,7 @@ impl Running {
         }
     }
 
-    /// Logs an error of a socket, at most once a minute for each kind and address.
+    /// Logs an error of a socket, at most once a minute for each call and address.
     pub(crate) fn io_error(&self, what: &'static str, address: SocketAddr, error: &io::Error, now: Instant) {
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let last = errors.get(&(what, address));
@@ -166,26 +168,27 @@ impl Running {
         self.logger.error(None, &format!("{what} on {address}: {error}"));
     }
 
-    /// Waits until every worker has done the tasks posted so far, so that what they replaced is dropped here.
+    /// Waits until every worker has done the tasks posted so far, so that replaced state is dropped
+    /// on this thread.
     pub fn settle(&self, handle: &Handle) {
         let (sender, mut receiver) = mpsc::channel(1);
         for inbox in &self.inboxes {
             inbox.post(Task::Barrier(sender.clone()));
         }
         drop(sender);
-        // A worker that hangs must not hold up a reload for ever.
+        // A worker that hangs must not block a reload for ever.
         let done = async { tokio::time::timeout(Duration::from_secs(2), receiver.recv()).await };
         let _ = handle.block_on(done);
     }
 
-    /// Leaves the listen sockets unread, for another process, or has them read again.
+    /// Stops reading the listen sockets, for another process, or reads them again.
     pub fn park(&self, parked: bool) {
         for inbox in &self.inboxes {
             inbox.post(Task::Park(parked));
         }
     }
 
-    /// Ends once what is in flight is answered.
+    /// Stops the workers once queries in flight are answered.
     pub fn end(&self, workers: impl Iterator<Item = JoinHandle<()>>, in_flight: InFlight, handle: &Handle) {
         for inbox in &self.inboxes {
             inbox.post(Task::Stop(in_flight));
@@ -193,22 +196,22 @@ impl Running {
         for worker in workers {
             let _ = worker.join();
         }
-        // Replies that workers have just handed over still have to be written.
+        // Replies that workers have just handed to connections must still be written.
         handle.block_on(self.connections.drain(LAST_REPLIES));
     }
 
-    /// Closes connections over which nobody waits for an answer: whoever asks again comes by a new one, and goes where rules lead
-    /// it by then.
+    /// Closes connections that await no answer: their clients reconnect, and firewall rules apply
+    /// to the new connection.
     pub fn end_idle_connections(&self) {
         self.connections.end_idle();
     }
 
-    /// Ends the process with an error: nothing can be served any more.
+    /// Ends the process with an error: it cannot serve any more.
     pub fn fatal(&self, message: &str) {
-        // Sending fails only where the process ends already.
+        // Sending fails only if the process ends already.
         let _ = self.fatal.send(message.to_owned());
     }
 }
 
-/// How long TCP clients have for their last replies.
+/// How long TCP clients may take to read their last replies.
 const LAST_REPLIES: Duration = Duration::from_millis(500);

@@ -1,11 +1,11 @@
-//! Buffers that the connections of one thread share, turn by turn.
+//! Buffers that the connections of one thread share.
 
 use std::cell::RefCell;
 
-/// What one thread needs for as long as a turn of one connection takes.
+/// Buffers for one turn of a connection.
 pub(crate) struct Scratch {
     pub(crate) came: Box<[u8]>,
-    /// What came, decrypted, and what leaves, encrypted.
+    /// Received bytes, decrypted, and bytes to send, encrypted.
     pub(crate) plain: Vec<u8>,
     pub(crate) sealed: Vec<u8>,
     pub(crate) reply: Vec<u8>,
@@ -13,7 +13,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Puts the reply, if there is one, behind those that leave, its length in front.
+    /// Appends the reply, if there is one, with its length prefix to the replies.
     pub(super) fn send_reply(&mut self) {
         if let (Ok(length), false) = (u16::try_from(self.reply.len()), self.reply.is_empty()) {
             self.replies.extend_from_slice(&length.to_be_bytes());
@@ -21,7 +21,7 @@ impl Scratch {
         }
     }
 
-    /// Gives back what replies of uncommon size have made it.
+    /// Frees the memory of uncommonly large replies.
     pub(crate) fn shrink(&mut self) {
         self.replies.clear();
         self.replies.shrink_to(4 * TOGETHER);
@@ -40,5 +40,6 @@ thread_local! {
     });
 }
 
-/// Octets of replies that leave together; while the kernel does not take them, nothing more is read.
+/// Bytes of replies that are written together; until the kernel has accepted them nothing more is
+/// read.
 pub(crate) const TOGETHER: usize = 16 * 1024;

@@ -1,4 +1,4 @@
-//! A listen socket of one worker, with the replies that wait to leave by it.
+//! A worker's listen socket, and the replies to send from it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,23 +10,24 @@ use super::taken::Takes;
 use crate::running::Running;
 use configuration::Configuration;
 
-/// One listen socket with the replies that wait to leave by it.
+/// A listen socket, and the batch of replies to send from it.
 pub(crate) struct OpenSocket {
-    /// As the configuration has it: without the interface that a link-local address was found on.
+    /// As configured: without the interface of a link-local address.
     pub(crate) address: SocketAddr,
-    /// Its number among all workers' sockets of the address.
+    /// Its index among all sockets of the address.
     pub(crate) nth: usize,
     pub(crate) socket: ListenSocket,
     pub(crate) replies: SendBatch,
-    /// Counts the batches taken off it.
+    /// Counts the batches received.
     pub(crate) taken: Arc<Takes>,
-    /// It is read to its end, a batch in each turn, and closed.
+    /// Set when it is to be closed: it is read until it is empty, a batch in each turn.
     pub(crate) last: Option<Last>,
     kernel_drops: u32,
     new_drops: u64,
 }
 
-/// What a socket that is to be closed may still bring, and the configuration that serves it.
+/// The batches that may still be read from a socket that is to be closed, and the configuration
+/// that serves them.
 pub(crate) struct Last {
     batches: u32,
     configuration: Arc<Configuration>,
@@ -38,12 +39,12 @@ impl OpenSocket {
         Self { address, nth, socket, replies, taken, last: None, kernel_drops: 0, new_drops: 0 }
     }
 
-    /// Has it closed once it is read to its end.
+    /// Has it closed once it is empty.
     pub(crate) fn end(&mut self, configuration: &Arc<Configuration>) {
         self.last.get_or_insert_with(|| Last { batches: LAST_BATCHES, configuration: configuration.clone() });
     }
 
-    /// Notes the kernel's counter of datagrams that found no room.
+    /// Notes the kernel's counter of datagrams dropped on a full receive buffer.
     pub(crate) fn note_kernel_drops(&mut self, counter: Option<u32>) {
         if let Some(counter) = counter {
             self.new_drops += u64::from(counter.wrapping_sub(self.kernel_drops));
@@ -51,7 +52,8 @@ impl OpenSocket {
         }
     }
 
-    /// Sends the batch; what the kernel does not take is dropped and counted, as the client will ask again.
+    /// Sends the batch; replies that the kernel does not accept are dropped and counted, as clients
+    /// retry.
     pub(crate) fn send(&mut self, running: &Running, now: Instant) {
         if self.new_drops > 0 {
             running.kernel_drops.add_shared(std::mem::take(&mut self.new_drops));
@@ -68,16 +70,18 @@ impl OpenSocket {
 }
 
 impl Last {
-    /// What serves one more batch; `None` where it brought as many as may be: a flood must not keep it open.
+    /// The configuration for one more batch; `None` after the last one: a flood must not keep the
+    /// socket open.
     pub(crate) fn configuration(&mut self) -> Option<Arc<Configuration>> {
         self.batches = self.batches.checked_sub(1)?;
         Some(self.configuration.clone())
     }
 }
 
-/// Batches that a socket may bring before it is closed: more than its 4 MiB hold.
+/// Batches read from a socket before it is closed: more than its buffer of 4 MiB holds.
 const LAST_BATCHES: u32 = 1024;
-/// Bytes that a reply slot has from the start; a larger reply makes it grow, once.
+/// Initial bytes of a reply slot; a larger reply makes it grow, once.
 const REPLY_BYTES: usize = 1500;
-/// No reply over UDP is longer. What a cached answer of 64 KiB needed on its way is given back.
+/// The longest reply over UDP. The memory that a cached answer of 64 KiB needed before it was
+/// truncated is freed.
 const MOST_REPLY_BYTES: usize = 4096;

@@ -1,4 +1,4 @@
-//! The way back to a TCP client.
+//! Sends a reply to a TCP client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,19 +6,20 @@ use std::sync::Arc;
 use super::connections::Connections;
 use super::place::Place;
 
-/// The way back to a TCP client, and its query's place among those that the connection may have in flight.
+/// A handle to reply to a TCP client; counts as one query in flight of the connection until it is
+/// dropped.
 pub(crate) struct StreamReply {
     connections: Arc<Connections>,
     /// The connection.
     place: Arc<Place>,
     /// The client.
     pub peer: SocketAddr,
-    /// The address it asked.
+    /// The address that the client connected to.
     pub local: SocketAddr,
 }
 
 impl StreamReply {
-    /// One more query in flight.
+    /// A handle for one more query in flight.
     pub(crate) fn new(
         connections: &Arc<Connections>,
         place: &Arc<Place>,
@@ -29,8 +30,8 @@ impl StreamReply {
         Self { connections: connections.clone(), place: place.clone(), peer, local }
     }
 
-    /// Sends a reply, its length in front. A connection that is gone loses it; where octets run out, the connection that
-    /// gives way may be its own.
+    /// Sends a reply with its length prefix. If the connection is closed the reply is dropped; if
+    /// the byte budget is exhausted, the connection that is evicted may be this one.
     pub(crate) fn send(&self, reply: &[u8]) {
         if let Ok(length) = u16::try_from(reply.len()) {
             self.connections.find_room(&self.place, |limit| self.place.push(reply, length, limit));

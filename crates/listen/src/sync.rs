@@ -1,4 +1,5 @@
-//! What threads share by. Files whose steps are modelled (`models/`) take it from here; there, loom's stands in this place.
+//! Synchronisation primitives of the files that loom models check; the models compile these files
+//! with loom's instead.
 
 pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError};
 

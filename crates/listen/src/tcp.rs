@@ -1,7 +1,9 @@
-//! TCP and TLS clients (RFC 7766, RFC 7858): pipelined, answered out of order, bounded in number, time, octets and queries in flight.
+//! TCP and TLS clients (RFC 7766, RFC 7858): pipelined, answered out of order, with bounds on
+//! connections, time, bytes and queries in flight.
 //!
-//! One task serves a connection, turn by turn: it writes what waits, and only when the kernel has taken all of it does it
-//! read and answer more. So a client that does not read is not read from.
+//! One task serves a connection, turn by turn: it writes pending replies, and reads and answers
+//! more only when the kernel has accepted all of them. So a client that does not read is not read
+//! from (backpressure).
 
 mod message;
 mod transfer;
@@ -25,54 +27,56 @@ use transfer::Transfer;
 
 /// One client's connection.
 pub(crate) struct Connection {
-    /// Where it came in.
+    /// The endpoint that accepted it.
     endpoint: Endpoint,
-    /// The address the client asked.
+    /// The address that the client connected to.
     local: SocketAddr,
     peer: SocketAddr,
     running: Arc<Running>,
     place: Arc<Place>,
-    /// What clients say to this endpoint is counted; `None` where a probe of our own speaks.
+    /// Counts messages of clients to this endpoint; `None` for a probe of our own.
     taken: Option<Arc<Takes>>,
     stream: TcpStream,
-    /// Where messages are encrypted.
+    /// TLS, if the endpoint has it.
     tls: Option<Box<Tls>>,
-    /// What has come and is not served: whole messages while the client does not read, else the start of one.
+    /// Bytes received and not served: complete messages while the client does not read, else the
+    /// start of one.
     came: Vec<u8>,
-    /// When its first octet came, or that of its first record.
+    /// When the first byte of `came`, or of its first TLS record, was received.
     came_at: Instant,
-    /// Octets still to come of a message that is too long and answered already: they are thrown away.
+    /// Bytes to discard: the rest of a message that is too long and answered already.
     rest: usize,
     /// When the last message was served.
     served_at: Instant,
-    /// Replies that the kernel has not taken, and how much of them it has.
+    /// Replies that the kernel has not accepted, and how many bytes of them it has.
     unsent: Vec<u8>,
     sent: usize,
-    /// When they were first offered.
+    /// When they were first written.
     unsent_since: Instant,
-    /// A transfer that is not sent to its end. Nothing more is read meanwhile.
+    /// A transfer in progress. Nothing more is read meanwhile.
     transfer: Option<Box<Transfer>>,
-    /// Queries that it may still bring.
+    /// Queries that the client may still send.
     left: u32,
-    /// No more is read; what is in flight is still answered (RFC 7766, section 6.2.4).
+    /// Whether no more is read; queries in flight are still answered (RFC 7766, section 6.2.4).
     ending: bool,
 }
 
-/// What a connection waits for when nothing can be done.
+/// The events that a connection waits for.
 struct Pause {
     read: bool,
     write: bool,
     until: Option<Instant>,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 enum Turn {
-    /// There is more to do, after others.
+    /// There is more to do, after other tasks.
     Again,
     Wait(Pause),
-    /// The end, everything said.
+    /// Close: all replies are written.
     End,
-    /// The end for a client that did not read, or that gives way: what the kernel has for it goes as well.
+    /// Reset, and drop the kernel's unsent bytes: the client did not read, or the connection was
+    /// evicted.
     Abort,
 }
 
@@ -94,7 +98,7 @@ impl Connection {
         stream: TcpStream,
         now: Instant,
     ) -> Self {
-        // What comes of our own probes proves nothing but by its answer.
+        // A probe of our own shows only by its answer that we serve, so it is not counted.
         let taken = (!place.is_own()).then(|| running.taken.socket(endpoint, running.inboxes.len()));
         Self {
             endpoint,
@@ -119,7 +123,7 @@ impl Connection {
     }
 
     pub(crate) async fn serve(mut self) {
-        // Replies are small and must not wait for each other's ACK.
+        // TCP_NODELAY: replies are small and must not wait for each other's ACK.
         let _ = self.stream.set_nodelay(true);
         let limits = match self.running.configuration.load().endpoints.get(&self.endpoint) {
             Some(plan) => {
@@ -136,12 +140,13 @@ impl Connection {
         loop {
             let of_address = place.turn().await;
             let began = clock::now();
-            // A message has a guard of its own. A panic elsewhere costs the connection.
+            // A message has a guard of its own. A panic elsewhere closes the connection.
             let turn =
                 running.guarded(|| SCRATCH.with_borrow_mut(|scratch| self.turn(&limits, scratch, began)));
             let is_over = place.spend(clock::now().saturating_duration_since(began));
             if is_over || matches!(turn, Some(Turn::Again)) {
-                // Behind all who are ready, and whom the runtime only now hears of. The address's turn is kept meanwhile.
+                // Yields to all ready tasks, also to those that the runtime finds ready only now.
+                // The address's turn is held meanwhile.
                 tokio::task::yield_now().await;
             }
             drop(of_address);
@@ -154,7 +159,8 @@ impl Connection {
                 }
                 None => return,
                 Some(Turn::Abort) => {
-                    // A linger time of 0 makes `close` send an RST: unread octets must not stay in the kernel for minutes.
+                    // A linger time of 0 makes `close` send an RST: unread bytes must not stay in
+                    // the kernel for minutes.
                     let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
                     return;
                 }
@@ -162,17 +168,18 @@ impl Connection {
         }
     }
 
-    /// Tells the client that this is the end, as far as the kernel takes it.
+    /// Closes the connection: TLS's close_notify and a FIN, as far as the kernel accepts them.
     fn close(mut self) {
         if let (Some(tls), true) = (&mut self.tls, self.unsent.is_empty()) {
             let mut octets = Vec::new();
             if tls.close(&mut octets).is_ok() {
-                // Where the alert cannot be written the client still sees the connection close.
+                // If the alert cannot be written the client still sees the FIN.
                 let _ = self.stream.try_write(&octets);
             }
         }
-        // While received octets are unread the kernel's close sends an RST in the place of a FIN, and a client takes that for a fault.
-        // The FIN goes first: octets that come once all is read still cause an RST, behind the FIN, which the client has read by then.
+        // With unread bytes the kernel's close sends an RST instead of a FIN, which a client takes
+        // for a failure. So the FIN is sent first: bytes received later still cause an RST, but
+        // after the FIN, which the client has read by then.
         let socket = socket2::SockRef::from(&self.stream);
         let _ = socket.shutdown(Shutdown::Write);
         let mut unread = [0; 4096];
@@ -190,7 +197,7 @@ impl Connection {
                 None => std::future::pending().await,
             }
         };
-        // Which of these ended the wait does not matter: the next turn tries to read and write.
+        // Which event ended the wait does not matter: the next turn tries to read and write.
         tokio::select! {
             _ = self.stream.writable(), if pause.write => {}
             _ = self.stream.readable(), if pause.read => {}
@@ -199,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// Does what can be done without waiting, a few times and for a moment at most.
+    /// Writes, serves and reads without waiting, at most [`ROUNDS`] times and for [`MOMENT`].
     fn turn(&mut self, limits: &TimeoutsSpec, scratch: &mut Scratch, now: Instant) -> Turn {
         let until = now + MOMENT;
         for round in 0..ROUNDS {
@@ -226,7 +233,7 @@ impl Connection {
                     break;
                 }
             }
-            // Replies to queries that came before the transfer are written first.
+            // Replies to queries received before the transfer are written first.
             if scratch.replies.is_empty() && self.transfer.is_some() && self.go_on(scratch, now).is_err() {
                 return Turn::Abort;
             }
@@ -266,10 +273,12 @@ impl Connection {
         }
     }
 
-    /// Nothing has come that was not read: waits for more, or ends where the client has had its time, or all connections end.
+    /// All received bytes are read: waits for more, or ends if the client's time is over or all
+    /// connections end.
     fn wait_for_client(&mut self, limits: &TimeoutsSpec, now: Instant) -> Option<Turn> {
         let served_once = self.served_once(limits);
-        // Queries that came before the end are answered. A connection that is new is given time for its first query.
+        // Queries received before the end are answered. A new connection is given time for its
+        // first query.
         if self.place.ends() && (served_once || now >= self.served_at + FIRST_QUERY) {
             self.ending = true;
             return None;
@@ -277,7 +286,7 @@ impl Connection {
         let tls = self.tls.as_deref();
         let half = !self.came.is_empty() || self.rest > 0 || tls.is_some_and(Tls::is_half);
         let (since, limit) = match (half, served_once) {
-            // The whole handshake has the time of one message.
+            // The handshake as a whole has the time of one message.
             _ if tls.is_some_and(Tls::is_new) => (self.served_at, limits.read),
             (true, _) => (self.came_at, limits.read),
             (false, true) => (self.served_at, limits.idle),
@@ -300,7 +309,7 @@ impl Connection {
         self.left != limits.queries.unwrap_or(u32::MAX)
     }
 
-    /// Tells what is waited for, and counts what is held meanwhile.
+    /// Waits: sets the connection's state, and counts the bytes that it holds.
     fn rest(&mut self, state: ConnectionState, since: Instant, limit: Option<Duration>) -> Turn {
         if !self.hold(state, since) {
             return Turn::Abort;
@@ -310,7 +319,7 @@ impl Connection {
         Turn::Wait(Pause { read, write, until: limit.map(|limit| since + limit) })
     }
 
-    /// Counts what is held until the next turn; false where there is no room for it.
+    /// Counts the bytes held until the next turn; false if the budget has no room for them.
     fn hold(&mut self, state: ConnectionState, since: Instant) -> bool {
         self.place.set_state(state, self.running.since_start_ms(since));
         let held =
@@ -328,7 +337,7 @@ impl Connection {
         true
     }
 
-    /// Offers the kernel what it did not take before; true where it has all of it now.
+    /// Writes pending replies again; true if the kernel has accepted all of them.
     fn write_unsent(&mut self) -> io::Result<bool> {
         while self.sent < self.unsent.len() {
             match self.stream.try_write(&self.unsent[self.sent..]) {
@@ -342,7 +351,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Offers the kernel replies, encrypted where they have to be.
+    /// Writes replies, encrypted with TLS.
     fn write(&mut self, scratch: &mut Scratch, now: Instant) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return self.offer(&scratch.replies, now) };
         scratch.sealed.clear();
@@ -350,7 +359,7 @@ impl Connection {
         self.offer(&scratch.sealed, now)
     }
 
-    /// Offers the kernel octets, and keeps what it does not take.
+    /// Writes bytes, and keeps those that the kernel does not accept.
     fn offer(&mut self, octets: &[u8], now: Instant) -> io::Result<()> {
         let mut rest = octets;
         while !rest.is_empty() {
@@ -365,7 +374,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once: behind the start of a message, as many octets as came. 0 is the end of the stream.
+    /// Reads once, appending to the start of a message. 0 is the end of the stream.
     fn read(&mut self, scratch: &mut Scratch, now: Instant) -> io::Result<usize> {
         if self.tls.as_ref().is_some_and(|tls| tls.is_finished()) {
             return Ok(0);
@@ -385,7 +394,7 @@ impl Connection {
             _ => tls.open(&scratch.came[..count], &mut scratch.plain, &mut scratch.sealed),
         };
         self.keep(&scratch.plain, now);
-        // What the handshake says, or why it ends.
+        // Messages of the handshake, or the alert that ends it.
         if !scratch.sealed.is_empty() {
             self.note();
             self.offer(&scratch.sealed, now)?;
@@ -394,14 +403,14 @@ impl Connection {
         Ok(count)
     }
 
-    /// Counts that a client was heard.
+    /// Counts that a client was read from.
     fn note(&self) {
         if let Some(taken) = &self.taken {
             taken.note_shared();
         }
     }
 
-    /// Keeps octets of messages until they are served.
+    /// Keeps bytes of messages until they are served.
     fn keep(&mut self, came: &[u8], now: Instant) {
         let count = came.len();
         let thrown = count.min(self.rest);
@@ -413,15 +422,16 @@ impl Connection {
         if self.came.is_empty() {
             self.came_at = now;
         }
-        // As much as has come, whatever length it announces; and as much again, for clients that send octet by octet.
+        // Reserves as much as was received, whatever length the message announces; doubled, for
+        // clients that send byte by byte.
         if self.came.capacity() - self.came.len() < came.len() {
             self.came.reserve_exact(came.len().max(self.came.len()));
         }
         self.came.extend_from_slice(came);
     }
 
-    /// Serves messages that have come whole, one at least, until enough replies are together, too many queries in flight or it
-    /// is others' turn: true where that is why others of them are left.
+    /// Serves complete messages, one at least, until there are enough replies, too many queries in
+    /// flight, or the turn is over; true if the turn is over and messages are left.
     fn serve_what_came(&mut self, scratch: &mut Scratch, now: Instant, until: Instant) -> bool {
         let came = std::mem::take(&mut self.came);
         let mut at = 0;
@@ -441,7 +451,7 @@ impl Connection {
             }
             let whole = message.len() == length;
             self.rest = length - message.len();
-            // The end of a message that is longer than what is kept may have been read already.
+            // The rest of a message that is too long may have been read already.
             let thrown = self.rest.min(rest.len() - message.len());
             self.rest -= thrown;
             at += 2 + message.len() + thrown;
@@ -470,11 +480,11 @@ impl Connection {
     }
 }
 
-/// As much of a message is read; what is longer is a format error, as over UDP.
+/// Bytes of a message that are read; a longer one is a format error, as over UDP.
 const MESSAGE_BYTES: usize = 4096;
-/// Queries that one connection may have in flight; more wait unread.
+/// Queries that one connection may have in flight; more stay unread.
 const IN_FLIGHT: u32 = 64;
-/// How long a new connection may take to its first query once the server ends.
+/// How long a new connection may take to its first query once the server stops.
 const FIRST_QUERY: Duration = Duration::from_millis(300);
-/// How often one connection writes and reads before it is others' turn.
+/// How often one connection writes and reads in a turn.
 const ROUNDS: usize = 8;

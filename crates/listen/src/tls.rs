@@ -1,5 +1,5 @@
-//! TLS on a client's connection: records of the socket in, the client's octets out, and back. No I/O: who reads and writes
-//! the socket drives it. What rustls would keep of records that have not come whole is kept here, and counted.
+//! TLS on a client's connection: decrypts and encrypts. No I/O: the caller reads and writes the
+//! socket. Incomplete records, which rustls would buffer, are kept here, and counted.
 
 use std::iter;
 use std::sync::Arc;
@@ -11,36 +11,37 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
 };
 
-/// One connection's TLS.
+/// The TLS state of one connection.
 pub(crate) struct Tls {
     stage: Stage,
-    /// Records, or messages of the handshake, that have not come whole.
+    /// Incomplete records, or messages of the handshake.
     came: Vec<u8>,
     progress: Progress,
-    /// Octets of the client's certificates, which are kept.
+    /// Bytes of the client's certificates, which rustls keeps.
     certificates: usize,
 }
 
 #[allow(clippy::large_enum_variant, reason = "nearly every connection becomes the larger one")]
 enum Stage {
-    /// The ClientHello, which decides what the handshake uses, is incomplete.
+    /// The ClientHello, by which the configuration is chosen, is incomplete.
     Hello(Handshakes),
     Chosen(UnbufferedServerConnection),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// Nothing has come.
+    /// Nothing was received.
     New,
     Handshake,
     Established,
-    /// The client has said that it sends no more.
+    /// The client has sent close_notify.
     Finished,
-    /// It broke the protocol. What rustls has noted of octets that are thrown away leads nowhere: it is not asked again.
+    /// The client broke the protocol. rustls must not be called again, as its state refers to bytes
+    /// that were discarded.
     Broken,
 }
 
-/// The client broke the protocol, or is not let in; what it is told was written.
+/// The client broke the protocol, or was refused; the alert was written.
 #[derive(Debug)]
 pub(crate) struct TlsBroken;
 
@@ -49,8 +50,8 @@ impl Tls {
         Self { stage: Stage::Hello(handshakes), came: Vec::new(), progress: Progress::New, certificates: 0 }
     }
 
-    /// Takes octets of the socket. What the client says goes to the end of `plain`, what TLS itself has to say to the end of
-    /// `out`.
+    /// Decrypts bytes of the socket. Appends the client's bytes to `plain`, and TLS's own messages
+    /// to `out`.
     pub(crate) fn open(
         &mut self,
         octets: &[u8],
@@ -120,8 +121,8 @@ impl Tls {
                 }
             };
             from += discard;
-            // After a failure the loop writes what is queued, the alert last. The failed record is
-            // not read again.
+            // After a failure the loop writes the queued records, the alert last. The failed record
+            // is not read again.
             if !goes_on || result.is_err() && !connection.wants_write() {
                 break;
             }
@@ -140,12 +141,12 @@ impl Tls {
         result
     }
 
-    /// Encrypts what the client is told, to the end of `out`.
+    /// Encrypts bytes for the client, appending to `out`.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsBroken> {
         self.write(out, |traffic, room| traffic.encrypt(plain, room))
     }
 
-    /// Tells the client that nothing more comes.
+    /// Appends close_notify to `out`.
     pub(crate) fn close(&mut self, out: &mut Vec<u8>) -> Result<(), TlsBroken> {
         self.write(out, |traffic, room| traffic.queue_close_notify(room))
     }
@@ -195,17 +196,17 @@ impl Tls {
         }
     }
 
-    /// Whether the client has begun to speak and messages cannot be exchanged yet.
+    /// Whether the handshake has begun and is not complete.
     pub(crate) fn is_in_handshake(&self) -> bool {
         self.progress == Progress::Handshake
     }
 
-    /// Whether messages cannot be exchanged yet.
+    /// Whether the handshake is not complete.
     pub(crate) fn is_new(&self) -> bool {
         matches!(self.progress, Progress::New | Progress::Handshake)
     }
 
-    /// Whether part of a record has come.
+    /// Whether part of a record was received.
     pub(crate) fn is_half(&self) -> bool {
         self.is_in_handshake() || !self.came.is_empty()
     }
@@ -215,14 +216,14 @@ impl Tls {
         self.progress == Progress::Finished
     }
 
-    /// Octets that the client makes us hold, beside what every connection has.
+    /// Bytes held for this client, without those that every connection has.
     pub(crate) fn held(&self) -> usize {
         self.came.capacity() + self.certificates
     }
 }
 
-/// Chooses what the handshake uses by the ClientHello at the start of these bytes; `None` while it
-/// is incomplete. Anything else is refused by the connection.
+/// Chooses the configuration by the ClientHello at the start of these bytes; `None` while it is
+/// incomplete. Anything else is refused by the connection.
 fn choose(handshakes: &Handshakes, octets: &[u8]) -> Option<Arc<ServerConfig>> {
     // Parses once a record is complete, not at each byte of it.
     let &[kind, _, _, high, low, ref content @ ..] = octets else { return None };
@@ -248,14 +249,14 @@ fn choose(handshakes: &Handshakes, octets: &[u8]) -> Option<Arc<ServerConfig>> {
     None
 }
 
-/// The content type of messages of the handshake (RFC 8446, section 5.1).
+/// The content type of handshake messages (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
-/// Octets of a record's content at most, encrypted or not.
+/// The most bytes of a record's content, encrypted or not.
 const LARGEST_RECORD: usize = (1 << 14) + 2048;
 
 type WriteTraffic<'c> = rustls::unbuffered::WriteTraffic<'c, rustls::server::ServerConnectionData>;
 
-/// Has `write` write to the end of `out`, with as much room as it needs.
+/// Calls `write` to append to `out`, with as much room as it needs.
 fn grow(
     out: &mut Vec<u8>,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, Option<InsufficientSizeError>>,

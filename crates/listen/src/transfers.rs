@@ -1,24 +1,24 @@
-//! How many transfers run, and for how long: each holds a zone as it was when it began.
+//! Bounds the number and time of transfers: each holds a snapshot of a zone.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The transfers that run, over all connections.
+/// The running transfers of all connections, by client address.
 #[derive(Default)]
 pub(super) struct Transfers(Mutex<HashMap<IpAddr, usize>>);
 
-/// One transfer's place.
+/// A running transfer.
 pub(super) struct Slot {
     of: Arc<Transfers>,
     client: IpAddr,
-    /// When it is needed for others.
+    /// When the transfer must end.
     until: Instant,
 }
 
 impl Transfers {
-    /// A place for one more to this client, which begins now; `None` where there are as many as may be.
+    /// Begins one more transfer to this client; `None` if there are as many as may be.
     pub(super) fn enter(self: &Arc<Self>, client: IpAddr, now: Instant) -> Option<Slot> {
         let mut running = self.running();
         let (all, own) = (running.values().sum::<usize>(), running.get(&client).copied().unwrap_or_default());
@@ -37,7 +37,7 @@ impl Transfers {
 }
 
 impl Slot {
-    /// How long it may still be held; zero ends the transfer.
+    /// The time left; zero ends the transfer.
     pub(super) fn left(&self, now: Instant) -> Duration {
         self.until.saturating_duration_since(now)
     }
@@ -53,11 +53,11 @@ impl Drop for Slot {
     }
 }
 
-/// Transfers at a time, and those to one client address.
+/// Concurrent transfers, in all and to one client address.
 const MOST: usize = 16;
 const MOST_OF_A_CLIENT: usize = 4;
-/// How long one may take: 20 MB at 35 kB/s. Each message has its time besides (`timeouts`), so that who reads a little of
-/// each would otherwise keep a place, and a zone of long ago, for hours.
+/// How long one may take: 20 MB at 35 kB/s. The `timeouts` are per message, so a client that reads
+/// slowly would otherwise hold a slot, and an old snapshot, for hours.
 const LONGEST: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

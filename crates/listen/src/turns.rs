@@ -1,15 +1,16 @@
-//! Whose turn it is on the threads that serve TCP clients. The connections of one address have two at a time, and work for a moment
-//! together; before they go on whoever else is ready has had one: clients of other addresses, upstreams, the listeners.
+//! Shares the CPU time of the threads that serve TCP clients among addresses. Two connections of an
+//! address run at a time, for [`MOMENT`] together; then they yield to all other ready tasks:
+//! clients of other addresses, upstreams, listeners.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The turns of one address's connections.
+/// The turns of the connections of one address.
 pub(crate) struct Turns {
     free: Semaphore,
-    /// Nanoseconds of work since others had a turn.
+    /// Nanoseconds of work since the last yield.
     spent: AtomicU64,
 }
 
@@ -20,18 +21,18 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A turn, if one is free: its holder may work until it is dropped.
+    /// A turn, if one is free: its holder may run until it is dropped.
     pub(crate) fn try_next(&self) -> Option<SemaphorePermit<'_>> {
         self.free.try_acquire().ok()
     }
 
-    /// Waits for one, behind those that wait already.
+    /// Waits for a turn, in FIFO order.
     pub(crate) async fn next(&self) -> Option<SemaphorePermit<'_>> {
         self.free.acquire().await.ok()
     }
 
-    /// Counts what a turn took. True where it is others' turn: who holds this one lets them go first and keeps it meanwhile,
-    /// so that no other connection of the address works either.
+    /// Counts the time of a turn. Returns true if the holder must yield, keeping its turn, so that
+    /// no other connection of the address runs meanwhile.
     pub(crate) fn spend(&self, work: Duration) -> bool {
         let work = u64::try_from(work.as_nanos()).unwrap_or(u64::MAX);
         let is_over = self.spent.fetch_add(work, Relaxed).saturating_add(work) >= MOMENT.as_nanos() as u64;
@@ -42,10 +43,11 @@ impl Turns {
     }
 }
 
-/// How long the connections of an address work before it is others' turn, and each of them at the most, but for the message that
-/// it is at: a cached answer takes microseconds, and one of 64 KiB where steps act milliseconds.
+/// How long the connections of an address run before they yield, together and each, not counting
+/// the current message: a cached answer takes microseconds, one of 64 KiB that middleware rewrites
+/// milliseconds.
 pub(crate) const MOMENT: Duration = Duration::from_millis(1);
-/// One for each of the threads: an address that is alone has all of them.
+/// One for each of the threads: a single address may use all of them.
 const AT_ONCE: usize = 2;
 
 #[cfg(test)]

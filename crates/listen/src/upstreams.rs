@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use forwarder::{SocketId, Upstream};
+use forwarder::{Forwarder, NotSent, SocketId, Upstream};
 use rand::rngs::ThreadRng;
 use sockets::{Epoll, RecvBatch, UpstreamSocket};
 
@@ -63,13 +63,6 @@ impl Upstreams {
         }
     }
 
-    /// Puts a query into the next batch.
-    pub(crate) fn queue(&mut self, socket: SocketId, query: &[u8]) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(query);
-        self.queue.push(Queued { socket, start, end: self.bytes.len() });
-    }
-
     /// Takes what has arrived on the socket with this index.
     pub(crate) fn receive(
         &self,
@@ -80,37 +73,48 @@ impl Upstreams {
         Some((*id, socket.receive(batch)))
     }
 
-    /// Registers new sockets and sends every queued query, those of one socket in one call; `failed` is told what the
-    /// network refused, and with its id each query that did not leave.
-    pub(crate) fn flush(&mut self, epoll: &Epoll, mut failed: impl FnMut(SocketId, Option<u16>, io::Error)) {
+    /// Registers new sockets and sends every datagram that the forwarder has, those of one socket in one call. What the network
+    /// refused is reported to the forwarder; false where that was nothing.
+    pub(crate) fn flush<W>(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<W>) -> bool {
+        let mut refused = false;
         for id in self.opened.drain(..) {
             if let Some(Some((open, socket))) = self.sockets.get(id.index())
                 && *open == id
                 && let Err(error) = epoll.add(socket, UPSTREAM | id.index() as u64)
             {
-                failed(id, None, error);
-            }
-        }
-        // The forwarder stays with one socket for a few queries: runs of the same one are the rule.
-        let mut rest = self.queue.as_slice();
-        while let Some(first) = rest.first() {
-            let run = rest.iter().take_while(|queued| queued.socket == first.socket).count();
-            let (now, later) = rest.split_at(run);
-            rest = later;
-            let Some(Some((open, socket))) = self.sockets.get(first.socket.index()) else { continue };
-            if *open != first.socket {
-                continue;
-            }
-            let message = |queued: &Queued| &self.bytes[queued.start..queued.end];
-            let sent = socket.send_batch(now.iter().map(message), |at, error| {
-                let id = message(&now[at]).first_chunk().map(|id| u16::from_be_bytes(*id));
-                failed(first.socket, id, error);
-            });
-            if let Some(error) = sent.upstream_error {
-                failed(first.socket, None, error);
+                forwarder.socket_error(id, error.kind());
+                refused = true;
             }
         }
         self.queue.clear();
         self.bytes.clear();
+        let mut start = 0;
+        while let Some(socket) = forwarder.poll_transmit(&mut self.bytes) {
+            #[cfg(test)]
+            crate::failpoint::within(&self.bytes[start..], "send", "again");
+            let end = self.bytes.len();
+            self.queue.push(Queued { socket, start, end });
+            start = end;
+        }
+        // The forwarder stays with one socket for a few queries: runs of the same one are the rule.
+        for run in self.queue.chunk_by(|one, next| one.socket == next.socket) {
+            let id = run[0].socket;
+            let Some(Some((open, socket))) = self.sockets.get(id.index()) else { continue };
+            if *open != id {
+                continue;
+            }
+            let message = |queued: &Queued| &self.bytes[queued.start..queued.end];
+            let sent = socket.send_batch(run.iter().map(message), |at, error| {
+                refused = true;
+                if let Some(query) = message(&run[at]).first_chunk() {
+                    forwarder.unsent(id, u16::from_be_bytes(*query), NotSent::from(&error));
+                }
+            });
+            if let Some(error) = sent.upstream_error {
+                refused = true;
+                forwarder.socket_error(id, error.kind());
+            }
+        }
+        refused
     }
 }

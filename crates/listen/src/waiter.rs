@@ -1,4 +1,4 @@
-//! A query on its way to upstreams: who waits for its answer.
+//! A query to forward, and the client that waits for its answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use plugin::failure::Failure;
 use query::ServedZone;
 use query::evaluate::{FollowCnames, PendingLookups, SubqueryAnswer, UpstreamQuery};
 
-/// A query that an upstream must answer.
+/// A query that an upstream must answer (a cache miss).
 pub(crate) struct Miss {
-    /// What is asked.
+    /// The query.
     pub query: OwnedQuery,
-    /// Who waits.
+    /// The client, and the data to write its reply.
     pub waiter: Waiter,
-    /// How long until a stale answer will do.
+    /// How long the client waits before it gets a stale answer.
     pub patience: Option<Duration>,
 }
 
 impl Miss {
-    /// That of what a client asked.
+    /// The miss of a client's query.
     pub(crate) fn new(asked: UpstreamQuery<'_>, client: Client, started: Instant) -> Self {
         let UpstreamQuery { query, zone, patience, .. } = asked;
         let waiter =
@@ -33,7 +33,7 @@ impl Miss {
         Self { query, waiter, patience }
     }
 
-    /// Those of all that a client's answer needs, and of what is fetched again on its way.
+    /// The misses of all subqueries of a client's query, and of background refreshes.
     pub(crate) fn all(
         lookups: PendingLookups<'_>,
         client: Client,
@@ -52,12 +52,12 @@ impl Miss {
         let refreshes = refreshes.into_iter().map(move |asked| Self::new(asked, Client::Nobody, started));
         let asked =
             asked.into_iter().filter_map(move |asked| Some(Self::new(asked, clients.pop()?, started)));
-        // Whom a client waits for comes first, where there is not room for all.
+        // Subqueries that a client waits for precede refreshes, in case a limit is reached.
         asked.chain(refreshes)
     }
 
-    /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of
-    /// which goes on.
+    /// The query and client to answer with a failure, as a limit was reached; `None` if other
+    /// subqueries are outstanding, the last of which resumes the client's query.
     pub(crate) fn without_room(self) -> Option<(OwnedQuery, Client)> {
         let Waiter { client, zone, .. } = self.waiter;
         match client {
@@ -71,33 +71,33 @@ impl Miss {
     }
 }
 
-/// One client of a query in flight; the query itself is kept once for all of them.
+/// A client of a query in flight; the query itself is stored once for all of them.
 pub(crate) struct Waiter {
-    /// What the client's query has of its own.
+    /// The fields in which the client's query differs.
     pub asker: ClientParams,
-    /// The question as the client spelled it, where others asked first and spelled it another way.
+    /// The question in the client's spelling (0x20), if the flight's first query has another one.
     pub spelled: Option<Box<[u8]>>,
-    /// The zone that asks; of the configuration that the query came in under.
+    /// The client's zone, of the configuration under which the query was received.
     pub zone: Arc<ServedZone>,
-    /// Who gets the reply.
+    /// The client to reply to.
     pub client: Client,
-    /// When the query came in.
+    /// When the query was received.
     pub started: Instant,
 }
 
 impl Waiter {
-    /// A client of this query.
+    /// A waiter of this query.
     pub(crate) fn new(query: &Query<'_>, zone: &Arc<ServedZone>, client: Client, started: Instant) -> Self {
         Self { asker: query.client_params(), spelled: None, zone: zone.clone(), client, started }
     }
 
-    /// The client's query; `same` is what is kept for all.
+    /// The client's query; `same` is the query stored for all.
     pub(crate) fn query<'q>(&'q self, same: &Query<'q>) -> Query<'q> {
         self.asker.query(same, self.spelled.as_deref())
     }
 }
 
-/// Who gets a reply.
+/// A client to reply to.
 pub(crate) enum Client {
     /// A UDP client.
     Udp {
@@ -105,19 +105,19 @@ pub(crate) enum Client {
         socket: (u16, SocketAddr),
         /// The client.
         peer: SocketAddr,
-        /// The address it asked, where the socket is bound to all.
+        /// The address that it queried, if the socket is bound to all.
         local: Option<Local>,
     },
     /// A TCP client.
     Stream(StreamReply),
-    /// There is no client: a prefetch, or the refresh of a stale answer.
+    /// None: a background refresh (a prefetch, or of a stale answer).
     Nobody,
-    /// A query of a client that needs this answer for its own.
+    /// A client's query that has this one as a subquery.
     Inner(Share<Self>),
 }
 
 impl Client {
-    /// Its address as a number; 0 where there is no client.
+    /// Its address as a number; 0 without a client.
     pub(crate) fn number(&self) -> u128 {
         match self {
             Self::Udp { peer, .. } => client_number(peer.ip()),
@@ -127,7 +127,7 @@ impl Client {
         }
     }
 
-    /// How the query came.
+    /// The transport of the query.
     pub(crate) fn proto(&self) -> Proto {
         match self {
             Self::Stream(_) => Proto::Tcp,
@@ -137,6 +137,6 @@ impl Client {
     }
 }
 
-// The memory of a miss in flight, and of a query that joins one, as docs/limits.md states them.
+// The bytes of a miss in flight, and of a query that joins one, as docs/limits.md states them.
 const _: () = assert!(forwarder::slot_octets::<Waiter>() <= 512);
 const _: () = assert!(forwarder::waiter_octets::<Waiter>() <= 170);

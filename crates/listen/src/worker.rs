@@ -95,7 +95,7 @@ struct Worker {
     tasks: VecDeque<Task>,
     /// How this batch's queries ended, by datagram.
     outcomes: Box<[Outcome]>,
-    /// This batch's misses.
+    /// Misses that the forwarder has not been given yet.
     misses: Vec<Miss>,
     /// Who waits until every socket is closed that is to be.
     barriers: Vec<mpsc::Sender<()>>,
@@ -181,8 +181,7 @@ impl Worker {
             drop(configuration);
             let wake = self.forwarder.next_wake();
             if wake.is_some_and(|wake| wake <= now) {
-                let done = self.running.guarded(|| self.forwarder.tick(now, &mut self.outputs));
-                self.went_well(done, now);
+                self.input(now, Forwarder::tick);
             }
             self.resume_ready();
             self.flush(now);
@@ -192,8 +191,7 @@ impl Worker {
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
             {
                 if in_flight == InFlight::Answered {
-                    let done = self.running.guarded(|| self.forwarder.shutdown(now, &mut self.outputs));
-                    self.went_well(done, now);
+                    self.input(now, Forwarder::shutdown);
                     while self.outputs.has_ready() {
                         self.resume_ready();
                     }
@@ -214,7 +212,20 @@ impl Worker {
     /// Goes on with some of the clients' queries for which all lookups have come, and with some who joined flights.
     fn resume_ready(&mut self) {
         // A panic costs the query that it was about.
-        self.running.guarded(|| self.outputs.resume_ready(&mut self.forwarder));
+        self.running.guarded(|| self.outputs.resume_ready(&mut self.forwarder, &mut self.misses));
+        self.forward_misses(self.outputs.now);
+    }
+
+    /// Gives the forwarder the misses that have gathered, in the order in which they came.
+    fn forward_misses(&mut self, now: Instant) {
+        let mut misses = std::mem::take(&mut self.misses);
+        for miss in misses.drain(..) {
+            #[cfg(test)]
+            crate::failpoint::at("miss", &miss.query.query().name);
+            let done = self.running.guarded(|| self.outputs.ask(&mut self.forwarder, now, miss));
+            self.went_well(done, now);
+        }
+        self.misses = misses;
     }
 
     /// Sends what has gathered, to upstreams and to clients.
@@ -222,6 +233,15 @@ impl Worker {
         let done = self.running.guarded(|| self.outputs.flush(&self.epoll, &mut self.forwarder, now));
         self.went_well(done, now);
         self.outputs.send_replies(now);
+    }
+
+    /// Hands something to the forwarder and does what it asks for; false where that panicked.
+    fn input(&mut self, now: Instant, input: impl FnOnce(&mut Forwarder<Waiter>)) -> bool {
+        let done = self.running.guarded(|| {
+            input(&mut self.forwarder);
+            self.outputs.drive(&mut self.forwarder, now);
+        });
+        self.went_well(done, now)
     }
 
     /// Whether the forwarder did its work; `None` says that it panicked. What it was about is half done then, and nobody
@@ -296,15 +316,7 @@ impl Worker {
         let begun = batch.begun;
         socket.send(&self.running, now);
         self.observe(configuration, socket_index, begun, now);
-        // Misses are forwarded in the order in which they came.
-        let mut misses = std::mem::take(&mut self.misses);
-        for miss in misses.drain(..) {
-            #[cfg(test)]
-            crate::failpoint::at("miss", &miss.query.query().name);
-            let done = self.running.guarded(|| self.outputs.ask(&mut self.forwarder, now, miss));
-            self.went_well(done, now);
-        }
-        self.misses = misses;
+        self.forward_misses(now);
         true
     }
 
@@ -372,9 +384,7 @@ impl Worker {
                 }
                 Task::Exchanged { id, result, held: _held } => {
                     let result = result.as_deref().map_err(Clone::clone);
-                    let done =
-                        self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.outputs));
-                    self.went_well(done, now);
+                    self.input(now, |forwarder| forwarder.exchanged(now, id, result));
                 }
                 Task::Open(address, nth, socket) => {
                     if let Err(error) = self.outputs.open_listener(address, nth, socket, &self.epoll) {
@@ -436,10 +446,7 @@ impl Worker {
             let id = match received {
                 Some((id, Ok(count))) if count > 0 => id,
                 Some((id, Err(error))) => {
-                    let (forwarder, kind) = (&mut self.forwarder, error.kind());
-                    let done =
-                        self.running.guarded(|| forwarder.socket_error(now, id, kind, &mut self.outputs));
-                    if !self.went_well(done, now) {
+                    if !self.input(now, |forwarder| forwarder.socket_error(id, error.kind())) {
                         return;
                     }
                     continue;
@@ -451,8 +458,11 @@ impl Worker {
                 if datagram.truncated {
                     continue;
                 }
-                let (forwarder, bytes) = (&mut self.forwarder, datagram.bytes);
-                let done = self.running.guarded(|| forwarder.datagram(now, id, bytes, &mut self.outputs));
+                let (forwarder, outputs) = (&mut self.forwarder, &mut self.outputs);
+                let done = self.running.guarded(|| {
+                    forwarder.datagram(now, id, datagram.bytes);
+                    outputs.drive(forwarder, now);
+                });
                 if !self.went_well(done, now) {
                     return;
                 }

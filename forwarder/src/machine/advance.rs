@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::effects::{Exchange, Finished};
 use super::flight::{ATTEMPTS, Attempt, AttemptKind, Form, Open, Pick, State, Try, Way, silent};
+use super::output::{Ended, StreamRequest};
 use super::ports::Owner;
 use super::timers::{MachineTime, NEVER};
-use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP};
-use crate::{NoAnswer, StreamKind, UpstreamPath};
+use super::{ExchangeId, Forwarder, LATE, SWEEP};
+use crate::{NoAnswer, StreamKind};
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
-    pub(super) fn begin(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
+    pub(super) fn begin(&mut self, now: Instant, slot: u32) {
         let flight = &self.table[slot];
         let stanza = flight.stanza();
         let mut order = stanza.spec().policy.order(flight.upstreams.len(), &stanza.turns, &mut self.rng);
@@ -25,90 +25,84 @@ impl<W> Forwarder<W> {
         let flight = &mut self.table[slot];
         flight.order = order;
         flight.cursor = 0;
-        self.try_next(now, slot, effects);
-        self.try_suspect(now, slot, effects);
+        self.try_next(now, slot);
+        self.try_suspect(now, slot);
     }
 
     /// Asks the next upstream, where one may be asked; gives up where nothing is waited for any more.
-    pub(super) fn try_next(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
-        loop {
-            let flight = &mut self.table[slot];
-            let (failfast, spare) = (flight.stanza().spec().failfast, flight.spare());
-            let (has_spare, goes_on) = (spare.is_some(), spare.is_none_or(|spare| spare.failover));
-            let allowed = flight.stanza().attempts_allowed(flight.upstreams.len()).min(FAILURES_MAX);
-            let mut may =
-                u32::from(flight.failures) < allowed && flight.attempt_to_use().is_some() && goes_on;
-            let next = match flight.pick() {
-                _ if !may => None,
-                Pick::None => None,
-                Pick::Upstream { upstream, cursor } => {
-                    flight.cursor = cursor;
-                    Some(upstream)
+    pub(super) fn try_next(&mut self, now: Instant, slot: u32) {
+        let flight = &mut self.table[slot];
+        let (failfast, spare) = (flight.stanza().spec().failfast, flight.spare());
+        let (has_spare, goes_on) = (spare.is_some(), spare.is_none_or(|spare| spare.failover));
+        let allowed = flight.stanza().attempts_allowed(flight.upstreams.len()).min(FAILURES_MAX);
+        let mut may = u32::from(flight.failures) < allowed && flight.attempt_to_use().is_some() && goes_on;
+        let next = match flight.pick() {
+            _ if !may => None,
+            Pick::None => None,
+            Pick::Upstream { upstream, cursor } => {
+                flight.cursor = cursor;
+                Some(upstream)
+            }
+            Pick::Full { upstream } => {
+                let address = flight.upstreams[usize::from(upstream)].address();
+                flight.aside().failure = Some(NoAnswer::Congested(address));
+                may = false;
+                None
+            }
+            // A reply is kept that can be given in the end, so no upstream that is down is asked.
+            Pick::AllDown if has_spare => None,
+            Pick::AllDown => {
+                if !std::mem::replace(&mut flight.aside().down, true) {
+                    flight.stanza().metrics().healthcheck_broken.add_shared(1);
                 }
-                Pick::Full { upstream } => {
-                    let address = flight.upstreams[usize::from(upstream)].address();
-                    flight.aside().failure = Some(NoAnswer::Congested(address));
-                    may = false;
-                    None
+                if failfast && flight.aside().failure.is_none() {
+                    flight.aside().failure = Some(NoAnswer::NoHealthy);
                 }
-                // A reply is kept that can be given in the end, so no upstream that is down is asked.
-                Pick::AllDown if has_spare => None,
-                Pick::AllDown => {
-                    if !std::mem::replace(&mut flight.aside().down, true) {
-                        flight.stanza().metrics().healthcheck_broken.add_shared(1);
-                    }
-                    if failfast && flight.aside().failure.is_none() {
-                        flight.aside().failure = Some(NoAnswer::NoHealthy);
-                    }
-                    may = !failfast;
-                    // CoreDNS: health checking itself may be broken, so ask anyone.
-                    let (first, count) =
-                        (self.rng.random_range(0..flight.upstreams.len()), flight.upstreams.len());
-                    let anyone = (first..first + count).map(|at| (at % count) as u8);
-                    let mut anyone = anyone.filter(|&at| may && flight.unsent() >> at & 1 == 0);
-                    let fresh = anyone.clone().find(|&at| flight.sent_to(at).is_none());
-                    fresh.or_else(|| anyone.next())
-                }
-            };
-            let Some(upstream) = next else {
-                if may && !has_spare && self.pause(now, slot) {
-                    return;
-                }
-                let flight = &self.table[slot];
-                // An upstream that timed out may still answer before the deadline. Where a reply is kept already, only the
-                // attempts that have not timed out are waited for.
-                let hopes = if has_spare { flight.waiting() > 0 } else { flight.is_listening() };
-                if !hopes {
-                    self.give_up(now, slot, effects);
-                }
-                return;
-            };
-            if !self.may_copy(now, slot, upstream) {
+                may = !failfast;
+                // CoreDNS: health checking itself may be broken, so ask anyone.
+                let (first, count) =
+                    (self.rng.random_range(0..flight.upstreams.len()), flight.upstreams.len());
+                let anyone = (first..first + count).map(|at| (at % count) as u8);
+                let mut anyone = anyone.filter(|&at| may && flight.unsent() >> at & 1 == 0);
+                let fresh = anyone.clone().find(|&at| flight.sent_to(at).is_none());
+                fresh.or_else(|| anyone.next())
+            }
+        };
+        let Some(upstream) = next else {
+            if may && !has_spare && self.pause(now, slot) {
                 return;
             }
-            if self.send(now, slot, Try::new(upstream), effects) {
-                let at = self.machine_time(now);
-                let flight = &mut self.table[slot];
-                let wait = flight.congestion(upstream).hedge_after();
-                flight.hedge_at = flight.offset(at.after(wait));
-                return;
+            let flight = &self.table[slot];
+            // An upstream that timed out may still answer before the deadline. Where a reply is kept already, only the
+            // attempts that have not timed out are waited for.
+            let hopes = if has_spare { flight.waiting() > 0 } else { flight.is_listening() };
+            if !hopes {
+                self.give_up(now, slot);
             }
-            self.count_failure(slot, upstream);
+            return;
+        };
+        if !self.may_copy(now, slot, upstream) {
+            return;
         }
+        self.send(now, slot, Try::new(upstream));
+        let at = self.machine_time(now);
+        let flight = &mut self.table[slot];
+        let wait = flight.congestion(upstream).hedge_after();
+        flight.hedge_at = flight.offset(at.after(wait));
     }
 
-    /// Sends the query to one upstream; false, with the failure noted, where that cannot be done.
-    pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, effects: &mut impl Effects<W>) -> bool {
+    /// Has the query sent to one upstream.
+    pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try) {
         let at = self.machine_time(now);
         // A query holds one connection of an upstream at a time.
         for nth in 0..ATTEMPTS {
             let attempt = &self.table[slot].attempts[nth];
             if attempt.upstream == this.upstream && attempt.way != Way::Udp {
-                self.drop_attempt(slot, nth, effects);
+                self.drop_attempt(slot, nth);
             }
         }
-        let Some(nth) = self.table[slot].attempt_to_use() else { return false };
-        self.drop_attempt(slot, nth, effects);
+        let Some(nth) = self.table[slot].attempt_to_use() else { return };
+        self.drop_attempt(slot, nth);
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
         let upstream = &flight.upstreams[usize::from(this.upstream)];
@@ -135,71 +129,48 @@ impl<W> Forwarder<W> {
             kind,
             ..Attempt::FREE
         };
-        flight.write(form, &mut self.message);
-        match way {
-            Way::Udp => {
-                let socket = match self.ports.choose(at, upstream, &mut self.rng, effects) {
-                    Ok(socket) => socket,
-                    Err(error) => {
-                        let spec = flight.stanza().spec();
-                        if error.blames_upstream() {
-                            upstream.failed(UpstreamPath::Udp, spec.max_fails, &spec.health);
-                        }
-                        let failure = NoAnswer::NoSocket { upstream: upstream.address(), error };
-                        let failed = (attempt.serial, attempt.upstream);
-                        let aside = flight.aside();
-                        (aside.failure, aside.failed) = (Some(failure), Some(failed));
-                        return false;
-                    }
-                };
-                self.sweep_at = self.sweep_at.min(at.after(SWEEP));
-                let owner = Owner { slot, generation, serial: flight.serial };
-                attempt.socket = socket;
-                attempt.id = self.ports.register(socket, owner, &mut self.rng);
-                self.message[..2].copy_from_slice(&attempt.id.to_be_bytes());
-                effects.send(socket, &self.message);
-            }
-            Way::Stream(kind) => effects.exchange(Exchange {
-                id: ExchangeId::new(slot, generation, flight.serial),
-                upstream,
-                kind,
-                message: &self.message,
-                limits: flight.stanza().spec().connections,
-                who: flight.waiters.asker,
-                give_up_at: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
-                deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
-            }),
+        let owner = Owner { slot, generation, serial: flight.serial };
+        if way == Way::Udp {
+            attempt.socket = self.ports.choose(at, upstream, &mut self.rng);
+            attempt.id = self.ports.register(attempt.socket, owner, &mut self.rng);
+            self.sweep_at = self.sweep_at.min(at.after(SWEEP));
+            self.output.datagrams.push_back(owner);
+        } else {
+            self.output.streams.push_back(StreamRequest::Exchange(owner));
         }
         if this.hedge {
             upstream.metrics().hedges.add_shared(1);
         }
         upstream.congestion(attempt.path()).sent(flight.waiters.asker);
         flight.attempts[nth] = attempt;
-        true
     }
 
     /// Does what is due in one flight.
-    pub(super) fn due(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
+    pub(super) fn due(&mut self, now: Instant, slot: u32) {
         let at = self.machine_time(now);
-        let failed = self.count_silence(now, slot);
         let flight = &self.table[slot];
         let offset = flight.offset(at);
+        if flight.state == State::Flying
+            && flight.patience_at <= offset
+            && self.release_impatient(slot, offset)
+        {
+            // Goes on once these have been handed out.
+            return;
+        }
+        let failed = self.count_silence(now, slot);
+        let flight = &self.table[slot];
         match flight.state {
             State::Flying => {
-                if flight.patience_at <= offset {
-                    self.release_impatient(slot, offset, effects);
-                }
-                let flight = &self.table[slot];
                 if flight.deadline <= offset {
-                    self.give_up(now, slot, effects);
+                    self.give_up(now, slot);
                 } else if failed {
-                    self.try_next(now, slot, effects);
+                    self.try_next(now, slot);
                 } else if flight.hedge_at <= offset {
-                    self.hedge(now, slot, effects);
+                    self.hedge(now, slot);
                 }
             }
-            State::Settled => self.end_if_settled(slot, effects),
-            State::Late if MachineTime(flight.started.0).after(LATE) <= at => self.remove(slot, effects),
+            State::Settled => self.end_if_settled(slot),
+            State::Late if MachineTime(flight.started.0).after(LATE) <= at => self.remove(slot),
             State::Late => {}
         }
         self.rearm(slot);
@@ -250,23 +221,15 @@ impl<W> Forwarder<W> {
     }
 
     /// One attempt failed for sure.
-    pub(super) fn failed(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        nth: usize,
-        failure: NoAnswer,
-        blames: bool,
-        effects: &mut impl Effects<W>,
-    ) {
+    pub(super) fn failed(&mut self, now: Instant, slot: u32, nth: usize, failure: NoAnswer) {
         let flight = &mut self.table[slot];
         let attempt = flight.attempts[nth];
         let counted = attempt.open == Open::Counted;
         let (spec, upstream) = (flight.stanza().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
-        if blames && !counted {
+        if !counted && failure.blames_upstream() {
             upstream.failed(attempt.path(), spec.max_fails, &spec.health);
         }
-        self.close(slot, nth, effects);
+        self.close(slot, nth);
         let flight = &mut self.table[slot];
         match flight.state {
             State::Flying => {
@@ -275,24 +238,24 @@ impl<W> Forwarder<W> {
                     let aside = flight.aside();
                     (aside.failure, aside.failed) = (Some(failure), Some((attempt.serial, attempt.upstream)));
                     self.count_failure(slot, attempt.upstream);
-                    self.try_next(now, slot, effects);
+                    self.try_next(now, slot);
                 }
             }
-            State::Settled => self.end_if_settled(slot, effects),
-            State::Late => self.end_if_deaf(slot, effects),
+            State::Settled => self.end_if_settled(slot),
+            State::Late => self.end_if_deaf(slot),
         }
         self.rearm(slot);
     }
 
     /// No try is left, or no time: what was kept back is the answer, else the last failure is.
-    pub(super) fn give_up(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
+    pub(super) fn give_up(&mut self, now: Instant, slot: u32) {
         let flight = &mut self.table[slot];
         let aside = flight.aside.take().map(|aside| *aside).unwrap_or_default();
         if let Some(spare) = aside.reply
             && self.answer.read(&spare.bytes, flight.held.0.question()).is_ok()
         {
             self.mark(slot, spare.form);
-            self.settle(now, slot, spare.upstream, spare.rtt, None, effects);
+            self.settle(now, slot, spare.upstream, spare.rtt, None);
             return;
         }
         let last = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free).max_by_key(|a| a.sent);
@@ -304,74 +267,55 @@ impl<W> Forwarder<W> {
         let open = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free);
         let tried = open.map(|attempt| (attempt.serial, attempt.upstream)).chain(aside.failed);
         let upstream = tried.min_by_key(|(serial, _)| flight.serial.wrapping_sub(*serial)).map(|(_, at)| at);
-        self.conclude(now, slot, Err((failure.unwrap_or(NoAnswer::NoHealthy), upstream)), effects);
+        self.conclude(slot, Err((failure.unwrap_or(NoAnswer::NoHealthy), upstream)));
     }
 
-    /// Tells everybody who waits, with the answer in `self.answer` or the failure, and lets the flight linger or go.
-    pub(super) fn conclude(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        outcome: Result<(u8, Duration), (NoAnswer, Option<u8>)>,
-        effects: &mut impl Effects<W>,
-    ) {
+    /// Ends a flight with the answer in `self.answer`, from the upstream after that time, or with a failure, of the upstream.
+    /// Its waiters are handed out by the next poll, which then calls [`Self::concluded`].
+    pub(super) fn conclude(&mut self, slot: u32, outcome: Result<(u8, Duration), (NoAnswer, Option<u8>)>) {
         self.table.seal(slot);
-        let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
         flight.stanza().release(flight.waiters.asker);
         self.places.give_back(flight.waiters.asker);
         self.flying -= 1;
-        let (outcome, upstream, rtt) = match outcome {
-            Ok((upstream, rtt)) => (Ok(&mut self.answer), Some(upstream), rtt),
-            Err((failure, upstream)) => (Err(failure), upstream, Duration::ZERO),
-        };
         flight.state = if outcome.is_ok() { State::Settled } else { State::Late };
-        effects.finished(Finished {
-            waiters: self.waiters.take_all(&mut flight.waiters),
-            outcome,
-            query: flight.held.0.query(),
-            block: flight.block,
-            key: flight.key,
-            upstream: upstream.map(|at| &flight.upstreams[usize::from(at)]),
-            rtt,
-            late: false,
-        });
+        self.output.end(Ended::Flight(slot, outcome));
+    }
+
+    /// Lets a flight whose waiters were handed out linger, or frees its slot.
+    pub(super) fn concluded(&mut self, now: Instant, slot: u32) {
+        let generation = self.table.generation(slot);
+        let flight = &mut self.table[slot];
         flight.patience_at = NEVER;
         flight.aside = None;
         if flight.state == State::Settled {
             for nth in 0..ATTEMPTS {
                 if self.table[slot].attempts[nth].open == Open::Counted {
-                    self.drop_attempt(slot, nth, effects);
+                    self.drop_attempt(slot, nth);
                 }
             }
-            self.end_if_settled(slot, effects);
+            self.end_if_settled(slot);
         } else if self.table[slot].started.after(LATE) <= self.machine_time(now) {
-            self.remove(slot, effects);
+            self.remove(slot);
         } else {
-            self.end_if_deaf(slot, effects);
+            self.end_if_deaf(slot);
         }
         if self.table.holds(slot, generation) {
             self.linger(slot, generation);
+            self.rearm(slot);
         }
     }
 
-    /// Hands back those whose own patience is over; the flight goes on.
-    fn release_impatient(&mut self, slot: u32, offset: u32, effects: &mut impl Effects<W>) {
+    /// Ends the wait of those whose own patience is over, the flight goes on; false where there are none.
+    fn release_impatient(&mut self, slot: u32, offset: u32) -> bool {
         let flight = &mut self.table[slot];
         let (waiters, next) = self.waiters.take_impatient(&mut flight.waiters, offset);
-        if !waiters.is_empty() {
-            effects.finished(Finished {
-                waiters,
-                outcome: Err(NoAnswer::Patience),
-                query: flight.held.0.query(),
-                block: flight.block,
-                key: flight.key,
-                upstream: None,
-                rtt: Duration::ZERO,
-                late: false,
-            });
-        }
         flight.patience_at = next;
+        let are_any = !waiters.is_empty();
+        if are_any {
+            self.output.end(Ended::Impatient(slot, waiters));
+        }
+        are_any
     }
 
     fn linger(&mut self, slot: u32, generation: u32) {
@@ -386,31 +330,31 @@ impl<W> Forwarder<W> {
     }
 
     /// Makes room by forgetting the flight that has lingered longest; false where none lingers.
-    pub(super) fn evict(&mut self, effects: &mut impl Effects<W>) -> bool {
+    pub(super) fn evict(&mut self) -> bool {
         while let Some((slot, generation)) = self.lingering.pop_front() {
             if self.table.holds(slot, generation) {
-                self.remove(slot, effects);
+                self.remove(slot);
                 return true;
             }
         }
         false
     }
 
-    pub(super) fn end_if_settled(&mut self, slot: u32, effects: &mut impl Effects<W>) {
+    pub(super) fn end_if_settled(&mut self, slot: u32) {
         if self.table[slot].waiting() == 0 {
-            self.remove(slot, effects);
+            self.remove(slot);
         }
     }
 
-    pub(super) fn end_if_deaf(&mut self, slot: u32, effects: &mut impl Effects<W>) {
+    pub(super) fn end_if_deaf(&mut self, slot: u32) {
         if !self.table[slot].is_listening() {
-            self.remove(slot, effects);
+            self.remove(slot);
         }
     }
 
-    pub(super) fn remove(&mut self, slot: u32, effects: &mut impl Effects<W>) {
+    pub(super) fn remove(&mut self, slot: u32) {
         for nth in 0..ATTEMPTS {
-            self.drop_attempt(slot, nth, effects);
+            self.drop_attempt(slot, nth);
         }
         self.timers.disarm(slot);
         let flight = &self.table[slot];
@@ -421,7 +365,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Frees an attempt that was answered, or has failed.
-    pub(super) fn close(&mut self, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
+    pub(super) fn close(&mut self, slot: u32, nth: usize) {
         let flight = &mut self.table[slot];
         let attempt = std::mem::replace(&mut flight.attempts[nth], Attempt::FREE);
         if attempt.open == Open::Free {
@@ -430,25 +374,29 @@ impl<W> Forwarder<W> {
         let upstream = &flight.upstreams[usize::from(attempt.upstream)];
         upstream.congestion(attempt.path()).ended(flight.waiters.asker);
         if attempt.way == Way::Udp {
-            self.ports.release(attempt.socket, attempt.id, effects);
+            self.ports.release(attempt.socket, attempt.id);
         }
     }
 
     /// Frees an attempt, answered or not: its reply would change nothing any more.
-    pub(super) fn drop_attempt(&mut self, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
+    pub(super) fn drop_attempt(&mut self, slot: u32, nth: usize) {
         let generation = self.table.generation(slot);
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
         if let (Way::Stream(kind), true) = (attempt.way, attempt.open != Open::Free) {
             let id = ExchangeId::new(slot, generation, attempt.serial);
-            effects.cancel(&flight.upstreams[usize::from(attempt.upstream)], kind, id);
+            let upstream = flight.upstreams[usize::from(attempt.upstream)].clone();
+            self.output.streams.push_back(StreamRequest::Cancel(upstream, kind, id));
         }
-        self.close(slot, nth, effects);
+        self.close(slot, nth);
     }
 
     /// Sets the flight's timer to the next thing that is due, if the flight is still there.
     pub(super) fn rearm(&mut self, slot: u32) {
         let Some(flight) = self.table.get(slot) else { return };
+        if self.output.is_ended(slot) {
+            return;
+        }
         let timeout = flight.stanza().spec().read_timeout.as_micros() as u32;
         let silence = flight
             .attempts

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use wire::{HEADER, Rcode, UpstreamOverrides, write_upstream_query};
 
+use super::Forwarder;
 use super::flight::{ADDED, Attempt, BARE, DNSSEC_OK, Flight, Form, Open, SUBNET, Try, Way};
-use super::{Effects, Forwarder};
 use crate::Upstream;
 
 impl<W> Flight<W> {
@@ -45,7 +45,7 @@ impl<W> Flight<W> {
         }
     }
 
-    /// Writes the query to `message`, with 0 for its id.
+    /// Appends the query to `message`, with 0 for its id.
     pub(super) fn write(&self, form: Form, message: &mut Vec<u8>) {
         let mut query = self.held.0.query();
         if let (true, Some(edns)) = (form != Form::Whole, &mut query.edns) {
@@ -54,12 +54,12 @@ impl<W> Flight<W> {
         if form != Form::Whole {
             query.overrides = UpstreamOverrides::NONE;
         }
-        message.clear();
+        let start = message.len();
         write_upstream_query(message, 0, &query);
         if form == Form::Plain {
             // The OPT is all that stands behind the question.
-            message.truncate(HEADER + query.question.len());
-            message[HEADER - 2..HEADER].fill(0);
+            message.truncate(start + HEADER + query.question.len());
+            message[start + HEADER - 2..start + HEADER].fill(0);
         }
     }
 
@@ -122,14 +122,8 @@ impl<W> Forwarder<W> {
         attempt.form != Form::Plain && finds_fault(self.answer.rcode)
     }
 
-    /// Sends a query again that was refused, with less in it; false where it cannot be sent.
-    pub(super) fn send_less(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        attempt: &Attempt,
-        effects: &mut impl Effects<W>,
-    ) -> bool {
+    /// Sends a query again that was refused, with less in it.
+    pub(super) fn send_less(&mut self, now: Instant, slot: u32, attempt: &Attempt) {
         let flight = &mut self.table[slot];
         let form = if attempt.form == Form::Whole && flight.has_options() {
             Form::Bare
@@ -141,7 +135,7 @@ impl<W> Forwarder<W> {
             Form::Plain
         };
         let tcp = attempt.way != Way::Udp;
-        self.send(now, slot, Try { form, tcp, ..Try::new(attempt.upstream) }, effects)
+        self.send(now, slot, Try { form, tcp, ..Try::new(attempt.upstream) });
     }
 
     /// Notes what the reply in `self.answer` says about its upstream's EDNS.

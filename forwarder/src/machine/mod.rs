@@ -1,4 +1,4 @@
-//! The state machine of one worker: queries in, datagrams and exchanges out, replies in, results out.
+//! The state machine of one worker: queries, replies and time go in; it is polled for datagrams, exchanges and results.
 //!
 //! ```text
 //!                 ask            first good reply            read_timeout of the others
@@ -10,11 +10,12 @@
 //! A flight is a query to upstreams for everybody who asks the same. Up to four attempts of it are remembered at a time,
 //! each one message to one upstream. This module does no I/O, reads no clock and takes no lock.
 
+mod actions;
 mod advance;
-mod effects;
 mod flight;
 mod form;
 mod hedge_budget;
+mod output;
 mod ports;
 mod repeat;
 mod replies;
@@ -26,6 +27,7 @@ mod waiters;
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,12 +35,13 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
 use wire::{Answer, Proto, Query};
 
-pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId};
+pub use actions::{Action, Ask, Exchange, ExchangeId, Finished, Refused, SocketId};
 pub use waiters::{Rest, Waiters};
 
-use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, Upstream, Who};
+use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, NotSent, Upstream, Who};
 use flight::{ATTEMPTS, Attempt, CAME_OVER_TCP, Flight, KeptQuery, Open, SUBNET, State, key_bits, key_hash};
 use hedge_budget::HedgeBudget;
+use output::Output;
 use ports::{Owner, Ports};
 use subnets::Subnets;
 use table::Table;
@@ -93,9 +96,9 @@ pub struct Forwarder<W> {
     linger_limit: usize,
     flying: usize,
     sweep_at: MachineTime,
+    output: Output<W>,
     answer: Answer,
     message: Vec<u8>,
-    owners: Vec<Owner>,
 }
 
 impl<W> Forwarder<W> {
@@ -122,25 +125,21 @@ impl<W> Forwarder<W> {
             linger_limit,
             flying: 0,
             sweep_at: MachineTime::NEVER,
+            output: Output::new(),
             answer: Answer::default(),
             message: Vec::with_capacity(512),
-            owners: Vec::new(),
         }
     }
 
-    /// Asks the upstreams of the first stanza that forwards the name, or joins who asks the same already.
+    /// Asks the upstreams of the first stanza that forwards the name, or joins a flight that asks the same. Returns the waiter
+    /// where it joined one whose question has other letters in upper case: it must keep its own, as the reply to it repeats
+    /// them.
     ///
     /// # Errors
     /// The waiter and why: [`NoAnswer::NoStanza`], [`NoAnswer::NoUpstream`] or [`NoAnswer::AllLoop`], [`NoAnswer::NoHealthy`] (with failfast),
     /// [`NoAnswer::MaxConcurrent`], [`NoAnswer::TableFull`], [`NoAnswer::Subnets`] (ask again without the client's subnet).
-    /// After `Ok` the waiter comes back through [`Effects::finished`], once.
-    pub fn ask(
-        &mut self,
-        now: Instant,
-        ask: Ask<'_>,
-        waiter: W,
-        effects: &mut impl Effects<W>,
-    ) -> Result<(), Refused<W>> {
+    /// After `Ok` the waiter is handed back with [`Action::Finished`], once.
+    pub fn ask(&mut self, now: Instant, ask: Ask<'_>, waiter: W) -> Result<Option<&mut W>, Refused<W>> {
         let refuse = |waiter, failure| Err(Refused { waiter, failure, flies: false });
         let Some(at) = ask.chain.matching(0, &ask.query.name) else {
             return refuse(waiter, NoAnswer::NoStanza);
@@ -154,7 +153,7 @@ impl<W> Forwarder<W> {
         let patience_at =
             ask.patience.map_or(NEVER, |patience| u32::try_from(patience.as_micros()).unwrap_or(NEVER));
         if let Some(slot) = self.table.find(hash, &ask, bits) {
-            return self.join(slot, &ask, waiter, until, effects);
+            return self.join(slot, &ask, waiter, until);
         }
         if bits & SUBNET != 0 && self.subnets.is_full(ask.query, &self.hasher) {
             return refuse(waiter, NoAnswer::Subnets);
@@ -178,7 +177,7 @@ impl<W> Forwarder<W> {
         }
         // The table has a slot for each of `places`: where it is full, one is held by a flight without waiters, which is
         // evicted.
-        if self.table.is_full() && !self.evict(effects) {
+        if self.table.is_full() && !self.evict() {
             self.places.give_back(who);
             return refuse(waiter, NoAnswer::TableFull);
         }
@@ -214,9 +213,9 @@ impl<W> Forwarder<W> {
             self.subnets.enter(ask.query, &self.hasher);
         }
         self.flying += 1;
-        self.begin(now, slot, effects);
+        self.begin(now, slot);
         self.rearm(slot);
-        Ok(())
+        Ok(None)
     }
 
     /// Has one more wait for a flight, until the flight ends or until then.
@@ -224,97 +223,92 @@ impl<W> Forwarder<W> {
         &mut self,
         slot: u32,
         ask: &Ask<'_>,
-        mut waiter: W,
+        waiter: W,
         until: MachineTime,
-        effects: &mut impl Effects<W>,
-    ) -> Result<(), Refused<W>> {
+    ) -> Result<Option<&mut W>, Refused<W>> {
         let flight = &mut self.table[slot];
         let until = flight.offset(until);
-        if flight.held.0.question() != ask.query.question {
-            effects.joined(&mut waiter, ask.query);
-        }
-        if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until, Who::of(ask.asker)) {
-            return Err(Refused { waiter, failure: NoAnswer::TableFull, flies: true });
-        }
+        let node = match self.waiters.push(&mut flight.waiters, waiter, until, Who::of(ask.asker)) {
+            Ok(node) => node,
+            Err(waiter) => return Err(Refused { waiter, failure: NoAnswer::TableFull, flies: true }),
+        };
+        let same_letters = flight.held.0.question() == ask.query.question;
         flight.patience_at = flight.patience_at.min(until);
         self.rearm(slot);
-        Ok(())
+        if same_letters {
+            return Ok(None);
+        }
+        Ok(self.waiters.waiter(&mut self.table[slot].waiters, node))
     }
 
     /// Takes a datagram that came on one of our sockets. What matches no query there changes nothing.
-    pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8], effects: &mut impl Effects<W>) {
+    pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8]) {
         if self.ports.upstream(socket).is_none() {
             return;
         }
         let id = bytes.first_chunk::<2>().map(|id| u16::from_be_bytes(*id));
         let owner = id.and_then(|id| self.ports.owner(socket, id));
         let Some((slot, at)) = owner.and_then(|owner| self.resolve(owner)) else {
-            self.ports.unmatched(socket, effects);
+            self.ports.unmatched(socket);
             return;
         };
         match self.answer.read(bytes, self.table[slot].held.0.question()) {
-            Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes, effects),
+            Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes),
             Err(error) if error != wire::Malformed::Question && bytes.len() >= wire::HEADER => {
-                self.garbled(now, slot, at, effects);
+                self.garbled(now, slot, at);
             }
-            _ => self.ports.unmatched(socket, effects),
+            _ => self.ports.unmatched(socket),
+        }
+    }
+
+    /// Takes the result of [`Action::Open`]. Where the socket could not be opened, its queries go through another one to the
+    /// same upstream, or fail.
+    pub fn opened(&mut self, socket: SocketId, result: Result<SocketAddr, NotSent>) {
+        let error = match result {
+            Ok(local) => return self.ports.opened(socket, local),
+            Err(error) => error,
+        };
+        let Some(upstream) = self.ports.upstream(socket).map(|upstream| upstream.address()) else { return };
+        let owners = self.ports.owners(socket).to_vec();
+        let other = self.ports.not_opened(socket, &mut self.rng);
+        for &owner in &owners {
+            let Some((slot, at)) = self.resolve(owner) else { continue };
+            if let Some(other) = other {
+                let attempt = &mut self.table[slot].attempts[at];
+                attempt.socket = other;
+                attempt.id = self.ports.register(other, owner, &mut self.rng);
+            } else {
+                self.output.failing.push_back((owner, NoAnswer::NoSocket { upstream, error }));
+            }
         }
     }
 
     /// The network refused what was sent through a socket (ICMP, no route): all of its queries go elsewhere at once.
-    pub fn socket_error(
-        &mut self,
-        now: Instant,
-        socket: SocketId,
-        error: io::ErrorKind,
-        effects: &mut impl Effects<W>,
-    ) {
+    pub fn socket_error(&mut self, socket: SocketId, error: io::ErrorKind) {
         let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
         let failure = NoAnswer::Network { local, upstream, error };
-        let mut owners = std::mem::take(&mut self.owners);
-        self.ports.owners(socket, &mut owners);
-        for &owner in &owners {
-            if let Some((slot, at)) = self.resolve(owner) {
-                self.failed(now, slot, at, failure.clone(), true, effects);
-            }
-        }
-        self.owners = owners;
+        let owners = self.ports.owners(socket).iter();
+        self.output.failing.extend(owners.map(|&owner| (owner, failure.clone())));
     }
 
     /// Takes the result of an exchange over TCP or TLS; the result of one that has timed out changes nothing.
-    pub fn exchanged(
-        &mut self,
-        now: Instant,
-        id: ExchangeId,
-        result: Result<&[u8], ExchangeError>,
-        effects: &mut impl Effects<W>,
-    ) {
+    pub fn exchanged(&mut self, now: Instant, id: ExchangeId, result: Result<&[u8], ExchangeError>) {
         let (slot, generation, serial) = id.parts();
         let Some((slot, at)) = self.resolve(Owner { slot, generation, serial }) else { return };
         match result {
             Ok(bytes) => match self.answer.read(bytes, self.table[slot].held.0.question()) {
-                Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes, effects),
-                Ok(()) => self.strayed(now, slot, at, effects),
-                Err(_) => self.garbled(now, slot, at, effects),
+                Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes),
+                Ok(()) => self.strayed(now, slot, at),
+                Err(_) => self.garbled(now, slot, at),
             },
-            Err(error) => {
-                let blames = error.blames_upstream();
-                self.failed(now, slot, at, error.into(), blames, effects);
-            }
+            Err(error) => self.failed(now, slot, at, error.into()),
         }
     }
 
-    /// Does what time asks for: hedges, failures, patience, deadlines, sockets to retire.
-    pub fn tick(&mut self, now: Instant, effects: &mut impl Effects<W>) {
-        let at = self.machine_time(now);
-        while let Some(slot) = self.timers.pop(at) {
-            self.due(now, slot, effects);
-        }
-        if at >= self.sweep_at {
-            self.ports.sweep(at, effects);
-            self.sweep_at = if self.ports.open_count() == 0 { MachineTime::NEVER } else { at.after(SWEEP) };
-        }
+    /// Time has passed: the polls that follow do what is due (hedges, failures, patience, deadlines, sockets to retire).
+    pub fn tick(&mut self) {
+        self.output.ticking = true;
     }
 
     /// When [`Forwarder::tick`] has something to do next.
@@ -339,25 +333,20 @@ impl<W> Forwarder<W> {
         self.table.len()
     }
 
-    /// Hands every waiter back with [`NoAnswer::Shutdown`] and closes every socket. To drain instead, ask no more and go on
-    /// until [`Forwarder::in_flight`] is 0.
-    pub fn shutdown(&mut self, now: Instant, effects: &mut impl Effects<W>) {
-        for slot in self.table.taken() {
-            if self.table[slot].state == State::Flying {
-                self.conclude(now, slot, Err((NoAnswer::Shutdown, None)), effects);
-            }
-        }
-        for slot in self.table.taken() {
-            self.remove(slot, effects);
-        }
-        self.lingering.clear();
-        self.ports.close_all(effects);
-        self.sweep_at = MachineTime::NEVER;
+    /// Has the polls that follow hand every waiter back with [`NoAnswer::Shutdown`] and close every socket. To drain instead,
+    /// ask no more and go on until [`Forwarder::in_flight`] is 0.
+    pub fn shutdown(&mut self) {
+        self.output.stopping = Some(0);
     }
 
     /// Takes everybody who waits off a state machine that panicked, and ends it; its sockets and exchanges are the caller's
     /// to forget. Nothing is relied on but that a slot holds a flight, or none.
     pub fn abandon(mut self, mut tell: impl FnMut(W, &Query<'_>)) {
+        if let Some((slot, list)) = self.output.take_impatient()
+            && let Some(flight) = self.table.get(slot)
+        {
+            self.waiters.hand_out(list).for_each(|waiter| tell(waiter, &flight.held.0.query()));
+        }
         for slot in self.table.taken() {
             let flight = &mut self.table[slot];
             for waiter in self.waiters.take_all(&mut flight.waiters) {

@@ -16,8 +16,8 @@ use rand::Rng;
 
 use super::timers::MachineTime;
 use super::{Limits, SocketId};
+use crate::Upstream;
 use crate::metrics::UpstreamProto;
-use crate::{Effects, NotSent, Upstream};
 
 /// Whose query an id on a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,16 @@ pub(super) struct Ports {
     free: Vec<u32>,
     sides: HashMap<u32, Side, foldhash::fast::RandomState>,
     open: usize,
+    requests: VecDeque<SocketRequest>,
+}
+
+/// What the driver has to do with sockets, in order.
+#[derive(Debug)]
+pub(super) enum SocketRequest {
+    /// Open one, connected to the upstream.
+    Open(SocketId, Arc<Upstream>),
+    /// Close one.
+    Close(SocketId),
 }
 
 /// One socket, or a place for one.
@@ -43,7 +53,8 @@ struct Port {
     generation: u32,
     open: bool,
     upstream: Option<Arc<Upstream>>,
-    local: SocketAddr,
+    /// Unknown until the driver has opened it.
+    local: Option<SocketAddr>,
     opened: MachineTime,
     queries: u32,
     /// Datagrams that were no reply to a query of ours.
@@ -67,7 +78,19 @@ struct Side {
 
 impl Ports {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, ports: Vec::new(), free: Vec::new(), sides: HashMap::default(), open: 0 }
+        Self {
+            limits,
+            ports: Vec::new(),
+            free: Vec::new(),
+            sides: HashMap::default(),
+            open: 0,
+            requests: VecDeque::new(),
+        }
+    }
+
+    /// The next thing to do with sockets.
+    pub(super) fn poll(&mut self) -> Option<SocketRequest> {
+        self.requests.pop_front()
     }
 
     /// How many sockets are open.
@@ -75,24 +98,20 @@ impl Ports {
         self.open
     }
 
-    /// A socket for one more query to `upstream`.
-    ///
-    /// # Errors
-    /// Why none can be opened, when there is none.
-    pub(super) fn choose<W>(
+    /// A socket for one more query to `upstream`; one that is to be opened, where there is none yet.
+    pub(super) fn choose(
         &mut self,
         now: MachineTime,
         upstream: &Arc<Upstream>,
         rng: &mut impl Rng,
-        effects: &mut impl Effects<W>,
-    ) -> Result<SocketId, NotSent> {
+    ) -> SocketId {
         let side = self.sides.entry(upstream.id()).or_insert_with(Side::new);
         let reuse = side.left > 0 && side.chosen == now && side.active.contains(&side.current);
         if reuse && !worn(&self.ports[side.current as usize], now, &self.limits) {
             side.left -= 1;
             let current = side.current;
             upstream.metrics().connection(UpstreamProto::Udp, true);
-            return Ok(self.id(current));
+            return self.id(current);
         }
         let place = rng.random_range(0..self.limits.sockets.max(1));
         let chosen = side.active.get(place).copied();
@@ -103,23 +122,52 @@ impl Ports {
             }
             _ => {
                 if let Some(index) = chosen {
-                    self.retire(upstream.id(), index, effects);
+                    self.retire(upstream.id(), index);
                 }
-                let opened = self.open(now, upstream, effects);
-                opened.or_else(|error| self.any_active(upstream, rng).ok_or(error))?
+                self.open(now, upstream)
             }
         };
         if let Some(side) = self.sides.get_mut(&upstream.id()) {
             (side.current, side.chosen, side.left) = (index, now, QUERIES_PER_CHOICE - 1);
         }
-        Ok(self.id(index))
+        self.id(index)
+    }
+
+    /// Notes the local address of a socket that the driver has opened.
+    pub(super) fn opened(&mut self, socket: SocketId, local: SocketAddr) {
+        let port = self.ports.get_mut(socket.index());
+        let Some(port) = port.filter(|port| port.open && port.generation == socket.generation) else {
+            return;
+        };
+        port.local = Some(local);
+        if let Some(upstream) = &port.upstream {
+            upstream.metrics().connection(UpstreamProto::Udp, false);
+        }
+    }
+
+    /// Forgets a socket that could not be opened. Returns another one of the same upstream, if there is one, which takes its
+    /// queries: without descriptors the sockets that are there must do, worn or not.
+    pub(super) fn not_opened(&mut self, socket: SocketId, rng: &mut impl Rng) -> Option<SocketId> {
+        let upstream = self.upstream(socket)?.id();
+        self.forget(socket.index);
+        let side = self.sides.get_mut(&upstream)?;
+        side.active.retain(|&active| active != socket.index);
+        if side.active.is_empty() {
+            side.left = 0;
+            return None;
+        }
+        let other = side.active[rng.random_range(0..side.active.len())];
+        if side.current == socket.index {
+            side.current = other;
+        }
+        Some(self.id(other))
     }
 
     /// Nothing more is sent on `socket`: its address or its route is gone.
-    pub(super) fn spoiled<W>(&mut self, socket: SocketId, effects: &mut impl Effects<W>) {
+    pub(super) fn spoiled(&mut self, socket: SocketId) {
         let port = self.port(socket).filter(|port| !port.retired);
         if let Some(upstream) = port.and_then(|port| port.upstream.as_ref()).map(|upstream| upstream.id()) {
-            self.retire(upstream, socket.index, effects);
+            self.retire(upstream, socket.index);
         }
     }
 
@@ -146,7 +194,7 @@ impl Ports {
     /// Notes a datagram that was no reply to any query of the socket. After a few somebody may be guessing at ids, who
     /// knows the port: the socket gets no more queries. Those that are out stay, for a forger must not be able to end them
     /// either.
-    pub(super) fn unmatched<W>(&mut self, socket: SocketId, effects: &mut impl Effects<W>) {
+    pub(super) fn unmatched(&mut self, socket: SocketId) {
         let Some(upstream) = self.upstream(socket) else { return };
         upstream.metrics().unmatched.add_shared(1);
         let upstream = upstream.id();
@@ -159,7 +207,7 @@ impl Ports {
         // Where too many retire the oldest is closed, and its queries are lost.
         let limit = self.limits.sockets;
         if self.sides.get(&upstream).is_some_and(|side| side.retiring.len() < limit) {
-            self.retire(upstream, socket.index, effects);
+            self.retire(upstream, socket.index);
         }
     }
 
@@ -170,11 +218,11 @@ impl Ports {
 
     /// The local address of a socket.
     pub(super) fn local(&self, socket: SocketId) -> Option<SocketAddr> {
-        self.port(socket).map(|port| port.local)
+        self.port(socket)?.local
     }
 
     /// Forgets a query; the socket is closed where it was the last of a retired one.
-    pub(super) fn release<W>(&mut self, socket: SocketId, id: u16, effects: &mut impl Effects<W>) {
+    pub(super) fn release(&mut self, socket: SocketId, id: u16) {
         if self.port(socket).is_none() {
             return;
         }
@@ -184,26 +232,23 @@ impl Ports {
             port.owners.swap_remove(at);
         }
         if port.retired && port.ids.is_empty() {
-            self.close(socket.index, effects);
+            self.close(socket.index);
         }
     }
 
-    /// The queries that are out on a socket, copied to `owners`.
-    pub(super) fn owners(&self, socket: SocketId, owners: &mut Vec<Owner>) {
-        owners.clear();
-        if let Some(port) = self.port(socket) {
-            owners.extend_from_slice(&port.owners);
-        }
+    /// The queries that are out on a socket.
+    pub(super) fn owners(&self, socket: SocketId) -> &[Owner] {
+        self.port(socket).map_or(&[], |port| &port.owners)
     }
 
     /// Retires the sockets that are too old and forgets upstreams without sockets.
-    pub(super) fn sweep<W>(&mut self, now: MachineTime, effects: &mut impl Effects<W>) {
+    pub(super) fn sweep(&mut self, now: MachineTime) {
         for index in 0..self.ports.len() {
             let port = &self.ports[index];
             let (worn, retired) = (worn(port, now, &self.limits), port.retired);
             if let (true, true, false, Some(upstream)) = (port.open, worn, retired, &port.upstream) {
                 let id = upstream.id();
-                self.retire(id, index as u32, effects);
+                self.retire(id, index as u32);
             }
         }
         let ports = &self.ports;
@@ -214,10 +259,10 @@ impl Ports {
     }
 
     /// Closes everything.
-    pub(super) fn close_all<W>(&mut self, effects: &mut impl Effects<W>) {
+    pub(super) fn close_all(&mut self) {
         for index in 0..self.ports.len() as u32 {
             if self.ports[index as usize].open {
-                self.close(index, effects);
+                self.close(index);
             }
         }
         self.sides.clear();
@@ -230,41 +275,22 @@ impl Ports {
         }
     }
 
-    fn open<W>(
-        &mut self,
-        now: MachineTime,
-        upstream: &Arc<Upstream>,
-        effects: &mut impl Effects<W>,
-    ) -> Result<u32, NotSent> {
+    fn open(&mut self, now: MachineTime, upstream: &Arc<Upstream>) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.ports.push(Port::vacant());
             (self.ports.len() - 1) as u32
         });
-        let socket = self.id(index);
-        let local = match effects.open(socket, upstream) {
-            Ok(local) => local,
-            Err(error) => {
-                self.free.push(index);
-                return Err(error);
-            }
-        };
         let port = &mut self.ports[index as usize];
         (port.open, port.retired, port.queries, port.unmatched) = (true, false, 0, 0);
-        (port.local, port.opened, port.upstream) = (local, now, Some(upstream.clone()));
+        (port.local, port.opened, port.upstream) = (None, now, Some(upstream.clone()));
         self.open += 1;
-        upstream.metrics().connection(UpstreamProto::Udp, false);
+        self.requests.push_back(SocketRequest::Open(self.id(index), upstream.clone()));
         self.sides.entry(upstream.id()).or_insert_with(Side::new).active.push(index);
-        Ok(index)
-    }
-
-    /// Without descriptors the sockets that are there must do, worn or not.
-    fn any_active(&self, upstream: &Arc<Upstream>, rng: &mut impl Rng) -> Option<u32> {
-        let active = &self.sides.get(&upstream.id())?.active;
-        if active.is_empty() { None } else { Some(active[rng.random_range(0..active.len())]) }
+        index
     }
 
     /// No new queries; closed when those that are out are done, or when too many are retiring.
-    fn retire<W>(&mut self, upstream: u32, index: u32, effects: &mut impl Effects<W>) {
+    fn retire(&mut self, upstream: u32, index: u32) {
         let socket = self.id(index);
         let port = &mut self.ports[index as usize];
         port.retired = true;
@@ -272,7 +298,7 @@ impl Ports {
         let Some(side) = self.sides.get_mut(&upstream) else { return };
         side.active.retain(|&active| active != index);
         if idle {
-            self.close(index, effects);
+            self.close(index);
             return;
         }
         side.retiring.push_back(socket);
@@ -282,12 +308,16 @@ impl Ports {
         let oldest = side.retiring.pop_front();
         // Replies to queries sent from this socket are lost; each of these queries times out and is tried again.
         if let Some(oldest) = oldest.filter(|&oldest| self.port(oldest).is_some()) {
-            self.close(oldest.index, effects);
+            self.close(oldest.index);
         }
     }
 
-    fn close<W>(&mut self, index: u32, effects: &mut impl Effects<W>) {
-        effects.close(self.id(index));
+    fn close(&mut self, index: u32) {
+        self.requests.push_back(SocketRequest::Close(self.id(index)));
+        self.forget(index);
+    }
+
+    fn forget(&mut self, index: u32) {
         let port = &mut self.ports[index as usize];
         port.open = false;
         port.generation = port.generation.wrapping_add(1);
@@ -313,7 +343,7 @@ impl Port {
             generation: 0,
             open: false,
             upstream: None,
-            local: SocketAddr::from(([0, 0, 0, 0], 0)),
+            local: None,
             opened: MachineTime(0),
             queries: 0,
             unmatched: 0,

@@ -3,22 +3,22 @@
 
 use std::time::{Duration, Instant};
 
+use super::Forwarder;
 use super::flight::{Attempt, Form, Open, Pick, State, Try};
 use super::timers::{MachineTime, NEVER};
-use super::{Effects, Forwarder};
 use crate::UpstreamPath;
 
 impl<W> Forwarder<W> {
     /// An upstream has been silent for long enough to ask the next one too, or the same again; or it is time to send again
     /// what could not be sent.
-    pub(super) fn hedge(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
+    pub(super) fn hedge(&mut self, now: Instant, slot: u32) {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         flight.hedge_at = NEVER;
         let unsent = flight.aside.as_mut().is_some_and(|aside| std::mem::take(&mut aside.unsent) != 0);
         let (waiting, free) = (flight.waiting(), flight.attempt_to_use().is_some());
         if waiting == 0 && (unsent || flight.is_listening()) {
-            return self.try_next(now, slot, effects);
+            return self.try_next(now, slot);
         }
         if waiting == 0 || !free || flight.spare().is_some_and(|spare| !spare.failover && spare.bad) {
             return;
@@ -43,7 +43,7 @@ impl<W> Forwarder<W> {
                 }
                 let wait = flight.congestion(upstream).hedge_after();
                 flight.cursor = cursor;
-                self.send(now, slot, Try { hedge: true, ..Try::new(upstream) }, effects);
+                self.send(now, slot, Try { hedge: true, ..Try::new(upstream) });
                 let flight = &mut self.table[slot];
                 flight.hedge_at = flight.offset(at.after(wait));
             }
@@ -61,7 +61,7 @@ impl<W> Forwarder<W> {
                     flight.hedge_at = flight.hedge_at.min(flight.offset(at.after(COPY_DENIED)));
                     return;
                 }
-                self.send(now, slot, Try { hedge: true, form, ..Try::new(upstream) }, effects);
+                self.send(now, slot, Try { hedge: true, form, ..Try::new(upstream) });
                 let flight = &mut self.table[slot];
                 flight.hedge_at = flight.offset(at.after(COPY_DENIED));
             }
@@ -97,7 +97,7 @@ impl<W> Forwarder<W> {
 
     /// A suspect is shown a copy of a query now and then: its reply takes the suspicion away, its silence counts, and the
     /// client waits for neither.
-    pub(super) fn try_suspect(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
+    pub(super) fn try_suspect(&mut self, now: Instant, slot: u32) {
         // The first attempt may have failed at once, which may have ended the flight.
         let Some(flight) = self.table.get(slot).filter(|flight| flight.state == State::Flying) else {
             return;
@@ -109,7 +109,7 @@ impl<W> Forwarder<W> {
             {
                 let (outstanding, _) = upstream.outstanding(flight.path(candidate));
                 if outstanding < TRIALS && upstream.take_trial(flight.path(candidate), now) {
-                    self.send(now, slot, Try { hedge: true, ..Try::new(candidate) }, effects);
+                    self.send(now, slot, Try { hedge: true, ..Try::new(candidate) });
                 }
                 return;
             }

@@ -4,22 +4,15 @@ use std::time::{Duration, Instant};
 
 use wire::{Flags, Rcode};
 
-use super::effects::Finished;
+use super::Forwarder;
 use super::flight::{ATTEMPTS, Attempt, AttemptKind, Flight, Form, Open, Spare, State, Try, Way};
+use super::output::Ended;
 use super::timers::NEVER;
-use super::{Effects, Forwarder};
 use crate::{DEADLINE, NoAnswer, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Takes a reply to the `nth` attempt, which stands in `self.answer`; `bytes` is the same on the wire.
-    pub(super) fn replied(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        nth: usize,
-        bytes: &[u8],
-        effects: &mut impl Effects<W>,
-    ) {
+    pub(super) fn replied(&mut self, now: Instant, slot: u32, nth: usize, bytes: &[u8]) {
         let at = self.machine_time(now);
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
@@ -36,19 +29,15 @@ impl<W> Forwarder<W> {
         }
         self.learn(now, slot, &attempt);
         self.mark(slot, attempt.form);
-        self.close(slot, nth, effects);
+        self.close(slot, nth);
         match state {
-            State::Settled => self.end_if_settled(slot, effects),
-            State::Late if truncated || refuses_edns => self.end_if_deaf(slot, effects),
-            State::Late => self.land_late(now, slot, attempt.upstream, rtt, effects),
-            State::Flying if refuses_edns => {
-                if !self.send_less(now, slot, &attempt, effects) {
-                    self.settle(now, slot, attempt.upstream, rtt, Some(attempt.sent), effects);
-                }
-            }
+            State::Settled => self.end_if_settled(slot),
+            State::Late if truncated || refuses_edns => self.end_if_deaf(slot),
+            State::Late => self.land_late(now, slot, attempt.upstream, rtt),
+            State::Flying if refuses_edns => self.send_less(now, slot, &attempt),
             State::Flying if truncated => {
                 self.keep(slot, bytes, &attempt, rtt, false);
-                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, effects);
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form);
             }
             State::Flying
                 if self.lost_dnssec(slot, attempt.form)
@@ -60,28 +49,29 @@ impl<W> Forwarder<W> {
                 flight.failed_over |= 1 << attempt.upstream;
                 flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
                 self.keep(slot, bytes, &attempt, rtt, true);
-                self.try_next(now, slot, effects);
+                self.try_next(now, slot);
             }
-            State::Flying => self.judge(now, slot, &attempt, rtt, bytes, effects),
+            State::Flying => self.judge(now, slot, &attempt, rtt, bytes),
         }
         self.rearm(slot);
     }
 
     /// The right upstream answered the right question with something that cannot be read. Over UDP it may be cut off:
     /// then TCP is asked, as for a truncated reply.
-    pub(super) fn garbled(&mut self, now: Instant, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
+    pub(super) fn garbled(&mut self, now: Instant, slot: u32, nth: usize) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
         if flight.state == State::Flying && attempt.way == Way::Udp {
             let doubtful = attempt.form != Form::Plain
                 && !flight.needs_edns()
                 && !flight.upstreams[usize::from(attempt.upstream)].edns().takes_lately(now);
-            self.close(slot, nth, effects);
+            self.close(slot, nth);
             let this = Try { form: Form::Plain, ..Try::new(attempt.upstream) };
-            if doubtful && self.send(now, slot, this, effects) {
+            if doubtful {
+                self.send(now, slot, this);
                 self.table[slot].without_edns |= 1 << attempt.upstream;
             } else {
-                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, effects);
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form);
             }
             self.rearm(slot);
             return;
@@ -91,62 +81,46 @@ impl<W> Forwarder<W> {
         }
         let flight = &self.table[slot];
         let failure = NoAnswer::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
-        self.failed(now, slot, nth, failure, true, effects);
+        self.failed(now, slot, nth, failure);
     }
 
     /// A reply over a connection repeats another subnet than ours: the same is asked without.
-    pub(super) fn strayed(&mut self, now: Instant, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
+    pub(super) fn strayed(&mut self, now: Instant, slot: u32, nth: usize) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
         let failure = NoAnswer::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         if flight.state == State::Flying {
             // Its place is free for the next one, which over a connection always leaves.
-            self.close(slot, nth, effects);
+            self.close(slot, nth);
             let this = Try { form: Form::Bare, tcp: true, ..Try::new(attempt.upstream) };
-            self.send(now, slot, this, effects);
+            self.send(now, slot, this);
             self.rearm(slot);
         } else {
-            self.failed(now, slot, nth, failure, true, effects);
+            self.failed(now, slot, nth, failure);
         }
     }
 
     /// Decides about a readable reply to a flight that has waiters.
-    fn judge(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        attempt: &Attempt,
-        rtt: Duration,
-        bytes: &[u8],
-        effects: &mut impl Effects<W>,
-    ) {
+    fn judge(&mut self, now: Instant, slot: u32, attempt: &Attempt, rtt: Duration, bytes: &[u8]) {
         let (upstream, sent) = (attempt.upstream, attempt.sent);
         let rcode = self.answer.rcode;
         let flight = &mut self.table[slot];
         if flight.stanza().spec().failover.contains(&rcode) {
             flight.failed_over |= 1 << upstream;
             self.keep(slot, bytes, attempt, rtt, true);
-            self.try_next(now, slot, effects);
+            self.try_next(now, slot);
             return;
         }
         if is_bad(rcode) && flight.expects_better(now) {
             self.keep(slot, bytes, attempt, rtt, false);
             return;
         }
-        self.settle(now, slot, upstream, rtt, Some(sent), effects);
+        self.settle(now, slot, upstream, rtt, Some(sent));
     }
 
     /// The reply in `self.answer` is the stanza's: the next stanza is asked where this one says so, else it is given.
-    pub(super) fn settle(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        upstream: u8,
-        rtt: Duration,
-        sent: Option<u32>,
-        effects: &mut impl Effects<W>,
-    ) {
-        if self.hand_over(now, slot, effects) {
+    pub(super) fn settle(&mut self, now: Instant, slot: u32, upstream: u8, rtt: Duration, sent: Option<u32>) {
+        if self.hand_over(now, slot) {
             return;
         }
         let flight = &self.table[slot];
@@ -162,11 +136,11 @@ impl<W> Forwarder<W> {
                 }
             }
         }
-        self.conclude(now, slot, Ok((upstream, rtt)), effects);
+        self.conclude(slot, Ok((upstream, rtt)));
     }
 
     /// Starts again with the next stanza, where `next` names the rcode in `self.answer` and another stanza matches.
-    fn hand_over(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) -> bool {
+    fn hand_over(&mut self, now: Instant, slot: u32) -> bool {
         let flight = &self.table[slot];
         let spec = flight.stanza().spec();
         let nodata = self.answer.rcode == Rcode::NOERROR && self.answer.counts[0] == 0;
@@ -179,7 +153,7 @@ impl<W> Forwarder<W> {
         let stanza = flight.chain.stanzas()[next].clone();
         let upstreams = stanza.upstreams();
         for nth in 0..ATTEMPTS {
-            self.drop_attempt(slot, nth, effects);
+            self.drop_attempt(slot, nth);
         }
         let who = self.table[slot].waiters.asker;
         // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
@@ -191,7 +165,7 @@ impl<W> Forwarder<W> {
         match admitted {
             Ok(admitted) => admitted.keep(),
             Err(failure) => {
-                self.conclude(now, slot, Err((failure, None)), effects);
+                self.conclude(slot, Err((failure, None)));
                 return true;
             }
         }
@@ -203,23 +177,16 @@ impl<W> Forwarder<W> {
         (flight.failed_over, flight.without_edns, flight.refused_edns) = (0, 0, 0);
         // A reply that was kept back may have cut it: there is none any more.
         flight.deadline = DEADLINE.as_micros() as u32;
-        self.begin(now, slot, effects);
+        self.begin(now, slot);
         true
     }
 
     /// A reply after all waiters timed out: it goes to the cache, and to a newer flight of the same question.
-    fn land_late(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        upstream: u8,
-        rtt: Duration,
-        effects: &mut impl Effects<W>,
-    ) {
+    fn land_late(&mut self, now: Instant, slot: u32, upstream: u8, rtt: Duration) {
         let flight = &mut self.table[slot];
         flight.upstreams[usize::from(upstream)].metrics().late.add_shared(1);
         if is_bad(self.answer.rcode) {
-            self.end_if_deaf(slot, effects);
+            self.end_if_deaf(slot);
             return;
         }
         // The reply serves another flight of the same question only where that flight's upstreams include the one that
@@ -230,32 +197,15 @@ impl<W> Forwarder<W> {
             Some((other, theirs as u8))
         });
         if let Some((other, theirs)) = again {
-            self.settle(now, other, theirs, rtt, None, effects);
+            self.settle(now, other, theirs, rtt, None);
             self.rearm(other);
+            self.remove(slot);
         } else {
-            let flight = &mut self.table[slot];
-            effects.finished(Finished {
-                waiters: self.waiters.take_all(&mut flight.waiters),
-                outcome: Ok(&mut self.answer),
-                query: flight.held.0.query(),
-                block: flight.block,
-                key: flight.key,
-                upstream: Some(&flight.upstreams[usize::from(upstream)]),
-                rtt,
-                late: true,
-            });
+            self.output.end(Ended::Late(slot, upstream, rtt));
         }
-        self.remove(slot, effects);
     }
 
-    fn ask_over_tcp(
-        &mut self,
-        now: Instant,
-        slot: u32,
-        upstream: u8,
-        form: Form,
-        effects: &mut impl Effects<W>,
-    ) {
+    fn ask_over_tcp(&mut self, now: Instant, slot: u32, upstream: u8, form: Form) {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes a few round trips more.
@@ -265,9 +215,7 @@ impl<W> Forwarder<W> {
             flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
         }
         let this = Try { tcp: true, form, ..Try::new(upstream) };
-        if !self.send(now, slot, this, effects) && self.table[slot].waiting() == 0 {
-            self.give_up(now, slot, effects);
-        }
+        self.send(now, slot, this);
     }
 
     /// Keeps a reply back, in place of the one before.

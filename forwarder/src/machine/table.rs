@@ -110,6 +110,11 @@ impl<W> Table<W> {
             .is_some_and(|place| place.generation == generation && place.flight.is_some())
     }
 
+    /// The first slot in use, from this one on.
+    pub(super) fn next_taken(&self, from: u32) -> Option<u32> {
+        (from..self.slots.len() as u32).find(|&slot| self.get(slot).is_some())
+    }
+
     /// The slots in use.
     pub(super) fn taken(&self) -> Vec<u32> {
         (0..self.slots.len() as u32).filter(|&slot| self.get(slot).is_some()).collect()

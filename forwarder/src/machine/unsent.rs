@@ -2,29 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Effects, Forwarder, SocketId};
+use super::{Forwarder, SocketId};
 use crate::{NoAnswer, NotSent};
 
 impl<W> Forwarder<W> {
-    /// A datagram with this id, handed to [`Effects::send`], did not leave. Its query goes elsewhere at once, or the same
-    /// way from a new socket after a moment.
-    pub fn unsent(
-        &mut self,
-        now: Instant,
-        socket: SocketId,
-        id: u16,
-        error: NotSent,
-        effects: &mut impl Effects<W>,
-    ) {
+    /// A datagram with this id, of [`Forwarder::poll_transmit`], did not leave. Its query goes elsewhere at once, or the same
+    /// way from a new socket after a pause.
+    pub fn unsent(&mut self, socket: SocketId, id: u16, error: NotSent) {
         let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
-        let owner = self.ports.owner(socket, id);
-        if matches!(error, NotSent::Refused(_)) {
-            self.ports.spoiled(socket, effects);
+        if let Some(owner) = self.ports.owner(socket, id) {
+            self.output.failing.push_back((owner, NoAnswer::NotSent { local, upstream, error }));
         }
-        let Some((slot, nth)) = owner.and_then(|owner| self.resolve(owner)) else { return };
-        let failure = NoAnswer::NotSent { local, upstream, error };
-        self.failed(now, slot, nth, failure, error.blames_upstream(), effects);
+        if matches!(error, NotSent::Refused(_)) {
+            self.ports.spoiled(socket);
+        }
     }
 
     /// Counts the failure that the flight noted last, of a try at `upstream`. What could not leave this machine says

@@ -23,7 +23,7 @@ impl<W> WaiterList<W> {
         Self { first: None, first_until: NEVER, head: NONE, tail: NONE, asker }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.first.is_none() && self.head == NONE
     }
 
@@ -55,17 +55,17 @@ impl<W> WaiterSlab<W> {
         Self { nodes: Vec::new(), free: NONE, places: Fair::new(most.clamp(1, WAITERS_MAX) as u32) }
     }
 
-    /// Appends a waiter; gives it back where there is no place for this client.
+    /// Appends a waiter, and returns its node; gives it back where there is no place for this client.
     pub(super) fn push(
         &mut self,
         list: &mut WaiterList<W>,
         waiter: W,
         until: u32,
         who: Who,
-    ) -> Result<(), W> {
+    ) -> Result<u32, W> {
         if list.is_empty() {
             (list.first, list.first_until) = (Some(waiter), until);
-            return Ok(());
+            return Ok(NONE);
         }
         if !self.places.take(who) {
             return Err(waiter);
@@ -88,16 +88,29 @@ impl<W> WaiterSlab<W> {
             None => list.head = at,
         }
         list.tail = at;
-        Ok(())
+        Ok(at)
+    }
+
+    /// The waiter of a node that [`Self::push`] returned.
+    pub(super) fn waiter<'a>(&'a mut self, list: &'a mut WaiterList<W>, node: u32) -> Option<&'a mut W> {
+        match self.nodes.get_mut(node as usize) {
+            Some(node) => node.waiter.as_mut(),
+            None => list.first.as_mut(),
+        }
     }
 
     /// Everybody who waits, taken off the list.
     pub(super) fn take_all(&mut self, list: &mut WaiterList<W>) -> Waiters<'_, W> {
-        Waiters { list: list.take(), slab: self }
+        self.hand_out(list.take())
+    }
+
+    /// Those on a list.
+    pub(super) fn hand_out(&mut self, list: WaiterList<W>) -> Waiters<'_, W> {
+        Waiters { list, slab: self }
     }
 
     /// Those whose patience is over, taken off the list, and when the next one's will be.
-    pub(super) fn take_impatient(&mut self, list: &mut WaiterList<W>, now: u32) -> (Waiters<'_, W>, u32) {
+    pub(super) fn take_impatient(&mut self, list: &mut WaiterList<W>, now: u32) -> (WaiterList<W>, u32) {
         let mut over = WaiterList::empty(list.asker);
         let mut next_over = NEVER;
         if list.first_until <= now {
@@ -127,7 +140,7 @@ impl<W> WaiterSlab<W> {
             over.tail = this;
         }
         list.tail = kept_tail;
-        (Waiters { list: over, slab: self }, next_over)
+        (over, next_over)
     }
 
     /// The next on the list.
@@ -242,7 +255,9 @@ mod tests {
     fn who_is_told_later_keeps_his_place_until_then() {
         let mut slab = WaiterSlab::new(8);
         let mut list = WaiterList::new(0, NEVER, who());
-        (1..9).for_each(|waiter| slab.push(&mut list, waiter, NEVER, who()).unwrap());
+        for waiter in 1..9 {
+            slab.push(&mut list, waiter, NEVER, who()).unwrap();
+        }
         let mut waiters = slab.take_all(&mut list);
         assert_eq!((waiters.next(), waiters.next()), (Some(0), Some(1)));
         let mut rest = waiters.later();
@@ -267,10 +282,10 @@ mod tests {
             slab.push(&mut list, waiter, until, who()).unwrap();
         }
         let (over, next) = slab.take_impatient(&mut list, 10);
-        assert_eq!((over.collect::<Vec<_>>(), next), (vec![0, 2, 4], 20));
+        assert_eq!((slab.hand_out(over).collect::<Vec<_>>(), next), (vec![0, 2, 4], 20));
         slab.push(&mut list, 5, 40, who()).unwrap();
         let (over, next) = slab.take_impatient(&mut list, 30);
-        assert_eq!((over.collect::<Vec<_>>(), next), (vec![1, 3], 40));
+        assert_eq!((slab.hand_out(over).collect::<Vec<_>>(), next), (vec![1, 3], 40));
         drop(slab.take_all(&mut list));
         assert_eq!(slab.places.taken(), 0);
     }

@@ -1,4 +1,5 @@
-//! One connection: dialled under a deadline, then queries out and replies in, in any order, until it is of no more use.
+//! The task of one connection: connects under a deadline, then sends queries and receives replies,
+//! in any order, until it is unused or fails.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,15 +19,18 @@ use super::pool::{Closed, Overtaking, PIPELINE};
 use super::{ConnectionPools, Destination, Request, RequestId};
 use crate::{ExchangeError, StreamKind, UpstreamPath};
 
-/// What a connection is to do.
+/// A command from the pool.
 #[derive(Debug)]
 pub(super) enum Command {
+        /// Send this query.
     Ask(Request),
-    /// No client waits for this one any more.
+
+    /// No client waits for this query any more.
     GiveUp(RequestId),
 }
 
-/// Lives as long as the connection; whatever it was given is answered or given back to the pool.
+/// Runs the connection to its end; each query that it was given is answered or given back to the
+/// pool.
 pub(super) async fn run(
     pools: Arc<ConnectionPools>,
     destination: Destination,
@@ -62,20 +66,21 @@ struct Connection {
     /// Its number in the pool.
     lane: u64,
     commands: mpsc::Receiver<Command>,
-    /// Queries that came before it was connected.
+    /// Queries received before it was connected.
     queued: Vec<Request>,
-    /// What is out, by the id it has here, given up or not: an id is not used again while its reply may arrive.
+    /// Unanswered queries by their id on this connection, given up or not: an id is not reused
+    /// while its reply may arrive.
     pending: HashMap<u16, Pending>,
-    /// Bytes that wait to be written, and bytes read that are no whole message yet.
+    /// Bytes to write, and bytes read of an incomplete message.
     written: Vec<u8>,
     read: Vec<u8>,
     local: Option<SocketAddr>,
     /// Queries sent so far.
     serial: u64,
-    /// It gets no more queries.
+    /// Whether it gets no more queries.
     retired: bool,
     last_read: Instant,
-    /// When the last reply arrived, and its query was sent.
+    /// When the last reply arrived, and when its query was sent.
     last_reply: (Instant, Instant),
     born: Instant,
     idle_since: Instant,
@@ -86,13 +91,13 @@ struct Pending {
     request: Request,
     sent: Instant,
     serial: u64,
-    /// Another query was out when it was sent.
+    /// Whether another query was unanswered when it was sent.
     is_behind: bool,
 }
 
 /// Why a connection ended.
 enum End {
-    /// It has no more use.
+    /// It is not needed any more.
     Unused,
     /// It failed.
     Failed(ExchangeError),
@@ -194,14 +199,15 @@ impl Connection {
                     wake.as_mut().reset(self.next_wake());
                 }
             }
-            // A retired one lingers, so that the upstream closes first and has the TIME-WAIT.
+            // A retired connection lingers, so that the upstream closes first and has the
+            // TIME-WAIT.
             if self.retired && self.pending.is_empty() {
                 wake.as_mut().reset(self.next_wake());
             }
         }
     }
 
-    /// Queues a query for the wire, under an id that is free here.
+    /// Queues a query for writing, under an id that is free on this connection.
     fn write(&mut self, mut request: Request, now: Instant) {
         let mut id: u16 = rand::random();
         while self.pending.contains_key(&id) {
@@ -218,14 +224,14 @@ impl Connection {
         self.written.extend_from_slice(&request.message);
         let is_behind = !self.pending.is_empty();
         if !is_behind {
-            // The first query in flight: the time without a reply is counted from here.
+            // The first query in flight: the time without a reply starts here.
             self.last_read = now;
         }
         self.serial += 1;
         self.pending.insert(id, Pending { request, sent: now, serial: self.serial, is_behind });
     }
 
-    /// Delivers each whole message that was read.
+    /// Delivers each complete message that was read.
     fn take_replies(&mut self) -> Result<(), ExchangeError> {
         let now = Instant::now();
         self.last_read = now;
@@ -237,13 +243,13 @@ impl Connection {
             }
             let Some(message) = self.read.get(start + 2..start + 2 + length) else { break };
             let id = u16::from_be_bytes([message[0], message[1]]);
-            // A reply whose id is not pending is to a query that has timed out.
+            // A reply with an unknown id is to a query that has timed out.
             if let Some(pending) = self.pending.remove(&id) {
                 let message = message.to_vec();
                 let overtaking = self.overtaking(&pending, now);
                 self.last_reply = (now, pending.sent);
                 let id = pending.request.id;
-                // Its place is free before its client can ask again.
+                // Releases its quota before its client can query again.
                 drop(pending);
                 self.pools.deliver(id, Ok(message));
                 self.retired |= self.pools.over(&self.destination, self.lane, id, Some(overtaking));
@@ -280,19 +286,19 @@ impl Connection {
         self.retired |= self.pools.over(&self.destination, self.lane, id, None);
     }
 
-    /// Gives back the places of queries for which no client waits any more.
+    /// Releases the quota of queries for which no client waits any more.
     fn give_up(&mut self, is_over: impl Fn(&Request) -> bool) {
         for pending in self.pending.values_mut().filter(|pending| is_over(&pending.request)) {
             pending.request.place = None;
         }
     }
 
-    /// Whether a reply would serve the cache alone, or nothing: not worth a connection.
+    /// Whether replies would serve at most the cache: not worth a connection.
     fn has_only_given_up(&self) -> bool {
         !self.pending.is_empty() && self.pending.values().all(|pending| pending.request.place.is_none())
     }
 
-    /// When time must be looked at next.
+    /// When [`Self::is_done`] must be called next.
     fn next_wake(&self) -> Instant {
         let limits = self.destination.limits;
         let age = if limits.max_age.is_zero() || self.retired { FAR } else { limits.max_age.min(FAR) };
@@ -306,7 +312,7 @@ impl Connection {
         self.stuck_at().map_or(wake, |stuck| wake.min(stuck))
     }
 
-    /// When a query that waits behind another has waited too long.
+    /// When a query behind another one has waited too long.
     fn stuck_at(&self) -> Option<Instant> {
         let waits = |pending: &Pending| pending.is_behind && pending.request.place.is_some();
         if self.pending.len() < 2 || !self.pending.values().any(waits) {
@@ -316,7 +322,7 @@ impl Connection {
         Some(self.last_read + STALL.max(2 * srtt))
     }
 
-    /// Does what is due; whether the connection has no more use.
+    /// Does what is due; returns whether the connection is not needed any more.
     fn is_done(&mut self) -> bool {
         let (now, limits) = (Instant::now(), self.destination.limits);
         if !self.retired && !limits.max_age.is_zero() && now >= self.born + limits.max_age.min(FAR) {
@@ -343,7 +349,8 @@ impl Connection {
         false
     }
 
-    /// Forgets queries that were given up, once their replies are of no use, or more than [`PIPELINE`] of them are kept.
+    /// Drops queries that were given up, once their replies are of no use, and the oldest beyond
+    /// [`PIPELINE`].
     fn forget_late(&mut self, now: Instant) {
         let late = self.pending.iter().filter(|(_, pending)| pending.request.place.is_none());
         let mut late: Vec<_> = late.map(|(&id, pending)| (pending.request.deadline, id)).collect();
@@ -365,7 +372,7 @@ impl Connection {
         End::Failed(broken(error, self.local, self.destination.upstream.address()))
     }
 
-    /// Leaves the pool and gives back what is left.
+    /// Leaves the pool and gives the unanswered queries back.
     fn clear(mut self, end: End) {
         self.commands.close();
         let mut pending: Vec<_> = self.pending.drain().map(|(_, pending)| pending).collect();
@@ -389,7 +396,7 @@ impl Connection {
     }
 }
 
-/// Writes some bytes and says how many, or flushes where there are none. Can be cancelled without loss.
+/// Writes some bytes and returns how many, or flushes if there are none. Cancel-safe.
 async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<usize> {
     if bytes.is_empty() {
         return writer.flush().await.map(|()| 0);
@@ -401,7 +408,7 @@ async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) ->
 }
 
 impl Request {
-    /// When time means something to it.
+    /// When its next deadline is.
     fn next_due(&self) -> Instant {
         if self.place.is_some() { self.give_up_at.min(self.deadline) } else { self.deadline }
     }
@@ -412,16 +419,17 @@ enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Without a reply for so long, and twice the round-trip time, queries behind another move to other connections.
+/// Without a reply for this time, and for twice the round-trip time, queries behind another move to
+/// other connections.
 const STALL: Duration = Duration::from_millis(400);
-/// A reply that took so long, to a query sent so long after another, and arrived in less than half of that after the other's
-/// reply, was held up by it.
+/// A reply that took at least this long, to a query sent at least [`APART`] after another, and
+/// arrived after the other's reply in less than half of that distance, was blocked by it.
 const DELAYED: Duration = Duration::from_millis(100);
 const APART: Duration = Duration::from_millis(20);
 /// How long a retired connection waits for the upstream to close it.
 const LINGER: Duration = Duration::from_millis(200);
-/// Room for reading, and how much may wait to be written before queries wait in the queue.
+/// Buffer for reading, and unwritten bytes above which queries wait in the queue.
 const READ_ROOM: usize = 16 << 10;
 const WRITE_LIMIT: usize = 64 << 10;
-/// Longer than anything is waited for.
+/// Stands for no limit; it can be added to a time.
 const FAR: Duration = Duration::from_secs(24 * 60 * 60);

@@ -1,4 +1,4 @@
-//! Connections are made here: TCP under a deadline, TLS on it.
+//! Opens connections: TCP under a deadline, and TLS over it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::{ExchangeError, TlsSettings, Upstream};
 
-/// Connects; what the kernel says, or that it took too long.
+/// Connects over TCP, until `by`.
 pub(crate) async fn dial(upstream: &Upstream, by: Instant) -> Result<TcpStream, ExchangeError> {
     let address = upstream.address();
     let failed = |error| ExchangeError::Dial { upstream: address, error };
@@ -30,15 +30,17 @@ pub(crate) async fn dial(upstream: &Upstream, by: Instant) -> Result<TcpStream, 
         Ok(stream) => stream.map_err(|error| failed(error.kind()))?,
         Err(_) => return Err(failed(io::ErrorKind::TimedOut)),
     };
-    // TCP_NODELAY: a query must not wait for the ACK of the one before (Nagle's algorithm). Where it is refused, queries are
-    // slower.
+    // TCP_NODELAY: a query must not wait for the ACK of the one before (Nagle's algorithm). Where
+    // the kernel refuses it, queries are slower.
     let _ = stream.set_nodelay(true);
-    // A peer that acknowledges nothing is gone, and its queries go to another connection; one that acknowledges is slow.
+    // A peer that acknowledges nothing is gone, so its queries move to another connection; one that
+    // acknowledges is only slow.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(USER_TIMEOUT));
     Ok(stream)
 }
 
-/// Speaks TLS on a fresh connection, with the server's name, or its address where no name is given.
+/// Does the TLS handshake on a new connection, with the configured server name or the upstream's
+/// address.
 pub(crate) async fn handshake(
     stream: TcpStream,
     settings: &TlsSettings,
@@ -56,8 +58,8 @@ pub(crate) async fn handshake(
     Err(broken(&error, local, upstream))
 }
 
-/// What an I/O error says: tokio-rustls wraps what rustls says in one. With TLS 1.3 an upstream refuses our certificate
-/// only after the handshake.
+/// Maps an I/O error; tokio-rustls wraps rustls's errors in these. With TLS 1.3 an upstream refuses
+/// our certificate only after the handshake.
 pub(super) fn broken(error: &io::Error, local: Option<SocketAddr>, upstream: SocketAddr) -> ExchangeError {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(inner) => ExchangeError::Tls { upstream, error: Box::new(inner.clone()) },

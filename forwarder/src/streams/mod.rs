@@ -1,7 +1,9 @@
-//! TCP and TLS connections to upstreams, on tokio: few, bounded, used again, pipelined where that delays nothing.
+//! TCP and TLS connections to upstreams, on tokio: bounded, reused, pipelined where that delays no
+//! query.
 //!
-//! A worker hands an [`Exchange`] in and never waits; the result comes back through [`Deliver`]. This half must not know
-//! flights, policies or health: it keeps connections and says how each exchange ended.
+//! A worker submits an [`Exchange`] without waiting; the result is returned through [`Deliver`].
+//! This module must not know flights, policies or health: it manages connections and reports how
+//! each exchange ended.
 //!
 //! `pool` chooses connections, `connection` is the task of one, `dial` opens it.
 
@@ -25,26 +27,26 @@ use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, U
 use connection::Command;
 use pool::{Choice, Closed, Overtaking, PIPELINE, Pool};
 
-/// Takes the results of exchanges, on tokio's threads: by queue to the worker that asked.
+/// Delivers results of exchanges from tokio's threads to the worker that submitted them.
 pub trait Deliver: Send + Sync + 'static {
-    /// The exchange `id` of `worker` ended, with the reply as it came or the reason why there is none.
+    /// The exchange `id` of `worker` ended, with the reply as received or an error.
     fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>);
 }
 
-/// All connections of the process. Cheap to clone; every worker has one.
+/// All connections of the process; a handle, cheap to clone, of which every worker has one.
 #[derive(Clone)]
 pub struct Streams {
     pools: Arc<ConnectionPools>,
 }
 
-/// All connections, by upstream and kind, and what they share.
+/// All connections, by upstream and kind.
 pub(crate) struct ConnectionPools {
     runtime: Handle,
     deliver: Arc<dyn Deliver>,
     pools: Mutex<HashMap<Key, Links>>,
 }
 
-/// Connections to one upstream of one kind.
+/// The upstream's number and the kind of its connections.
 type Key = (u32, StreamKind);
 
 /// A pool, and the queues of its connections.
@@ -55,26 +57,26 @@ struct Links {
     wakes: bool,
 }
 
-/// A query, by the worker that asked it.
+/// Worker and exchange.
 pub(crate) type RequestId = (usize, ExchangeId);
 
-/// One query on its way.
+/// A query that was submitted.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) message: Vec<u8>,
     pub(crate) who: Who,
-    /// Taken while a client waits; `None` once it does not, and for a copy.
+    /// The client's quota; `None` once no client waits, and for a copy.
     pub(crate) place: Option<Place>,
-    /// Sent to see in which order replies arrive: its failure means nothing.
+    /// A copy, sent to see in which order replies arrive: its failure is ignored.
     pub(crate) is_copy: bool,
-    /// When its client has been answered with a failure.
+    /// When its clients are answered with a failure.
     pub(crate) give_up_at: Instant,
-    /// When its reply is of no use to the cache, either.
+    /// After this the reply is of no use to the cache either.
     pub(crate) deadline: Instant,
 }
 
-/// A client's place among the queries on an upstream's connections, given back with this.
+/// A unit of an upstream's quota of queries on connections, released on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     upstream: Arc<Upstream>,
@@ -93,7 +95,7 @@ impl Drop for Place {
     }
 }
 
-/// What a connection needs to know of those who use it.
+/// Where a connection leads, and its limits.
 #[derive(Clone)]
 pub(crate) struct Destination {
     pub(crate) upstream: Arc<Upstream>,
@@ -112,13 +114,13 @@ impl Destination {
 }
 
 impl Streams {
-    /// No connections yet; they will live on `runtime`.
+    /// No connections yet; their tasks will run on `runtime`.
     pub fn new(runtime: Handle, deliver: Arc<dyn Deliver>) -> Self {
         Self { pools: Arc::new(ConnectionPools { runtime, deliver, pools: Mutex::default() }) }
     }
 
-    /// Sends a query over a connection that is there, or a new one, or once one is idle. Returns at once; the result is
-    /// delivered to `worker`, exactly once unless it is cancelled.
+    /// Sends a query over an open connection, a new one, or once one is idle. Returns at once; the
+    /// result is delivered to `worker`, exactly once unless the exchange is cancelled.
     pub fn exchange(&self, worker: usize, exchange: Exchange<'_>) {
         let destination =
             Destination { upstream: exchange.upstream.clone(), kind: exchange.kind, limits: exchange.limits };
@@ -140,18 +142,18 @@ impl Streams {
         }
     }
 
-    /// Gives up an exchange: a connection that has no other query is closed.
+    /// Cancels an exchange: a connection without another query is closed.
     pub fn cancel(&self, worker: usize, upstream: &Arc<Upstream>, kind: StreamKind, id: ExchangeId) {
         let mut pools = self.pools.lock();
         let Some(links) = pools.get_mut(&(upstream.id(), kind)) else { return };
-        // A copy of one that waits may be on a connection.
+        // The query may wait while a copy of it is on a connection.
         drop(links.pool.cancel((worker, id)));
         for lane in links.pool.having((worker, id)) {
             links.command(lane, Command::GiveUp((worker, id)));
         }
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
         self.pools.lock().values().map(|links| links.pool.connections()).sum()
     }
@@ -173,8 +175,8 @@ impl Links {
         }
     }
 
-    /// A connection's queue has room for all that it may have at a time; a command that finds none is
-    /// one to give up, which time does as well.
+    /// Sends a command to a connection. Its queue has room for all queries that it may have at a
+    /// time; only a `GiveUp` may find none, and is lost: time gives the query up as well.
     fn command(&self, lane: u64, command: Command) {
         if let Some(queue) = self.queues.get(&lane) {
             let _ = queue.try_send(command);
@@ -193,7 +195,7 @@ impl Links {
 }
 
 impl ConnectionPools {
-    /// Sends a query where the pool says, or keeps it there.
+    /// Sends a query to the connection that the pool chooses, or lets it wait.
     fn submit(self: &Arc<Self>, destination: &Destination, request: Request) {
         let now = Instant::now();
         let mut pools = self.lock();
@@ -215,7 +217,8 @@ impl ConnectionPools {
         drop(pools);
     }
 
-    /// Sends those that wait and may be sent, and ends those that have waited too long.
+    /// Sends waiting queries that a connection is free for, and fails those that have waited too
+    /// long.
     fn go_on(self: &Arc<Self>, destination: &Destination, links: &mut Links, now: Instant) {
         let upstream = destination.upstream.address();
         for request in links.pool.expired(now) {
@@ -269,8 +272,8 @@ impl ConnectionPools {
         destination.upstream.metrics().connection(proto, reused);
     }
 
-    /// A query of a connection is over: `overtaking` as its reply shows it, `None` without a reply. Whether the connection
-    /// gets no more.
+    /// Ends a query of a connection: `overtaking` is the order seen of its reply, `None` without a
+    /// reply. Returns whether the connection gets no more queries.
     fn over(
         self: &Arc<Self>,
         destination: &Destination,
@@ -295,7 +298,8 @@ impl ConnectionPools {
         }
     }
 
-    /// Moves what was pipelined behind a query that keeps its connection silent.
+    /// Moves the queries pipelined behind one that blocks its connection (head-of-line blocking) to
+    /// others.
     fn move_on(self: &Arc<Self>, destination: &Destination, lane: u64, requests: Vec<Request>) {
         let now = Instant::now();
         let mut pools = self.lock();
@@ -308,7 +312,7 @@ impl ConnectionPools {
         self.go_on(destination, links, now);
     }
 
-    /// A connection is no more: what it left unanswered is asked again, or has failed.
+    /// Removes a closed connection: its unanswered queries are sent again, or fail.
     fn closed(
         self: &Arc<Self>,
         destination: &Destination,
@@ -342,11 +346,11 @@ impl ConnectionPools {
 }
 
 impl Request {
-    /// The same query for a trial: no client waits for it.
+    /// A copy of the query for a trial, for which no client waits.
     fn copy(&self) -> Self {
         Self { message: self.message.clone(), place: None, is_copy: true, ..*self }
     }
 }
 
-/// How long queries wait for leave to open a connection.
+/// How long until waiting queries may try to open a connection again.
 const WAKE: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! The connections to one upstream, and which of them gets a query. No I/O: time and events go in, choices come out.
+//! The connections to one upstream, and the choice of one for a query. No I/O: time and events are
+//! arguments.
 //!
 //! ```text
 //! submit ---> an idle connection, the one used last ---------> Send
@@ -8,12 +9,13 @@
 //! ```
 //!
 //! A server that answers the queries of a connection one after the other (every one built on
-//! miekg/dns) makes a query wait for the answer to the one before it. So each connection has one
-//! query, until the upstream has shown that a later query may be answered first. To see that, a copy
-//! of a query follows a slow one on its connection now and then, and one of each that waits at the
-//! bound another of its client; the query itself does not depend on it.
+//! miekg/dns) makes a query wait for the answer to the one before it (head-of-line blocking). So
+//! each connection has one query, until the upstream has answered a later query first. To find out,
+//! a copy of a query is sent behind a slow one on its connection now and then, and a copy of a
+//! query that waits at the bound behind another query of its client; the query itself does not
+//! depend on the copy.
 //!
-//! No client takes all connections: they are shared out as places are ([`Fair`]).
+//! No client gets all connections: each has a quota ([`Fair`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,80 +30,81 @@ use crate::{Fair, Who};
 pub(super) struct Pool {
     lanes: Vec<Lane>,
     waiting: VecDeque<Request>,
-    /// Who holds how many connections with a single query.
+    /// The clients' quota of connections with a single query.
     holders: Fair,
     next_lane: u64,
     order: ReplyOrder,
     trial_after: Instant,
-    /// The upstream closes after each reply, until then.
+    /// Until when each connection is used once, as the upstream closes it after a reply.
     single_use_until: Instant,
-    /// Connections in a row that it closed after their first reply.
+    /// Connections in a row that the upstream closed after their first reply.
     closes: u32,
-    /// It took no more connections than these, until then.
+    /// The number of connections that the upstream accepted, and until when it is the bound.
     taken: (usize, Instant),
-    /// Connections that may be opened to an upstream that closes each, and when that was counted.
+    /// Token bucket of connections to an upstream that closes each, and when it was refilled.
     openings: u32,
     counted_at: Instant,
 }
 
-/// One connection, as it is chosen by.
+/// One connection.
 #[derive(Debug)]
 struct Lane {
     id: u64,
-    /// Queries whose replies may still come, those of clients that were given up included.
+    /// Queries whose replies may still arrive, including those given up.
     out: Vec<RequestId>,
-    /// The client whose single query it has.
+    /// The client of its single query.
     holder: Option<Who>,
-    /// When the first of `out` was sent, or the last was answered.
+    /// When the first of `out` was sent, or the last one was answered.
     used_at: Instant,
     replies: u64,
     /// Gets no more queries.
     retired: bool,
 }
 
-/// In which order the upstream answers the queries of one connection.
+/// The order in which the upstream answers the queries of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplyOrder {
-    /// Not known: a trial may show it.
+    /// Unknown: a trial may show it.
     Unknown,
-    /// Each when it is ready.
+    /// Out of order.
     Any,
-    /// One after the other, as was seen; not tried again before then.
+    /// In order, as was seen; no new trial before then.
     AsAsked(Instant),
 }
 
-/// Where a query goes.
+/// The connection for a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// To this connection.
+    /// The connection with this number.
     Send(u64),
-    /// To a new one, with this number.
+    /// A new one, with this number.
     Open(u64),
-    /// It waits in the pool.
+    /// None: it waits in the pool.
     Wait,
 }
 
-/// What a reply says of the order of replies.
+/// What a reply shows about the order of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overtaking {
-    /// No query was before it on its connection.
+    /// No query preceded it on its connection.
     Alone,
-    /// A query that was sent before it is not answered yet.
+    /// A query that preceded it is not answered yet: out of order.
     Overtook,
-    /// It was answered at once after the one before it, though it was sent well after that: it was held up.
+    /// It was answered right after the preceding query, though sent well after that: it was
+    /// blocked.
     Delayed,
-    /// It followed the one before it, and did not wait.
+    /// It was answered after the preceding query, and was not blocked.
     InOrder,
 }
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
-    /// By us.
+    /// By us, idle.
     Unused,
     /// By the upstream, or the network.
     ByPeer,
-    /// By us, as what the upstream said is no DNS, or not from it.
+    /// By us, as the upstream sent no DNS, or failed to authenticate.
     Broken,
 }
 
@@ -122,22 +125,23 @@ impl Pool {
         }
     }
 
-    /// Connections that are open or being opened.
+    /// Number of connections open or being opened.
     pub(super) fn connections(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Queries that wait for a connection.
+    /// Number of queries that wait for a connection.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether more than one query is sent over a connection at a time.
+    /// Whether connections have more than one query at a time.
     pub(super) fn pipelines(&self) -> bool {
         self.order == ReplyOrder::Any
     }
 
-    /// Chooses for a query of `who`, and counts it there; [`Pool::wait`] takes it if it is to wait.
+    /// Chooses a connection for a query of `who`, and counts the query there; on [`Choice::Wait`]
+    /// the caller passes it to [`Pool::wait`].
     pub(super) fn choose(&mut self, id: RequestId, who: Who, most: usize, now: Instant) -> Choice {
         let most = self.most(most, now);
         let has_room = self.holders.has_room(who, most as u32);
@@ -174,13 +178,13 @@ impl Pool {
         Choice::Open(self.next_lane)
     }
 
-    /// Keeps a query until a connection is idle; `first` where it has waited before.
+    /// Queues a query until a connection is idle; `first`: at the front, as it has waited before.
     pub(super) fn wait(&mut self, request: Request, first: bool) {
         if first { self.waiting.push_front(request) } else { self.waiting.push_back(request) }
     }
 
-    /// The connection that a copy of this query is to follow another on, while it is not known in which order they are
-    /// answered: one of the same client, where the query itself waits; else a slow one, now and then.
+    /// The connection for a copy of this query, while the order of replies is unknown: one with a
+    /// query of the same client, if the query itself waits; else a slow one, now and then.
     pub(super) fn try_order(&mut self, id: RequestId, who: Who, waits: bool, now: Instant) -> Option<u64> {
         match self.order {
             ReplyOrder::Any => return None,
@@ -207,7 +211,7 @@ impl Pool {
         Some(lane.id)
     }
 
-    /// A query of a connection was answered; `None`: it was given up and is forgotten.
+    /// Notes that a query of a connection was answered, or with `None` that it was given up.
     pub(super) fn answered(
         &mut self,
         lane: u64,
@@ -216,7 +220,7 @@ impl Pool {
         now: Instant,
     ) {
         if overtaking.is_some() && !self.waiting.is_empty() {
-            // A copy of it is answered: it need not wait for a connection of its own.
+            // A copy of it was answered: the query itself need not be sent.
             self.waiting.retain(|request| request.id != id);
         }
         match overtaking {
@@ -236,7 +240,7 @@ impl Pool {
         lane.retired |= single_use && lane.out.is_empty();
     }
 
-    /// The next that waits and may be sent now, and where to.
+    /// The next waiting query that may be sent now, and its connection.
     pub(super) fn next(&mut self, most: usize, now: Instant) -> Option<(Request, Choice)> {
         let bound = self.most(most, now) as u32;
         let may = |request: &Request| self.pipelines() || self.holders.has_room(request.who, bound);
@@ -251,12 +255,12 @@ impl Pool {
         }
     }
 
-    /// Whether nothing will happen to it that has its waiting queries looked at again.
+    /// Whether queries wait and no event of a connection will call [`Pool::next`] again.
     pub(super) fn needs_wake(&self) -> bool {
         !self.waiting.is_empty() && self.lanes.iter().all(|lane| lane.out.is_empty())
     }
 
-    /// Those that have waited for as long as their clients do.
+    /// Takes the queries whose clients have given up.
     pub(super) fn expired(&mut self, now: Instant) -> Vec<Request> {
         let is_over = |request: &Request| request.give_up_at <= now;
         if !self.waiting.iter().any(is_over) {
@@ -268,7 +272,7 @@ impl Pool {
         over.into()
     }
 
-    /// Takes a query back that waits.
+    /// Takes a waiting query back.
     pub(super) fn cancel(&mut self, id: RequestId) -> Option<Request> {
         let at = self.waiting.iter().position(|request| request.id == id)?;
         self.waiting.remove(at)
@@ -279,7 +283,7 @@ impl Pool {
         self.lanes.iter().filter(move |lane| lane.out.contains(&id)).map(|lane| lane.id)
     }
 
-    /// A connection gets no more queries.
+    /// Gives a connection no more queries.
     pub(super) fn retire(&mut self, lane: u64) {
         if let Some(lane) = self.lanes.iter_mut().find(|other| other.id == lane) {
             lane.retired = true;
@@ -290,19 +294,20 @@ impl Pool {
         self.lanes.iter().find(|other| other.id == lane).is_none_or(|lane| lane.retired)
     }
 
-    /// A query kept those behind it waiting.
+    /// Notes that a query blocked those behind it.
     pub(super) fn answers_in_order(&mut self, now: Instant) {
         self.order = ReplyOrder::AsAsked(now + AS_ASKED);
     }
 
-    /// Whether more are idle than `most`, where that is a bound.
+    /// Whether more than `most` connections are idle; 0: no bound.
     pub(super) fn has_too_many_idle(&self, most: u32) -> bool {
         let idle = self.lanes.iter().filter(|lane| lane.out.is_empty() && !lane.retired).count();
         most > 0 && idle > most as usize
     }
 
-    /// A connection is no more. Whether its unanswered queries are asked again without a failure: where it had answered
-    /// others before (RFC 7766, section 6.2.4), or the upstream takes no more connections than the others.
+    /// Removes a connection. Returns whether its unanswered queries are sent again without counting
+    /// a failure: where it had answered others before (RFC 7766, section 6.2.4), or where the
+    /// upstream accepts no more connections than the others.
     pub(super) fn closed(&mut self, lane: u64, why: Closed, now: Instant) -> bool {
         let Some(at) = self.lanes.iter().position(|other| other.id == lane) else { return true };
         let mut lane = self.lanes.swap_remove(at);
@@ -330,13 +335,14 @@ impl Pool {
         others > 0
     }
 
-    /// How many connections may be used.
+    /// The bound on connections.
     fn most(&self, most: usize, now: Instant) -> usize {
         let (taken, until) = self.taken;
         if now < until { most.min(taken) } else { most }.max(1)
     }
 
-    /// Whether one more may be opened, where the upstream closes each: ports of a closed one are in use for a minute.
+    /// Whether one more connection may be opened: limited where the upstream closes each, as the
+    /// port of a closed one is in TIME-WAIT for a minute.
     fn may_open_now(&mut self, now: Instant) -> bool {
         let earned = (now - self.counted_at).as_micros() * u128::from(OPENINGS_PER_SECOND) / 1_000_000;
         if earned > 0 {
@@ -376,23 +382,25 @@ impl Lane {
     }
 }
 
-/// Queries on one connection at a time, where the upstream answers out of order.
+/// Queries on one connection at a time if the upstream answers out of order.
 pub(super) const PIPELINE: usize = 128;
 /// The same while more connections may be opened.
 const SPREAD: usize = 16;
-/// When an unanswered query is slow enough to try whether another overtakes it.
+/// An unanswered query is slow enough for a trial after this.
 const SLOW: Duration = Duration::from_millis(5);
-/// Between two trials.
+/// Pause between two trials.
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
-/// How long an upstream that answers in order is not tried again.
+/// How long there is no new trial of an upstream that answers in order.
 const AS_ASKED: Duration = Duration::from_secs(30);
-/// Connections in a row, closed so soon after their first reply, that show that an upstream closes each.
+/// Connections in a row, closed within [`CLOSES_SOON`] of their first reply, after which each is
+/// used once.
 const CLOSES: u32 = 2;
 const CLOSES_SOON: Duration = Duration::from_millis(500);
-/// How long such an upstream's connections are used once.
+/// How long connections to such an upstream are used once.
 const SINGLE_USE: Duration = Duration::from_secs(30);
-/// Connections opened to it: at once, and a second. 200 a second keep 12,000 ports in TIME-WAIT, of 28,000.
+/// Connections opened to it: burst, and a second. 200 a second keep 12,000 of 28,000 ports in
+/// TIME-WAIT.
 const OPENINGS: u32 = 64;
 const OPENINGS_PER_SECOND: u32 = 200;
-/// How long no more connections are opened to an upstream that refused one.
+/// How long the number of connections that an upstream accepted is the bound.
 const TAKEN_FOR: Duration = Duration::from_secs(10);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Ask, Chain, Effects, Exchange, ExchangeError, ExchangeId, Finished, Forwarder, Limits, NoAnswer, NotSent,
+    Action, Ask, Chain, Exchange, ExchangeError, ExchangeId, Finished, Forwarder, Limits, NoAnswer, NotSent,
     ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind, Upstream, UpstreamPath,
 };
 use wire::{Proto, Rcode, Verdict};
@@ -100,7 +100,7 @@ pub struct Got {
     pub bytes: Vec<u8>,
 }
 
-/// The network: performs the effects.
+/// The network: the driver of a state machine.
 pub struct Net {
     start: Instant,
     pub now: Instant,
@@ -146,7 +146,33 @@ impl Net {
     }
 }
 
-impl Effects<u32> for Net {
+impl Net {
+    /// Does what the state machine asks for, until it asks for nothing more.
+    pub fn drive(&mut self, forwarder: &mut Forwarder<u32>) {
+        loop {
+            let Some(action) = forwarder.poll(self.now) else { break };
+            if let Some((socket, result)) = self.perform(action) {
+                forwarder.opened(socket, result);
+            }
+        }
+        let mut datagram = Vec::new();
+        while let Some(socket) = forwarder.poll_transmit(&mut datagram) {
+            self.send(socket, &datagram);
+            datagram.clear();
+        }
+    }
+
+    fn perform(&mut self, action: Action<'_, u32>) -> Option<(SocketId, Result<SocketAddr, NotSent>)> {
+        match action {
+            Action::Open(socket, upstream) => return Some((socket, self.open(socket, &upstream))),
+            Action::Close(socket) => self.close(socket),
+            Action::Exchange(exchange) => self.exchange(exchange),
+            Action::Cancel(_, _, id) => self.cancel(id),
+            Action::Finished(finished) => self.finished(finished),
+        }
+        None
+    }
+
     fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
         if let Some(error) = self.unsendable_to(upstream.address()) {
             self.unsent.push((self.now - self.start, upstream.address()));
@@ -203,7 +229,7 @@ impl Effects<u32> for Net {
         }
     }
 
-    fn cancel(&mut self, _upstream: &Arc<Upstream>, _kind: StreamKind, id: ExchangeId) {
+    fn cancel(&mut self, id: ExchangeId) {
         self.events.retain(|_, event| !matches!(event, Event::Exchanged(exchange, _) if *exchange == id));
         self.cancelled += 1;
     }
@@ -344,12 +370,19 @@ impl World {
             patience: question.patience,
             asker: question.asker,
         };
-        self.forwarder.ask(self.net.now, ask, waiter, &mut self.net).map_err(|refused| {
+        let asked = self.forwarder.ask(self.net.now, ask, waiter).map(drop);
+        self.drive();
+        asked.map_err(|refused| {
             assert_eq!(refused.waiter, waiter);
             self.flies = refused.flies;
             refused.failure
         })?;
         Ok(waiter)
+    }
+
+    /// Does what the state machine asks for.
+    pub fn drive(&mut self) {
+        self.net.drive(&mut self.forwarder);
     }
 
     /// Lets time pass, up to `at` after the start.
@@ -365,26 +398,23 @@ impl World {
             if event.is_some_and(|event| event <= now) {
                 let Some(((_, _), event)) = self.net.events.pop_first() else { break };
                 match event {
-                    Event::Datagram(socket, bytes) => {
-                        self.forwarder.datagram(now, socket, &bytes, &mut self.net);
-                    }
-                    Event::Refused(socket, error) => {
-                        self.forwarder.socket_error(now, socket, error, &mut self.net);
-                    }
+                    Event::Datagram(socket, bytes) => self.forwarder.datagram(now, socket, &bytes),
+                    Event::Refused(socket, error) => self.forwarder.socket_error(socket, error),
                     Event::Unsent(socket, id, error) => {
                         if matches!(error, NotSent::Refused(_)) {
                             self.net.told.insert(socket);
                         }
-                        self.forwarder.unsent(now, socket, id, error, &mut self.net);
+                        self.forwarder.unsent(socket, id, error);
                     }
                     Event::Exchanged(id, result) => {
                         let result = result.as_ref().map(Vec::as_slice).map_err(Clone::clone);
-                        self.forwarder.exchanged(now, id, result, &mut self.net);
+                        self.forwarder.exchanged(now, id, result);
                     }
                 }
             } else {
-                self.forwarder.tick(now, &mut self.net);
+                self.forwarder.tick();
             }
+            self.drive();
         }
         self.net.now = self.net.now.max(end);
     }

@@ -1,5 +1,5 @@
-//! Those who wait for one upstream's answer beside who asked first: told some at a time, so that nobody else waits for thousands
-//! of replies.
+//! Deferred delivery: waiters that joined a flight are answered some at a time, so that other
+//! clients do not wait for thousands of replies.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -12,10 +12,11 @@ use super::inner::{A_MOMENT, Came, ToldAlready};
 use super::{Outputs, Waiter};
 use plugin::failure::Failure;
 
-/// Those of one flight that are not told yet. They keep their places in the forwarder until then.
+/// The waiters of one flight that are not answered yet. They stay in the forwarder, and count
+/// against its limits, until then.
 struct Crowd {
     rest: Rest<Waiter>,
-    /// The query as it is kept for all.
+    /// The query as stored for all.
     query: OwnedQuery,
     told: Result<Answer, Failure>,
     earlier_is_better: bool,
@@ -24,18 +25,18 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Octets of the answer, and of what was made of it for those before.
+    /// Bytes of the answer, and of the replies made of it so far.
     fn octets(&self) -> usize {
         let of = |answer: &Answer| answer.body.len() + 2 * answer.ttls.len() + answer.ede.len();
         self.told.as_ref().map_or(0, of) * (1 + self.told_already.len())
     }
 }
 
-/// Those of all flights.
+/// The deferred waiters of all flights.
 pub(super) struct Crowds {
-    /// In turns.
+    /// Served round robin.
     all: VecDeque<Crowd>,
-    /// Those of their answers.
+    /// Bytes of their answers.
     octets: usize,
 }
 
@@ -45,7 +46,7 @@ impl Crowds {
         Self { all: VecDeque::new(), octets: 0 }
     }
 
-    /// Keeps a crowd; without its answer where there is no room for that.
+    /// Adds a crowd; with a failure in place of its answer if that exceeds the limit.
     fn push(&mut self, mut crowd: Crowd) {
         if self.octets + crowd.octets() > MOST_OCTETS {
             (crowd.told, crowd.earlier_is_better) = (Err(Failure::Overload), true);
@@ -67,7 +68,8 @@ impl Crowds {
 }
 
 impl Outputs {
-    /// Tells those who joined a flight, while this turn has not taken a moment; the others are kept with what it came to.
+    /// Answers the waiters that joined a flight, until this turn has taken [`A_MOMENT`]; the others
+    /// are deferred with the flight's outcome.
     #[cold]
     pub(super) fn tell_crowd(
         &mut self,
@@ -96,10 +98,10 @@ impl Outputs {
         });
     }
 
-    /// Tells some of one crowd.
+    /// Answers some waiters of one crowd.
     pub(super) fn tell_some(&mut self, forwarder: &mut Forwarder<Waiter>) {
         let Some(mut crowd) = self.crowds.pop() else { return };
-        // A panic costs whom it was about.
+        // A panic costs the waiter concerned.
         self.running.clone().guarded(|| self.tell_next(&mut crowd, forwarder));
         self.upstream = None;
         if !crowd.rest.is_empty() {
@@ -121,9 +123,9 @@ impl Outputs {
     }
 }
 
-/// So many of one crowd are told in its turn.
+/// Waiters of one crowd that are answered in its turn.
 const AT_ONCE: usize = 16;
-/// Octets of answers that crowds are told.
+/// Bytes of the answers of all crowds.
 const MOST_OCTETS: usize = 2 << 20;
 
 #[cfg(test)]

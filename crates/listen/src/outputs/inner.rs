@@ -98,14 +98,15 @@ impl Outputs {
         found
     }
 
-    /// Goes on with queries that are ready and with crowds that are not told, for a moment.
-    pub(crate) fn resume_ready(&mut self, forwarder: &mut Forwarder<Waiter>) {
+    /// Goes on with queries that are ready and with crowds that are not told, for a moment. Adds the lookups that these need
+    /// to `misses`, a bounded number for each client's query.
+    pub(crate) fn resume_ready(&mut self, forwarder: &mut Forwarder<Waiter>, misses: &mut Vec<Miss>) {
         let mut since = None;
         while self.has_ready() {
             let now = clock::now();
             if let Some((inner, started, ready)) = self.ready.pop() {
                 if now.saturating_duration_since(ready) < LONGEST {
-                    self.resume(inner, started, now);
+                    self.resume(inner, started, now, misses);
                 } else {
                     // Nobody waits for it any more.
                     self.refuse(inner, started, Failure::Overload, now);
@@ -124,7 +125,7 @@ impl Outputs {
     }
 
     /// Goes on with a client's query, now that more is known of what its answer needs.
-    fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant) {
+    fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
         let Inner { outer, client } = inner;
         let SuspendedQuery { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
         let (peer, server, proto) = match &client {
@@ -146,7 +147,7 @@ impl Outputs {
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);
         if let Some(refreshes) = evaluation.refreshes() {
-            self.inner.extend(Miss::all(*refreshes, Client::Nobody, now));
+            misses.extend(Miss::all(*refreshes, Client::Nobody, now));
         }
         match end {
             Ok(Evaluated::Answer(message, failure)) => {
@@ -159,7 +160,7 @@ impl Outputs {
             Err(NeedsUpstream) => match evaluation.wait(&zone) {
                 Ok(mut lookups) => {
                     lookups.suspended.iter_mut().for_each(|outer| outer.upstream = upstream);
-                    self.inner.extend(Miss::all(*lookups, client, started));
+                    misses.extend(Miss::all(*lookups, client, started));
                 }
                 Err(failure) => {
                     self.refuse_query(&query, Waiter::new(&query, &zone, client, started), failure, now)

@@ -1,4 +1,4 @@
-//! The listen sockets on a worker's outputs.
+//! A worker's listen sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
 impl Outputs {
-    /// The indices of the listen sockets; those that were closed have none behind them.
+    /// The indices of the listen sockets; those of closed sockets are empty.
     pub(crate) fn socket_indices(&self) -> Range<usize> {
         0..self.sockets.len()
     }
@@ -35,7 +35,8 @@ impl Outputs {
         self.adopt(OpenSocket::new(address, nth, socket, taken), epoll)
     }
 
-    /// Leaves the listen sockets to another process, or reads them again; those that are to be closed are read to their ends.
+    /// Stops reading the listen sockets, for another process, or reads them again; those that are
+    /// to be closed are still read until they are empty.
     pub(crate) fn park(&mut self, parked: bool, epoll: &Epoll) -> io::Result<()> {
         if std::mem::replace(&mut self.parked, parked) == parked {
             return Ok(());
@@ -50,7 +51,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Whether the listen sockets are another process's to read.
+    /// Whether the listen sockets are not read.
     #[inline]
     pub(crate) fn is_parked(&self) -> bool {
         self.parked
@@ -66,7 +67,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Has the sockets of an address closed that there are now, once they are read to their ends.
+    /// Has the present sockets of an address closed, once they are empty.
     pub(crate) fn close_listener(&mut self, address: SocketAddr, configuration: &Arc<Configuration>) {
         self.sockets
             .iter_mut()
@@ -75,30 +76,31 @@ impl Outputs {
             .for_each(|open| open.end(configuration));
     }
 
-    /// Of a socket that is to be closed: what serves one more batch of it, if there may be one.
+    /// For a socket that is to be closed: the configuration that serves one more batch of it, if
+    /// one may be read.
     #[inline]
     pub(crate) fn last(&mut self, socket_index: usize) -> Option<Option<Arc<Configuration>>> {
         self.socket(socket_index)?.last.as_mut().map(Last::configuration)
     }
 
-    /// Whether a socket is read to its end.
+    /// Whether a socket is to be closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.sockets.iter().flatten().any(|open| open.last.is_some())
     }
 
-    /// Where the nth socket of an address is.
+    /// The index of the nth socket of an address.
     pub(crate) fn socket_index_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
         let is_it = |open: &OpenSocket| open.address == address && open.nth == nth && open.last.is_none();
         self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it))
     }
 
-    /// Has the kernel give clients to so many sockets of this one's address, the first.
+    /// Has the kernel spread datagrams over the first `over` sockets of this one's address.
     pub(crate) fn spread(&mut self, socket_index: usize, over: usize) {
         let (now, running) = (self.now, self.running.clone());
         if let Some(open) = self.socket(socket_index)
             && let Err(error) = open.socket.spread_over(over as u32)
         {
-            // The kernel goes on spreading datagrams over all sockets of the address.
+            // The kernel continues to spread datagrams over all sockets of the address.
             running.io_error("spread", open.address, &error, now);
         }
     }
@@ -110,7 +112,7 @@ impl Outputs {
         }
     }
 
-    /// The listen sockets, for the loop that comes after this one.
+    /// The listen sockets, for the loop that follows a panic.
     pub(crate) fn into_sockets(self) -> Vec<OpenSocket> {
         self.sockets.into_iter().flatten().collect()
     }

@@ -1,4 +1,5 @@
-//! One message of a client's connection: served at once, handed to a worker, or the beginning of a transfer.
+//! Serves one message of a client's connection: answers it at once, posts it to a worker, or begins
+//! a transfer.
 
 use std::slice;
 use std::time::Instant;
@@ -16,8 +17,8 @@ use query::ServedEndpoint;
 use query::serve::{self, Observed, Outcome, Served};
 
 impl Connection {
-    /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards.
-    /// False where the connection is not worth keeping.
+    /// Serves one message, or the start of one that is too long: writes the reply, if there is one
+    /// already, to `out`. Returns false if the connection is to be closed.
     pub(super) fn query(
         &self,
         message: &[u8],
@@ -32,7 +33,8 @@ impl Connection {
             return goes_on;
         }
         out.clear();
-        // The message is read a second time: where reading it is what panics, its client is told nothing.
+        // The message is parsed a second time: if the parser is what panics, its client gets no
+        // reply.
         let told = running.guarded(|| {
             let gate = gate(message);
             let Some(query) = gate.query() else { return false };
@@ -60,7 +62,8 @@ impl Connection {
         #[cfg(test)]
         crate::failpoint::packet(&gate);
         match serve::serve(&plan.served, &gate, &context, &mut tables, out, &mut outcome) {
-            // Responses and messages without a whole header are not a client's: the connection is closed.
+            // Responses and messages without a complete header are not a client's: the connection
+            // is closed.
             Served::Nothing => return false,
             Served::Silence => {
                 out.clear();
@@ -98,7 +101,7 @@ impl Connection {
         true
     }
 
-    /// Counts and logs a query whose reply is written, where it is counted.
+    /// Counts and logs a query whose reply is written, if it is counted.
     fn observe(
         &self,
         configuration: &Configuration,
@@ -121,7 +124,7 @@ impl Connection {
             && serve::is_logged(zone, outcome)
         {
             self.running.count_shed(outcome);
-            // A panic while the line is logged does not undo the reply.
+            // A panic while the line is logged must not lose the reply.
             self.running.guarded(|| {
                 #[cfg(test)]
                 crate::failpoint::at("log", &query.name);
@@ -130,7 +133,7 @@ impl Connection {
         }
     }
 
-    /// What observers know of a query that has ended.
+    /// A finished query as metrics and log see it.
     pub(super) fn seen(&self, nanos: u64, now: Instant) -> Observed {
         let (client, local) = (self.peer, Some(self.local));
         Observed { client, local, proto: Proto::Tcp, nanos, now, upstream: None }
@@ -140,13 +143,14 @@ impl Connection {
         StreamReply::new(&self.running.connections, &self.place, self.peer, self.local)
     }
 
-    /// Hands a miss to the worker that has the same query in flight, else to the one that its key chooses.
+    /// Posts a miss to the worker that has the same query in flight, else to the one that its key
+    /// chooses.
     fn post(&self, miss: Miss) {
         let inboxes = &self.running.inboxes;
         let (worker, key) = self.running.flights.worker_for(&miss, None, inboxes.len());
         if let Some(miss) = inboxes[worker].ask(miss, key) {
-            // Where that worker has the flight already, later queries no longer join it (single flight); nothing else is
-            // lost.
+            // If that worker has the flight already, later queries on other workers no longer join
+            // it (single flight); nothing else is lost.
             self.running.flights.release(key, worker);
             self.running.shed.add_shared(1);
             let mut reply = Vec::new();

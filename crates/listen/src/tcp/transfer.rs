@@ -1,4 +1,5 @@
-//! A transfer on a client's connection: the next message when the kernel has all before it.
+//! A zone transfer on a client's connection: the next message is produced once the kernel has
+//! accepted all before it.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,14 @@ use super::Connection;
 use plugin::messages::Next;
 use query::serve::{BrokenTransfer, TransferStream};
 
-/// A transfer ends before its end.
+/// A transfer was cut off.
 #[derive(Debug)]
 pub(super) struct CutOff;
 
-/// A transfer that is not sent to its end.
+/// A transfer in progress.
 pub(super) struct Transfer {
     streaming: TransferStream,
-    /// Its place among all.
+    /// Its slot among all transfers.
     slot: Slot,
     began: Instant,
 }
@@ -26,41 +27,45 @@ impl Transfer {
         Box::new(Self { streaming, slot, began })
     }
 
-    /// Octets that it holds.
+    /// Bytes that it holds.
     pub(super) fn held(&self) -> usize {
         size_of::<Slot>() + self.streaming.held()
     }
 }
 
 impl Connection {
-    /// How long what was offered to the kernel may wait for the client: a transfer's end comes before `most` is over.
+    /// How long written bytes may wait for the client: `most`, or until the transfer's time limit.
     pub(super) fn write_limit(&self, most: Duration) -> Duration {
         self.transfer.as_ref().map_or(most, |transfer| most.min(transfer.slot.left(self.unsent_since)))
     }
 
-    /// Puts the next message of the transfer to what leaves: nothing where others are to have their turn first.
+    /// Appends the next message of the transfer to the replies; nothing while other tasks have
+    /// their turn.
     ///
     /// # Errors
-    /// Where it cannot go on, or has taken too long: the client must not take what it has for the zone.
+    /// It cannot continue, or has taken too long: the connection must be reset, so that the client
+    /// does not take the part for the zone.
     pub(super) fn go_on(&mut self, scratch: &mut Scratch, now: Instant) -> Result<(), CutOff> {
         let Some(transfer) = &mut self.transfer else { return Ok(()) };
         if transfer.slot.left(now).is_zero() {
             return Err(CutOff);
         }
-        // The client has read all that was written, so the time until the next message does not count as its idle time.
+        // The client has read all that was written, so the time until the next message is not its
+        // idle time.
         self.place.set_state(ConnectionState::Busy, self.running.since_start_ms(now));
         let next = transfer.streaming.next(&mut scratch.reply).map_err(|BrokenTransfer| CutOff)?;
         scratch.send_reply();
         if next == Next::End {
-            // The query may have come after `now`, within this turn.
+            // The query may have been received after `now`, within this turn.
             self.end_transfer(clock::now());
-            // The client's next query waited for the transfer, so its time begins now.
+            // The client's next query waited for the transfer, so its time starts now.
             (self.served_at, self.came_at) = (now, now);
         }
         Ok(())
     }
 
-    /// Counts and logs the transfer, if there is one: as one reply, when all of it is written or nothing more will be.
+    /// Counts and logs the transfer, if there is one, as one reply: when all of it is written or no
+    /// more will be.
     pub(super) fn end_transfer(&mut self, now: Instant) {
         let Some(transfer) = self.transfer.take() else { return };
         let nanos = now.saturating_duration_since(transfer.began).as_nanos() as u64;

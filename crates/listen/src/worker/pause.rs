@@ -1,14 +1,15 @@
-//! How long a worker rests after a panic.
+//! Restart backoff of a worker that panicked.
 
 use std::time::Duration;
 
-/// How long a worker rests after a panic: 10 ms, and twice as long each time, up to 1 s, while it does not get through
-/// one turn. One bad packet costs little, a bug in every turn neither a core nor a log full of it.
+/// The pause before a worker restarts: 10 ms, doubled each time up to 1 s while the loop does not
+/// complete a turn. So a bad packet costs little, and a bug in every turn neither a core nor a full
+/// log.
 #[derive(Default)]
 pub(super) struct Pause(Option<Duration>);
 
 impl Pause {
-    /// The next one; `turned` says whether the loop got through a turn since the last.
+    /// The next pause; `turned`: the loop completed a turn since the last one.
     pub(super) fn next(&mut self, turned: bool) -> Duration {
         let pause = match self.0 {
             Some(last) if !turned => (last * 2).min(LONGEST_PAUSE),

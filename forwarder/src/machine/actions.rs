@@ -1,14 +1,13 @@
-//! What goes in and out of the state machine: questions, effects, results.
+//! What goes into the state machine and comes out of it: queries, actions, results.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wire::{Answer, Proto, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, NoAnswer, NotSent, StreamKind, Upstream, Who};
+use crate::{Chain, ConnectionLimits, NoAnswer, StreamKind, Upstream, Who};
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,33 +77,19 @@ pub struct Exchange<'a> {
     pub deadline: Instant,
 }
 
-/// The effects of the state machine, performed by the worker. None of them may call the state machine again.
-pub trait Effects<W> {
-    /// Connects a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and names its local
-    /// address.
-    ///
-    /// # Errors
-    /// Why that failed: no descriptor, no route.
-    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent>;
-
-    /// Closes a socket; its index may be opened again at once.
-    fn close(&mut self, socket: SocketId);
-
-    /// Queues a datagram for the worker's next batch. One that does not leave is told to [`crate::Forwarder::unsent`].
-    fn send(&mut self, socket: SocketId, datagram: &[u8]);
-
-    /// Hands a query to [`crate::Streams`].
-    fn exchange(&mut self, exchange: Exchange<'_>);
-
-    /// Gives up an exchange: its result changes nothing any more.
-    fn cancel(&mut self, upstream: &Arc<Upstream>, kind: StreamKind, id: ExchangeId);
-
-    /// The waiter joins a flight whose question has other letters in upper case: it must keep its own, as the reply to it
-    /// repeats them.
-    fn joined(&mut self, _waiter: &mut W, _query: &Query<'_>) {}
-
-    /// A query ended, or some that waited for it gave up.
-    fn finished(&mut self, finished: Finished<'_, W>);
+/// What [`crate::Forwarder::poll`] returns: something for the driver, the worker, to do.
+pub enum Action<'a, W> {
+    /// Connect a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and report its local address,
+    /// or why that failed, to [`crate::Forwarder::opened`] before the next poll.
+    Open(SocketId, Arc<Upstream>),
+    /// Close a socket; its index may be opened again at once.
+    Close(SocketId),
+    /// Hand a query to [`crate::Streams`].
+    Exchange(Exchange<'a>),
+    /// Cancel an exchange: its result would change nothing.
+    Cancel(Arc<Upstream>, StreamKind, ExchangeId),
+    /// Answer clients: a flight ended, or some of its waiters gave up.
+    Finished(Finished<'a, W>),
 }
 
 /// A client's miss.

@@ -1,0 +1,267 @@
+//! What the state machine has for its driver, and the work that a poll goes on with.
+//!
+//! At most one flight has ended and is not handed out yet: the answer stands in the machine's one buffer until then. Input that
+//! concerns many flights (time, a socket that failed, the end) is therefore worked off by the polls that follow it, one flight
+//! at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::actions::{Action, Exchange, Finished};
+use super::flight::{State, Way};
+use super::ports::{Owner, SocketRequest};
+use super::timers::MachineTime;
+use super::waiters::WaiterList;
+use super::{ExchangeId, Forwarder, LATE, SWEEP, SocketId};
+use crate::{NoAnswer, StreamKind, Upstream};
+
+/// What is to be polled, besides requests for sockets, which `Ports` has.
+#[derive(Debug)]
+pub(super) struct Output<W> {
+    /// Attempts whose datagrams are to be sent, in order.
+    pub(super) datagrams: VecDeque<Owner>,
+    /// Exchanges to begin and to cancel, in order.
+    pub(super) streams: VecDeque<StreamRequest>,
+    ended: Option<Ended<W>>,
+    /// Slot and generation of the flight that the last poll handed out, and the rest of its end.
+    handed_out: Option<(u32, u32, Then)>,
+    /// Attempts that failed with their socket.
+    pub(super) failing: VecDeque<(Owner, NoAnswer)>,
+    /// Whether timers may be due.
+    pub(super) ticking: bool,
+    /// With a shutdown, the first slot that has not been looked at.
+    pub(super) stopping: Option<u32>,
+}
+
+/// What the driver has to do with exchanges.
+#[derive(Debug)]
+pub(super) enum StreamRequest {
+    /// Begin the one of that attempt.
+    Exchange(Owner),
+    /// Cancel one.
+    Cancel(Arc<Upstream>, StreamKind, ExchangeId),
+}
+
+/// Waiters to hand out.
+#[derive(Debug)]
+pub(super) enum Ended<W> {
+    /// All of the flight in a slot. It was answered, by an upstream after that time, or failed, at an upstream.
+    Flight(u32, Result<(u8, Duration), (NoAnswer, Option<u8>)>),
+    /// None: the flight failed before, and now its answer came, from an upstream after that time.
+    Late(u32, u8, Duration),
+    /// Those of the flight in a slot whose patience is over.
+    Impatient(u32, WaiterList<W>),
+}
+
+/// What follows once waiters have been handed out.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Conclude,
+    Remove,
+    GoOn,
+}
+
+impl<W> Output<W> {
+    pub(super) fn new() -> Self {
+        Self {
+            datagrams: VecDeque::new(),
+            streams: VecDeque::new(),
+            ended: None,
+            handed_out: None,
+            failing: VecDeque::new(),
+            ticking: false,
+            stopping: None,
+        }
+    }
+
+    /// Notes waiters to hand out. The driver polls until there is nothing more after each input, so there are no others.
+    pub(super) fn end(&mut self, ended: Ended<W>) {
+        debug_assert!(self.ended.is_none(), "the driver polls until there is nothing more");
+        self.ended = Some(ended);
+    }
+
+    /// Whether the end of this flight is not handed out yet.
+    pub(super) fn is_ended(&self, slot: u32) -> bool {
+        matches!(self.ended, Some(Ended::Flight(ended, _) | Ended::Late(ended, ..)) if ended == slot)
+    }
+
+    /// Slot and waiters whose patience is over and who are not handed out yet.
+    pub(super) fn take_impatient(&mut self) -> Option<(u32, WaiterList<W>)> {
+        match self.ended.take() {
+            Some(Ended::Impatient(slot, list)) => Some((slot, list)),
+            _ => None,
+        }
+    }
+}
+
+impl<W> Forwarder<W> {
+    /// The next thing for the driver to do. After each input the driver polls until there is nothing more, then sends what
+    /// [`Forwarder::poll_transmit`] writes.
+    pub fn poll(&mut self, now: Instant) -> Option<Action<'_, W>> {
+        self.finish_end(now);
+        loop {
+            match self.ports.poll() {
+                Some(SocketRequest::Open(socket, upstream)) => return Some(Action::Open(socket, upstream)),
+                Some(SocketRequest::Close(socket)) => return Some(Action::Close(socket)),
+                None => {}
+            }
+            match self.output.streams.pop_front() {
+                Some(StreamRequest::Exchange(owner)) => match self.resolve(owner) {
+                    Some((slot, nth)) => return Some(Action::Exchange(self.exchange(slot, nth))),
+                    None => continue,
+                },
+                Some(StreamRequest::Cancel(upstream, kind, id)) => {
+                    return Some(Action::Cancel(upstream, kind, id));
+                }
+                None => {}
+            }
+            if let Some(ended) = self.output.ended.take() {
+                return Some(Action::Finished(self.hand_out(ended)));
+            }
+            if !self.work(now) {
+                return None;
+            }
+        }
+    }
+
+    /// Appends the next datagram to send to `bytes`, and returns the socket that it leaves by. One that does not leave is
+    /// reported to [`Forwarder::unsent`].
+    pub fn poll_transmit(&mut self, bytes: &mut Vec<u8>) -> Option<SocketId> {
+        loop {
+            let owner = self.output.datagrams.pop_front()?;
+            let Some((slot, nth)) = self.resolve(owner) else { continue };
+            let flight = &self.table[slot];
+            let attempt = &flight.attempts[nth];
+            if self.ports.upstream(attempt.socket).is_none() {
+                continue;
+            }
+            let start = bytes.len();
+            flight.write(attempt.form, bytes);
+            bytes[start..start + 2].copy_from_slice(&attempt.id.to_be_bytes());
+            return Some(attempt.socket);
+        }
+    }
+
+    /// Ends what the last poll handed out the waiters of.
+    fn finish_end(&mut self, now: Instant) {
+        let Some((slot, generation, then)) = self.output.handed_out.take() else { return };
+        if !self.table.holds(slot, generation) {
+            return;
+        }
+        match then {
+            Then::Conclude => self.concluded(now, slot),
+            Then::Remove => self.remove(slot),
+            Then::GoOn => self.due(now, slot),
+        }
+    }
+
+    fn hand_out(&mut self, ended: Ended<W>) -> Finished<'_, W> {
+        let (slot, outcome, then) = match ended {
+            Ended::Flight(slot, outcome) => (slot, outcome, Then::Conclude),
+            Ended::Late(slot, upstream, rtt) => (slot, Ok((upstream, rtt)), Then::Remove),
+            Ended::Impatient(slot, list) => {
+                self.output.handed_out = Some((slot, self.table.generation(slot), Then::GoOn));
+                let flight = &self.table[slot];
+                return Finished {
+                    waiters: self.waiters.hand_out(list),
+                    outcome: Err(NoAnswer::Patience),
+                    query: flight.held.0.query(),
+                    block: flight.block,
+                    key: flight.key,
+                    upstream: None,
+                    rtt: Duration::ZERO,
+                    late: false,
+                };
+            }
+        };
+        self.output.handed_out = Some((slot, self.table.generation(slot), then));
+        let (outcome, upstream, rtt) = match outcome {
+            Ok((upstream, rtt)) => (Ok(&mut self.answer), Some(upstream), rtt),
+            Err((failure, upstream)) => (Err(failure), upstream, Duration::ZERO),
+        };
+        let flight = &mut self.table[slot];
+        Finished {
+            waiters: self.waiters.take_all(&mut flight.waiters),
+            outcome,
+            query: flight.held.0.query(),
+            block: flight.block,
+            key: flight.key,
+            upstream: upstream.map(|at| &flight.upstreams[usize::from(at)]),
+            rtt,
+            late: matches!(then, Then::Remove),
+        }
+    }
+
+    /// The exchange of an attempt over TCP or TLS.
+    fn exchange(&mut self, slot: u32, nth: usize) -> Exchange<'_> {
+        let generation = self.table.generation(slot);
+        let flight = &self.table[slot];
+        let attempt = &flight.attempts[nth];
+        self.message.clear();
+        flight.write(attempt.form, &mut self.message);
+        let kind = match attempt.way {
+            Way::Stream(kind) => kind,
+            Way::Udp => unreachable!("only attempts over streams have exchanges"),
+        };
+        Exchange {
+            id: ExchangeId::new(slot, generation, attempt.serial),
+            upstream: &flight.upstreams[usize::from(attempt.upstream)],
+            kind,
+            message: &self.message,
+            limits: flight.stanza().spec().connections,
+            who: flight.waiters.asker,
+            give_up_at: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
+            deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
+        }
+    }
+
+    /// Does one piece of the work that input left; false where there is none.
+    fn work(&mut self, now: Instant) -> bool {
+        if let Some((owner, failure)) = self.output.failing.pop_front() {
+            if let Some((slot, nth)) = self.resolve(owner) {
+                self.failed(now, slot, nth, failure);
+            }
+        } else if let Some(from) = self.output.stopping {
+            self.stop(from);
+        } else if self.output.ticking {
+            let at = self.machine_time(now);
+            match self.timers.pop(at) {
+                Some(slot) => self.due(now, slot),
+                None => {
+                    self.output.ticking = false;
+                    self.sweep(at);
+                }
+            }
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Ends the next flight that has waiters, from this slot on; after the last one, everything else.
+    fn stop(&mut self, from: u32) {
+        if let Some(slot) = self.table.next_taken(from) {
+            self.output.stopping = Some(slot + 1);
+            if self.table[slot].state == State::Flying {
+                self.conclude(slot, Err((NoAnswer::Shutdown, None)));
+            }
+            return;
+        }
+        self.output.stopping = None;
+        for slot in self.table.taken() {
+            self.remove(slot);
+        }
+        self.lingering.clear();
+        self.ports.close_all();
+        self.sweep_at = MachineTime::NEVER;
+    }
+
+    /// Retires the sockets that are too old, once a second.
+    fn sweep(&mut self, at: MachineTime) {
+        if at >= self.sweep_at {
+            self.ports.sweep(at);
+            self.sweep_at = if self.ports.open_count() == 0 { MachineTime::NEVER } else { at.after(SWEEP) };
+        }
+    }
+}
