@@ -62,7 +62,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Allowed> {
 const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "our EDNS size",
-        stands: "| our EDNS size |",
+        stands: "| EDNS size of a reply |",
         counted_alike: true,
         matches: |case, difference| {
             difference.what == "opt size" && ours(case).edns.as_ref().is_some_and(|opt| opt.size == 1232)
