@@ -176,7 +176,7 @@ fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
         up.args(["node", "up", "-host-resolver", "none", "-conf", "/run/Corefile"]);
         let output = tests::output(up, Duration::from_secs(30));
         assert!(output.status.success(), "{output:?}");
-        let away = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+        let away = run("nft", &["list", "chain", "inet", "localdns", "failover"]);
         assert_eq!(away.matches("ip daddr set 10.2.0.2").count(), all.len());
     });
 }
