@@ -23,7 +23,7 @@ use protobuf_list::List;
 
 /// Encoding of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Encoding {
     /// `application/vnd.kubernetes.protobuf`
     Protobuf,
     /// `application/json`
@@ -32,7 +32,7 @@ pub enum Form {
 
 /// Framing of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum Framing {
     /// A page of a list.
     List,
     /// A watch.
@@ -126,7 +126,7 @@ impl From<serde_json::Error> for Malformed {
 
 /// Decodes one reply.
 pub struct Reader {
-    form: Form,
+    encoding: Encoding,
     /// Data of an incomplete frame.
     pending: Vec<u8>,
     /// Length of the prefix of `pending` without a line end, so that each byte is searched once.
@@ -144,14 +144,14 @@ enum State {
 
 impl Reader {
     /// Creates a reader for a reply.
-    pub fn new(kind: Kind, form: Form, shape: Shape) -> Self {
-        let state = match (shape, form) {
-            (Shape::Watch, _) => State::Watch,
-            (Shape::List, Form::Protobuf) => State::List(List::default()),
-            (Shape::List, Form::Json) => State::Page,
+    pub fn new(kind: Kind, encoding: Encoding, framing: Framing) -> Self {
+        let state = match (framing, encoding) {
+            (Framing::Watch, _) => State::Watch,
+            (Framing::List, Encoding::Protobuf) => State::List(List::default()),
+            (Framing::List, Encoding::Json) => State::Page,
         };
         Self {
-            form,
+            encoding,
             pending: Vec::new(),
             searched: 0,
             state,
@@ -218,10 +218,10 @@ impl Reader {
             State::List(list) => list.read(bytes, &mut |item| self.objects.item(item, wants, emit)),
             State::Watch => {
                 let (mut read, mut searched) = (0, self.searched);
-                while let Some((frame, length)) = frame(self.form, &bytes[read..], searched)? {
-                    match self.form {
-                        Form::Protobuf => self.objects.message(frame, wants, emit)?,
-                        Form::Json => self.objects.line(frame, wants, emit)?,
+                while let Some((frame, length)) = frame(self.encoding, &bytes[read..], searched)? {
+                    match self.encoding {
+                        Encoding::Protobuf => self.objects.message(frame, wants, emit)?,
+                        Encoding::Json => self.objects.line(frame, wants, emit)?,
                     }
                     read += length;
                     searched = 0;
@@ -235,9 +235,9 @@ impl Reader {
 
 /// Returns the first frame of `bytes`, and its length with its framing; the first `searched` bytes
 /// have no line end.
-fn frame(form: Form, bytes: &[u8], searched: usize) -> Result<Option<(&[u8], usize)>, Malformed> {
-    match form {
-        Form::Protobuf => {
+fn frame(encoding: Encoding, bytes: &[u8], searched: usize) -> Result<Option<(&[u8], usize)>, Malformed> {
+    match encoding {
+        Encoding::Protobuf => {
             let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
             let length = u32::from_be_bytes(*length) as usize;
             if length > MAX_OBJECT_BYTES {
@@ -245,7 +245,7 @@ fn frame(form: Form, bytes: &[u8], searched: usize) -> Result<Option<(&[u8], usi
             }
             Ok(rest.get(..length).map(|frame| (frame, length + size_of::<u32>())))
         }
-        Form::Json => {
+        Encoding::Json => {
             let end = memchr::memchr(b'\n', &bytes[searched..]).map(|end| searched + end);
             Ok(end.map(|end| (&bytes[..end], end + 1)))
         }
@@ -375,10 +375,10 @@ impl Objects {
 type ReadFailure = (Option<ObjectKey>, DecodeError);
 
 /// Decodes the body of an error reply.
-pub fn status(form: Form, body: &[u8]) -> Result<Status, Malformed> {
-    match form {
-        Form::Protobuf => from_protobuf::status(from_protobuf::envelope(body)?.1),
-        Form::Json => from_json::status(text(body)?),
+pub fn status(encoding: Encoding, body: &[u8]) -> Result<Status, Malformed> {
+    match encoding {
+        Encoding::Protobuf => from_protobuf::status(from_protobuf::envelope(body)?.1),
+        Encoding::Json => from_json::status(text(body)?),
     }
 }
 

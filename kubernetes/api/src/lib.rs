@@ -16,7 +16,7 @@ pub use decode::DecodeError;
 pub use objects::{Kind, Object, ObjectKey};
 pub use selector::Selector;
 pub use settings::{
-    Access, ClientFiles, ConnectionFault, PodWatch, RateLimit, SERVICE_ACCOUNT, Settings, WatchConfig,
+    Access, ClientFiles, ClientSettings, ConnectionFault, PodWatch, RateLimit, SERVICE_ACCOUNT, WatchConfig,
     WatchError,
 };
 pub use sink::{RequestMetrics, Sink};

@@ -7,7 +7,7 @@ use crate::{Kind, Selector};
 
 /// Configuration of the API client.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ClientSettings {
     /// Address and credentials.
     pub access: Access,
     /// The objects to watch.

@@ -31,7 +31,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Sleep, sleep_until, timeout_at};
 
 use crate::objects::Kind;
-use crate::settings::{RateLimit, Settings, WatchConfig, WatchError};
+use crate::settings::{ClientSettings, RateLimit, WatchConfig, WatchError};
 use crate::sink::{RequestMetrics, Sink};
 
 pub use patch_node::annotate;
@@ -54,7 +54,7 @@ pub struct WatchHandle {
 ///
 /// # Errors
 /// If the system starts no thread.
-pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<WatchHandle> {
+pub fn follow(settings: ClientSettings, sink: Box<dyn Sink>) -> io::Result<WatchHandle> {
     let (stop, stopped) = oneshot::channel();
     let (ends, ended) = mpsc::channel();
     let runtime =
@@ -99,7 +99,7 @@ impl WatchConfig {
 }
 
 struct WatchContext {
-    settings: Settings,
+    settings: ClientSettings,
     wants: Arc<WatchConfig>,
     // Only one thread locks these, so that it never blocks. Mutexes make the tasks `Send`, which
     // the runtime wakes at lower cost than local ones.
@@ -108,7 +108,7 @@ struct WatchContext {
     in_flight: Semaphore,
 }
 
-async fn watch_all(settings: Settings, sink: Box<dyn Sink>) {
+async fn watch_all(settings: ClientSettings, sink: Box<dyn Sink>) {
     let wants = Arc::new(settings.wants.clone());
     let RateLimit { per_second, burst, in_flight } = settings.pace;
     let most = if in_flight == 0 { Semaphore::MAX_PERMITS } else { in_flight.min(Semaphore::MAX_PERMITS) };
@@ -274,9 +274,10 @@ impl WatchContext {
         };
         let (head, mut body) = reply?.into_parts();
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-        let (form, again) = (header(CONTENT_TYPE), header(RETRY_AFTER).and_then(|after| after.parse().ok()));
-        let (now, status, form) = (self.now(), head.status.as_u16(), form.unwrap_or_default());
-        reflector.head(now, status, form, again, &mut **self.sink())?;
+        let (encoding, again) =
+            (header(CONTENT_TYPE), header(RETRY_AFTER).and_then(|after| after.parse().ok()));
+        let (now, status, encoding) = (self.now(), head.status.as_u16(), encoding.unwrap_or_default());
+        reflector.head(now, status, encoding, again, &mut **self.sink())?;
         let mut timer = pin!(sleep_until(deadline));
         // Time since the last yield, and since the last end of a batch.
         let (mut spent, mut in_batch) = (Duration::ZERO, Duration::ZERO);

@@ -38,8 +38,8 @@ pub(super) struct SliceChange {
 
 impl SliceStore {
     /// Adds or replaces a slice; returns the changes to apply. With `collect`, changes are
-    /// collected up to a limit, which for an initial list (`is_first`) is the number of endpoints
-    /// applied before.
+    /// collected up to [`MAX_COLLECTED`] endpoints, in an initial list (`is_first`) up to as many
+    /// as were applied before, if those are more.
     pub(super) fn set(
         &mut self,
         of: &Arc<ObjectKey>,

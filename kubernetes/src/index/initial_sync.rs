@@ -14,7 +14,7 @@ use super::{HashMap, ServiceIndex, bit};
 #[derive(Default)]
 pub(super) struct InitialSync {
     by_name: HashMap<Arc<[u8]>, Arc<Service>>,
-    /// Kinds whose lists contain services that are not published yet.
+    /// Kinds with unpublished services in their lists.
     ahead: u8,
 }
 

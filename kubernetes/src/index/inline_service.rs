@@ -45,7 +45,7 @@ impl InlineService {
         service.namespace.is_known().then_some(Self { flags, key_end, v4_end, v6_end, bytes })
     }
 
-    /// Where the addresses at its name come from.
+    /// Returns the source of the addresses at its name.
     #[inline]
     pub(crate) fn address_source(&self) -> AddressSource {
         if self.flags & TO_ENDPOINTS == 0 { AddressSource::ClusterIps } else { AddressSource::Endpoints }

@@ -34,7 +34,7 @@ pub(crate) struct Service {
     by_address: Box<[EndpointRef]>,
 }
 
-/// Where the addresses at a service's name come from.
+/// Source of the addresses at a service's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressSource {
     /// From its cluster IPs.
@@ -170,7 +170,7 @@ impl Service {
         &self.octets[..usize::from(self.key_end)]
     }
 
-    /// Returns where the addresses at its name come from.
+    /// Returns the source of the addresses at its name.
     #[inline]
     pub(crate) fn address_source(&self) -> AddressSource {
         self.source

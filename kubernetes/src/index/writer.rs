@@ -293,7 +293,8 @@ impl IndexWriter {
         }
     }
 
-    /// Publishes services at the end of an initial list; `is_last` if all kinds except pods are synced.
+    /// Publishes services at the end of an initial list; `is_last` if all kinds except pods are
+    /// synced.
     fn publish_initial(&mut self, list: Kind, is_last: bool) {
         let Some(mut initial) = self.initial.take() else { return };
         let index = self.index.clone();

@@ -129,8 +129,8 @@ mod tests {
         assert_eq!(read(&of(&servers[..15]), "").expect("it is right").stub_domains["acme.local"].len(), 15);
         let sixteen = of(&servers);
         for (stubs, upstreams, part) in [
-            ("{", "", "it is to be {\"DOMAIN\": [\"ADDRESS\"]}"),
-            ("[]", "", "it is to be"),
+            ("{", "", "expected {\"DOMAIN\": [\"ADDRESS\"]}"),
+            ("[]", "", "expected"),
             ("", r#"["1.1.1.1","1.1.1.2","1.1.1.3","1.1.1.4"]"#, "has 4, and 3 at most"),
             ("", r#"["dns.example"]"#, "\"dns.example\" is no address"),
             ("", r#"["192.0.2.1:x"]"#, "is no address"),

@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(names(&list(20)).unwrap().len(), 20);
         assert_eq!(names(&format!("{}{}{}", list(20), list(20), always())).unwrap().len(), 20);
         let told = names(&list(21)).unwrap_err();
-        assert!(told.contains("\"s20.n.svc\" is one too many") && told.contains("20 services"), "{told}");
+        assert!(told.contains("\"s20.n.svc\" exceeds the limit") && told.contains("20 services"), "{told}");
     }
 
     /// An invalid one keeps the list.

@@ -13,7 +13,7 @@ use ::kubernetes::index::IndexObserver;
 use ::kubernetes::{Index, IndexWriter, SnapshotAge, SnapshotSource};
 use ::kubernetes_api::objects::SinceEpoch;
 use ::kubernetes_api::{DecodeError, RequestMetrics};
-use kubernetes_api::{Access, Kind, RateLimit, Settings, WatchConfig, WatchError, WatchHandle, follow};
+use kubernetes_api::{Access, ClientSettings, Kind, RateLimit, WatchConfig, WatchError, WatchHandle, follow};
 
 use super::metrics::Metrics;
 use super::room::room;
@@ -166,7 +166,7 @@ impl Cluster {
             kept.restore(&self.followed, &mut writer, clock::now(), logger);
         }
         let (timeout, pace) = *self.start.lock().unwrap_or_else(PoisonError::into_inner);
-        let settings = Settings { access: access.clone(), wants: wants.clone(), pace, now: clock::now };
+        let settings = ClientSettings { access: access.clone(), wants: wants.clone(), pace, now: clock::now };
         let follows = follow(settings, Box::new(writer))?;
         let write = |kept: &Arc<Kept>| kept.write(self.followed.clone(), logger.clone());
         *following = Some((follows, self.shared.snapshot.as_ref().map(write).transpose()?));

@@ -272,7 +272,7 @@ fn what_is_wrong_is_told_as_it_was_typed_with_what_is_wanted() {
     for (args, told) in [
         (&["-dns.port", "abc"][..], "-dns.port \"abc\" is not a port, 0 to 65535; see localdns -help"),
         (&["-p", "70000"], "-dns.port \"70000\" is not a port, 0 to 65535; see localdns -help"),
-        (&["-dns.port"], "-dns.port wants a port, 0 to 65535 behind it; see localdns -help"),
+        (&["-dns.port"], "-dns.port needs a port, 0 to 65535; see localdns -help"),
         (&["-foo"], "unknown flag -foo; see localdns -help"),
         (&["--foo=x"], "unknown flag --foo; see localdns -help"),
         (&["-cnof", "x"], "unknown flag -cnof; did you mean -conf?; see localdns -help"),

@@ -152,9 +152,9 @@ fn an_api_that_ends_its_connections_is_told_of_in_plain_words() {
     });
     cluster.goes_away();
     // A watch that had just begun may be told of before: each cause has its line.
-    let line = server.wait_for_log("the API ended the connection", PATIENCE);
+    let line = server.wait_for_log("the API closed the connection", PATIENCE);
     let address = cluster.api.address();
-    assert_contains!(line, format!("{address}: the API ended the connection; is the API up, "));
+    assert_contains!(line, format!("{address}: the API closed the connection; check that the API is up "));
     assert!(!server.log_text().contains("://docs.rs"), "{}", server.log_text());
 }
 

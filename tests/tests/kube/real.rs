@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use kubernetes_api::objects::{Endpoint, ExternalAddress, Port, Protocol, Service, Target};
 use kubernetes_api::{
-    Access, ClientFiles, Kind, Object, ObjectKey, PodWatch, RateLimit, Selector, Settings, WatchConfig,
+    Access, ClientFiles, ClientSettings, Kind, Object, ObjectKey, PodWatch, RateLimit, Selector, WatchConfig,
     WatchHandle, follow,
 };
 use tests::kube::Cluster;
@@ -27,7 +27,7 @@ fn wants() -> WatchConfig {
 fn start(access: Access, wants: WatchConfig) -> (Seen, WatchHandle) {
     let seen = Seen::default();
     let following =
-        follow(Settings { access, wants, pace: RateLimit::default(), now }, Box::new(seen.clone()))
+        follow(ClientSettings { access, wants, pace: RateLimit::default(), now }, Box::new(seen.clone()))
             .expect("a thread can be had");
     (seen, following)
 }

@@ -254,12 +254,12 @@ fn kubeadms_corefile_unmodified_starts_without_a_cluster() {
         fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").unwrap();
         let at: SocketAddr = ([127, 0, 0, 1], 53).into();
         let server = Server::start(fixtures::KUBEADM);
-        let words = "not set: not in a pod? Name the API by `endpoint` or `kubeconfig`";
+        let words = "not set; outside of a pod use `endpoint` or `kubeconfig`";
         not_ready(at, &format!("kubernetes: KUBERNETES_SERVICE_HOST: {words}"));
         let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
         assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
         let line = server.wait_for_log("KUBERNETES_SERVICE_HOST", Duration::from_secs(10));
-        assert!(line.contains("Name the API by `endpoint` or `kubeconfig`"), "{line}");
+        assert!(line.contains("outside of a pod use `endpoint` or `kubeconfig`"), "{line}");
         assert!(line.contains("the environment is read once") && !line.contains("no restart"), "{line}");
     });
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kubernetes_api::{Access, Kind, RateLimit, Settings, WatchConfig, follow};
+use kubernetes_api::{Access, ClientSettings, Kind, RateLimit, WatchConfig, follow};
 use serde_json::json;
 use tests::kube::{Api, Form, Reply};
 use tests::{now, publish, steadily, tempdir};
@@ -81,7 +81,7 @@ fn a_token_that_is_renewed_in_the_midst_of_a_watch_is_told_before_the_old_one_is
     });
     let file = kubeconfig(directory.path(), &api);
     let seen = Seen::default();
-    let settings = Settings {
+    let settings = ClientSettings {
         access: Access::Kubeconfig { file, context: None },
         wants: WatchConfig::default(),
         pace: RateLimit::default(),

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use kubernetes_api::{Access, Kind, Object, RateLimit, Settings, WatchConfig, WatchHandle, follow};
+use kubernetes_api::{Access, ClientSettings, Kind, Object, RateLimit, WatchConfig, WatchHandle, follow};
 use serde_json::{Value, json};
 use tests::kube::{Api, Form, Reply, Request};
 use tests::{eventually, now};
@@ -61,7 +61,7 @@ pub(super) fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + S
 pub(super) fn start(access: Access, wants: WatchConfig) -> (Seen, WatchHandle) {
     let seen = Seen::default();
     let following =
-        follow(Settings { access, wants, pace: RateLimit::default(), now }, Box::new(seen.clone()))
+        follow(ClientSettings { access, wants, pace: RateLimit::default(), now }, Box::new(seen.clone()))
             .expect("a thread can be had");
     (seen, following)
 }
@@ -391,7 +391,7 @@ fn the_api_is_asked_no_faster_than_it_is_told_and_no_more_at_once() {
     });
     let seen = Seen::default();
     let pace = RateLimit { per_second: 20.0, burst: 2, in_flight: 1 };
-    let settings = Settings { access: endpoint(&api), wants: WatchConfig::default(), pace, now };
+    let settings = ClientSettings { access: endpoint(&api), wants: WatchConfig::default(), pace, now };
     let began = now();
     let _following = follow(settings, Box::new(seen.clone())).expect("a thread can be had");
     until_names(&seen, &["a"]);

@@ -20,7 +20,7 @@ fn a_command_line_that_cannot_be_used_is_one_line_with_cause_and_mend() {
     let rows: [(&[&str], &str, &str); 11] = [
         (&["-nonsense"], "unknown flag -nonsense", "see localdns -help"),
         (&["-cnof", "x"], "unknown flag -cnof", "did you mean -conf?"),
-        (&["-conf"], "-conf wants a FILE behind it", "see localdns -help"),
+        (&["-conf"], "-conf needs a FILE", "see localdns -help"),
         (&["-p", "70000"], "-dns.port \"70000\"", "0 to 65535"),
         (&["-dns.port", "dns"], "-dns.port \"dns\"", "a port, 0 to 65535"),
         (&["-log-format", "xml"], "-log-format \"xml\"", "text or json"),

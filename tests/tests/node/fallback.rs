@@ -17,7 +17,7 @@ fn the_fallback_is_the_first_upstream_that_is_up() {
         let mut server = serve(&[]);
         assert_eq!(of_pod(), CLUSTER);
         let leads_to = |target: &str| {
-            let rules = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+            let rules = run("nft", &["list", "chain", "inet", "localdns", "failover"]);
             rules.contains(&format!("ip daddr set {target}"))
         };
         assert!(leads_to("10.2.0.2"));

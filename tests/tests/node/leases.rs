@@ -57,7 +57,7 @@ fn a_changed_lease_counts_within_5_s_and_what_is_wrong_in_one_does_not() {
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
         let server = serve(&lab, &machine);
-        server.wait_for_log("stands for 10.3.0.2, as /etc/localdns/upstream-dns has them", PATIENCE);
+        server.wait_for_log("stands for 10.3.0.2, from /etc/localdns/upstream-dns", PATIENCE);
         assert_eq!(answer(), PLAIN);
         write("leases", "2", "DNS=10.2.0.2\n");
         eventually("the new lease's", Duration::from_secs(5), || (answer() == CLUSTER).then_some(()));

@@ -74,7 +74,7 @@ fn what_a_stranger_takes_away_comes_back() {
             String::from_utf8_lossy(&listed.expect("nft starts").stdout).into_owned()
         };
         let put = rules();
-        assert!(put.contains("chain away"), "{put}");
+        assert!(put.contains("chain failover"), "{put}");
         let changes = [
             "delete table inet localdns",
             "flush table inet localdns",
@@ -141,7 +141,7 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
         assert_eq!(ask(at, NAME, "A").short(), [US]);
         drop(typed);
         other.wait().expect("it ends");
-        let ours = || run("nft", &["list", "ruleset"]).contains("chain away").then_some(());
+        let ours = || run("nft", &["list", "ruleset"]).contains("chain failover").then_some(());
         eventually("our rules", Duration::from_secs(5), ours);
         assert!(status(&server, 0).starts_with("rules     in place\n"));
     });

@@ -43,7 +43,7 @@ fn a_corefile_that_somebody_empties_leaves_status_to_the_server() {
         for line in [
             "address   169.254.10.11  on localdns, fallback 10.3.0.2, answers\n",
             "corefile  ",
-            ": the Corefile has no server block",
+            ": the Corefile holds no server block",
         ] {
             assert!(said.contains(line), "{line}: {said}");
         }

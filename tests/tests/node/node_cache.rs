@@ -42,7 +42,7 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_fallback() {
         eventually("the error is counted", patience, || {
             (errors(9353, "configmap") == Some(1.0)).then_some(())
         });
-        server.wait_for_log("it is to be", patience);
+        server.wait_for_log("; expected ", patience);
         assert_eq!(answer("169.254.20.10"), PLAIN, "the last good one stays");
         configmap("upstreamNameservers", r#"["10.3.0.2"]"#);
         configmap("stubDomains", "");
@@ -218,7 +218,7 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
     assert!(said(&["-version"], 0).starts_with("localdns-"));
     assert!(said(&["-plugins"], 0).contains("\nforward\n"));
     for (words, part) in [
-        (&[][..], "`node-cache` wants -localip"),
+        (&[][..], "`node-cache` needs -localip"),
         (&["-localip", "10.0.0.1,x"], "-localip \"x\" is not a comma-separated list of IP addresses"),
         (
             &["-localip", "10.0.0.1,127.0.0.1"],

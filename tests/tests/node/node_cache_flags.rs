@@ -122,12 +122,12 @@ static ROWS: &[(&[&str], Does)] = &[
     }),
     (&["-setupiptables=false"], |server| {
         // What changes no rules cannot bring a service's queries here, and says so in its first round.
-        server.wait_for_log("queries for 10.96.0.20 go elsewhere", PATIENCE);
+        server.wait_for_log("queries to 10.96.0.20 do not arrive here", PATIENCE);
         no_rule_is_there();
         assert_eq!(answer("10.96.0.20"), CLUSTER);
     }),
     (&["-setupiptables=false", "-rules", "node-cache"], |server| {
-        server.wait_for_log("queries for 10.96.0.20 go elsewhere", PATIENCE);
+        server.wait_for_log("queries to 10.96.0.20 do not arrive here", PATIENCE);
         no_rule_is_there();
     }),
     (&["-metrics-listen-address", "127.0.0.1:9999"], |server| {

@@ -94,7 +94,8 @@ fn serves_dies_and_returns(lacks: &'static str) {
         run("nft", &["delete", "table", "inet", "localdns-lease"]);
     }
     eventually("all is back", PATIENCE, || {
-        (live_leases() == 4 && run("nft", &["list", "ruleset", "inet"]).contains("chain away")).then_some(())
+        (live_leases() == 4 && run("nft", &["list", "ruleset", "inet"]).contains("chain failover"))
+            .then_some(())
     });
     answers_everywhere(US, US);
     assert!(server.stop().success());

@@ -186,7 +186,7 @@ fn ready_comes_although_somebody_takes_a_services_queries_whatever_our_rules_say
         assert!(said.contains(": another process answers") && said.contains(mend), "{said}");
         assert!(said.contains("note      10.96.0.20 is on kube-ipvs0: "), "{said}");
         let log = server.log_text();
-        assert!(!log.contains("go elsewhere"), "the owner is named, once: {log}");
+        assert!(!log.contains("do not arrive here"), "the owner is named, once: {log}");
         // The others have their fallback.
         tests::signal(server.pid(), "KILL");
         server.wait(PATIENCE);

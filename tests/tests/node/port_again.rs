@@ -154,7 +154,7 @@ fn everybody(does: fn(&mut Connection, &'static str)) -> Vec<(String, Connection
 
 /// The rules by which queries are led away, with the conntrack zones.
 fn led_away_to() -> String {
-    run("nft", &["list", "chain", "inet", "localdns", "away"])
+    run("nft", &["list", "chain", "inet", "localdns", "failover"])
 }
 
 /// Does it there, or on the host.

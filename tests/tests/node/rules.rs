@@ -46,7 +46,7 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
         for (change, seen) in [
             ("nft delete table inet localdns", TableState::Missing),
             ("nft flush table inet localdns", TableState::Missing),
-            ("nft flush chain inet localdns away", TableState::Changed),
+            ("nft flush chain inet localdns failover", TableState::Changed),
             (&format!("nft delete rule inet localdns output handle $({third})"), TableState::Changed),
             (&format!("nft replace rule inet localdns output handle $({third}) drop"), TableState::Changed),
             ("nft insert rule inet localdns input drop", TableState::Changed),
@@ -60,9 +60,9 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             // No packet comes to its chains.
             ("nft add table inet localdns '{ flags dormant; }'", TableState::Changed),
             ("nft delete element inet localdns transports '{ 6 }'", TableState::Changed),
-            ("nft add element inet localdns ours4 '{ 192.0.2.1 }'", TableState::Changed),
+            ("nft add element inet localdns listeners4 '{ 192.0.2.1 }'", TableState::Changed),
             ("nft flush chain inet localdns clients", TableState::Changed),
-            ("nft insert rule inet localdns clients jump away", TableState::Changed),
+            ("nft insert rule inet localdns clients jump failover", TableState::Changed),
         ] {
             rules.put(&listeners(), &clients()).unwrap();
             // Leases of a restart come and go.
@@ -98,7 +98,7 @@ fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
             // A table of others makes it look again, once.
             run("nft", &[&format!("add table inet others{lists}")]);
         }
-        run("nft", &["delete element inet localdns ours4 { 169.254.10.10 }"]);
+        run("nft", &["delete element inet localdns listeners4 { 169.254.10.10 }"]);
         leases.renew(&addresses(), Some(LASTS)).unwrap();
         for _ in 0..2 {
             assert_eq!(rules.standing().unwrap(), TableState::Changed);

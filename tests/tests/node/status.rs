@@ -188,11 +188,11 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
             node(&server, &["up", "-host-resolver", "none"], 0);
         }
         for change in [
-            "delete element inet localdns ours4 { 169.254.10.11 }",
+            "delete element inet localdns listeners4 { 169.254.10.11 }",
             "delete element inet localdns transports { 6 }",
             "add table inet localdns { flags dormant; }",
             "add chain inet localdns output { policy drop; }",
-            "insert rule inet localdns away drop",
+            "insert rule inet localdns failover drop",
             "add chain inet localdns theirs { type filter hook input priority 0; policy drop; }",
             "add set inet localdns theirs { type ipv4_addr; }",
         ] {

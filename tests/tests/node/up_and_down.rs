@@ -176,7 +176,7 @@ fn there_may_be_more_addresses_than_fit_into_a_netlink_sockets_buffer() {
         up.args(["node", "up", "-host-resolver", "none", "-conf", "/run/Corefile"]);
         let output = tests::output(up, Duration::from_secs(30));
         assert!(output.status.success(), "{output:?}");
-        let away = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+        let away = run("nft", &["list", "chain", "inet", "localdns", "failover"]);
         assert_eq!(away.matches("ip daddr set 10.2.0.2").count(), all.len());
     });
 }
@@ -240,7 +240,7 @@ fn a_first_boots_unit_looks_for_the_networks_servers_until_there_are_some() {
         systemd.more(unit, "[Service]\nRestartSec=100ms\n");
         systemd.ctl(&["start", "--no-block", unit]);
         eventually("a second try", PATIENCE, || (systemd.show(unit, "NRestarts") == ["1"]).then_some(()));
-        assert!(systemd.log(unit).contains("there are none: /etc/localdns/given"), "{}", systemd.log(unit));
+        assert!(systemd.log(unit).contains("none is known: /etc/localdns/given"), "{}", systemd.log(unit));
         publish(Path::new("/etc/localdns/given"), "nameserver 10.3.0.2\n");
         eventually("its end", PATIENCE, || {
             (systemd.show(unit, "ActiveState,SubState") == ["active", "exited"]).then_some(())

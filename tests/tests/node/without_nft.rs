@@ -116,7 +116,7 @@ fn rules_of_iptables_bring_a_services_queries_here_without_nftables() {
         for at in ["169.254.10.10:53", "10.96.0.20:53"] {
             eventually(at, PATIENCE, || (of_pod(at) == US).then_some(()));
         }
-        assert!(!server.log_text().contains("go elsewhere"), "{}", server.log_text());
+        assert!(!server.log_text().contains("do not arrive here"), "{}", server.log_text());
         assert!(server.stop().success());
     });
 }

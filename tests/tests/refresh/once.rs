@@ -155,7 +155,7 @@ fn what_cannot_be_done_is_said_in_one_line() {
     fs::write(&corefile, text).unwrap();
     let corefile = corefile.to_string_lossy().into_owned();
     for (args, told) in [
-        (&["refresh"][..], "`refresh` wants --once"),
+        (&["refresh"][..], "`refresh` needs --once"),
         (&["refresh", "--once", "-conf", "/nowhere/Corefile"], "/nowhere/Corefile"),
         (&["refresh", "--once", "-conf", &corefile], "none"),
         (&["refresh", "--once", "--hosts", "/", "-conf", &corefile], "cannot read /"),

@@ -161,7 +161,7 @@ fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
     let certificate = std::fs::read_to_string(dot.files.path().join("cert.pem")).unwrap();
     std::fs::write(&long, certificate.repeat(400)).unwrap();
     std::fs::rename(long, dot.files.path().join("cert.pem")).unwrap();
-    dot.server.wait_for_log("more than peers take", Duration::from_secs(20));
+    dot.server.wait_for_log("more than peers accept", Duration::from_secs(20));
     let still = dot.open(&dot.client()).unwrap();
     assert_eq!(still.shown().0, old.shown().0);
     let other = tempdir();

@@ -7,8 +7,8 @@ use crate::objects::MAX_PARTS;
 fn decode_seed(
     seed: &[u8],
     kind: Kind,
-    form: Form,
-    shape: Shape,
+    encoding: Encoding,
+    framing: Framing,
     wants: &WatchConfig,
 ) -> (String, Result<(), Malformed>) {
     let mut words = Vec::new();
@@ -24,7 +24,7 @@ fn decode_seed(
         };
         words.push(format!("{version}{word}"));
     };
-    let mut reader = Reader::new(kind, form, shape);
+    let mut reader = Reader::new(kind, encoding, framing);
     let read = reader.push(&seed[1..], wants, &mut emit).and_then(|()| reader.end(wants, &mut emit));
     (words.join(" "), read)
 }
@@ -37,9 +37,9 @@ macro_rules! seed {
 
 #[test]
 fn decodes_lists_and_watches() {
-    use Form::{Json, Protobuf};
-    use Shape::{List, Watch};
-    for (seed, kind, form, shape, words) in [
+    use Encoding::{Json, Protobuf};
+    use Framing::{List, Watch};
+    for (seed, kind, encoding, framing, words) in [
         (
             &seed!("protobuf_list_services")[..],
             Kind::Service,
@@ -63,13 +63,14 @@ fn decodes_lists_and_watches() {
         (seed!("json_watch_imports"), Kind::ServiceImport, Json, Watch, "+ServiceImport"),
         (seed!("json_watch_failed"), Kind::Service, Json, Watch, "410:3:[\"r\"]"),
     ] {
-        let read = decode_seed(seed, kind, form, shape, &WatchConfig::default());
-        assert_eq!(read, (words.to_owned(), Ok(())), "{kind} {form:?} {shape:?}");
+        let read = decode_seed(seed, kind, encoding, framing, &WatchConfig::default());
+        assert_eq!(read, (words.to_owned(), Ok(())), "{kind} {encoding:?} {framing:?}");
         let elsewhere = WatchConfig { namespaces: vec!["other".into()], ..WatchConfig::default() };
-        let passed = decode_seed(seed, kind, form, shape, &elsewhere).0;
+        let passed = decode_seed(seed, kind, encoding, framing, &elsewhere).0;
         assert!(!passed.contains(['+', '-']), "{passed}");
         // A truncated reply yields its complete events and an error.
-        let (part, broken) = decode_seed(&seed[..seed.len() - 7], kind, form, shape, &WatchConfig::default());
+        let (part, broken) =
+            decode_seed(&seed[..seed.len() - 7], kind, encoding, framing, &WatchConfig::default());
         assert!(words.starts_with(&part) && part != words && broken.is_err(), "{part} {broken:?}");
     }
 }
@@ -77,15 +78,18 @@ fn decodes_lists_and_watches() {
 #[test]
 fn refuses_oversized_objects() {
     let large = u32::try_from(MAX_OBJECT_BYTES + 1).unwrap().to_be_bytes();
-    let read = |octets: &[u8], shape| {
-        decode_seed(octets, Kind::Service, Form::Protobuf, shape, &WatchConfig::default()).1
+    let read = |octets: &[u8], framing| {
+        decode_seed(octets, Kind::Service, Encoding::Protobuf, framing, &WatchConfig::default()).1
     };
-    assert_eq!(read(&[&[0][..], &large].concat(), Shape::Watch), Err(Malformed::TooLarge(MAX_OBJECT_BYTES)));
+    assert_eq!(
+        read(&[&[0][..], &large].concat(), Framing::Watch),
+        Err(Malformed::TooLarge(MAX_OBJECT_BYTES))
+    );
     // An item of 2^30 bytes in a list of 2^31.
     let list = b"\0k8s\0\x12\x80\x80\x80\x80\x08\x12\x80\x80\x80\x80\x04";
-    assert_eq!(read(list, Shape::List), Err(Malformed::TooLarge(MAX_OBJECT_BYTES)));
+    assert_eq!(read(list, Framing::List), Err(Malformed::TooLarge(MAX_OBJECT_BYTES)));
     // A line without an end.
-    let mut reader = Reader::new(Kind::Service, Form::Json, Shape::Watch);
+    let mut reader = Reader::new(Kind::Service, Encoding::Json, Framing::Watch);
     let piece = vec![b' '; 1 << 20];
     let pushed = (0..9).try_for_each(|_| reader.push(&piece, &WatchConfig::default(), &mut |_, _| {}));
     assert_eq!(pushed, Err(Malformed::TooLarge(MAX_OBJECT_BYTES)));
@@ -105,14 +109,14 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// A watch with one event, in either encoding.
-fn watch_of(form: Form, object: &[u8]) -> Vec<u8> {
-    event_of(form, "ADDED", object)
+fn watch_of(encoding: Encoding, object: &[u8]) -> Vec<u8> {
+    event_of(encoding, "ADDED", object)
 }
 
-fn event_of(form: Form, event: &str, object: &[u8]) -> Vec<u8> {
-    let watch = match form {
-        Form::Json => [b"\0{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"].concat(),
-        Form::Protobuf => {
+fn event_of(encoding: Encoding, event: &str, object: &[u8]) -> Vec<u8> {
+    let watch = match encoding {
+        Encoding::Json => [b"\0{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"].concat(),
+        Encoding::Protobuf => {
             let envelope = [from_protobuf::MAGIC, &field(2, object)].concat();
             let event = [field(1, event.as_bytes()), field(2, &field(1, &envelope))].concat();
             [&[0], &(event.len() as u32).to_be_bytes()[..], &event].concat()
@@ -128,17 +132,17 @@ fn invalid_object_is_deleted() {
     let labels: Vec<u8> = (0..=MAX_PARTS).flat_map(|_| field(11, &field(1, b"a"))).collect();
     let meta = |more: &[u8]| field(1, &[&field(1, b"web")[..], &field(3, b"t1"), more].concat());
     let json = br#"{"metadata":{"namespace":"t1","name":"web"},"endpoints":5}"#;
-    for (form, object, why) in [
-        (Form::Protobuf, meta(&labels), "an object has more than 32768 elements in a field"),
-        (Form::Protobuf, [meta(b""), vec![0x10, 1]].concat(), "a field has the wrong type"),
-        (Form::Json, json.to_vec(), ""),
+    for (encoding, object, why) in [
+        (Encoding::Protobuf, meta(&labels), "an object has more than 32768 elements in a field"),
+        (Encoding::Protobuf, [meta(b""), vec![0x10, 1]].concat(), "a field has the wrong type"),
+        (Encoding::Json, json.to_vec(), ""),
     ] {
         let of = |event: &str| {
             decode_seed(
-                &event_of(form, event, &object),
+                &event_of(encoding, event, &object),
                 Kind::Slice,
-                form,
-                Shape::Watch,
+                encoding,
+                Framing::Watch,
                 &WatchConfig::default(),
             )
         };
@@ -155,12 +159,12 @@ fn invalid_object_is_deleted() {
 
 #[test]
 fn invalid_object_is_named() {
-    use Form::{Json, Protobuf};
+    use Encoding::{Json, Protobuf};
     let meta = |more: &[u8]| field(1, &[&field(1, b"web")[..], &field(3, b"t1"), more].concat());
     let in_protobuf = |parts: &[&[u8]]| watch_of(Protobuf, &parts.concat());
     let in_json = |text: &str| watch_of(Json, text.as_bytes());
     let long = "x".repeat(254);
-    for (kind, form, seed, told_as) in [
+    for (kind, encoding, seed, told_as) in [
         (
             Kind::Service,
             Protobuf,
@@ -209,10 +213,10 @@ fn invalid_object_is_named() {
             &*format!("{}: a name has more than 253 bytes", &long[1..]),
         ),
     ] {
-        let (words, read) = decode_seed(&seed, kind, form, Shape::Watch, &WatchConfig::default());
+        let (words, read) = decode_seed(&seed, kind, encoding, Framing::Watch, &WatchConfig::default());
         // The deletion follows the error.
         let unreadable = words.split(" -").next();
-        assert_eq!((unreadable, read), (Some(&*format!("?{told_as}")), Ok(())), "{form:?}");
+        assert_eq!((unreadable, read), (Some(&*format!("?{told_as}")), Ok(())), "{encoding:?}");
     }
 }
 
@@ -220,42 +224,42 @@ fn invalid_object_is_named() {
 fn small_input_makes_small_objects() {
     let named = |more: &[u8]| {
         let meta = field(1, &[field(1, b"n"), field(3, b"ns")].concat());
-        watch_of(Form::Protobuf, &[meta, more.to_vec()].concat())
+        watch_of(Encoding::Protobuf, &[meta, more.to_vec()].concat())
     };
     let in_json = |more: &str| {
         let object = format!("{{\"metadata\":{{\"name\":\"n\",\"namespace\":\"ns\"}},{more}}}");
-        watch_of(Form::Json, object.as_bytes())
+        watch_of(Encoding::Json, object.as_bytes())
     };
     let times = |piece: &[u8], count: usize| piece.repeat(count);
     let list = |piece: &str, count: usize| vec![piece; count].join(",");
     let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
-    for (kind, form, seed, readable) in [
-        (Kind::Slice, Form::Protobuf, named(&times(&field(2, b""), 1_000)), true),
-        (Kind::Slice, Form::Protobuf, named(&times(&field(2, b""), 4_000_000)), false),
-        (Kind::Slice, Form::Protobuf, named(&times(&field(3, b""), 4_000_000)), false),
-        (Kind::Slice, Form::Protobuf, named(&field(2, &times(&field(1, b""), 4_000_000))), false),
-        (Kind::Service, Form::Protobuf, named(&field(2, &times(&field(1, b""), 4_000_000))), false),
-        (Kind::Service, Form::Protobuf, named(&field(2, &times(&field(18, b""), 2_000_000))), false),
+    for (kind, encoding, seed, readable) in [
+        (Kind::Slice, Encoding::Protobuf, named(&times(&field(2, b""), 1_000)), true),
+        (Kind::Slice, Encoding::Protobuf, named(&times(&field(2, b""), 4_000_000)), false),
+        (Kind::Slice, Encoding::Protobuf, named(&times(&field(3, b""), 4_000_000)), false),
+        (Kind::Slice, Encoding::Protobuf, named(&field(2, &times(&field(1, b""), 4_000_000))), false),
+        (Kind::Service, Encoding::Protobuf, named(&field(2, &times(&field(1, b""), 4_000_000))), false),
+        (Kind::Service, Encoding::Protobuf, named(&field(2, &times(&field(18, b""), 2_000_000))), false),
         (
             Kind::Service,
-            Form::Protobuf,
-            watch_of(Form::Protobuf, &field(1, &times(&field(11, b""), 4_000_000))),
+            Encoding::Protobuf,
+            watch_of(Encoding::Protobuf, &field(1, &times(&field(11, b""), 4_000_000))),
             false,
         ),
-        (Kind::Slice, Form::Json, in_json(&format!("\"endpoints\":[{}]", list("{}", 1_000))), true),
-        (Kind::Slice, Form::Json, in_json(&format!("\"endpoints\":[{}]", list("{}", 2_000_000))), false),
-        (Kind::Slice, Form::Json, in_json(&format!("\"ports\":[{}]", list("{}", 2_000_000))), false),
+        (Kind::Slice, Encoding::Json, in_json(&format!("\"endpoints\":[{}]", list("{}", 1_000))), true),
+        (Kind::Slice, Encoding::Json, in_json(&format!("\"endpoints\":[{}]", list("{}", 2_000_000))), false),
+        (Kind::Slice, Encoding::Json, in_json(&format!("\"ports\":[{}]", list("{}", 2_000_000))), false),
         (
             Kind::Service,
-            Form::Json,
+            Encoding::Json,
             in_json(&format!("\"spec\":{{\"clusterIPs\":[{}]}}", list("\"\"", 2_000_000))),
             false,
         ),
         (
             Kind::Service,
-            Form::Json,
+            Encoding::Json,
             watch_of(
-                Form::Json,
+                Encoding::Json,
                 format!("{{\"metadata\":{{\"labels\":{{{}}}}}}}", list("\"\":\"\"", 1_000_000)).as_bytes(),
             ),
             false,
@@ -263,7 +267,7 @@ fn small_input_makes_small_objects() {
         // A hostname that is not a label is not stored for each address.
         (
             Kind::Slice,
-            Form::Json,
+            Encoding::Json,
             in_json(&format!(
                 "\"endpoints\":[{{\"hostname\":\"{}\",\"addresses\":[{}]}}]",
                 "x".repeat(4_000_000),
@@ -274,12 +278,15 @@ fn small_input_makes_small_objects() {
         // Names that are too long.
         (
             Kind::Namespace,
-            Form::Json,
-            watch_of(Form::Json, format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", "x".repeat(254)).as_bytes()),
+            Encoding::Json,
+            watch_of(
+                Encoding::Json,
+                format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", "x".repeat(254)).as_bytes(),
+            ),
             false,
         ),
     ] {
-        let mut reader = Reader::new(kind, form, Shape::Watch);
+        let mut reader = Reader::new(kind, encoding, Framing::Watch);
         let (mut applied, mut unreadable, mut kept) = (0, 0, 0);
         let read = reader.push(&seed[1..], &wants, &mut |_, event| match event {
             Event::Applied(object) => {
@@ -296,22 +303,22 @@ fn small_input_makes_small_objects() {
         assert_eq!(
             (read, applied == 1, unreadable == 0, kept),
             (Ok(()), readable, readable, 0),
-            "{kind} {form:?}"
+            "{kind} {encoding:?}"
         );
     }
 }
 
 /// Decodes a reply in chunks.
 fn in_pieces<'a>(
-    (kind, form, shape): (Kind, Form, Shape),
+    (kind, encoding, framing): (Kind, Encoding, Framing),
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<String>, Result<(), Malformed>) {
-    let (mut reader, mut events) = (Reader::new(kind, form, shape), Vec::new());
+    let (mut reader, mut events) = (Reader::new(kind, encoding, framing), Vec::new());
     let mut emit = |version: &str, event: Event| events.push(format!("{version} {event:?}"));
     let wants = WatchConfig { endpoints: true, ..WatchConfig::default() };
     let pushed = pieces.into_iter().try_for_each(|piece| {
         reader.push(piece, &wants, &mut emit)?;
-        let is_lines = (form, shape) == (Form::Json, Shape::Watch);
+        let is_lines = (encoding, framing) == (Encoding::Json, Framing::Watch);
         assert!(!is_lines || reader.searched == reader.pending.len(), "each byte is searched once");
         Ok(())
     });
@@ -322,8 +329,8 @@ fn in_pieces<'a>(
 proptest! {
     #[test]
     fn chunk_boundaries_do_not_matter(cuts in proptest::collection::vec(0usize..2_000, 0..40)) {
-        use Form::{Json, Protobuf};
-        use Shape::{List, Watch};
+        use Encoding::{Json, Protobuf};
+        use Framing::{List, Watch};
         let lines = [&seed!("json_watch_services")[1..], b"\n\n  \n", &seed!("json_watch_failed")[1..]].concat();
         for (of, reply) in [
             ((Kind::Service, Json, Watch), &lines[..]),
@@ -343,9 +350,9 @@ proptest! {
 
 #[test]
 fn searches_long_lines_once() {
-    let of = (Kind::Service, Form::Json, Shape::Watch);
+    let of = (Kind::Service, Encoding::Json, Framing::Watch);
     let line = watch_of(
-        Form::Json,
+        Encoding::Json,
         format!(
             "{{\"metadata\":{{\"name\":\"n\",\"namespace\":\"ns\",\"labels\":{{\"l\":\"{}\"}}}}}}",
             "x".repeat(1 << 20)

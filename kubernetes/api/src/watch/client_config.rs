@@ -194,7 +194,7 @@ impl Pem {
 fn certificates((name, pem): &NamedPem) -> Result<Vec<CertificateDer<'static>>, WatchError> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let read = read.ok().filter(|read| !read.is_empty());
-    read.ok_or_else(|| access_error(name, "expected certificates in PEM formatat"))
+    read.ok_or_else(|| access_error(name, "expected certificates in PEM format"))
 }
 
 /// Reads a file, with a timeout.
@@ -303,7 +303,7 @@ mod tests {
         let authority = account.path().join("ca.crt");
         assert!(found("10.96.0.1").unwrap_err().starts_with(&*name_of(&authority)));
         std::fs::write(&authority, "none").unwrap();
-        assert!(found("10.96.0.1").unwrap_err().ends_with("expected certificates in PEM formatat"));
+        assert!(found("10.96.0.1").unwrap_err().ends_with("expected certificates in PEM format"));
         let pem = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap().cert.pem();
         std::fs::write(&authority, pem).unwrap();
         assert_eq!(found("10.96.0.1").unwrap(), "10.96.0.1:443");

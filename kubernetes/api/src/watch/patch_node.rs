@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::decode::{self, Form};
+use crate::decode::{self, Encoding};
 use crate::settings::{Access, WatchError};
 
 use super::client_config::{Api, access_error};
@@ -59,7 +59,7 @@ async fn send(
             break;
         }
     }
-    let status_object = decode::status(Form::Json, &bytes).ok();
+    let status_object = decode::status(Encoding::Json, &bytes).ok();
     let message = status_object.map(|status| status.message).unwrap_or_default();
     Err(match status {
         401 => WatchError::Unauthorized { message },

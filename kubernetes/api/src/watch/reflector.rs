@@ -9,14 +9,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::decode::{self, Event, Form, Malformed, Reader, Shape, Status};
+use crate::decode::{self, Encoding, Event, Framing, Malformed, Reader, Status};
 use crate::objects::Kind;
 use crate::sanitize::sanitize;
 use crate::settings::{WatchConfig, WatchError};
 use crate::sink::Sink;
 
 use super::backoff::{Backoff, FailureClass, MAX_WAIT};
-use super::request::{Query, WatchRequest, form};
+use super::request::{Query, WatchRequest, encoding};
 
 /// What the caller must do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) struct Reflector {
     /// Whether lists are requested as watches, until the API has refused one.
     watch_lists: bool,
     /// The preferred encoding.
-    preferred: Form,
+    preferred: Encoding,
     reply: Option<Reply>,
     backoff: Backoff,
     not_before: Option<Instant>,
@@ -71,7 +71,7 @@ struct Reply {
 
 enum ReplyContent {
     Objects { reader: Reader, what: ReplyKind },
-    Refusal { status: u16, form: Option<Form>, body: Vec<u8> },
+    Refusal { status: u16, encoding: Option<Encoding>, body: Vec<u8> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Reflector {
             phase: Phase::Start,
             version: Box::default(),
             watch_lists: true,
-            preferred: Form::Protobuf,
+            preferred: Encoding::Protobuf,
             reply: None,
             backoff: Backoff::default(),
             not_before: None,
@@ -139,11 +139,11 @@ impl Reflector {
             query.add("timeoutSeconds", &self.watch_timeout().as_secs().to_string());
         }
         let accept = match self.preferred {
-            Form::Protobuf if watch => {
+            Encoding::Protobuf if watch => {
                 "application/vnd.kubernetes.protobuf;stream=watch,application/json;stream=watch"
             }
-            Form::Protobuf => "application/vnd.kubernetes.protobuf,application/json",
-            Form::Json => "application/json",
+            Encoding::Protobuf => "application/vnd.kubernetes.protobuf,application/json",
+            Encoding::Json => "application/json",
         };
         Next::Send(WatchRequest { path: query.into_path(), accept, watch })
     }
@@ -166,15 +166,15 @@ impl Reflector {
         retry_after_s: Option<u64>,
         sink: &mut dyn Sink,
     ) -> Result<(), WatchError> {
-        let form = form(content_type);
+        let encoding = encoding(content_type);
         let mut reply = Reply {
-            content: ReplyContent::Refusal { status, form, body: Vec::new() },
+            content: ReplyContent::Refusal { status, encoding, body: Vec::new() },
             began: now,
             last_data: now,
             deadlines: Deadlines { silence: Some(MAX_SILENCE), end: Some(now + MAX_SILENCE) },
         };
         if status == 200 {
-            let form = form.ok_or_else(|| WatchError::Invalid(sanitize(content_type, 100)))?;
+            let encoding = encoding.ok_or_else(|| WatchError::Invalid(sanitize(content_type, 100)))?;
             let what = match self.phase {
                 Phase::Start if self.watch_lists => ReplyKind::WatchList,
                 Phase::Start | Phase::Page(..) => ReplyKind::Page,
@@ -183,7 +183,7 @@ impl Reflector {
             if self.phase == Phase::Start {
                 sink.begin(self.kind);
             }
-            let shape = if what == ReplyKind::Page { Shape::List } else { Shape::Watch };
+            let framing = if what == ReplyKind::Page { Framing::List } else { Framing::Watch };
             match what {
                 ReplyKind::Page | ReplyKind::WatchList => reply.deadlines.end = Some(now + MAX_LIST),
                 ReplyKind::Watch => {
@@ -191,7 +191,7 @@ impl Reflector {
                     sink.watching(self.kind);
                 }
             }
-            reply.content = ReplyContent::Objects { reader: Reader::new(self.kind, form, shape), what };
+            reply.content = ReplyContent::Objects { reader: Reader::new(self.kind, encoding, framing), what };
         }
         self.reply = Some(reply);
         self.set_retry_after(now, retry_after_s);
@@ -235,8 +235,9 @@ impl Reflector {
     pub(super) fn end(&mut self, now: Instant, sink: &mut dyn Sink) -> Result<(), WatchError> {
         let Some(mut reply) = self.reply.take() else { return Ok(()) };
         match &reply.content {
-            ReplyContent::Refusal { status, form, body } => {
-                let status_object = form.and_then(|form| decode::status(form, body).ok()).unwrap_or_default();
+            ReplyContent::Refusal { status, encoding, body } => {
+                let status_object =
+                    encoding.and_then(|encoding| decode::status(encoding, body).ok()).unwrap_or_default();
                 Err(self.refused(now, *status, status_object))
             }
             ReplyContent::Objects { what, .. } => {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::decode::Form;
+use crate::decode::Encoding;
 use crate::objects::Kind;
 use crate::settings::WatchConfig;
 
@@ -73,10 +73,10 @@ impl Query {
 const ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown";
 
 /// Returns the encoding of a content type.
-pub(super) fn form(content_type: &str) -> Option<Form> {
+pub(super) fn encoding(content_type: &str) -> Option<Encoding> {
     match content_type.split(';').next().map(str::trim) {
-        Some("application/vnd.kubernetes.protobuf") => Some(Form::Protobuf),
-        Some("application/json") => Some(Form::Json),
+        Some("application/vnd.kubernetes.protobuf") => Some(Encoding::Protobuf),
+        Some("application/json") => Some(Encoding::Json),
         _ => None,
     }
 }

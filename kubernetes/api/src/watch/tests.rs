@@ -101,7 +101,7 @@ fn follow_scripted(
         }
     });
     let (sender, calls) = mpsc::channel();
-    let settings = Settings {
+    let settings = ClientSettings {
         access: Access::Endpoint { url, tls: None },
         wants: WatchConfig::default(),
         pace: RateLimit::default(),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::decode::{Form, Status};
+use crate::decode::{Encoding, Status};
 use crate::settings::WatchError;
 
 use super::{Phase, Reflector, message_of};
@@ -29,8 +29,8 @@ impl Reflector {
                 self.watch_lists = false;
                 WatchError::Unsupported { status: code, message }
             }
-            406 | 415 if self.preferred == Form::Protobuf => {
-                self.preferred = Form::Json;
+            406 | 415 if self.preferred == Encoding::Protobuf => {
+                self.preferred = Encoding::Json;
                 WatchError::Unsupported { status: code, message }
             }
             401 => WatchError::Unauthorized { message },

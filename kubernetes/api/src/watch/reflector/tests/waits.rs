@@ -37,8 +37,8 @@ fn error_statuses_and_backoff() {
     for (header, body, wait) in [(None, 7, 7), (Some(9), 0, 9), (Some(9_000), 0, 30), (None, u64::MAX, 30)] {
         let mut script = Script::new();
         script.ask();
-        let form = if body == 0 { "text/plain" } else { "application/json" };
-        script.reflector.head(script.now, 429, form, header, &mut script.calls).unwrap();
+        let encoding = if body == 0 { "text/plain" } else { "application/json" };
+        script.reflector.head(script.now, 429, encoding, header, &mut script.calls).unwrap();
         script.body(&format!("{{\"details\":{{\"retryAfterSeconds\":{body}}}}}"));
         script.end();
         assert_eq!(script.wait(), Duration::from_secs(wait));
