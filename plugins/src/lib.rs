@@ -1,15 +1,15 @@
 //! The plugins, a folder each: setup, handler, metrics, line of `explain`, tests and page. No folder imports another's. What
 //! each query with `hosts` and `cache` counts is in `observe::counters::ZoneCounters`.
 //!
-//! [`table`] has a row for each, in the order in which they act; [`setup`] reads a Corefile by it.
+//! [`plugin_cfg`] has a row for each, in the order in which they act; [`read_corefile`] reads a Corefile by it.
 
-mod admin_address;
-mod cluster_zone;
+mod http_listen;
+mod kubernetes_zone;
 mod host_name;
-mod name_text;
-mod network;
-pub mod setup;
-pub mod table;
+mod name_display;
+mod cidr;
+pub mod read_corefile;
+pub mod plugin_cfg;
 #[cfg(test)]
 mod testing;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use observe::counters::PerThread;
 use plugin::QueryContext;
-use plugin::step::{Inward, Outward, Sought, Step, Wish, Wishes};
+use plugin::middleware::{Inward, Outward, Sought, Step, Wish, Wishes};
 use wire::{Class, HEADER, Message, Name, RType, Rr, Section, Verdict, accept};
 
 /// Answers of others by name and type; what is not there is not known yet. Then what was wished for, and how many octets were

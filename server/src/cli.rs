@@ -157,7 +157,7 @@ pub fn version() -> String {
 /// The output of `-plugins`.
 fn plugins() -> String {
     let mut text = String::new();
-    for name in plugins::table::here() {
+    for name in plugins::plugin_cfg::here() {
         text.push_str(name);
         text.push('\n');
     }
@@ -302,7 +302,7 @@ fn flag(name: &'static str, help: &'static str) -> Arg {
         .default_value("false")
         .default_missing_value("true")
         .hide_default_value(true)
-        .value_parser(corefile::go::parse_bool)
+        .value_parser(corefile::go_values::parse_bool)
         .help(help)
 }
 

@@ -202,7 +202,7 @@ impl ValidatedConfig {
 
     fn of(corefile: &Corefile, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
         let hash = hash(corefile);
-        let spec = plugins::setup::read(corefile, dns_port).map_err(Box::new)?;
+        let spec = plugins::read_corefile::read(corefile, dns_port).map_err(Box::new)?;
         let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}"));
         let warnings = warnings
             .chain(plugins::acl::odd(&spec))

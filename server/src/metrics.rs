@@ -8,7 +8,7 @@ use listen::Running;
 use node_run::{LeaseState, exporter};
 use observe::collector::Build;
 use observe::{Collector, Families, MetricSource, names};
-use plugins::table;
+use plugins::plugin_cfg;
 
 /// The collector of all metrics.
 pub(crate) fn collector(running: &Running, told: ServerMetrics, health: Arc<HealthProbe>) -> Collector {
@@ -70,7 +70,7 @@ fn enabled(running: &Running, into: &mut Families) {
             continue;
         }
         let name = zone.zone.to_string();
-        for plugin in table::handlers(&zone.block.directives) {
+        for plugin in plugin_cfg::handlers(&zone.block.directives) {
             let labels = [("server", zone.server.as_str()), ("zone", &name), ("view", ""), ("name", plugin)];
             into.gauge(names::PLUGIN_ENABLED, &labels, 1.0);
         }

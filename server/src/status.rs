@@ -16,7 +16,7 @@ use listen::Running;
 use node_run::LeaseState;
 use observe::{Collector, Families, names};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
-use plugins::table;
+use plugins::plugin_cfg;
 
 /// Sources of the status.
 pub(crate) struct Status {
@@ -77,7 +77,7 @@ fn serves(configuration: &Configuration) -> Vec<Value> {
         json!({
             "server": zone.server,
             "zone": zone.zone.to_string(),
-            "plugins": table::handlers(&zone.block.directives).collect::<Vec<_>>(),
+            "plugins": plugin_cfg::handlers(&zone.block.directives).collect::<Vec<_>>(),
             "corefile": zone.block.at.to_string(),
         })
     });

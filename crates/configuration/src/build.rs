@@ -17,8 +17,8 @@ use node::SourcePorts;
 use observe::counters::ZoneLabels;
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
-use plugin::envelope::Envelope;
-use plugin::lent::Lent;
+use plugin::hooks::Envelope;
+use plugin::extensions::Lent;
 use plugin::spec::{BuildContext, Role};
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use plugins::tls::ServerTls;
@@ -31,7 +31,7 @@ use plugins::{
     hosts, kubernetes, multisocket,
     prometheus::PrometheusSpec,
     ready::ReadySpec,
-    table,
+    plugin_cfg,
 };
 use query::pipeline::{Forwarding, NamedSource, Pipeline};
 use query::route::Route;
@@ -79,7 +79,7 @@ impl Configuration {
             let queries = block.envelope.counts;
             let keeps = block.pipeline.forwarding().is_some_and(|forwarding| forwarding.cache.is_some());
             let counters = (queries || is_told && keeps).then(|| {
-                let plugin = table::named_by_metrics(&block.directives);
+                let plugin = plugin_cfg::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
                     .get()
                     .map(|cache: &CacheSpec| zones_label(&cache.zones))
@@ -248,7 +248,7 @@ fn pipeline(
     let steps = built.collect::<Result<Vec<_>>>()?;
     let forwarding = forwarding(spec, shared, endpoints, ours, context)?;
     // A block without handlers refuses everything.
-    let last = table::handlers(&spec.directives()).next_back();
+    let last = plugin_cfg::handlers(&spec.directives()).next_back();
     Ok(Pipeline::new(steps, sources, forwarding, tail, last))
 }
 

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use wire::{Class, Flags, Name, Query, RType};
 
 use crate::{Configuration, EndpointPlan};
-use plugin::step::{Sought, question};
+use plugin::middleware::{Sought, question};
 
 /// `explain NAME [TYPE] [@ADDRESS]`.
 #[derive(Debug, Clone, PartialEq, Eq)]

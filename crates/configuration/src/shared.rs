@@ -7,7 +7,7 @@ use std::time::Instant;
 use forwarder::Fair;
 use observe::Logger;
 use observe::counters::ZoneRegistry;
-use plugin::lasting::Lasting;
+use plugin::reload_state::Lasting;
 use plugins::forward;
 use plugins::hosts::HostsRegistry;
 use rand::Rng as _;

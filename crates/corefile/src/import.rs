@@ -10,9 +10,9 @@ use crate::error::{SyntaxError, Warning};
 use crate::glob;
 use crate::lexer::{self, Token};
 use crate::location::{Located, Location};
-use crate::source;
-use crate::text::SourceText;
-use crate::word::Word;
+use crate::loader;
+use crate::source_text::SourceText;
+use crate::token::Word;
 
 /// Words in the order in which they count, imports in place of their `import`. The parser says where an import stands.
 pub(crate) struct Stream<'e> {
@@ -208,10 +208,10 @@ impl<'e> Stream<'e> {
     ) -> Result<(), Located<SyntaxError>> {
         let located = |error| Located::new(import, error);
         self.budget.take_file().map_err(located)?;
-        let bytes = source::read_import(&path).map_err(located)?;
+        let bytes = loader::read_import(&path).map_err(located)?;
         let dir = path.parent().unwrap_or_else(|| Path::new(""));
         let name = written.as_ref().unwrap_or(&path).display().to_string();
-        let source = source::text(&name, &bytes, dir).map_err(located)?;
+        let source = loader::text(&name, &bytes, dir).map_err(located)?;
         let source = SourceText { imported: true, ..source };
         let origin = Origin::File(identity(&path));
         self.files.insert(path);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::error::SyntaxError;
 use crate::location::{Located, Location, Surroundings};
-use crate::text::SourceText;
-use crate::word::Word;
+use crate::source_text::SourceText;
+use crate::token::Word;
 
 /// A word before its variables are replaced.
 #[derive(Debug, Clone)]

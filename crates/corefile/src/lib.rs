@@ -46,31 +46,31 @@
 mod env;
 mod error;
 mod glob;
-pub mod go;
+pub mod go_values;
 mod import;
-mod key;
+mod server_block_key;
 mod kind;
 mod lexer;
 mod location;
-mod nearest;
+mod suggest;
 mod parser;
-mod source;
-mod text;
-mod tree;
-mod word;
+mod loader;
+mod source_text;
+mod ast;
+mod token;
 
 use std::path::Path;
 
 pub use error::{SyntaxError, Warning};
-pub use key::{BlockKey, Scheme, zones_of};
+pub use server_block_key::{BlockKey, Scheme, zones_of};
 pub use kind::Kind;
 pub use location::{Located, Location};
-pub use nearest::nearest;
-pub use tree::{Corefile, Directive, ServerBlock};
-pub use word::Word;
+pub use suggest::nearest;
+pub use ast::{Corefile, Directive, ServerBlock};
+pub use token::Word;
 
 use crate::import::Stream;
-use crate::text::SourceText;
+use crate::source_text::SourceText;
 
 /// Reads the Corefile at `path` and all that it imports. `env` gives the value of an environment variable.
 ///
@@ -83,7 +83,7 @@ pub fn read_file(
 ) -> Result<Corefile, Located<SyntaxError>> {
     let name = path.display().to_string();
     let base_dir = path.parent().unwrap_or_else(|| Path::new(""));
-    let source = source::read(path).and_then(|bytes| source::text(&name, &bytes, base_dir));
+    let source = loader::read(path).and_then(|bytes| loader::text(&name, &bytes, base_dir));
     parse(&name, source, Some(path), env)
 }
 
@@ -98,7 +98,7 @@ pub fn read_text(
     base_dir: &Path,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Corefile, Located<SyntaxError>> {
-    parse(name, source::text(name, text, base_dir), None, env)
+    parse(name, loader::text(name, text, base_dir), None, env)
 }
 
 fn parse(

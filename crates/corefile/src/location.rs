@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::kind::Kind;
-use crate::text::SourceText;
+use crate::source_text::SourceText;
 
 /// A place in a Corefile or in a file that it imports. Cheap to clone.
 #[derive(Clone)]

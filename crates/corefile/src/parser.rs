@@ -4,11 +4,11 @@ use std::iter;
 
 use crate::error::{SyntaxError, Warning};
 use crate::import::Stream;
-use crate::key::{self, BlockKey};
+use crate::server_block_key::{self, BlockKey};
 use crate::lexer::Token;
 use crate::location::{Located, Location};
-use crate::tree::{Corefile, Directive, ServerBlock};
-use crate::word::Word;
+use crate::ast::{Corefile, Directive, ServerBlock};
+use crate::token::Word;
 
 /// Reads the whole stream.
 ///
@@ -136,7 +136,7 @@ impl Parser<'_> {
 
     fn warn_of_zones(&mut self, keys: &[BlockKey]) {
         for key in keys {
-            let odd = key.zones.iter().filter(|zone| !key::is_preferred(zone));
+            let odd = key.zones.iter().filter(|zone| !server_block_key::is_preferred(zone));
             let warnings = odd.map(|zone| Warning::ZoneSyntax { zone: zone.clone() });
             self.stream.warnings.extend(warnings.map(|warning| Located::new(&key.written.at, warning)));
         }

@@ -3,7 +3,7 @@
 use crate::MAX_DEPTH;
 use crate::errors::RenderError;
 use crate::quote;
-use crate::sink::Sink;
+use crate::bounded_string::Sink;
 use crate::value::Value;
 
 /// The flags, width and precision of a verb.

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use crate::errors::RenderError;
 use crate::literal::{NumberFault, excerpt, parse_unsigned};
-use crate::tree::Function;
+use crate::ast::Function;
 use crate::value::{Value, to_int};
 use crate::{format, printf};
 

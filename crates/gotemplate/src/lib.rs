@@ -40,9 +40,9 @@ mod printf;
 mod quote;
 mod render;
 mod schema;
-mod sink;
+mod bounded_string;
 mod token;
-mod tree;
+mod ast;
 mod value;
 
 pub use errors::{ParseError, Problem, RenderError};
@@ -72,7 +72,7 @@ pub use value::{Fields, List, ListView, Map, Value};
 /// ```
 #[derive(Debug)]
 pub struct Template {
-    body: Vec<tree::Node>,
+    body: Vec<ast::Node>,
     /// How many variables live at the same time at most.
     slots: usize,
 }

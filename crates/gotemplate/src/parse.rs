@@ -8,7 +8,7 @@ use crate::lex;
 use crate::literal::excerpt;
 use crate::schema::Schema;
 use crate::token::{Keyword, Kind, Token};
-use crate::tree::{Branches, Node, Range};
+use crate::ast::{Branches, Node, Range};
 
 /// Compiles `text`; gives its nodes and how many places for variables they need.
 pub(crate) fn parse(text: &str, schema: &Schema) -> Result<(Vec<Node>, usize), ParseError> {

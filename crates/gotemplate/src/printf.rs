@@ -2,7 +2,7 @@
 
 use crate::errors::RenderError;
 use crate::format::{Spec, argument, type_name};
-use crate::sink::Sink;
+use crate::bounded_string::Sink;
 use crate::value::Value;
 
 /// Fills `format` with `arguments`. Wrong directives are no errors: Go prints what is wrong, as `%!d(string=hi)`.

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use crate::errors::RenderError;
-use crate::sink::Sink;
-use crate::tree::{Branches, Expression, Function, Node, Pipe, Range};
+use crate::bounded_string::Sink;
+use crate::ast::{Branches, Expression, Function, Node, Pipe, Range};
 use crate::value::{Fields, Value, to_int};
 use crate::{MAX_STEPS, format, functions};
 

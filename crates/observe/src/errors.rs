@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use corefile::go::format_duration;
+use corefile::go_values::format_duration;
 use regex::Regex;
 use wire::{Name, RType};
 

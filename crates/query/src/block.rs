@@ -6,8 +6,8 @@ use corefile::Location;
 use forwarder::Fair;
 use observe::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
-use plugin::envelope::Envelope;
-use plugin::lent::Lent;
+use plugin::hooks::Envelope;
+use plugin::extensions::Lent;
 use wire::{Flags, Name, Proto, Query, Reply};
 
 use crate::pipeline::Pipeline;

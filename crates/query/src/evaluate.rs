@@ -23,7 +23,7 @@ use crate::ServedZone;
 use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
 use plugin::failure::Failure;
-use plugin::step::{Outward, Sought, Wish, Wishes, question};
+use plugin::middleware::{Outward, Sought, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
 pub use crate::memory_quota::MAX_SUSPENDED_BYTES;

@@ -7,7 +7,7 @@ use wire::{Message, Query};
 use crate::ServedZone;
 use plugin::QueryContext;
 use plugin::failure::Failure;
-use plugin::step::{Back, Inward, Needs, Sought};
+use plugin::middleware::{Back, Inward, Needs, Sought};
 
 /// A query on its way in through the middleware of a server block. Each runs once.
 pub(crate) struct Inbound<'h, 'q> {

@@ -16,9 +16,9 @@ use wire::{Name, Query, RType, Reply, ZoneRequest};
 
 use observe::counters::ThreadCounters;
 use plugin::failure::Failure;
-use plugin::messages::OfZone;
+use plugin::zone_request::OfZone;
 use plugin::spec::{Explained, Source};
-use plugin::step::{Sought, Step};
+use plugin::middleware::{Sought, Step};
 use plugin::{Lookup, QueryContext, Tables};
 
 /// Middleware and sources of one server block.

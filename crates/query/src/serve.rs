@@ -15,7 +15,7 @@ use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
 use observe::counters::{Counted, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
-use plugin::envelope::ReplySize;
+use plugin::hooks::ReplySize;
 use plugin::failure::Failure;
 use plugin::{Lookup, QueryContext, Tables};
 

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use corefile::go::format_duration;
+use corefile::go_values::format_duration;
 use refresh::{Clock, Keeper, Round};
 use resolver::{LookupOutcome, Question};
 use tokio::sync::Notify;

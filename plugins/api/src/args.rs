@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use corefile::{Directive, Located, Location, Word, go};
+use corefile::{Directive, Located, Location, Word, go_values};
 use regex::Regex;
 use wire::Name;
 
 use crate::SetupError;
-use crate::pattern::bounded_regex;
+use crate::bounded_regex::bounded_regex;
 
 /// What was read, or what is wrong and where.
 pub type Result<T> = std::result::Result<T, Located<SetupError>>;
@@ -142,7 +142,7 @@ pub fn number<T: FromStr + PartialOrd>(
 
 /// A Go duration of 0 or more.
 pub fn duration(plugin: &'static str, word: &Word, what: &'static str) -> Result<Duration> {
-    go::parse_duration(&word.text).map_err(|_| bad(plugin, word, what))
+    go_values::parse_duration(&word.text).map_err(|_| bad(plugin, word, what))
 }
 
 /// A Go duration, or a bare number of seconds, as several directives take it.

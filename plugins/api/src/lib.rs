@@ -6,26 +6,26 @@
 //! A plugin knows this crate and no other plugin; who builds blocks and who serves queries know plugins by it.
 
 pub mod args;
-mod block;
+mod block_spec;
 pub mod endpoint;
-pub mod envelope;
+pub mod hooks;
 mod error;
-mod explained;
+mod explain;
 pub mod failure;
-pub mod label;
-pub mod lasting;
-pub mod lent;
-mod lookup;
-pub mod messages;
-pub mod pattern;
-mod scope;
-pub mod search;
+pub mod metadata;
+pub mod reload_state;
+pub mod extensions;
+mod query_context;
+pub mod zone_request;
+pub mod bounded_regex;
+mod zone_scope;
+pub mod search_path;
 pub mod spec;
-pub mod step;
-mod tables;
+pub mod middleware;
+mod hosts_guard;
 
-pub use block::{BlockSpec, Fallthrough, Key, Spec};
+pub use block_spec::{BlockSpec, Fallthrough, Key, Spec};
 pub use error::SetupError;
-pub use lookup::{Lookup, QueryContext};
-pub use scope::Scope;
-pub use tables::Tables;
+pub use query_context::{Lookup, QueryContext};
+pub use zone_scope::Scope;
+pub use hosts_guard::Tables;

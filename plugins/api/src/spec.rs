@@ -13,12 +13,12 @@ use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::{Result, Root};
 use crate::endpoint::Endpoint;
-use crate::envelope::Envelope;
-pub use crate::explained::Explained;
-use crate::lasting::Lasting;
-use crate::lent::Lent;
-use crate::messages::OfZone;
-use crate::step::Step;
+use crate::hooks::Envelope;
+pub use crate::explain::Explained;
+use crate::reload_state::Lasting;
+use crate::extensions::Lent;
+use crate::zone_request::OfZone;
+use crate::middleware::Step;
 use crate::{Lookup, QueryContext, Scope, Tables};
 
 /// A plugin's directives in one server block, read and checked. Who knows the type finds it in its block by it.

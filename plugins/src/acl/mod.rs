@@ -13,13 +13,13 @@ use corefile::{Directive, Word};
 use ipnet::IpNet;
 use wire::{Ede, Message, Name, RType, Rcode};
 
-use crate::network::mapped;
+use crate::cidr::mapped;
 use observe::counters::PerThread;
 use observe::{Families, Metric};
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
-use plugin::lasting::Keeps;
+use plugin::reload_state::Keeps;
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Inward, Sought, Step};
+use plugin::middleware::{Inward, Sought, Step};
 use plugin::{QueryContext, Spec};
 
 /// What every `acl` of a server block says, in file order.
@@ -385,7 +385,7 @@ mod tests {
     fn a_mapped_network_fits_nobody_and_that_is_told() {
         let list = "acl {\nblock net ::ffff:192.0.2.0/120 ::ffff:192.0.2.9 ::/0\nfilter net 192.0.2.0/24\n}";
         assert_eq!(decided(list, "example.org", RType::A, "192.0.2.9"), "filter net 192.0.2.0/24 in .");
-        let spec = crate::setup::tests::spec(&format!(". {{\n{list}\nwhoami\n}}\n")).unwrap();
+        let spec = crate::read_corefile::tests::spec(&format!(". {{\n{list}\nwhoami\n}}\n")).unwrap();
         assert_eq!(
             odd(&spec).collect::<Vec<_>>(),
             [

@@ -9,7 +9,7 @@ use wire::{Message, RType, Rcode, Rr, Section};
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Inward, Sought, Step};
+use plugin::middleware::{Inward, Sought, Step};
 
 /// The step; it has nothing to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,10 +21,10 @@ use observe::counters::PerThread;
 use observe::{Families, Metric};
 use plugin::args::Result;
 use plugin::failure::Failure;
-use plugin::lasting::Keeps;
-use plugin::search::SearchPaths;
+use plugin::reload_state::Keeps;
+use plugin::search_path::SearchPaths;
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Back, Inward, Needs, Outward, Sought, Step, Wish, Wishes};
+use plugin::middleware::{Back, Inward, Needs, Outward, Sought, Step, Wish, Wishes};
 use plugin::{QueryContext, SetupError};
 
 impl StepSpec for AutopathSpec {

@@ -8,7 +8,7 @@ use wire::Name;
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property, zones_or};
-use plugin::search::{MOST_DOMAINS, MOST_SEARCH_OCTETS};
+use plugin::search_path::{MOST_DOMAINS, MOST_SEARCH_OCTETS};
 use plugin::spec::{StepSpec, Written};
 
 pub(super) const PLUGIN: &str = "autopath";

@@ -1,11 +1,11 @@
 use super::*;
-use crate::setup::tests::{good, refused, refused_properties, said};
+use crate::read_corefile::tests::{good, refused, refused_properties, said};
 use crate::testing::{Others, a, packet, through};
 use corefile::Location;
 use observe::Format;
 use observe::paper::Paper;
-use plugin::envelope::Envelope;
-use plugin::lasting::Lasting;
+use plugin::hooks::Envelope;
+use plugin::reload_state::Lasting;
 use std::path::{Path, PathBuf};
 
 fn name(text: &str) -> Name {
@@ -283,7 +283,7 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
     let lasting = Lasting::default();
     let context = BuildContext {
         lasting: &lasting,
-        lent: &plugin::lent::Lent::default(),
+        lent: &plugin::extensions::Lent::default(),
         logger: &Paper::logger(Format::Text).0,
         endpoints: &[],
         servers: &[],

@@ -109,7 +109,7 @@ fn address(text: &str) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, refused_properties, said};
+    use crate::read_corefile::tests::{refused, refused_properties, said};
 
     fn addresses_of(name: &str) -> std::result::Result<Vec<SocketAddr>, node::NodeError> {
         match name {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::{Args, Result, no_block, number, once};
-use plugin::envelope::ReplySize;
+use plugin::hooks::ReplySize;
 use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `bufsize [SIZE]` says.
@@ -37,7 +37,7 @@ impl EnvelopeSpec for BufsizeSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, said};
+    use crate::read_corefile::tests::{refused, said};
 
     #[test]
     fn a_size_is_512_to_4096_octets() {

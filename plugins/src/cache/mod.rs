@@ -89,7 +89,7 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
 
 /// `cache 3600s` reads as a zone in CoreDNS and so switches the cache off for everything else, in silence.
 fn refuse_duration(words: &[Word]) -> Result<()> {
-    match words.iter().find(|word| corefile::go::parse_duration(&word.text).is_ok()) {
+    match words.iter().find(|word| corefile::go_values::parse_duration(&word.text).is_ok()) {
         Some(word) => {
             Err(bad(PLUGIN, word, "a zone; the TTL is a bare number of seconds, such as `cache 3600`"))
         }
@@ -174,7 +174,7 @@ const RECHECK: &str = "a duration of at most 5m";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, refused_properties, said, with};
+    use crate::read_corefile::tests::{refused, refused_properties, said, with};
 
     /// What a row makes different from the bare directive.
     type Change = fn(&mut CacheSpec);

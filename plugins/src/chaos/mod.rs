@@ -11,7 +11,7 @@ use crate::host_name::host_name;
 use plugin::QueryContext;
 use plugin::args::{Result, no_block, once};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Inward, Sought, Step};
+use plugin::middleware::{Inward, Sought, Step};
 
 /// What `chaos [VERSION] [AUTHORS...]` says: the data of TXT records, one string each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +123,7 @@ const VERSION: &str = concat!("localdns-", env!("CARGO_PKG_VERSION"));
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, said};
+    use crate::read_corefile::tests::{refused, said};
     use crate::testing::{Others, packet, through};
 
     fn texts(chaos: &Chaos, name: &str, rtype: RType, class: Class) -> Option<Vec<String>> {

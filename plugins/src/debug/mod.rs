@@ -20,7 +20,7 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, said};
+    use crate::read_corefile::tests::{refused, said};
 
     #[test]
     fn the_word_stands_alone_and_once() {

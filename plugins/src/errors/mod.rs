@@ -10,7 +10,7 @@ use observe::logger::Level;
 use wire::Query;
 
 use plugin::args::{Args, Result, bad, flag, once, regex, unknown_property};
-use plugin::envelope::HearsFailures;
+use plugin::hooks::HearsFailures;
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
@@ -94,7 +94,7 @@ impl HearsFailures for Errors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, refused_properties, said};
+    use crate::read_corefile::tests::{refused, refused_properties, said};
 
     #[test]
     fn errors_are_consolidated_by_pattern() {

@@ -2,7 +2,7 @@
 
 mod handler;
 pub mod metrics;
-mod names;
+mod hostname_upstreams;
 mod setup;
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use tls::TlsError;
 use wire::Name;
 
 pub use handler::ForwardSource;
-use names::{Names, News, ResolvedNames};
+use hostname_upstreams::{Names, News, ResolvedNames};
 use observe::Logger;
 use plugin::args::Result;
 use plugin::endpoint::Endpoint;

@@ -9,7 +9,7 @@ use wire::{Flags, Message};
 
 use plugin::args::{Args, Result, bad, once, unknown_property};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
+use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wishes};
 use plugin::{QueryContext, SetupError};
 
 /// Every rule of a server block.

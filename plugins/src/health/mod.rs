@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use corefile::Directive;
 
-use crate::admin_address::admin_address;
+use crate::http_listen::admin_address;
 use admin::AdminAddress;
 use plugin::args::{Args, Result, once, unknown_property};
 use plugin::spec::{PluginSpec, Written};
@@ -41,7 +41,7 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused_properties, said, with};
+    use crate::read_corefile::tests::{refused_properties, said, with};
 
     #[test]
     fn properties_are_read() {

@@ -11,7 +11,7 @@ use refresher::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 use super::{HostsSpec, HostsTable, State};
 use observe::{Families, Logger, Metric};
 use plugin::Spec;
-use plugin::lasting::Keeps;
+use plugin::reload_state::Keeps;
 
 /// What is to be kept: the Corefile's properties and the environment in one.
 pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {

@@ -196,7 +196,7 @@ const INTERVAL: &str = "a duration of at least 5s";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, refused_properties, said, with};
+    use crate::read_corefile::tests::{refused, refused_properties, said, with};
 
     /// What a row makes different from the bare directive.
     type Change = fn(&mut HostsSpec);

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::cluster_zone;
+use crate::kubernetes_zone;
 use ::kubernetes::{AnswerOutcome, ClusterHandle, External, ExternalRules};
 use corefile::{Directive, Location};
 use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
-use plugin::messages::OfZone;
+use plugin::zone_request::OfZone;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use plugin::{Fallthrough, Lookup, QueryContext, Spec, Tables};
 use wire::{Class, Proto, Query, Reply, ZoneRequest};
@@ -131,7 +131,7 @@ impl Source for Services {
             AnswerOutcome::NotInZones | AnswerOutcome::NoName(_) => Lookup::Pass,
             AnswerOutcome::Written => Lookup::Answer,
             AnswerOutcome::Follow => Lookup::FollowOrFail,
-            AnswerOutcome::Unsynced(kind) => Lookup::Fail(cluster_zone::not_known_yet(kind)),
+            AnswerOutcome::Unsynced(kind) => Lookup::Fail(kubernetes_zone::not_known_yet(kind)),
         }
     }
 
@@ -146,7 +146,7 @@ impl Source for Services {
         let soa_alone = context.proto == Proto::Udp;
         let (name, serial) = (&request.query.name, request.serial());
         let transfer = external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone);
-        cluster_zone::of_zone(transfer)
+        kubernetes_zone::of_zone(transfer)
     }
 
     fn explain(&self, query: &Query<'_>) -> Explained {
@@ -180,7 +180,7 @@ const APEX: &str = "a label of a name";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, said};
+    use crate::read_corefile::tests::{refused, said};
     use wire::Name;
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
             ("k8s_external {\nfallthrough cluster.local\n}", vec![hides("in-addr.arpa.", ".")]),
         ] {
             let corefile = format!(". {{\nkubernetes cluster.local in-addr.arpa\n{external}\n}}\n");
-            let spec = crate::setup::tests::spec(&corefile).unwrap();
+            let spec = crate::read_corefile::tests::spec(&corefile).unwrap();
             assert_eq!(odd(&spec).collect::<Vec<_>>(), told, "{external}");
         }
     }

@@ -16,9 +16,9 @@ use ::kubernetes_api::{DecodeError, RequestMetrics};
 use kubernetes_api::{Access, ClientSettings, Kind, RateLimit, WatchConfig, WatchError, WatchHandle, follow};
 
 use super::metrics::Metrics;
-use super::room::room;
+use super::memory_limit::room;
 use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
-use super::wrong::Wrong;
+use super::sync_problem::Wrong;
 use observe::Logger;
 
 /// A cluster that is followed; blocks whose directives follow the same share one.

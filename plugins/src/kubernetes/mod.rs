@@ -1,15 +1,15 @@
 //! `kubernetes`: a cluster's zone, answered from an index of what its API tells.
 
 mod cluster;
-mod labels;
+mod metadata;
 mod metrics;
 mod registry;
-mod room;
-mod search;
+mod memory_limit;
+mod pod_search_path;
 mod setup;
 mod snapshot;
 mod status;
-mod wrong;
+mod sync_problem;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ pub(crate) use self::setup::read;
 pub use self::setup::{KubernetesSpec, keep_snapshots_apart, odd, unreachable};
 pub use self::snapshot::SnapshotSpec;
 pub use self::status::{ClusterStatus, KindStatus};
-pub use self::wrong::Wrong;
-use crate::cluster_zone;
+pub use self::sync_problem::Wrong;
+use crate::kubernetes_zone;
 use cluster::Cluster;
-use labels::Published;
+use metadata::Published;
 use observe::counters::ThreadCounters;
 use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::endpoint::Endpoint;
-use plugin::messages::OfZone;
-use plugin::search::SearchPaths;
+use plugin::zone_request::OfZone;
+use plugin::search_path::SearchPaths;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Tables};
-use search::PodPaths;
+use pod_search_path::PodPaths;
 
 /// One block's view of a cluster.
 pub struct Kubernetes {
@@ -98,7 +98,7 @@ impl Source for Kubernetes {
             }
             // `fallthrough` is for names that do not exist. Whether this one does is not known yet, so the next plugin is not
             // asked.
-            AnswerOutcome::Unsynced(kind) => Lookup::Fail(cluster_zone::not_known_yet(kind)),
+            AnswerOutcome::Unsynced(kind) => Lookup::Fail(kubernetes_zone::not_known_yet(kind)),
         }
     }
 
@@ -110,7 +110,7 @@ impl Source for Kubernetes {
         let soa_alone = context.proto == Proto::Udp;
         let name = &request.query.name;
         let transfer = self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone);
-        cluster_zone::of_zone(transfer)
+        kubernetes_zone::of_zone(transfer)
     }
 
     fn explain(&self, query: &Query<'_>) -> Explained {

@@ -9,7 +9,7 @@ use super::cluster::Cluster;
 use super::metrics::Metrics;
 use super::status::ClusterStatus;
 use observe::{Families, Logger, Metric};
-use plugin::lasting::Keeps;
+use plugin::reload_state::Keeps;
 
 /// Every cluster that blocks answer of.
 #[derive(Default)]

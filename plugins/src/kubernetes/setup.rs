@@ -9,11 +9,11 @@ use corefile::{Directive, Located, Word};
 use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, SERVICE_ACCOUNT, Selector, WatchConfig};
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
-use plugin::label::named_behind;
+use plugin::metadata::named_behind;
 use plugin::spec::{SourceSpec, Written};
 use plugin::{BlockSpec, Fallthrough, SetupError, Spec};
 
-use super::labels::{CLIENT, CLIENT_LABEL};
+use super::metadata::{CLIENT, CLIENT_LABEL};
 use super::snapshot::SnapshotSpec;
 
 const PLUGIN: &str = "kubernetes";

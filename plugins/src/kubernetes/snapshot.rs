@@ -15,7 +15,7 @@ use ::kubernetes_api::objects::SinceEpoch;
 use files::ReadError;
 use kubernetes_api::{Access, Kind, WatchConfig};
 
-use super::wrong::Wrong;
+use super::sync_problem::Wrong;
 use observe::Logger;
 
 /// What `snapshot` says.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kubernetes_api::{Access, Kind};
 
 use super::cluster::Cluster;
-use super::wrong::Wrong;
+use super::sync_problem::Wrong;
 
 /// What is known of one cluster, and how fresh that is.
 #[derive(Debug, Clone, PartialEq, Eq)]

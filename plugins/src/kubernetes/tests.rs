@@ -1,5 +1,5 @@
 use super::*;
-use crate::setup::tests::{refused, refused_properties, said, with};
+use crate::read_corefile::tests::{refused, refused_properties, said, with};
 use ::kubernetes::Pods;
 use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, Selector};
 use std::time::Duration;

@@ -12,11 +12,11 @@ use ipnet::IpNet;
 use rand::seq::SliceRandom as _;
 use wire::{Message, RType, Rcode, Rr, Section};
 
-use crate::network::canonical;
+use crate::cidr::canonical;
 use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, once, path, unknown_property};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
+use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wishes};
 use weighted::{WeightFiles, Weights};
 
 /// What `loadbalance` says.

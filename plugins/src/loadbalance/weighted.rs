@@ -13,7 +13,7 @@ use wire::{Name, Rr};
 
 use super::address;
 use observe::Logger;
-use plugin::lasting::Keeps;
+use plugin::reload_state::Keeps;
 
 /// One file's weights, as they are now.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use observe::{LineRing, LogEntry, LogRules};
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
-use plugin::envelope::HearsEnds;
+use plugin::hooks::HearsEnds;
 use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What every `log` of a server block says.
@@ -80,7 +80,7 @@ impl HearsEnds for Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, refused_properties, said};
+    use crate::read_corefile::tests::{refused, refused_properties, said};
 
     const ALL: Classes = Classes { success: true, denial: true, error: true };
 

@@ -4,7 +4,7 @@
 //! in at one of our own listeners, the upstream leads back here: it is taken out of its stanza and that is said. Nothing that comes
 //! from the network can end the process.
 
-mod check;
+mod probe;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use corefile::Directive;
 use wire::{Name, Query, RType, Reply};
 
-pub use check::probe;
+pub use probe::probe;
 use observe::counters::ThreadCounters;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};

@@ -72,7 +72,7 @@ const PLUGIN: &str = "metadata";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, said};
+    use crate::read_corefile::tests::{refused, said};
 
     fn name(text: &str) -> Name {
         Name::from_text(text).expect("a name")

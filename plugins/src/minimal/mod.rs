@@ -9,7 +9,7 @@ use wire::{Message, RType, Rcode, Section};
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
+use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wishes};
 
 /// The step; it has nothing to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -41,7 +41,7 @@ const MAX_DEFAULT_SOCKETS: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, said};
+    use crate::read_corefile::tests::{refused, said};
 
     #[test]
     fn a_number_is_1_to_1024() {

@@ -7,7 +7,7 @@ use wire::{OPTION_NSID, OptionBytes, Query};
 
 use crate::host_name::host_name;
 use plugin::args::{Result, bad, no_block, once};
-use plugin::envelope::WritesOptions;
+use plugin::hooks::WritesOptions;
 use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `nsid [DATA]` says.
@@ -62,7 +62,7 @@ const OPTION_HEAD: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, said};
+    use crate::read_corefile::tests::{refused, said};
 
     #[test]
     fn an_identifier_has_128_octets_at_most() {

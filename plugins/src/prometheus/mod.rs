@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use corefile::{Directive, Located};
 
-use crate::admin_address::admin_address;
+use crate::http_listen::admin_address;
 use admin::AdminAddress;
 use plugin::SetupError;
 use plugin::args::{Result, flag, once, unknown_property};
@@ -56,7 +56,7 @@ impl EnvelopeSpec for PrometheusSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused_properties, said, with};
+    use crate::read_corefile::tests::{refused_properties, said, with};
 
     #[test]
     fn properties_are_read() {

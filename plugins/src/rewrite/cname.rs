@@ -2,8 +2,8 @@
 
 use wire::{Flags, Message, Name, RType, Rr, Section};
 
-use super::pattern::{Pattern, Replacement};
-use plugin::step::{Outward, Sought, Wish, Wishes};
+use super::name_match::{Pattern, Replacement};
+use plugin::middleware::{Outward, Sought, Wish, Wishes};
 
 /// Which targets become which.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use wire::{Message, OPTION_CLIENT_SUBNET, OPTION_NSID};
 
 use plugin::QueryContext;
-use plugin::step::Sought;
+use plugin::middleware::Sought;
 
 /// One rule.
 #[derive(Debug, Clone)]

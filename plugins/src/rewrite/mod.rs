@@ -5,10 +5,10 @@
 //! back: ... <- reversal <- reversal   of the rules that fitted, the last one first
 //! ```
 
-mod answer;
+mod revert;
 mod cname;
 mod edns0;
-mod pattern;
+mod name_match;
 mod setup;
 
 use std::net::IpAddr;
@@ -16,15 +16,15 @@ use std::sync::Arc;
 
 use wire::{Class, Message, Name, RType, Rcode};
 
-use answer::{NameMap, NameMaps, Turned};
+use revert::{NameMap, NameMaps, Turned};
 use cname::Cname;
 use edns0::{Edns0, Undo};
 use observe::labels::Labels;
-use pattern::{Pattern, Replacement};
+use name_match::{Pattern, Replacement};
 use plugin::QueryContext;
 use plugin::failure::{Failure, FailureKind, beginning};
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Back, Inward, Outward, Sought, Step, Wishes};
+use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wishes};
 
 /// Every rule of a server block, in file order.
 #[derive(Debug, Clone)]

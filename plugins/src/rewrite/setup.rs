@@ -6,14 +6,14 @@ use std::sync::Arc;
 use regex::Regex;
 use wire::{Class, Name, OPTION_CLIENT_SUBNET, OPTION_NSID, RType, Rcode, client_subnet_holds};
 
-use super::answer::{NameMap, text_map};
+use super::revert::{NameMap, text_map};
 use super::cname::Cname;
 use super::edns0::{Action, Data, Edns0};
-use super::pattern::{Pattern, Replacement};
+use super::name_match::{Pattern, Replacement};
 use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
 use plugin::SetupError;
 use plugin::args::{Result, bad};
-use plugin::label::is_label;
+use plugin::metadata::is_label;
 use plugin::spec::{StepSpec, Written};
 
 /// Reads every `rewrite` of a server block.

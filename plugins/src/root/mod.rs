@@ -20,7 +20,7 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
 
 #[cfg(test)]
 mod tests {
-    use crate::setup::tests::refused;
+    use crate::read_corefile::tests::refused;
 
     #[test]
     fn a_directory_is_named() {

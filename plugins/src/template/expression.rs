@@ -13,9 +13,9 @@ use ipnet::IpNet;
 use pest::error::InputLocation;
 use thiserror::Error;
 
-mod scan;
+mod lexer;
 
-use crate::network::canonical;
+use crate::cidr::canonical;
 
 /// Why an expression cannot be used.
 #[derive(Debug, Error)]
@@ -78,7 +78,7 @@ impl Expression {
     /// [`ExpressionError`].
     pub fn compile(text: &str, vars: &[String]) -> Result<Self, (usize, ExpressionError)> {
         // The bounds come first: the crate's parser recurses.
-        scan::bounds(text)?;
+        lexer::bounds(text)?;
         // It is another's code on a text that may be wrong: no panic of its ends a reload.
         let compiled = catch_unwind(|| expr::compile(text));
         let program = match compiled {
@@ -86,7 +86,7 @@ impl Expression {
             Ok(Err(error)) => return Err(syntax(text, &error)),
             Err(_) => return Err((0, ExpressionError::NotBuilt(text.to_owned()))),
         };
-        scan::names(text, vars)?;
+        lexer::names(text, vars)?;
         Ok(Self { program })
     }
 
@@ -114,7 +114,7 @@ pub fn is_free(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next().is_some_and(|first| first == '_' || first.is_ascii_alphabetic())
         && chars.all(|c| c == '_' || c.is_ascii_alphanumeric())
-        && !scan::is_taken(name)
+        && !lexer::is_taken(name)
 }
 
 fn syntax(text: &str, error: &expr::Error) -> (usize, ExpressionError) {
@@ -200,7 +200,7 @@ impl ContextProvider for Facts<'_> {
 /// The functions of the language and those about a query, which look their value up in [`Facts`].
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = Environment::new();
-    for name in scan::QUERY {
+    for name in lexer::QUERY {
         environment.add_function(name, |call| {
             if !call.args.is_empty() {
                 return Err(format!("{}() takes no argument", call.ident).into());

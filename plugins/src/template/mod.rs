@@ -1,9 +1,9 @@
 //! `template`: answers made from patterns and Go templates.
 
-mod asked;
+mod message_fields;
 mod expression;
-mod facts;
-mod groups;
+mod expr_env;
+mod captures;
 mod odd;
 mod setup;
 mod var;
@@ -15,18 +15,18 @@ use gotemplate::{Fields, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, CompressingWriter, Flags, Name, Query, RType, Rcode, Reply, Section};
 
-use crate::name_text::NameText;
-use asked::{Asked, QUESTION};
+use crate::name_display::NameText;
+use message_fields::{Asked, QUESTION};
 pub use expression::{Expression, ExpressionError, Facts, is_free};
-use facts::facts;
-use groups::Groups;
+use expr_env::facts;
+use captures::Groups;
 use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::labels::Labels;
 use observe::{Families, Metric};
 pub use odd::odd;
-use plugin::envelope::ReplySize;
+use plugin::hooks::ReplySize;
 use plugin::failure::{Failure, FailureKind, beginning};
-use plugin::lasting::Keeps;
+use plugin::reload_state::Keeps;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Scope, Tables};
 use setup::PLUGIN;
@@ -385,7 +385,7 @@ impl Fields for Data<'_> {
 
     /// A label that is not known is empty, as each is in CoreDNS without its `metadata` directive.
     fn call(&self, name: &str, label: &str) -> Option<Value<'_>> {
-        let known = || facts::label(self.context, self.labels?, self.asked.query, label);
+        let known = || expr_env::label(self.context, self.labels?, self.asked.query, label);
         (name == "Meta").then(|| Value::Text(known().unwrap_or_default().into()))
     }
 }

@@ -53,7 +53,7 @@ impl Fields for AnyQuery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{said, with};
+    use crate::read_corefile::tests::{said, with};
 
     #[test]
     fn texts_that_are_no_record_are_odd() {

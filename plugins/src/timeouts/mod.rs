@@ -74,7 +74,7 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, refused_properties, said, with};
+    use crate::read_corefile::tests::{refused, refused_properties, said, with};
 
     #[test]
     fn timeouts_are_durations_or_seconds() {

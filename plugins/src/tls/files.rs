@@ -14,7 +14,7 @@ use tls::{TlsError, native_root_store, pem};
 use super::keylog::{self, KeyLogFile};
 use super::{PLUGIN, Settings};
 use observe::Logger;
-use plugin::lasting::Keeps;
+use plugin::reload_state::Keeps;
 
 /// What TLS endpoints of one server block use.
 pub struct ServerTls {

@@ -101,7 +101,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::setup::tests::{refused, refused_properties, said};
+    use crate::read_corefile::tests::{refused, refused_properties, said};
 
     #[test]
     fn files_stand_below_root_and_options_have_their_defaults() {

@@ -112,7 +112,7 @@ const SOURCE: &str = "an IP address";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{refused, said};
+    use crate::read_corefile::tests::{refused, said};
 
     #[test]
     fn who_may_be_sent_which_zones_is_read() {

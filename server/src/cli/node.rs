@@ -55,7 +55,7 @@ fn annotate() -> Command {
                 .long("wait")
                 .value_name("DURATION")
                 .default_value("3m")
-                .value_parser(|text: &str| corefile::go::parse_duration(text).map_err(|error| error.to_string()))
+                .value_parser(|text: &str| corefile::go_values::parse_duration(text).map_err(|error| error.to_string()))
                 .help("How long to retry, every 3 s: at boot neither the server nor kubelet's credentials may exist yet"),
         )
 }
@@ -279,7 +279,7 @@ fn lease(text: &str) -> Result<Option<Duration>, String> {
     if text == "off" {
         return Ok(None);
     }
-    let lease = corefile::go::parse_duration(text).map_err(|error| error.to_string())?;
+    let lease = corefile::go_values::parse_duration(text).map_err(|error| error.to_string())?;
     match LEASE_RANGE.contains(&lease) {
         true => Ok(Some(lease)),
         false => Err("out of range".to_owned()),

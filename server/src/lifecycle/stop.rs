@@ -27,7 +27,7 @@ impl Server {
         if !lameduck.is_zero() {
             self.running.logger.info(
                 Some("health"),
-                &format!("Going into lameduck mode for {}", corefile::go::format_duration(lameduck)),
+                &format!("Going into lameduck mode for {}", corefile::go_values::format_duration(lameduck)),
             );
             // The timer must be created inside the runtime that drives it.
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
@@ -106,7 +106,7 @@ impl Server {
         if ended != StopMode::Restart {
             // Queries in flight, and clients whose flow is already in the connection table, still
             // arrive here and are answered.
-            let last = corefile::go::format_duration(LAST_CLIENTS);
+            let last = corefile::go_values::format_duration(LAST_CLIENTS);
             self.running
                 .logger
                 .info(None, &format!("node: queries that still arrive are answered for {last}"));

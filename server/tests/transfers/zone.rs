@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use plugin::QueryContext;
 use plugin::failure::Failure;
-use plugin::messages::{Messages, Next, OfZone, StreamMessage};
+use plugin::zone_request::{Messages, Next, OfZone, StreamMessage};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use wire::{Name, Opcode, Query, RType, Reply, Section, ZoneRequest};
 

@@ -179,7 +179,7 @@ impl Scene {
 pub fn spec(corefile: &str) -> Result<Spec, String> {
     let read = corefile::read_text("stdin", corefile.as_bytes(), Path::new("."), &|_| None);
     let read = read.map_err(|error| format!("{error:#}"))?;
-    plugins::setup::read(&read, 53).map_err(|error| format!("{error:#}"))
+    plugins::read_corefile::read(&read, 53).map_err(|error| format!("{error:#}"))
 }
 
 /// The client's address.

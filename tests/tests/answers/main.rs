@@ -217,7 +217,7 @@ fn every_plugin_has_rows_of_what_is_taken() {
 
 /// The rows of the table of plugins.
 fn table() -> String {
-    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/src/table.rs");
+    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/src/plugin_cfg.rs");
     let table = std::fs::read_to_string(table).expect("the table is there");
     let rows = table.split_once("PLUGINS: &[Plugin] = &[").expect("the table has a beginning").1;
     rows.split_once("];").expect("the table has an end").0.to_owned()

@@ -123,7 +123,7 @@ fn no_plugin_imports_another_and_each_that_is_served_has_a_folder_with_page_and_
             assert!(others.is_empty(), "{} imports {others:?}", file.display());
         }
     }
-    let table = std::fs::read_to_string(plugins.join("table.rs")).expect("the table is text");
+    let table = std::fs::read_to_string(plugins.join("plugin_cfg.rs")).expect("the table is text");
     let rows = table.split_once("static PLUGINS").expect("it has rows").1.lines();
     let served: BTreeSet<String> = rows
         .filter(|row| !row.trim_start().starts_with("absent("))

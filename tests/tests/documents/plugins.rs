@@ -111,7 +111,7 @@ fn the_index_has_every_plugin_in_the_order_of_the_table() {
     let index = read("docs/plugins/README.md");
     let rows = index.lines().filter_map(|line| line.strip_prefix("| [")?.split(']').next());
     let rows: Vec<String> = rows.map(str::to_owned).collect();
-    let table = read("plugins/src/table.rs");
+    let table = read("plugins/src/plugin_cfg.rs");
     let place = |name: &String| {
         table.find(&format!("(\"{name}\"")).unwrap_or_else(|| panic!("the table does not have {name}"))
     };

@@ -5,7 +5,7 @@ use crate::errors::{ParseError, Problem};
 use crate::literal::excerpt;
 use crate::schema::{Schema, nearest};
 use crate::token::Kind;
-use crate::tree::{Expression, Function, Pipe};
+use crate::ast::{Expression, Function, Pipe};
 
 /// One operand of a command, before it is known whether it is called.
 enum Operand<'t> {

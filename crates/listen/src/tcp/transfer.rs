@@ -7,7 +7,7 @@ use super::super::place::ConnectionState;
 use super::super::scratch::Scratch;
 use super::super::transfers::Slot;
 use super::Connection;
-use plugin::messages::Next;
+use plugin::zone_request::Next;
 use query::serve::{BrokenTransfer, TransferStream};
 
 /// A transfer was cut off.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use plugin::QueryContext;
-use plugin::messages::{Messages, Next, OfZone, StreamMessage};
+use plugin::zone_request::{Messages, Next, OfZone, StreamMessage};
 use plugin::spec::{BuildContext, Explained, Role, Source, SourceSpec};
 use wire::{Query, Reply, ZoneRequest};
 

@@ -9,7 +9,7 @@ use super::{Counted, LogEntry, Observed, Outcome, entry, fail, finish};
 use crate::ServedZone;
 use observe::LineRing;
 use plugin::failure::Failure;
-use plugin::messages::{Messages, Next, StreamMessage};
+use plugin::zone_request::{Messages, Next, StreamMessage};
 
 /// A zone transfer. Keeps its block and snapshot over reloads.
 pub struct TransferStream {

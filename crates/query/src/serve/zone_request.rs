@@ -9,7 +9,7 @@ use super::{
 };
 use crate::inbound::{Inbound, Stop};
 use plugin::failure::Failure;
-use plugin::messages::{OfZone, StreamMessage};
+use plugin::zone_request::{OfZone, StreamMessage};
 use plugin::{QueryContext, Tables};
 
 /// Takes a request through route, middleware and sources.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use plugin::QueryContext;
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Inward, Sought, Step, Wish, Wishes};
+use plugin::middleware::{Inward, Sought, Step, Wish, Wishes};
 use scene::Scene;
 use wire::{Name, Section};
 
@@ -31,7 +31,7 @@ impl Step for Seeks {
     }
 }
 
-impl<'s> plugin::step::Needs<'s> for &'s Seeks {
+impl<'s> plugin::middleware::Needs<'s> for &'s Seeks {
     fn go_on(
         &self,
         sought: &mut Sought<'_>,

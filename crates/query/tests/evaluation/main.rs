@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Back, Inward, Outward, Sought, Step, Wish, Wishes};
+use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wish, Wishes};
 use plugin::{QueryContext, Tables};
 use query::evaluate::{
     Evaluated, Evaluation, FollowCnames, MAX_SUSPENDED_BYTES, NeedsUpstream, PendingLookups, SubqueryAnswer,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plugin::QueryContext;
 use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::step::{Inward, Sought, Step, Wish, Wishes};
+use plugin::middleware::{Inward, Sought, Step, Wish, Wishes};
 use scene::Scene;
 use wire::{Class, Message, Name, RType, Rcode, Section};
 
@@ -35,7 +35,7 @@ impl Step for Varies {
     }
 }
 
-impl<'s> plugin::step::Needs<'s> for &'s Varies {
+impl<'s> plugin::middleware::Needs<'s> for &'s Varies {
     fn go_on(
         &self,
         sought: &mut Sought<'_>,
@@ -113,7 +113,7 @@ impl Step for TwoEntries {
     }
 }
 
-impl<'s> plugin::step::Needs<'s> for &'s TwoEntries {
+impl<'s> plugin::middleware::Needs<'s> for &'s TwoEntries {
     fn go_on(
         &self,
         sought: &mut Sought<'_>,

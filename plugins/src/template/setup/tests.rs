@@ -1,7 +1,7 @@
 //! What `template` says, and what is wrong with it.
 
 use super::*;
-use crate::setup::tests::{refused, refused_properties, said, with};
+use crate::read_corefile::tests::{refused, refused_properties, said, with};
 
 /// Class, type, zones, patterns and everything else that a template says.
 fn shown(lines: &str) -> String {

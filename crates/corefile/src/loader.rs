@@ -6,7 +6,7 @@ use std::path::Path;
 use files::ReadError;
 
 use crate::error::SyntaxError;
-use crate::text::SourceText;
+use crate::source_text::SourceText;
 
 /// What the bytes of a file of that name say; `dir` is where its relative imports start.
 ///

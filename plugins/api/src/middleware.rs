@@ -17,7 +17,7 @@ use wire::{
 };
 
 use crate::QueryContext;
-use crate::explained::Explained;
+use crate::explain::Explained;
 use crate::failure::Failure;
 
 /// A plugin that acts around the sources.

@@ -27,7 +27,7 @@ mod tests {
     use crate::health::HealthSpec;
     use crate::prometheus::PrometheusSpec;
     use crate::ready::ReadySpec;
-    use crate::setup::tests::{good, refused};
+    use crate::read_corefile::tests::{good, refused};
 
     #[test]
     fn admin_addresses_have_the_defaults_of_coredns() {

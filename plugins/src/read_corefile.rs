@@ -10,7 +10,7 @@ use plugin::spec::Written;
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use wire::Name;
 
-use crate::table::{self, PLUGINS};
+use crate::plugin_cfg::{self, PLUGINS};
 use crate::tls::TlsSpec;
 
 /// Gives a Corefile its meaning; `default_port` fills keys of plain DNS that name none.
@@ -60,7 +60,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
             read.plugins.push((plugin.name, role));
         }
     }
-    for (plugin, other) in table::NEEDS.iter().copied() {
+    for (plugin, other) in plugin_cfg::NEEDS.iter().copied() {
         let has = |name: &str| block.directives.iter().find(|directive| directive.name.text == name);
         if let (Some(directive), None) = (has(plugin), has(other)) {
             return Err(Located::new(&directive.name.at, SetupError::Needs { plugin, other }));
@@ -76,7 +76,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
 
 fn known(directive: &Directive) -> Result<()> {
     let found = &directive.name.text;
-    let error = match table::find(found) {
+    let error = match plugin_cfg::find(found) {
         Some(plugin) if plugin.is_here() => return Ok(()),
         Some(plugin) => SetupError::NotBuilt(plugin.name),
         None => SetupError::UnknownDirective {
@@ -179,13 +179,13 @@ pub(crate) mod tests {
     ];
 
     fn needed_by(name: &str) -> Option<&'static str> {
-        table::NEEDS.iter().find(|(plugin, _)| *plugin == name).map(|(_, other)| *other)
+        plugin_cfg::NEEDS.iter().find(|(plugin, _)| *plugin == name).map(|(_, other)| *other)
     }
 
     #[test]
     fn every_directive_is_read_or_said_to_be_missing() {
         let names: Vec<&str> = SHORTEST.iter().filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(names, table::here(), "each plugin that is here has its shortest line in `SHORTEST`");
+        assert_eq!(names, plugin_cfg::here(), "each plugin that is here has its shortest line in `SHORTEST`");
         for line in SHORTEST {
             let name = line.split(' ').next().unwrap();
             let mut directives = vec![name];

@@ -3,7 +3,7 @@
 use ::kubernetes::{AnswerOutcome, Progress, Transfer};
 use kubernetes_api::objects::Kind;
 use plugin::failure::{Failure, FailureKind};
-use plugin::messages::{Next, OfZone, Push, RecordByRecord};
+use plugin::zone_request::{Next, OfZone, Push, RecordByRecord};
 
 /// What a source does with a request for a zone of which the cluster says this.
 pub(crate) fn of_zone(transfer: Result<Transfer, AnswerOutcome>) -> OfZone {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use crate::error::Warning;
-use crate::key::BlockKey;
+use crate::server_block_key::BlockKey;
 use crate::location::{Located, Location};
-use crate::word::Word;
+use crate::token::Word;
 
 /// One configuration: a file with all its imports.
 #[derive(Debug, Clone, Default)]

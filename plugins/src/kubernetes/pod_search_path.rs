@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wire::Name;
 
 use super::cluster::Cluster;
-use plugin::search::{MOST_DOMAINS, MOST_SEARCH_OCTETS, SearchPaths};
+use plugin::search_path::{MOST_DOMAINS, MOST_SEARCH_OCTETS, SearchPaths};
 
 /// The search paths of a cluster's pods: `NAMESPACE.svc.ZONE`, `svc.ZONE`, `ZONE`, and what the machine's resolv.conf has.
 pub(super) struct PodPaths {

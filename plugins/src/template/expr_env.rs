@@ -7,7 +7,7 @@ use wire::{Proto, Query};
 
 use super::Facts;
 use plugin::QueryContext;
-use plugin::envelope::ReplySize;
+use plugin::hooks::ReplySize;
 
 /// What expressions may ask about a query, as CoreDNS tells it.
 pub(super) fn facts<'q>(

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use regex::Regex;
 use wire::{Flags, Message, Name, RType, Rr, Section};
 
-use super::pattern::{Pattern, Replacement};
-use plugin::step::Wishes;
+use super::name_match::{Pattern, Replacement};
+use plugin::middleware::Wishes;
 
 /// What becomes of a name.
 #[derive(Debug, Clone)]

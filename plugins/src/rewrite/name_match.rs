@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use regex::Regex;
 
-use plugin::label::is_label;
+use plugin::metadata::is_label;
 
 /// Which names a rule is for.
 #[derive(Debug, Clone)]

@@ -4,9 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::error::SyntaxError;
-use crate::go;
+use crate::go_values;
 use crate::location::Located;
-use crate::word::Word;
+use crate::token::Word;
 
 /// One key of a server block: `[scheme://]zone[:port]`.
 #[derive(Debug, Clone)]
@@ -130,7 +130,7 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), SyntaxError> {
         return Err(SyntaxError::AddressAsZone { found: text.to_owned() });
     }
     match text.rsplit_once(':') {
-        Some((zone, port)) if !port.contains('/') => match go::parse_int(port).map(u16::try_from) {
+        Some((zone, port)) if !port.contains('/') => match go_values::parse_int(port).map(u16::try_from) {
             Ok(Ok(port)) => Ok((zone, Some(port))),
             _ => Err(SyntaxError::BadPort { found: port.to_owned() }),
         },

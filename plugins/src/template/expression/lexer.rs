@@ -135,7 +135,7 @@ fn pattern(tokens: &[Token<'_>]) -> Result<(), (usize, ExpressionError)> {
         Ok(expr::Value::String(text)) => text,
         _ => token.text.to_owned(),
     };
-    match plugin::pattern::bounded_regex(&text) {
+    match plugin::bounded_regex::bounded_regex(&text) {
         Ok(_) => Ok(()),
         Err(why) => Err((token.at, ExpressionError::Pattern { text, why })),
     }
