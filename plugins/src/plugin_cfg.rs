@@ -11,7 +11,7 @@ use crate::{
     ready, reload, rewrite, root, template, timeouts, tls, transfer, whoami,
 };
 use plugin::args::Result;
-use plugin::spec::{EnvelopeSpec, PluginSpec, Role, SourceSpec, StepSpec, Written};
+use plugin::spec::{HooksSpec, PluginSpec, Role, SourceSpec, MiddlewareSpec, ParseContext};
 
 /// One row.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ pub enum Reader {
     /// A setting; CoreDNS puts no handler into its chain for it.
     Setting(Read<dyn PluginSpec>),
     /// A handler that every query and reply of the block passes.
-    Envelope(Read<dyn EnvelopeSpec>),
+    Hooks(Read<dyn HooksSpec>),
     /// A handler around the sources.
-    Step(Read<dyn StepSpec>),
+    Middleware(Read<dyn MiddlewareSpec>),
     /// A handler that answers from memory.
     Source(Read<dyn SourceSpec>),
     /// A handler of what is asked of others.
@@ -40,7 +40,7 @@ pub enum Reader {
 }
 
 /// Reads every directive of one name in a server block; there is at least one.
-pub type Read<S> = fn(&[&Directive], Written<'_>) -> Result<Arc<S>>;
+pub type Read<S> = fn(&[&Directive], ParseContext<'_>) -> Result<Arc<S>>;
 
 impl Plugin {
     /// Whether it is here.
@@ -57,14 +57,14 @@ impl Plugin {
     ///
     /// # Errors
     /// What is wrong with them, at its word.
-    pub fn read(&self, block: &[Directive], written: Written<'_>) -> Result<Option<Role>> {
+    pub fn read(&self, block: &[Directive], written: ParseContext<'_>) -> Result<Option<Role>> {
         let own: Vec<&Directive> =
             block.iter().filter(|directive| directive.name.text == self.name).collect();
         let Some(reader) = self.reader.filter(|_| !own.is_empty()) else { return Ok(None) };
         let role = match reader {
             Reader::Setting(read) => Role::Setting(read(&own, written)?),
-            Reader::Envelope(read) => Role::Envelope(read(&own, written)?),
-            Reader::Step(read) => Role::Step(read(&own, written)?),
+            Reader::Hooks(read) => Role::Hooks(read(&own, written)?),
+            Reader::Middleware(read) => Role::Middleware(read(&own, written)?),
             Reader::Source(read) => Role::Source(read(&own, written)?),
             Reader::Forwarding(read) => Role::Forwarding(read(&own, written)?),
             Reader::Tail(read) => Role::Tail(read(&own, written)?),
@@ -81,12 +81,12 @@ const fn setting(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
     Plugin { name, reader: Some(Reader::Setting(read)) }
 }
 
-const fn envelope(name: &'static str, read: Read<dyn EnvelopeSpec>) -> Plugin {
-    Plugin { name, reader: Some(Reader::Envelope(read)) }
+const fn hooks(name: &'static str, read: Read<dyn HooksSpec>) -> Plugin {
+    Plugin { name, reader: Some(Reader::Hooks(read)) }
 }
 
-const fn step(name: &'static str, read: Read<dyn StepSpec>) -> Plugin {
-    Plugin { name, reader: Some(Reader::Step(read)) }
+const fn middleware(name: &'static str, read: Read<dyn MiddlewareSpec>) -> Plugin {
+    Plugin { name, reader: Some(Reader::Middleware(read)) }
 }
 
 const fn source(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
@@ -104,7 +104,7 @@ const fn tail(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
 /// The table.
 pub static PLUGINS: &[Plugin] = &[
     setting("root", root::read),
-    envelope("metadata", metadata::read),
+    hooks("metadata", metadata::read),
     absent("geoip"),
     absent("cancel"),
     absent("proxyproto"),
@@ -115,8 +115,8 @@ pub static PLUGINS: &[Plugin] = &[
     setting("timeouts", timeouts::read),
     setting("multisocket", multisocket::read),
     setting("reload", reload::read),
-    envelope("nsid", nsid::read),
-    envelope("bufsize", bufsize::read),
+    hooks("nsid", nsid::read),
+    hooks("bufsize", bufsize::read),
     setting("bind", bind::read),
     setting("debug", debug::read),
     absent("trace"),
@@ -124,25 +124,25 @@ pub static PLUGINS: &[Plugin] = &[
     setting("health", health::read),
     absent("pprof"),
     absent("shed"),
-    envelope("prometheus", prometheus::read),
-    envelope("errors", errors::read),
-    envelope("log", log::read),
+    hooks("prometheus", prometheus::read),
+    hooks("errors", errors::read),
+    hooks("log", log::read),
     absent("dnstap"),
     absent("local"),
     absent("dns64"),
     absent("siit"),
-    step("any", any::read),
-    step("chaos", chaos::read),
-    step("loadbalance", loadbalance::read),
+    middleware("any", any::read),
+    middleware("chaos", chaos::read),
+    middleware("loadbalance", loadbalance::read),
     absent("tsig"),
-    step("rewrite", rewrite::read),
-    step("autopath", autopath::read),
-    step("acl", acl::read),
+    middleware("rewrite", rewrite::read),
+    middleware("autopath", autopath::read),
+    middleware("acl", acl::read),
     forwarding("cache", cache::read),
-    step("header", header::read),
+    middleware("header", header::read),
     absent("dnssec"),
     setting("tls", tls::read),
-    step("minimal", minimal::read),
+    middleware("minimal", minimal::read),
     source("template", template::read),
     source("transfer", transfer::read),
     absent("dynupdate"),

@@ -6,7 +6,7 @@
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use plugin::args::{Result, zone_text};
 use plugin::endpoint::Transport;
-use plugin::spec::Written;
+use plugin::spec::ParseContext;
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use wire::Name;
 
@@ -55,7 +55,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
     let zones: Vec<Name> = keys.iter().map(|key| key.zone).collect();
     let mut read = BlockSpec { at: block.at.clone(), keys, plugins: Vec::new() };
     for plugin in PLUGINS {
-        let written = Written { zones: &zones, directives: &block.directives, read: &read.plugins };
+        let written = ParseContext { zones: &zones, directives: &block.directives, read: &read.plugins };
         if let Some(role) = plugin.read(&block.directives, written)? {
             read.plugins.push((plugin.name, role));
         }

@@ -5,22 +5,22 @@ use std::sync::Arc;
 
 use observe::counters::PerThread;
 use plugin::QueryContext;
-use plugin::middleware::{Inward, Outward, Sought, Step, Wish, Wishes};
+use plugin::middleware::{OnQuery, HookResult, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
 use wire::{Class, HEADER, Message, Name, RType, Rr, Section, Verdict, accept};
 
 /// Answers of others by name and type; what is not there is not known yet. Then what was wished for, and how many octets were
 /// compared with patterns.
 #[derive(Default)]
-pub(crate) struct Others(pub(crate) HashMap<(Name, RType), Wish>, pub(crate) Vec<String>, pub(crate) usize);
+pub(crate) struct Others(pub(crate) HashMap<(Name, RType), SubqueryResult>, pub(crate) Vec<String>, pub(crate) usize);
 
-impl Wishes for Others {
-    fn wish(&mut self, name: &Name, rtype: RType, _class: Class) -> Option<Wish> {
+impl Subqueries for Others {
+    fn resolve(&mut self, name: &Name, rtype: RType, _class: Class) -> Option<SubqueryResult> {
         self.1.push(format!("{name} {rtype}"));
         self.0.get(&(*name, rtype)).cloned()
     }
 
-    fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish> {
-        self.wish(name, sought.rtype(), sought.class())
+    fn resolve_below(&mut self, effective: &EffectiveQuery<'_>, name: &Name) -> Option<SubqueryResult> {
+        self.resolve(name, effective.rtype(), effective.class())
     }
 
     fn may_compare(&mut self, octets: usize) -> bool {
@@ -28,7 +28,7 @@ impl Wishes for Others {
         self.2 < MOST_COMPARED
     }
 
-    fn count_when_told(&mut self, counter: &Arc<PerThread>) {
+    fn count_when_answered(&mut self, counter: &Arc<PerThread>) {
         counter.add(0);
     }
 }
@@ -73,10 +73,10 @@ pub(crate) enum Untold {
 
 /// What `step` makes of a query from `client` where `below` answers: what was sought, and what the client is told.
 pub(crate) fn through(
-    step: &dyn Step,
+    step: &dyn Middleware,
     client: &str,
     packet: &[u8],
-    below: impl FnOnce(&Sought<'_>) -> Message,
+    below: impl FnOnce(&EffectiveQuery<'_>) -> Message,
     others: &mut Others,
 ) -> (String, Result<Message, Untold>) {
     let Verdict::Pass(query) = accept(packet) else { panic!("refused") };
@@ -84,30 +84,30 @@ pub(crate) fn through(
     let server = "127.0.0.1:53".parse().unwrap();
     let proto = wire::Proto::Udp;
     let context = QueryContext::new(clock::now(), &client, server, proto, 0);
-    let mut sought = Sought::new(&query, "dns://:53", true);
-    let mut inward = step.inward(&mut sought, &context);
-    if let Inward::Needs(needs) = inward {
-        let Some(then) = needs.go_on(&mut sought, &context, others) else {
+    let mut effective = EffectiveQuery::new(&query, "dns://:53", true);
+    let mut inward = step.on_query(&mut effective, &context);
+    if let OnQuery::NeedsSubquery(needs) = inward {
+        let Some(then) = needs.resume(&mut effective, &context, others) else {
             return (String::new(), Err(Untold::Waits));
         };
         inward = then;
     }
-    let what = format!("{} {}", sought.name(), sought.rtype());
-    let told = match inward {
-        Inward::Pass => Ok(below(&sought)),
-        Inward::Answer(message) => Ok(*message),
-        Inward::Back(back) => {
-            let mut told = below(&sought);
-            match back.back(&sought, &context, &mut told, others) {
-                Outward::Done => Ok(told),
-                Outward::Waits => Err(Untold::Waits),
+    let what = format!("{} {}", effective.name(), effective.rtype());
+    let response = match inward {
+        OnQuery::Pass => Ok(below(&effective)),
+        OnQuery::Answer(message) => Ok(*message),
+        OnQuery::Hook(back) => {
+            let mut response = below(&effective);
+            match back.on_response(&effective, &context, &mut response, others) {
+                HookResult::Done => Ok(response),
+                HookResult::Waiting => Err(Untold::Waits),
             }
         }
-        Inward::Fail(_) => Err(Untold::Fails),
-        Inward::Silence => Err(Untold::Silence),
-        Inward::Needs(_) => panic!("what others answer is needed a second time"),
+        OnQuery::Fail(_) => Err(Untold::Fails),
+        OnQuery::Drop => Err(Untold::Silence),
+        OnQuery::NeedsSubquery(_) => panic!("what others answer is needed a second time"),
     };
-    (what, told)
+    (what, response)
 }
 
 /// An address record of the answer section.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use files::READ_TIMEOUT;
 use observe::counters::ThreadCounters;
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::{Lookup, QueryContext, HostsGuard};
 use plugins::hosts::HostsTable;
 use query::Block;
 use scene::Scene;
@@ -83,7 +83,7 @@ fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
         (Followed::new(Some("192.0.2.1 a\n"), ""), Followed::new(Some("192.0.2.9 a\n"), ""));
     let packet = scene::packet("a", RType::A, None);
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    fn last<'h>(block: &'h Block, query: &Query<'_>, tables: &mut Tables<'h>) -> u8 {
+    fn last<'h>(block: &'h Block, query: &Query<'_>, tables: &mut HostsGuard<'h>) -> u8 {
         let mut out = Vec::new();
         let mut reply = Reply::start(&mut out, query);
         let client = scene::client();
@@ -94,12 +94,12 @@ fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
         reply.octets()[reply.octets().len() - 1]
     }
     let [first, second] = [&one, &other].map(|file| file.scene.configuration.blocks[0].clone());
-    let mut batch = Tables::default();
+    let mut batch = HostsGuard::default();
     let answers = [&first, &second, &first, &first].map(|block| last(block, &query, &mut batch));
     assert_eq!(answers, [1, 9, 1, 1]);
     one.write("192.0.2.2 a\n");
     one.look();
-    assert_eq!((last(&first, &query, &mut batch), last(&first, &query, &mut Tables::default())), (1, 2));
+    assert_eq!((last(&first, &query, &mut batch), last(&first, &query, &mut HostsGuard::default())), (1, 2));
 }
 
 #[test]

@@ -17,8 +17,8 @@ use node::SourcePorts;
 use observe::counters::ZoneLabels;
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
-use plugin::hooks::Envelope;
-use plugin::extensions::Lent;
+use plugin::hooks::Hooks;
+use plugin::extensions::Extensions;
 use plugin::spec::{BuildContext, Role};
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use plugins::tls::ServerTls;
@@ -193,20 +193,20 @@ fn build_block(
 ) -> Result<Block> {
     let servers: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
     let zones = spec.zone_names();
-    let lent = Lent::default();
+    let lent = Extensions::default();
     let mut context = BuildContext {
-        lasting: &shared.lasting,
-        lent: &lent,
+        reload_state: &shared.lasting,
+        extensions: &lent,
         logger: &shared.logger,
         endpoints,
         servers: &servers,
         zones: &zones,
         plugins: &spec.plugins,
         threads: shared.writers,
-        envelope: Envelope::default(),
+        hooks: Hooks::default(),
     };
     // Envelopes are built first: sources and steps read `context.envelope` and what is lent when they are built.
-    for envelope in spec.plugins.iter().filter_map(|(_, role)| role.envelope()) {
+    for envelope in spec.plugins.iter().filter_map(|(_, role)| role.hooks()) {
         envelope.build(&mut context);
     }
     Ok(Block {
@@ -218,7 +218,7 @@ fn build_block(
         first_server: endpoints.first().map(Endpoint::label).unwrap_or_default(),
         pipeline: pipeline(spec, shared, endpoints, ours, &context)?,
         held: shared.held.clone(),
-        envelope: context.envelope,
+        envelope: context.hooks,
         lent,
     })
 }
@@ -237,10 +237,10 @@ fn pipeline(
     let (mut specs, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
     for (name, role) in &spec.plugins {
         match role {
-            Role::Step(step) => specs.push((*name, step)),
+            Role::Middleware(step) => specs.push((*name, step)),
             Role::Source(source) => sources.push(NamedSource { name, source: source.build(context) }),
             Role::Tail(source) => tail.push(NamedSource { name, source: source.build(context) }),
-            Role::Forwarding(_) | Role::Envelope(_) | Role::Setting(_) => {}
+            Role::Forwarding(_) | Role::Hooks(_) | Role::Setting(_) => {}
         }
     }
     // Steps may want what sources lend.

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use wire::{Class, Flags, Name, Query, RType};
 
 use crate::{Configuration, EndpointPlan};
-use plugin::middleware::{Sought, question};
+use plugin::middleware::{EffectiveQuery, question};
 
 /// `explain NAME [TYPE] [@ADDRESS]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ fn one(plan: &EndpointPlan, query: &Query<'_>) -> String {
         Ok(zone) => zone,
         Err(failure) => return format!("{}: {failure}", failure.rcode()),
     };
-    let mut sought = Sought::new(query, &zone.server, false);
+    let mut sought = EffectiveQuery::new(query, &zone.server, false);
     let (who, why) = zone.block.pipeline.explain(&mut sought, &zone.zone);
     format!("block {} ({}), {who}: {why}", zone.zone, zone.block.at)
 }

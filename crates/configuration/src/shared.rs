@@ -7,7 +7,7 @@ use std::time::Instant;
 use forwarder::Fair;
 use observe::Logger;
 use observe::counters::ZoneRegistry;
-use plugin::reload_state::Lasting;
+use plugin::reload_state::ReloadState;
 use plugins::forward;
 use plugins::hosts::HostsRegistry;
 use rand::Rng as _;
@@ -34,7 +34,7 @@ pub struct Shared {
     /// All zones' counters.
     pub zones: Arc<ZoneRegistry>,
     /// What plugins keep.
-    pub lasting: Lasting,
+    pub lasting: ReloadState,
     /// Octets that evaluations which wait hold.
     pub held: Arc<Fair>,
     /// The name by which this process asks itself whether it serves.
@@ -75,7 +75,7 @@ impl Shared {
         logger: Logger,
         start: Instant,
     ) -> (Self, forwarder::ProbeRequests) {
-        let lasting = Lasting::default();
+        let lasting = ReloadState::default();
         let (upstreams, probes) = forwarder::Registry::new(start);
         let shared = Self {
             cache: cache::Cache::new(cache_bytes, start),

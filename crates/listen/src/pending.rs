@@ -86,7 +86,7 @@ impl<C> Drop for Share<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plugin::Tables;
+    use plugin::HostsGuard;
     use plugin::failure::Failure;
     use query::evaluate::{Evaluation, FollowCnames, PendingLookups, Usage};
     use scene::{Scene, packet};
@@ -104,7 +104,7 @@ mod tests {
         let (zone, client) = (plan.served.route.find(&query).unwrap(), scene::client());
         let context = scene.context(AT, &client);
         for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
-            let mut tables = Tables::default();
+            let mut tables = HostsGuard::default();
             let mut evaluation = Evaluation::new(
                 &plan.served.route,
                 &context,

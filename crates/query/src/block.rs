@@ -6,8 +6,8 @@ use corefile::Location;
 use forwarder::Fair;
 use observe::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
-use plugin::hooks::Envelope;
-use plugin::extensions::Lent;
+use plugin::hooks::Hooks;
+use plugin::extensions::Extensions;
 use wire::{Flags, Name, Proto, Query, Reply};
 
 use crate::pipeline::Pipeline;
@@ -31,9 +31,9 @@ pub struct Block {
     /// Memory of suspended queries, shared by all blocks.
     pub held: Arc<Fair>,
     /// Hooks that apply to every query and reply of the block.
-    pub envelope: Envelope,
+    pub envelope: Hooks,
     /// Values that its plugins share with each other.
-    pub lent: Lent,
+    pub lent: Extensions,
 }
 
 /// One zone of one block on one endpoint.

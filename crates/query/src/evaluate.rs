@@ -23,8 +23,8 @@ use crate::ServedZone;
 use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
 use plugin::failure::Failure;
-use plugin::middleware::{Outward, Sought, Wish, Wishes, question};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::middleware::{HookResult, EffectiveQuery, SubqueryResult, Subqueries, question};
+use plugin::{Lookup, QueryContext, HostsGuard};
 
 pub use crate::memory_quota::MAX_SUSPENDED_BYTES;
 use subquery_answer::LookupKey;
@@ -43,7 +43,7 @@ pub enum Evaluated {
 pub struct Evaluation<'h, 'a> {
     route: &'h Arc<Route>,
     context: &'a QueryContext<'a>,
-    tables: &'a mut Tables<'h>,
+    tables: &'a mut HostsGuard<'h>,
     query: &'a Query<'a>,
     /// The answers of upstreams so far.
     found: Vec<Arc<SubqueryAnswer>>,
@@ -58,7 +58,7 @@ pub struct Evaluation<'h, 'a> {
     /// Counters to increment once the query is answered.
     counts: Vec<Arc<PerThread>>,
     /// Whether the current lookup is the target of a CNAME or a routed subquery, rather than the
-    /// client's question or a candidate for it ([`Wishes::candidate`]).
+    /// client's question or a candidate for it ([`Subqueries::candidate`]).
     at_target: bool,
     /// The subqueries so far, each once.
     wishes: Vec<(SubqueryKey, SubqueryState)>,
@@ -101,7 +101,7 @@ enum SubqueryState {
     InProgress,
     /// An upstream must be asked.
     NeedsUpstream,
-    Done(Wish),
+    Done(SubqueryResult),
 }
 
 impl<'h, 'a> Evaluation<'h, 'a> {
@@ -109,7 +109,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     pub fn new(
         route: &'h Arc<Route>,
         context: &'a QueryContext<'a>,
-        tables: &'a mut Tables<'h>,
+        tables: &'a mut HostsGuard<'h>,
         query: &'a Query<'a>,
         found: Vec<Arc<SubqueryAnswer>>,
         spent: Usage,
@@ -196,7 +196,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             match stop {
                 Stop::Needs(needs) => {
                     self.at = Some((zone, inbound.next));
-                    let inward = needs.go_on(&mut inbound.sought, self.context, self).ok_or(NeedsUpstream)?;
+                    let inward = needs.resume(&mut inbound.sought, self.context, self).ok_or(NeedsUpstream)?;
                     stop = inbound.resume(inward, self.context);
                 }
                 Stop::Sources => {
@@ -206,7 +206,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 }
                 Stop::Answer(message) => break (message, None),
                 Stop::Fail(failure) => {
-                    break (Box::new(failed(inbound.sought.asked(), &failure)), Some(failure));
+                    break (Box::new(failed(inbound.sought.client_query(), &failure)), Some(failure));
                 }
                 Stop::Silence => return Ok(Evaluated::Drop),
             }
@@ -215,7 +215,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         // RD is the client's, whether or not the effective query had it.
         message.flags = message.flags & !Flags::RD | self.query.flags.0 & Flags::RD;
         // An answer to another question, or its denial, does not authenticate the client's.
-        if sought.is_another_question() {
+        if sought.has_other_question() {
             message.clear_ad();
         }
         for (index, back) in backs.iter().rev() {
@@ -223,7 +223,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             self.at = Some((zone, *index));
-            if back.back(sought, self.context, &mut message, self) == Outward::Waits
+            if back.on_response(sought, self.context, &mut message, self) == HookResult::Waiting
                 && !self.missing.is_empty()
             {
                 return Err(NeedsUpstream);
@@ -332,7 +332,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 
     fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<SubqueryAnswer> {
         if self.at_target {
-            zone.block.envelope.tell_failure(&failure, query, self.context.now);
+            zone.block.envelope.query_failed(&failure, query, self.context.now);
         }
         SubqueryAnswer::new(zone, query, Err(failure), FollowCnames::No)
     }
@@ -357,17 +357,17 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             }
             let Some(target) = rr.target() else { continue };
             // Continues, so that all targets are looked up at the same time.
-            let Some(wish) = self.wish(&target, query.rtype, Class::IN) else {
+            let Some(wish) = self.resolve(&target, query.rtype, Class::IN) else {
                 missing = true;
                 continue;
             };
             // The client resolves a name that no server block serves.
-            if matches!(wish, Wish::Failed(Failure::NoZone)) {
+            if matches!(wish, SubqueryResult::Failed(Failure::NoZone)) {
                 continue;
             }
-            wish.tell_why(&mut whole.options);
+            wish.extend_ede(&mut whole.options);
             match wish {
-                Wish::Answer(answer) => {
+                SubqueryResult::Answer(answer) => {
                     if !matches!(answer.rcode, Rcode::NOERROR | Rcode::NXDOMAIN) {
                         why = Some(Failure::Target(answer.rcode));
                     }
@@ -376,7 +376,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                         .records
                         .extend(answer.records.into_iter().filter(|rr| rr.section == Section::Answer));
                 }
-                Wish::Failed(failure) => why = Some(failure),
+                SubqueryResult::Failed(failure) => why = Some(failure),
             }
         }
         match why.filter(|_| follow == FollowCnames::OrFail) {
@@ -392,21 +392,21 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 
     /// Result of a subquery; `None` if upstreams must be asked first. `from` is the middleware
     /// below which it starts; without it the subquery is routed, and is a target.
-    fn subquery(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
+    fn subquery(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<SubqueryResult> {
         let is_target = from.is_none();
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let Query { name, rtype, class, .. } = *query;
         let key = SubqueryKey { entry, name, rtype, class, overrides: query.overrides.octets().into() };
         if let Some((_, known)) = self.wishes.iter().find(|(other, _)| *other == key) {
             return match known {
-                SubqueryState::InProgress => Some(Wish::Failed(Failure::Circle)),
+                SubqueryState::InProgress => Some(SubqueryResult::Failed(Failure::Circle)),
                 SubqueryState::NeedsUpstream => None,
                 SubqueryState::Done(wish) => Some(wish.clone()),
             };
         }
         let above = self.at_target;
         let Some(left) = self.left.checked_sub(usize::from(above || is_target)) else {
-            return Some(Wish::Failed(Failure::TooManyNames(MAX_WISHES)));
+            return Some(SubqueryResult::Failed(Failure::TooManyNames(MAX_WISHES)));
         };
         self.left = left;
         let (place, at) = (self.wishes.len(), self.at);
@@ -426,11 +426,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let wish = match end {
             // A copy is kept for a repetition.
             Ok(Evaluated::Answer(message, None)) => Some(match self.spend(message.records.len()) {
-                Ok(()) => Wish::Answer(message),
-                Err(failure) => Wish::Failed(failure),
+                Ok(()) => SubqueryResult::Answer(message),
+                Err(failure) => SubqueryResult::Failed(failure),
             }),
-            Ok(Evaluated::Answer(_, Some(failure))) => Some(Wish::Failed(failure)),
-            Ok(Evaluated::Drop) => Some(Wish::Failed(Failure::Dropped)),
+            Ok(Evaluated::Answer(_, Some(failure))) => Some(SubqueryResult::Failed(failure)),
+            Ok(Evaluated::Drop) => Some(SubqueryResult::Failed(Failure::Dropped)),
             Err(NeedsUpstream) => None,
         };
         self.wishes[place].1 = wish.clone().map_or(SubqueryState::NeedsUpstream, SubqueryState::Done);
@@ -438,13 +438,13 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 }
 
-impl Wishes for Evaluation<'_, '_> {
-    fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
+impl Subqueries for Evaluation<'_, '_> {
+    fn resolve(&mut self, name: &Name, rtype: RType, class: Class) -> Option<SubqueryResult> {
         let question = question(name, rtype, class);
         self.subquery(None, &Query { question: &question, name: *name, rtype, class, ..*self.query })
     }
 
-    fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish> {
+    fn resolve_below(&mut self, sought: &EffectiveQuery<'_>, name: &Name) -> Option<SubqueryResult> {
         let (zone, step) = self.at?;
         let question = question(name, sought.rtype(), sought.class());
         let query = Query { question: &question, name: *name, ..sought.query() };
@@ -458,7 +458,7 @@ impl Wishes for Evaluation<'_, '_> {
         self.comparable > 0
     }
 
-    fn count_when_told(&mut self, counter: &Arc<PerThread>) {
+    fn count_when_answered(&mut self, counter: &Arc<PerThread>) {
         self.counts.push(counter.clone());
     }
 }

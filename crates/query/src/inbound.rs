@@ -7,16 +7,16 @@ use wire::{Message, Query};
 use crate::ServedZone;
 use plugin::QueryContext;
 use plugin::failure::Failure;
-use plugin::middleware::{Back, Inward, Needs, Sought};
+use plugin::middleware::{ResponseHook, OnQuery, NeedsSubquery, EffectiveQuery};
 
 /// A query on its way in through the middleware of a server block. Each runs once.
 pub(crate) struct Inbound<'h, 'q> {
     /// A zone of the block with the middleware.
     pub(crate) zone: &'h Arc<ServedZone>,
     /// The query as the middleware so far has changed it.
-    pub(crate) sought: Sought<'q>,
+    pub(crate) sought: EffectiveQuery<'q>,
     /// Hooks for the answer with the index of their middleware, outermost first.
-    pub(crate) backs: Vec<(usize, Box<dyn Back + 'h>)>,
+    pub(crate) backs: Vec<(usize, Box<dyn ResponseHook + 'h>)>,
     /// Index of the middleware that runs next, or that needs a subquery.
     pub(crate) next: usize,
     /// Middleware below this index has counted the client's query.
@@ -28,7 +28,7 @@ pub(crate) enum Stop<'h> {
     /// Below all middleware.
     Sources,
     /// At middleware that needs a subquery: [`Inbound::resume`] takes its result.
-    Needs(Box<dyn Needs<'h> + 'h>),
+    Needs(Box<dyn NeedsSubquery<'h> + 'h>),
     /// At middleware that answers.
     Answer(Box<Message>),
     /// At middleware that fails.
@@ -43,7 +43,7 @@ impl<'h, 'q> Inbound<'h, 'q> {
     where
         'h: 'q,
     {
-        Self { zone, sought: Sought::new(query, &zone.server, false), backs: Vec::new(), next, counted }
+        Self { zone, sought: EffectiveQuery::new(query, &zone.server, false), backs: Vec::new(), next, counted }
     }
 
     /// A client's query below middleware that does not act on it.
@@ -60,7 +60,7 @@ impl<'h, 'q> Inbound<'h, 'q> {
         while let Some(step) = self.zone.block.pipeline.steps().get(self.next) {
             self.sought.counts = self.next >= self.counted;
             self.counted = self.counted.max(self.next + 1);
-            let inward = step.inward(&mut self.sought, context);
+            let inward = step.on_query(&mut self.sought, context);
             if let Some(stop) = self.take(inward) {
                 return stop;
             }
@@ -69,23 +69,23 @@ impl<'h, 'q> Inbound<'h, 'q> {
     }
 
     /// Continues with the result of the middleware that needed a subquery.
-    pub(crate) fn resume(&mut self, inward: Inward<'h>, context: &QueryContext<'_>) -> Stop<'h> {
+    pub(crate) fn resume(&mut self, inward: OnQuery<'h>, context: &QueryContext<'_>) -> Stop<'h> {
         self.take(inward).unwrap_or_else(|| self.run(context))
     }
 
     /// Whether the middleware leaves the query and its answer as they are.
     pub(crate) fn is_unchanged(&self, stop: &Stop<'_>) -> bool {
-        matches!(stop, Stop::Sources) && self.backs.is_empty() && self.sought.is_as_asked()
+        matches!(stop, Stop::Sources) && self.backs.is_empty() && self.sought.is_unchanged()
     }
 
-    fn take(&mut self, inward: Inward<'h>) -> Option<Stop<'h>> {
+    fn take(&mut self, inward: OnQuery<'h>) -> Option<Stop<'h>> {
         match inward {
-            Inward::Pass => {}
-            Inward::Back(back) => self.backs.push((self.next, back)),
-            Inward::Answer(message) => return Some(Stop::Answer(message)),
-            Inward::Fail(failure) => return Some(Stop::Fail(failure)),
-            Inward::Silence => return Some(Stop::Silence),
-            Inward::Needs(needs) => return Some(Stop::Needs(needs)),
+            OnQuery::Pass => {}
+            OnQuery::Hook(back) => self.backs.push((self.next, back)),
+            OnQuery::Answer(message) => return Some(Stop::Answer(message)),
+            OnQuery::Fail(failure) => return Some(Stop::Fail(failure)),
+            OnQuery::Drop => return Some(Stop::Silence),
+            OnQuery::NeedsSubquery(needs) => return Some(Stop::Needs(needs)),
         }
         self.next += 1;
         None

@@ -16,14 +16,14 @@ use wire::{Name, Query, RType, Reply, ZoneRequest};
 
 use observe::counters::ThreadCounters;
 use plugin::failure::Failure;
-use plugin::zone_request::OfZone;
-use plugin::spec::{Explained, Source};
-use plugin::middleware::{Sought, Step};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::zone_request::ZoneOutcome;
+use plugin::spec::{Explanation, Source};
+use plugin::middleware::{EffectiveQuery, Middleware};
+use plugin::{Lookup, QueryContext, HostsGuard};
 
 /// Middleware and sources of one server block.
 pub struct Pipeline {
-    steps: Box<[Arc<dyn Step>]>,
+    steps: Box<[Arc<dyn Middleware>]>,
     /// Their directives, for `explain`.
     step_names: Box<[&'static str]>,
     /// Sources in memory, before the cache.
@@ -58,7 +58,7 @@ pub struct Forwarding {
 impl Pipeline {
     /// `last` is the last of the block's plugins that sees queries.
     pub fn new(
-        steps: Vec<(&'static str, Arc<dyn Step>)>,
+        steps: Vec<(&'static str, Arc<dyn Middleware>)>,
         sources: Vec<NamedSource>,
         forwarding: Option<Forwarding>,
         tail: Vec<NamedSource>,
@@ -81,7 +81,7 @@ impl Pipeline {
     pub fn answer_now<'h>(
         &'h self,
         context: &QueryContext<'_>,
-        tables: &mut Tables<'h>,
+        tables: &mut HostsGuard<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
@@ -113,26 +113,26 @@ impl Pipeline {
         request: &ZoneRequest<'_>,
         context: &QueryContext<'_>,
         reply: &mut Reply<'_>,
-    ) -> OfZone {
+    ) -> ZoneOutcome {
         if request.is_transfer() {
             match self.sources.iter().find_map(|named| named.source.permits(request, context)) {
                 Some(true) => {}
-                Some(false) => return OfZone::Fail(Failure::NotPermitted),
-                None => return OfZone::Pass,
+                Some(false) => return ZoneOutcome::Fail(Failure::NotPermitted),
+                None => return ZoneOutcome::Pass,
             }
         }
         for NamedSource { source, .. } in self.sources.iter().chain(&self.tail) {
             match source.of_zone(request, context, reply) {
-                OfZone::Pass => {}
+                ZoneOutcome::Pass => {}
                 found => return found,
             }
         }
-        OfZone::Pass
+        ZoneOutcome::Pass
     }
 
     /// The middleware, outermost first.
     #[inline]
-    pub fn steps(&self) -> &[Arc<dyn Step>] {
+    pub fn steps(&self) -> &[Arc<dyn Middleware>] {
         &self.steps
     }
 
@@ -158,7 +158,7 @@ impl Pipeline {
     }
 
     /// The plugin at which such a query would end, and why.
-    pub fn explain(&self, sought: &mut Sought<'_>, zone: &Name) -> (Cow<'static, str>, String) {
+    pub fn explain(&self, sought: &mut EffectiveQuery<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();
         for (step, name) in self.steps.iter().zip(&self.step_names) {
             if let Some(end) = end(name, step.explain(sought, None), &mut passed) {
@@ -166,7 +166,7 @@ impl Pipeline {
             }
         }
         let query = &sought.query();
-        if matches!(sought.asked().rtype, RType::AXFR | RType::IXFR) {
+        if matches!(sought.client_query().rtype, RType::AXFR | RType::IXFR) {
             return self.explain_transfer(sought, passed);
         }
         if let Some(end) = ends(&self.sources, query, &mut passed) {
@@ -192,12 +192,12 @@ impl Pipeline {
     }
 
     /// The same for a transfer: see [`of_zone`](Self::of_zone).
-    fn explain_transfer(&self, sought: &Sought<'_>, passed: String) -> (Cow<'static, str>, String) {
-        let (query, asked) = (sought.query(), sought.asked());
-        let is_as_asked = (query.name, query.rtype, query.class) == (asked.name, asked.rtype, asked.class);
+    fn explain_transfer(&self, sought: &EffectiveQuery<'_>, passed: String) -> (Cow<'static, str>, String) {
+        let (query, asked) = (sought.query(), sought.client_query());
+        let is_unchanged = (query.name, query.rtype, query.class) == (asked.name, asked.rtype, asked.class);
         let found =
             self.sources.iter().find_map(|NamedSource { name, source }| Some((*name, source.sends(&query)?)));
-        match found.filter(|_| is_as_asked) {
+        match found.filter(|_| is_unchanged) {
             Some((name, to)) => {
                 (name.into(), format!("{passed}the zone, if it is one of the block's, is sent to {to}"))
             }
@@ -224,11 +224,11 @@ fn ends(
 }
 
 /// This plugin and why, if the query ends here; else its explanation is appended to `passed`.
-fn end(name: &'static str, said: Explained, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
+fn end(name: &'static str, said: Explanation, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
     match said {
-        Explained::Ends(why) => return Some((name.into(), format!("{passed}{why}"))),
-        Explained::Passes(Some(why)) => *passed += &(why + "; "),
-        Explained::Passes(None) => {}
+        Explanation::Ends(why) => return Some((name.into(), format!("{passed}{why}"))),
+        Explanation::Passes(Some(why)) => *passed += &(why + "; "),
+        Explanation::Passes(None) => {}
     }
     None
 }
@@ -239,7 +239,7 @@ impl Forwarding {
     fn lookup<'h>(
         &'h self,
         context: &QueryContext<'_>,
-        tables: &mut Tables<'h>,
+        tables: &mut HostsGuard<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
@@ -262,8 +262,8 @@ impl Forwarding {
 
     /// Where such a query ends and why, if it would be forwarded.
     fn explain(&self, query: &Query<'_>) -> Option<(Cow<'static, str>, String)> {
-        let Explained::Ends(why) = self.forward_source.source.explain(query) else { return None };
-        let keeps = |named: &&NamedSource| matches!(named.source.explain(query), Explained::Ends(_));
+        let Explanation::Ends(why) = self.forward_source.source.explain(query) else { return None };
+        let keeps = |named: &&NamedSource| matches!(named.source.explain(query), Explanation::Ends(_));
         let who = match self.cache_source.as_ref().filter(keeps) {
             Some(kept) => format!("{}, else {}", kept.name, self.forward_source.name).into(),
             None => self.forward_source.name.into(),

@@ -17,7 +17,7 @@ use observe::counters::{Counted, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
 use plugin::hooks::ReplySize;
 use plugin::failure::Failure;
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::{Lookup, QueryContext, HostsGuard};
 
 /// The zones of one endpoint.
 pub struct ServedEndpoint {
@@ -134,7 +134,7 @@ pub fn serve<'h>(
     endpoint: &'h ServedEndpoint,
     gate: &Verdict<'_>,
     context: &QueryContext<'_>,
-    tables: &mut Tables<'h>,
+    tables: &mut HostsGuard<'h>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
@@ -215,7 +215,7 @@ fn through_steps<'h>(
     zone: &'h Arc<ServedZone>,
     query: &Query<'_>,
     context: &QueryContext<'_>,
-    tables: &mut Tables<'h>,
+    tables: &mut HostsGuard<'h>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Option<Served<'h>> {
@@ -238,12 +238,12 @@ fn evaluate<'h, 'q>(
     inbound: Inbound<'h, 'q>,
     stop: Stop<'h>,
     context: &'q QueryContext<'q>,
-    tables: &'q mut Tables<'h>,
+    tables: &'q mut HostsGuard<'h>,
     found: Vec<Arc<SubqueryAnswer>>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
-    let (zone, query) = (inbound.zone, inbound.sought.asked());
+    let (zone, query) = (inbound.zone, inbound.sought.client_query());
     let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, Usage::default());
     match evaluation.run_from(inbound, stop) {
         Ok(Evaluated::Answer(message, failure)) => {
@@ -295,7 +295,7 @@ pub fn finish(
     if query.edns.is_none() && rcode.0 > 15 {
         reply.rcode = Rcode::SERVFAIL;
     }
-    let soa = zone.block.envelope.hears_ends()
+    let soa = zone.block.envelope.observes_queries()
         && answers == 0
         && reply.records().any(|record| record.rtype == RType::SOA);
     let (flags, response_size) = zone.finish(query, reply, proto);
@@ -377,16 +377,16 @@ pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6
 /// Whether a query with this outcome may be logged or observed.
 #[inline]
 pub fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
-    zone.block.envelope.hears_ends() || outcome.failure.is_some()
+    zone.block.envelope.observes_queries() || outcome.failure.is_some()
 }
 
 /// Reports outcome and failure of a query to the hooks of its block.
 pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>, lines: &mut LineRing) {
     if let Some(failure) = &outcome.failure {
-        zone.block.envelope.tell_failure(failure, query, seen.now);
+        zone.block.envelope.query_failed(failure, query, seen.now);
     }
-    if zone.block.envelope.hears_ends() {
-        zone.block.envelope.tell_end(&entry(zone, query, outcome, seen), lines);
+    if zone.block.envelope.observes_queries() {
+        zone.block.envelope.query_ended(&entry(zone, query, outcome, seen), lines);
     }
 }
 

@@ -9,7 +9,7 @@ use allocation_counter::measure;
 use configuration::{Configuration, Shared};
 use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
-use plugin::{QueryContext, Tables};
+use plugin::{QueryContext, HostsGuard};
 use query::serve::{self, Observed, Outcome, Served};
 use wire::{Answer, Flags, Proto, Query, Verdict, accept};
 
@@ -154,7 +154,7 @@ impl Scene {
     fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
         let client = self.client.into();
         let context = QueryContext::new(self.now, &client, self.client, Proto::Udp, 0);
-        let mut tables = Tables::default();
+        let mut tables = HostsGuard::default();
         let served = &self.configuration.endpoints[&Endpoint::dns(AT)].served;
         let gate = accept(packet);
         let mut outcome = Outcome::OPEN;

@@ -2,7 +2,7 @@
 
 /// What becomes of it there.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Explained {
+pub enum Explanation {
     /// It ends here, and how.
     Ends(String),
     /// It goes on; why, where there is something to say.

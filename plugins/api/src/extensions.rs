@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The things that are lent in one block.
 #[derive(Default)]
-pub struct Lent(Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
+pub struct Extensions(Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 
-impl Lent {
+impl Extensions {
     /// Where the one of this type is put by who lends it, and found by all others.
     pub fn get<T: Any + Send + Sync>(&self) -> Arc<OnceLock<T>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

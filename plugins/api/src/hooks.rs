@@ -17,23 +17,23 @@ use crate::failure::Failure;
 
 /// What every query and reply of one block passes.
 #[derive(Default)]
-pub struct Envelope {
+pub struct Hooks {
     /// How large replies may be.
     pub size: ReplySize,
     /// What writes into the OPT record of replies.
-    pub options: Vec<Box<dyn WritesOptions>>,
+    pub options: Vec<Box<dyn WriteEdnsOptions>>,
     /// Whether queries are counted.
     pub counts: bool,
     /// Who knows labels, where they can be read.
     pub labels: Option<Arc<dyn Labels>>,
     /// Who is told of every query that has ended.
-    pub ended: Vec<Box<dyn HearsEnds>>,
+    pub ended: Vec<Box<dyn ObserveQueries>>,
     /// Who is told of every query that has failed.
-    pub failed: Vec<Box<dyn HearsFailures>>,
+    pub failed: Vec<Box<dyn ObserveFailures>>,
 }
 
 /// Writes options into the OPT record of replies to those who sent one.
-pub trait WritesOptions: Send + Sync {
+pub trait WriteEdnsOptions: Send + Sync {
     /// Writes what belongs into the reply to this query.
     fn write(&self, query: &Query<'_>, options: &mut OptionBytes);
 
@@ -42,13 +42,13 @@ pub trait WritesOptions: Send + Sync {
 }
 
 /// Is told of every query that has ended, after its reply is sent.
-pub trait HearsEnds: Send + Sync {
+pub trait ObserveQueries: Send + Sync {
     /// This is what became of one; what is written of it goes into the ring of the thread.
     fn ended(&self, entry: &LogEntry<'_>, lines: &mut LineRing);
 }
 
 /// Is told of every query that has failed, after its reply is sent, and of failed lookups that an answer needed.
-pub trait HearsFailures: Send + Sync {
+pub trait ObserveFailures: Send + Sync {
     /// This one has failed; not every failure is an error.
     fn failed(&self, failure: &Failure, query: &Query<'_>, now: Instant);
 
@@ -92,7 +92,7 @@ impl ReplySize {
     }
 }
 
-impl Envelope {
+impl Hooks {
     /// Writes into a reply's OPT record, if it gets one.
     #[inline]
     pub fn write_options(&self, query: &Query<'_>, options: &mut OptionBytes) {
@@ -106,12 +106,12 @@ impl Envelope {
 
     /// Whether somebody is told of every query, and not of failed ones alone.
     #[inline]
-    pub fn hears_ends(&self) -> bool {
+    pub fn observes_queries(&self) -> bool {
         !self.ended.is_empty()
     }
 
     /// Tells of a query that has ended.
-    pub fn tell_end(&self, entry: &LogEntry<'_>, lines: &mut LineRing) {
+    pub fn query_ended(&self, entry: &LogEntry<'_>, lines: &mut LineRing) {
         self.ended.iter().for_each(|plugin| plugin.ended(entry, lines));
     }
 
@@ -121,7 +121,7 @@ impl Envelope {
     }
 
     /// Tells of a query that has failed.
-    pub fn tell_failure(&self, failure: &Failure, query: &Query<'_>, now: Instant) {
+    pub fn query_failed(&self, failure: &Failure, query: &Query<'_>, now: Instant) {
         self.failed.iter().for_each(|plugin| plugin.failed(failure, query, now));
     }
 }

@@ -12,9 +12,9 @@ use hostsfile::Table;
 /// To fetch a table takes two locked instructions (an `arc-swap` debt taken and paid). Such an instruction is a full memory
 /// barrier: it waits until the store buffer is drained, and later loads wait for it, so it costs more than itself.
 #[derive(Default)]
-pub struct Tables<'h>(Option<(&'h ArcSwap<Table>, Guard<Arc<Table>>)>);
+pub struct HostsGuard<'h>(Option<(&'h ArcSwap<Table>, Guard<Arc<Table>>)>);
 
-impl<'h> Tables<'h> {
+impl<'h> HostsGuard<'h> {
     /// The table that serves there now, or has served since the batch first asked.
     #[inline]
     pub fn table(&mut self, of: &'h ArcSwap<Table>) -> &Table {
@@ -25,8 +25,8 @@ impl<'h> Tables<'h> {
     }
 }
 
-impl fmt::Debug for Tables<'_> {
+impl fmt::Debug for HostsGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tables").finish_non_exhaustive()
+        f.debug_struct("HostsGuard").finish_non_exhaustive()
     }
 }

@@ -28,4 +28,4 @@ pub use block_spec::{BlockSpec, Fallthrough, Key, Spec};
 pub use error::SetupError;
 pub use query_context::{Lookup, QueryContext};
 pub use zone_scope::Scope;
-pub use hosts_guard::Tables;
+pub use hosts_guard::HostsGuard;

@@ -17,13 +17,13 @@ use wire::{
 };
 
 use crate::QueryContext;
-use crate::explain::Explained;
+use crate::explain::Explanation;
 use crate::failure::Failure;
 
 /// A plugin that acts around the sources.
-pub trait Step: std::fmt::Debug + Send + Sync {
+pub trait Middleware: std::fmt::Debug + Send + Sync {
     /// On the way in: changes what is sought, ends the query, or lets it pass.
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s>;
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> OnQuery<'s>;
 
     /// Whether it answers queries of other classes than IN, so that the address of its block takes
     /// them.
@@ -33,101 +33,101 @@ pub trait Step: std::fmt::Debug + Send + Sync {
 
     /// What the step does with such a query, for `explain`: it ends only where it does so whoever the `client` is that is not
     /// known. It changes what is sought as it would for a client.
-    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Explained;
+    fn explain(&self, effective: &mut EffectiveQuery<'_>, client: Option<IpAddr>) -> Explanation;
 }
 
 /// What became of a query on its way in.
 #[derive(Debug)]
-pub enum Inward<'s> {
+pub enum OnQuery<'s> {
     /// It goes on; on the way back nothing is to be done.
     Pass,
     /// It goes on, and its answer comes by again.
-    Back(Box<dyn Back + 's>),
+    Hook(Box<dyn ResponseHook + 's>),
     /// It is answered here; steps above see the answer on the way back.
     Answer(Box<Message>),
     /// It has no answer, and why.
     Fail(Failure),
     /// Nobody is answered.
-    Silence,
+    Drop,
     /// That depends on what others would answer.
-    Needs(Box<dyn Needs<'s> + 's>),
+    NeedsSubquery(Box<dyn NeedsSubquery<'s> + 's>),
 }
 
 /// What a step does on the way in once it knows what others would answer.
-pub trait Needs<'s>: std::fmt::Debug {
+pub trait NeedsSubquery<'s>: std::fmt::Debug {
     /// Goes on; `None` where a wish is not known yet: the whole query comes again when it is.
-    fn go_on(
+    fn resume(
         &self,
-        sought: &mut Sought<'_>,
+        effective: &mut EffectiveQuery<'_>,
         context: &QueryContext<'_>,
-        wishes: &mut dyn Wishes,
-    ) -> Option<Inward<'s>>;
+        subqueries: &mut dyn Subqueries,
+    ) -> Option<OnQuery<'s>>;
 }
 
 /// What a step does with an answer on the way back.
-pub trait Back: std::fmt::Debug {
+pub trait ResponseHook: std::fmt::Debug {
     /// Whether it acts on failures, too, which are messages without records.
     fn sees_failures(&self) -> bool {
         false
     }
 
     /// Changes the answer; what others would answer comes from `wishes`, and where that is still to come it says
-    /// [`Outward::Waits`], as `rewrite/cname.rs` does. Whoever adds records, or changes more of one than its TTL, clears AD.
-    fn back(
+    /// [`HookResult::Waiting`], as `rewrite/cname.rs` does. Whoever adds records, or changes more of one than its TTL, clears AD.
+    fn on_response(
         &self,
-        sought: &Sought<'_>,
+        effective: &EffectiveQuery<'_>,
         context: &QueryContext<'_>,
-        told: &mut Message,
-        wishes: &mut dyn Wishes,
-    ) -> Outward;
+        response: &mut Message,
+        subqueries: &mut dyn Subqueries,
+    ) -> HookResult;
 }
 
 /// What became of an answer on its way back through a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outward {
+pub enum HookResult {
     /// It goes on.
     Done,
     /// A wish is not known yet: the whole query comes again when it is.
-    Waits,
+    Waiting,
 }
 
 /// Answers that an answer needs. Who needs several wishes for all of them before it waits: they are asked for at once.
-pub trait Wishes {
+pub trait Subqueries {
     /// What the server answers to the client for `name`, `rtype` and `class`: routed, and through the whole way of the
     /// block that it leads to. What is forbidden to the client is forbidden to its wishes. `None` where an upstream must
-    /// be asked first: then say [`Outward::Waits`].
-    fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish>;
+    /// be asked first: then say [`HookResult::Waiting`].
+    fn resolve(&mut self, name: &Name, rtype: RType, class: Class) -> Option<SubqueryResult>;
 
     /// What this block has for a name that is tried in place of the one sought, below the step that wishes: not routed
     /// again, with the type, options and flags of `sought`. It is no other name, and why it fails is why the client has no
     /// answer. Whoever tries names bounds how many.
-    fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish>;
+    fn resolve_below(&mut self, effective: &EffectiveQuery<'_>, name: &Name) -> Option<SubqueryResult>;
 
     /// Whether so many more octets of names may be compared with patterns. Who may not leaves out the records that are left.
     fn may_compare(&mut self, octets: usize) -> bool;
 
     /// Counts one once the client is told what comes of this.
-    fn count_when_told(&mut self, counter: &Arc<PerThread>);
+    fn count_when_answered(&mut self, counter: &Arc<PerThread>);
 }
 
 /// What a wish came to. One that failed is never an empty NOERROR.
 #[derive(Debug, Clone)]
-pub enum Wish {
+pub enum SubqueryResult {
     /// An answer of whatever rcode.
     Answer(Box<Message>),
     /// None, and why.
     Failed(Failure),
 }
 
-impl Wish {
+impl SubqueryResult {
     /// Adds to the options of an answer the Extended DNS Errors of what was wished for (RFC 8914): a client that an alias leads
     /// to a name is told why that name fails as if it had asked for it itself.
-    pub fn tell_why(&self, told: &mut OptionBytes) {
+    pub fn extend_ede(&self, response: &mut OptionBytes) {
         match self {
-            Self::Answer(answer) => told.extend_ede(&answer.options),
+            Self::Answer(answer) => response.extend_ede(&answer.options),
             Self::Failed(failure) => {
                 if let Some(ede) = failure.ede() {
-                    told.add_ede(ede);
+                    response.add_ede(ede);
                 }
             }
         }
@@ -137,8 +137,8 @@ impl Wish {
 /// What is sought for a client's query: at first what the client asked.
 ///
 /// Sources answer it, cache and flights are keyed by it, and upstreams are sent it. What the client asked is echoed to it.
-pub struct Sought<'q> {
-    asked: &'q Query<'q>,
+pub struct EffectiveQuery<'q> {
+    client: &'q Query<'q>,
     /// The server that was asked, as `dns://ADDRESS:PORT`.
     pub server: &'q str,
     /// Whether it is a client's query, seen for the first time: what comes again, or is an answer's need, is not counted.
@@ -171,12 +171,12 @@ enum UpstreamSubnet {
     Written(Vec<u8>),
 }
 
-impl<'q> Sought<'q> {
+impl<'q> EffectiveQuery<'q> {
     /// What was asked, as it came; with what was added to it, where it comes from a step above.
-    pub fn new(asked: &'q Query<'q>, server: &'q str, counts: bool) -> Self {
-        let Query { name, rtype, class, overrides, .. } = *asked;
-        let mut sought = Self {
-            asked,
+    pub fn new(client: &'q Query<'q>, server: &'q str, counts: bool) -> Self {
+        let Query { name, rtype, class, overrides, .. } = *client;
+        let mut effective = Self {
+            client,
             server,
             counts,
             is_target: false,
@@ -184,7 +184,7 @@ impl<'q> Sought<'q> {
             name,
             rtype,
             class,
-            flags: own_flags(asked),
+            flags: own_flags(client),
             clears_rd: false,
             options: Vec::new(),
             known: Vec::new(),
@@ -192,9 +192,9 @@ impl<'q> Sought<'q> {
             added: Vec::new(),
         };
         if !overrides.is_empty() {
-            sought.take_over(overrides);
+            effective.take_over(overrides);
         }
-        sought
+        effective
     }
 
     #[cold]
@@ -213,8 +213,8 @@ impl<'q> Sought<'q> {
     }
 
     /// What the client asked.
-    pub fn asked(&self) -> &'q Query<'q> {
-        self.asked
+    pub fn client_query(&self) -> &'q Query<'q> {
+        self.client
     }
 
     /// The name sought.
@@ -238,15 +238,15 @@ impl<'q> Sought<'q> {
     }
 
     /// Whether it is what the client asked.
-    pub fn is_as_asked(&self) -> bool {
+    pub fn is_unchanged(&self) -> bool {
         self.question.is_none()
-            && self.flags == own_flags(self.asked)
+            && self.flags == own_flags(self.client)
             && self.added.is_empty()
             && self.subnet == UpstreamSubnet::Own
     }
 
     /// Whether another question than the client's is sought.
-    pub fn is_another_question(&self) -> bool {
+    pub fn has_other_question(&self) -> bool {
         self.question.is_some()
     }
 
@@ -278,7 +278,7 @@ impl<'q> Sought<'q> {
     /// The name sought as text, in the client's spelling where it is what the client asked.
     pub fn spelled(&self) -> String {
         let mut text = self.name.to_string().into_bytes();
-        let question = self.question.as_deref().unwrap_or(self.asked.question);
+        let question = self.question.as_deref().unwrap_or(self.client.question);
         let (mut at, mut label) = (0, 0);
         for octet in question.iter().take(self.name.as_wire().len().saturating_sub(1)) {
             let Some(place) = text.get_mut(at) else { break };
@@ -303,7 +303,7 @@ impl<'q> Sought<'q> {
     /// The client subnet that upstreams get.
     pub fn subnet(&self) -> Option<&[u8]> {
         match &self.subnet {
-            UpstreamSubnet::Own => self.asked.edns.and_then(|edns| edns.client_subnet),
+            UpstreamSubnet::Own => self.client.edns.and_then(|edns| edns.client_subnet),
             UpstreamSubnet::None => None,
             UpstreamSubnet::Written(value) => Some(value),
         }
@@ -320,7 +320,7 @@ impl<'q> Sought<'q> {
     pub fn option(&mut self, code: u16) -> Option<&[u8]> {
         if !self.known.contains(&code) {
             self.known.push(code);
-            let sent = self.asked.edns.map_or(&[][..], |edns| edns.options);
+            let sent = self.client.edns.map_or(&[][..], |edns| edns.options);
             for (_, value) in options(sent).flatten().filter(|(other, _)| *other == code) {
                 if self.options.len() + 4 + value.len() <= MOST_OPTIONS {
                     push_option(&mut self.options, code, value);
@@ -371,8 +371,8 @@ impl<'q> Sought<'q> {
 
     /// The query as sources, cache and upstreams see it.
     pub fn query(&self) -> Query<'_> {
-        let mut query = *self.asked;
-        query.question = self.question.as_deref().unwrap_or(self.asked.question);
+        let mut query = *self.client;
+        query.question = self.question.as_deref().unwrap_or(self.client.question);
         (query.name, query.rtype, query.class, query.flags) = (self.name, self.rtype, self.class, self.flags);
         query.overrides = UpstreamOverrides::new(&self.added);
         if self.subnet != UpstreamSubnet::Own {
@@ -401,7 +401,7 @@ impl<'q> Sought<'q> {
 
     fn spell(&mut self) {
         let same =
-            (self.name, self.rtype, self.class) == (self.asked.name, self.asked.rtype, self.asked.class);
+            (self.name, self.rtype, self.class) == (self.client.name, self.client.rtype, self.client.class);
         self.question = (!same).then(|| question(&self.name, self.rtype, self.class).into());
     }
 }
@@ -415,8 +415,8 @@ pub fn question(name: &Name, rtype: RType, class: Class) -> Vec<u8> {
 }
 
 /// The client's header flags but for AA and RA, which mean nothing in a query.
-fn own_flags(asked: &Query<'_>) -> Flags {
-    Flags(asked.flags.0 & !(Flags::AA | Flags::RA))
+fn own_flags(client: &Query<'_>) -> Flags {
+    Flags(client.flags.0 & !(Flags::AA | Flags::RA))
 }
 
 /// Octets of options that are written into one query for upstreams.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use observe::{Families, Logger};
 
 /// What one plugin keeps.
-pub trait Keeps: Any + Send + Sync {
+pub trait Persistent: Any + Send + Sync {
     /// Adds what is counted.
     fn collect(&self, _into: &mut Families) {}
 
@@ -36,11 +36,11 @@ pub trait Keeps: Any + Send + Sync {
 
 /// What all plugins keep, each by its type.
 #[derive(Default)]
-pub struct Lasting(Mutex<HashMap<TypeId, Arc<dyn Keeps>>>);
+pub struct ReloadState(Mutex<HashMap<TypeId, Arc<dyn Persistent>>>);
 
-impl Lasting {
+impl ReloadState {
     /// The one of this type.
-    pub fn get<K: Keeps + Default>(&self) -> Arc<K> {
+    pub fn get<K: Persistent + Default>(&self) -> Arc<K> {
         let kept: Arc<dyn Any + Send + Sync> =
             self.lock().entry(TypeId::of::<K>()).or_insert_with(|| Arc::<K>::default()).clone();
         // It was put in under its own type.
@@ -48,11 +48,11 @@ impl Lasting {
     }
 
     /// All of them.
-    pub fn all(&self) -> Vec<Arc<dyn Keeps>> {
+    pub fn all(&self) -> Vec<Arc<dyn Persistent>> {
         self.lock().values().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TypeId, Arc<dyn Keeps>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TypeId, Arc<dyn Persistent>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,13 +13,13 @@ use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::{Result, Root};
 use crate::endpoint::Endpoint;
-use crate::hooks::Envelope;
-pub use crate::explain::Explained;
-use crate::reload_state::Lasting;
-use crate::extensions::Lent;
-use crate::zone_request::OfZone;
-use crate::middleware::Step;
-use crate::{Lookup, QueryContext, Scope, Tables};
+use crate::hooks::Hooks;
+pub use crate::explain::Explanation;
+use crate::reload_state::ReloadState;
+use crate::extensions::Extensions;
+use crate::zone_request::ZoneOutcome;
+use crate::middleware::Middleware;
+use crate::{Lookup, QueryContext, Scope, HostsGuard};
 
 /// A plugin's directives in one server block, read and checked. Who knows the type finds it in its block by it.
 pub trait PluginSpec: Any + Debug + Send + Sync {}
@@ -27,7 +27,7 @@ pub trait PluginSpec: Any + Debug + Send + Sync {}
 impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
 
 /// The directives of a plugin that every query and reply of its block passes.
-pub trait EnvelopeSpec: PluginSpec {
+pub trait HooksSpec: PluginSpec {
     /// Puts what it does into `context.envelope`, where those above it in the table have been already.
     fn build(&self, context: &mut BuildContext<'_>);
 
@@ -38,12 +38,12 @@ pub trait EnvelopeSpec: PluginSpec {
 }
 
 /// The directives of a plugin that acts on queries and answers around the sources.
-pub trait StepSpec: PluginSpec {
+pub trait MiddlewareSpec: PluginSpec {
     /// Makes the step of that block, whose sources are built: what they lend is there.
     ///
     /// # Errors
     /// A file or the like that a directive names and that cannot be used, with the place of its word in the Corefile.
-    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>>;
+    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Middleware>>;
 
     /// Whether every name that is sought below the step is the one that came to it. Where a step may seek another, it may be
     /// one of no zone of the block.
@@ -76,7 +76,7 @@ pub trait SourceSpec: PluginSpec {
 
 /// What a plugin may use of the server block while it reads its directives.
 #[derive(Debug, Clone, Copy)]
-pub struct Written<'c> {
+pub struct ParseContext<'c> {
     /// The block's zones.
     pub zones: &'c [Name],
     /// All that stands in the block.
@@ -85,7 +85,7 @@ pub struct Written<'c> {
     pub read: &'c [(&'static str, Role)],
 }
 
-impl<'c> Written<'c> {
+impl<'c> ParseContext<'c> {
     /// The directory of `root`, which relative paths are below.
     pub fn root(&self) -> Option<&'c Path> {
         self.read.iter().find_map(|(_, role)| role.get()).map(|Root(path)| path.as_path())
@@ -95,13 +95,13 @@ impl<'c> Written<'c> {
     pub fn is_searched(&self, directive: &str) -> bool {
         self.read
             .iter()
-            .any(|(_, role)| matches!(role, Role::Step(step) if step.searches() == Some(directive)))
+            .any(|(_, role)| matches!(role, Role::Middleware(step) if step.searches() == Some(directive)))
     }
 
     /// All that stands in the block, where labels of queries can be read: some of it names those that are.
     pub fn readers_of_labels(&self) -> &'c [Directive] {
         let publishes =
-            |(_, role): &(&str, Role)| role.envelope().is_some_and(EnvelopeSpec::publishes_labels);
+            |(_, role): &(&str, Role)| role.hooks().is_some_and(HooksSpec::publishes_labels);
         if self.read.iter().any(publishes) { self.directives } else { &[] }
     }
 }
@@ -109,9 +109,9 @@ impl<'c> Written<'c> {
 /// What a plugin may use while its step or source is made.
 pub struct BuildContext<'c> {
     /// Values that are kept over reloads, such as counters: one of each type.
-    pub lasting: &'c Lasting,
+    pub reload_state: &'c ReloadState,
     /// Values that a plugin of the block gives others, by their type.
-    pub lent: &'c Lent,
+    pub extensions: &'c Extensions,
     /// The process's log.
     pub logger: &'c Logger,
     /// Where the block listens.
@@ -125,7 +125,7 @@ pub struct BuildContext<'c> {
     /// How many threads count, each with a counter of its own: every worker and, last, the streams' thread.
     pub threads: usize,
     /// What every query and reply of the block passes: complete before the first source is built.
-    pub envelope: Envelope,
+    pub hooks: Hooks,
 }
 
 impl BuildContext<'_> {
@@ -134,7 +134,7 @@ impl BuildContext<'_> {
     pub fn scope(&self, zones: &[Name]) -> Scope {
         let is_within = |zone: &Name| zones.iter().any(|own| zone.is_within(own));
         let keep_names = self.plugins.iter().all(|(_, role)| match role {
-            Role::Step(step) => step.keeps_names(),
+            Role::Middleware(step) => step.keeps_names(),
             _ => true,
         });
         let holds_all = is_within(&Name::ROOT) || keep_names && self.zones.iter().all(is_within);
@@ -151,9 +151,9 @@ pub enum Role {
     /// A setting, read by who needs it.
     Setting(Arc<dyn PluginSpec>),
     /// What every query and reply of the block passes, whoever answers.
-    Envelope(Arc<dyn EnvelopeSpec>),
+    Hooks(Arc<dyn HooksSpec>),
     /// A step around the sources.
-    Step(Arc<dyn StepSpec>),
+    Middleware(Arc<dyn MiddlewareSpec>),
     /// What answers from memory, before the cache.
     Source(Arc<dyn SourceSpec>),
     /// Asking others, and keeping what they said.
@@ -164,9 +164,9 @@ pub enum Role {
 
 impl Role {
     /// What every query and reply of the block passes.
-    pub fn envelope(&self) -> Option<&dyn EnvelopeSpec> {
+    pub fn hooks(&self) -> Option<&dyn HooksSpec> {
         match self {
-            Self::Envelope(envelope) => Some(&**envelope),
+            Self::Hooks(hooks) => Some(&**hooks),
             _ => None,
         }
     }
@@ -183,8 +183,8 @@ impl Role {
     pub fn get<T: PluginSpec>(&self) -> Option<&T> {
         let spec: &dyn Any = match self {
             Self::Setting(spec) | Self::Forwarding(spec) => &**spec,
-            Self::Envelope(spec) => &**spec,
-            Self::Step(spec) => &**spec,
+            Self::Hooks(spec) => &**spec,
+            Self::Middleware(spec) => &**spec,
             Self::Source(spec) | Self::Tail(spec) => &**spec,
         };
         spec.downcast_ref()
@@ -198,7 +198,7 @@ pub trait Source: Send + Sync {
     fn lookup<'h>(
         &'h self,
         _context: &QueryContext<'_>,
-        _tables: &mut Tables<'h>,
+        _tables: &mut HostsGuard<'h>,
         _query: &Query<'_>,
         _reply: &mut Reply<'_>,
         _counters: ThreadCounters<'_>,
@@ -218,8 +218,8 @@ pub trait Source: Send + Sync {
         _request: &ZoneRequest<'_>,
         _context: &QueryContext<'_>,
         _reply: &mut Reply<'_>,
-    ) -> OfZone {
-        OfZone::Pass
+    ) -> ZoneOutcome {
+        ZoneOutcome::Pass
     }
 
     /// To whom this plugin permits that the zone is sent, for `explain`; `None` where it says nothing of it.
@@ -228,5 +228,5 @@ pub trait Source: Send + Sync {
     }
 
     /// What becomes of such a query here, for `explain`.
-    fn explain(&self, query: &Query<'_>) -> Explained;
+    fn explain(&self, query: &Query<'_>) -> Explanation;
 }

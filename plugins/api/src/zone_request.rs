@@ -28,7 +28,7 @@ use wire::{Class, Flags, HEADER, Name, Owner, RType, Reply, Section};
 use crate::failure::Failure;
 
 /// What a source does with a request for a zone.
-pub enum OfZone {
+pub enum ZoneOutcome {
     /// Not its zone: the next source is asked; the reply is as it was.
     Pass,
     /// The reply is written, and all there is to say.

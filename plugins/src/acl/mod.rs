@@ -17,9 +17,9 @@ use crate::cidr::mapped;
 use observe::counters::PerThread;
 use observe::{Families, Metric};
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
-use plugin::reload_state::Keeps;
-use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::middleware::{Inward, Sought, Step};
+use plugin::reload_state::Persistent;
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
+use plugin::middleware::{OnQuery, EffectiveQuery, Middleware};
 use plugin::{QueryContext, Spec};
 
 /// What every `acl` of a server block says, in file order.
@@ -206,13 +206,13 @@ impl fmt::Display for Rule {
 }
 
 /// Reads every `acl` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn MiddlewareSpec>> {
     Ok(Arc::new(AclSpec::read(directives, written.zones)?))
 }
 
-impl StepSpec for AclSpec {
-    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
-        let registry: Arc<AclCounters> = context.lasting.get();
+impl MiddlewareSpec for AclSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Middleware>> {
+        let registry: Arc<AclCounters> = context.reload_state.get();
         let zones = || self.0.iter().flat_map(|list| &list.zones);
         let of = |action, server: &String, zone: Option<&Name>| {
             registry.counter(action, server, zone, context.threads)
@@ -265,41 +265,41 @@ impl Acl {
     }
 }
 
-impl Step for Acl {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
+impl Middleware for Acl {
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> OnQuery<'s> {
         let client = context.client().ip().to_canonical();
-        let found = self.spec.find(sought.name(), sought.rtype(), client);
+        let found = self.spec.find(effective.name(), effective.rtype(), client);
         let action = found.map_or(Action::Allow, |(_, rule)| rule.action);
-        if sought.counts {
-            self.count(sought.server, action, found.map(|(zone, _)| zone), context.writer);
+        if effective.counts {
+            self.count(effective.server, action, found.map(|(zone, _)| zone), context.writer);
         }
         let (rcode, ede) = match action {
-            Action::Allow => return Inward::Pass,
-            Action::Drop => return Inward::Silence,
+            Action::Allow => return OnQuery::Pass,
+            Action::Drop => return OnQuery::Drop,
             Action::Block => (Rcode::REFUSED, Ede::BLOCKED),
             Action::Filter => (Rcode::NOERROR, Ede::FILTERED),
         };
-        let mut told = Message { rcode, ..Message::default() };
-        told.options.push_ede(ede);
-        Inward::Answer(Box::new(told))
+        let mut response = Message { rcode, ..Message::default() };
+        response.options.push_ede(ede);
+        OnQuery::Answer(Box::new(response))
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Explained {
-        let (name, rtype) = (sought.name(), sought.rtype());
+    fn explain(&self, effective: &mut EffectiveQuery<'_>, client: Option<IpAddr>) -> Explanation {
+        let (name, rtype) = (effective.name(), effective.rtype());
         let (found, fits) = match client {
             Some(client) => (self.spec.find(name, rtype, client), client.to_string()),
             None => match self.spec.for_everybody(name, rtype) {
                 Some(found) => (found, "every client".to_owned()),
-                None => return Explained::Passes(Some("what `acl` says depends on the client".to_owned())),
+                None => return Explanation::Passes(Some("what `acl` says depends on the client".to_owned())),
             },
         };
-        let Some((zone, rule)) = found else { return Explained::Passes(None) };
-        let told = format!("`{rule}` of `acl {zone}` fits {fits}");
+        let Some((zone, rule)) = found else { return Explanation::Passes(None) };
+        let reason = format!("`{rule}` of `acl {zone}` fits {fits}");
         match rule.action {
-            Action::Allow => Explained::Passes(Some(told)),
-            Action::Block => Explained::Ends(format!("REFUSED: {told}")),
-            Action::Filter => Explained::Ends(format!("NODATA: {told}")),
-            Action::Drop => Explained::Ends(format!("no reply: {told}")),
+            Action::Allow => Explanation::Passes(Some(reason)),
+            Action::Block => Explanation::Ends(format!("REFUSED: {reason}")),
+            Action::Filter => Explanation::Ends(format!("NODATA: {reason}")),
+            Action::Drop => Explanation::Ends(format!("no reply: {reason}")),
         }
     }
 }
@@ -320,7 +320,7 @@ impl AclCounters {
     }
 }
 
-impl Keeps for AclCounters {
+impl Persistent for AclCounters {
     fn collect(&self, into: &mut Families) {
         for ((action, server, zone), counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let labels = [("server", server.as_str()), ("view", ""), ("zone", zone.as_str())];

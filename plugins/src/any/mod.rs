@@ -8,21 +8,21 @@ use wire::{Message, RType, Rcode, Rr, Section};
 
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
-use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::middleware::{Inward, Sought, Step};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
+use plugin::middleware::{OnQuery, EffectiveQuery, Middleware};
 
 /// The step; it has nothing to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Any;
 
 /// Reads the one `any` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn MiddlewareSpec>> {
     bare("any", directives)?;
     Ok(Arc::new(Any))
 }
 
-impl StepSpec for Any {
-    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+impl MiddlewareSpec for Any {
+    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Middleware>> {
         Ok(Arc::new(Self))
     }
 
@@ -31,20 +31,20 @@ impl StepSpec for Any {
     }
 }
 
-impl Step for Any {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        if sought.rtype() != RType::ANY {
-            return Inward::Pass;
+impl Middleware for Any {
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        if effective.rtype() != RType::ANY {
+            return OnQuery::Pass;
         }
-        let mut told = Message::empty(&sought.query(), Rcode::NOERROR);
-        told.records.push(Rr::new(Section::Answer, sought.name(), RType::HINFO, TTL, HINFO));
-        Inward::Answer(Box::new(told))
+        let mut response = Message::empty(&effective.query(), Rcode::NOERROR);
+        response.records.push(Rr::new(Section::Answer, effective.name(), RType::HINFO, TTL, HINFO));
+        OnQuery::Answer(Box::new(response))
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        match sought.rtype() {
-            RType::ANY => Explained::Ends("ANY is answered with HINFO (RFC 8482)".to_owned()),
-            _ => Explained::Passes(None),
+    fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        match effective.rtype() {
+            RType::ANY => Explanation::Ends("ANY is answered with HINFO (RFC 8482)".to_owned()),
+            _ => Explanation::Passes(None),
         }
     }
 }
@@ -61,13 +61,13 @@ mod tests {
 
     #[test]
     fn any_is_answered_here_and_all_else_below() {
-        for (rtype, told) in [(RType::ANY, RType::HINFO), (RType::A, RType::A), (RType::HINFO, RType::A)] {
+        for (rtype, response) in [(RType::ANY, RType::HINFO), (RType::A, RType::A), (RType::HINFO, RType::A)] {
             let records = vec![a("www.example.org", 5, [192, 0, 2, 1])];
             let below = Message { records, ..Message::default() };
             let asked = packet("www.example.org", rtype);
             let (_, message) = through(&Any, "192.0.2.9", &asked, |_| below, &mut Others::default());
             let types: Vec<_> = message.unwrap().records.iter().map(|rr| rr.rtype).collect();
-            assert_eq!(types, [told], "{rtype}");
+            assert_eq!(types, [response], "{rtype}");
         }
     }
 }

@@ -21,24 +21,24 @@ use observe::counters::PerThread;
 use observe::{Families, Metric};
 use plugin::args::Result;
 use plugin::failure::Failure;
-use plugin::reload_state::Keeps;
+use plugin::reload_state::Persistent;
 use plugin::search_path::SearchPaths;
-use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::middleware::{Back, Inward, Needs, Outward, Sought, Step, Wish, Wishes};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
+use plugin::middleware::{ResponseHook, OnQuery, NeedsSubquery, HookResult, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
 use plugin::{QueryContext, SetupError};
 
-impl StepSpec for AutopathSpec {
-    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+impl MiddlewareSpec for AutopathSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Middleware>> {
         let paths = match &self.source {
             PathSource::File(file) => Paths::OfAll(self.search_list(file)?),
             PathSource::Plugin(name) => {
-                let lent = context.lent.get::<Arc<dyn SearchPaths>>();
+                let lent = context.extensions.get::<Arc<dyn SearchPaths>>();
                 Paths::OfEach(lent.get().cloned().ok_or_else(|| {
                     Located::new(&self.at, SetupError::Own { plugin: PLUGIN, error: Box::new(NotHere(name)) })
                 })?)
             }
         };
-        let registry: Arc<AutopathCounters> = context.lasting.get();
+        let registry: Arc<AutopathCounters> = context.reload_state.get();
         let counter = |server: &String| (server.clone(), registry.counter(server, context.threads));
         let answered = context.servers.iter().map(counter).collect();
         Ok(Arc::new(Autopath { spec: self.clone(), paths, answered }))
@@ -95,8 +95,8 @@ struct Search<'s> {
 
 impl Autopath {
     /// The names to try for what is sought, if its client completes names and this is one that it tries first.
-    fn search(&self, sought: &Sought<'_>, client: IpAddr) -> Option<Searched<'_>> {
-        let name = sought.name();
+    fn search(&self, effective: &EffectiveQuery<'_>, client: IpAddr) -> Option<Searched<'_>> {
+        let name = effective.name();
         if !self.spec.zones.iter().any(|zone| name.is_within(zone)) {
             return None;
         }
@@ -114,7 +114,7 @@ impl Autopath {
         if labels - 1 < self.spec.ndots {
             return None;
         }
-        let query = sought.query();
+        let query = effective.query();
         let base = query.question.get(..name.as_wire().len() - first.as_wire().len())?;
         Some(Searched::For(Search { step: self, base: base.into(), path }))
     }
@@ -131,47 +131,47 @@ impl Search<'_> {
     }
 
     /// An answer to `found` becomes one to what is sought: by an alias, where there is anything that it could lead to.
-    fn lead_to(&self, sought: &Sought<'_>, found: &Name, spelled: Vec<u8>, told: &mut Message) {
-        for rr in told.records.iter_mut().filter(|rr| rr.name() == *found) {
+    fn lead_to(&self, effective: &EffectiveQuery<'_>, found: &Name, spelled: Vec<u8>, response: &mut Message) {
+        for rr in response.records.iter_mut().filter(|rr| rr.name() == *found) {
             rr.owner = spelled.as_slice().into();
         }
-        let first = told.section(Section::Answer).next();
-        let Some(ttl) = first.map(|rr| rr.ttl).filter(|_| found != sought.name()) else { return };
-        told.records.insert(0, Rr::new(Section::Answer, sought.name(), RType::CNAME, ttl, &spelled));
-        told.clear_ad();
+        let first = response.section(Section::Answer).next();
+        let Some(ttl) = first.map(|rr| rr.ttl).filter(|_| found != effective.name()) else { return };
+        response.records.insert(0, Rr::new(Section::Answer, effective.name(), RType::CNAME, ttl, &spelled));
+        response.clear_ad();
     }
 
-    fn count(&self, sought: &Sought<'_>, wishes: &mut dyn Wishes) {
-        let answered = self.step.answered.iter().find(|(server, _)| server == sought.server);
+    fn count(&self, effective: &EffectiveQuery<'_>, subqueries: &mut dyn Subqueries) {
+        let answered = self.step.answered.iter().find(|(server, _)| server == effective.server);
         if let Some((_, counter)) = answered {
-            wishes.count_when_told(counter);
+            subqueries.count_when_answered(counter);
         }
     }
 }
 
-impl Step for Autopath {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
+impl Middleware for Autopath {
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> OnQuery<'s> {
         // A transfer, NOTIFY or UPDATE names a zone: search domains do not apply.
-        let asks = sought.asked().flags.opcode() == Opcode::QUERY;
-        if !asks || sought.is_target || matches!(sought.rtype(), RType::AXFR | RType::IXFR) {
-            return Inward::Pass;
+        let asks = effective.client_query().flags.opcode() == Opcode::QUERY;
+        if !asks || effective.is_target || matches!(effective.rtype(), RType::AXFR | RType::IXFR) {
+            return OnQuery::Pass;
         }
-        match self.search(sought, context.client().ip().to_canonical()) {
-            Some(Searched::For(search)) => Inward::Needs(Box::new(search)),
-            Some(Searched::Domain) => Inward::Back(Box::new(Domain)),
-            None => Inward::Pass,
+        match self.search(effective, context.client().ip().to_canonical()) {
+            Some(Searched::For(search)) => OnQuery::NeedsSubquery(Box::new(search)),
+            Some(Searched::Domain) => OnQuery::Hook(Box::new(Domain)),
+            None => OnQuery::Pass,
         }
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Explained {
+    fn explain(&self, effective: &mut EffectiveQuery<'_>, client: Option<IpAddr>) -> Explanation {
         if let (Paths::OfEach(_), None) = (&self.paths, client) {
-            let is_ours = self.spec.zones.iter().any(|zone| sought.name().is_within(zone));
-            return Explained::Passes(
+            let is_ours = self.spec.zones.iter().any(|zone| effective.name().is_within(zone));
+            return Explanation::Passes(
                 is_ours.then(|| "what `autopath` tries depends on the client".to_owned()),
             );
         }
         let client = client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
-        Explained::Passes(self.search(sought, client).map(|searched| match searched {
+        Explanation::Passes(self.search(effective, client).map(|searched| match searched {
             Searched::For(search) => {
                 let names: Vec<_> = search.candidates().map(|(name, _)| name.to_string()).collect();
                 format!("`autopath` answers with the first of {} that is there", names.join(", "))
@@ -183,35 +183,35 @@ impl Step for Autopath {
     }
 }
 
-impl<'s> Needs<'s> for Search<'s> {
-    fn go_on(
+impl<'s> NeedsSubquery<'s> for Search<'s> {
+    fn resume(
         &self,
-        sought: &mut Sought<'_>,
+        effective: &mut EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        wishes: &mut dyn Wishes,
-    ) -> Option<Inward<'s>> {
+        subqueries: &mut dyn Subqueries,
+    ) -> Option<OnQuery<'s>> {
         let mut first = None;
         for (name, spelled) in self.candidates() {
-            match wishes.candidate(sought, &name)? {
+            match subqueries.resolve_below(effective, &name)? {
                 // That it lacks this type is an answer: who asks for addresses of both families gets them of one name.
-                Wish::Answer(told) if told.rcode == Rcode::NXDOMAIN => _ = first.get_or_insert(told),
-                Wish::Answer(mut told) => {
-                    self.lead_to(sought, &name, spelled, &mut told);
-                    self.count(sought, wishes);
-                    return Some(Inward::Answer(told));
+                SubqueryResult::Answer(response) if response.rcode == Rcode::NXDOMAIN => _ = first.get_or_insert(response),
+                SubqueryResult::Answer(mut response) => {
+                    self.lead_to(effective, &name, spelled, &mut response);
+                    self.count(effective, subqueries);
+                    return Some(OnQuery::Answer(response));
                 }
-                Wish::Failed(Failure::Dropped) => return Some(Inward::Silence),
+                SubqueryResult::Failed(Failure::Dropped) => return Some(OnQuery::Drop),
                 // A lookup that failed ends the search: a name later in the search path may be another one than the client
                 // means.
-                Wish::Failed(failure) => return Some(Inward::Fail(failure)),
+                SubqueryResult::Failed(failure) => return Some(OnQuery::Fail(failure)),
             }
         }
-        let mut told = first.unwrap_or_default();
+        let mut response = first.unwrap_or_default();
         if self.step.spec.noerror {
-            told.rcode = Rcode::NOERROR;
-            told.clear_ad();
+            response.rcode = Rcode::NOERROR;
+            response.clear_ad();
         }
-        Some(Inward::Answer(told))
+        Some(OnQuery::Answer(response))
     }
 }
 
@@ -219,15 +219,15 @@ impl<'s> Needs<'s> for Search<'s> {
 #[derive(Debug)]
 struct Domain;
 
-impl Back for Domain {
+impl ResponseHook for Domain {
     /// Names below it are there, completed: whoever is told that it is not takes them for gone, too (RFC 8020).
-    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Outward {
+    fn on_response(&self, _: &EffectiveQuery<'_>, _: &QueryContext<'_>, response: &mut Message, _: &mut dyn Subqueries) -> HookResult {
         // Behind an alias NXDOMAIN is about another name.
-        if told.rcode == Rcode::NXDOMAIN && told.section(Section::Answer).next().is_none() {
-            told.rcode = Rcode::NOERROR;
-            told.clear_ad();
+        if response.rcode == Rcode::NXDOMAIN && response.section(Section::Answer).next().is_none() {
+            response.rcode = Rcode::NOERROR;
+            response.clear_ad();
         }
-        Outward::Done
+        HookResult::Done
     }
 }
 
@@ -242,7 +242,7 @@ impl AutopathCounters {
     }
 }
 
-impl Keeps for AutopathCounters {
+impl Persistent for AutopathCounters {
     fn collect(&self, into: &mut Families) {
         for (server, counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             // As in CoreDNS, a counter has no sample before it is first incremented.

@@ -9,7 +9,7 @@ use wire::Name;
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property, zones_or};
 use plugin::search_path::{MOST_DOMAINS, MOST_SEARCH_OCTETS};
-use plugin::spec::{StepSpec, Written};
+use plugin::spec::{MiddlewareSpec, ParseContext};
 
 pub(super) const PLUGIN: &str = "autopath";
 
@@ -51,7 +51,7 @@ enum SearchListError {
 }
 
 /// Reads the one `autopath` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn MiddlewareSpec>> {
     let directive = once(PLUGIN, directives)?;
     let words = Args::new(PLUGIN, directive, "[ZONES...] RESOLV-CONF, or @kubernetes").some()?;
     let Some((source, zones)) = words.split_last() else { return Err(bad(PLUGIN, &directive.name, SOURCE)) };

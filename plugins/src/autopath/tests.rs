@@ -4,8 +4,8 @@ use crate::testing::{Others, a, packet, through};
 use corefile::Location;
 use observe::Format;
 use observe::paper::Paper;
-use plugin::hooks::Envelope;
-use plugin::reload_state::Lasting;
+use plugin::hooks::Hooks;
+use plugin::reload_state::ReloadState;
 use std::path::{Path, PathBuf};
 
 fn name(text: &str) -> Name {
@@ -129,21 +129,21 @@ fn others(rows: &[&str]) -> Others {
     for domain in ["t1.svc.c", "svc.c", "c", "host", "."] {
         for base in ["web", "a.b"] {
             let name = name(&format!("{base}.{}", domain.trim_start_matches('.')));
-            let told = Message { rcode: Rcode::NXDOMAIN, ..Message::default() };
-            others.0.insert((name, RType::A), Wish::Answer(Box::new(told)));
+            let response = Message { rcode: Rcode::NXDOMAIN, ..Message::default() };
+            others.0.insert((name, RType::A), SubqueryResult::Answer(Box::new(response)));
         }
     }
     for row in rows {
         let (owner, what) = row.split_once(' ').unwrap();
-        let mut told = Message::default();
+        let mut response = Message::default();
         if let Ok(octet) = what.parse() {
-            told.records.push(a(owner, 7, [192, 0, 2, octet]));
+            response.records.push(a(owner, 7, [192, 0, 2, octet]));
         }
         let wish = match what {
-            "fails" => Wish::Failed(Failure::Overload),
-            "dropped" => Wish::Failed(Failure::Dropped),
-            "refused" => Wish::Answer(Box::new(Message { rcode: Rcode::REFUSED, ..told })),
-            _ => Wish::Answer(Box::new(told)),
+            "fails" => SubqueryResult::Failed(Failure::Overload),
+            "dropped" => SubqueryResult::Failed(Failure::Dropped),
+            "refused" => SubqueryResult::Answer(Box::new(Message { rcode: Rcode::REFUSED, ..response })),
+            _ => SubqueryResult::Answer(Box::new(response)),
         };
         others.0.insert((name(owner), RType::A), wish);
     }
@@ -154,7 +154,7 @@ const PATH: &[&str] = &["t1.svc.c", "svc.c", "c", "host"];
 
 #[test]
 fn the_first_name_that_is_there_is_the_answer() {
-    for (properties, client, asked, rows, tried, told) in [
+    for (properties, client, asked, rows, tried, response) in [
         ("", 9, "web.t1.svc.c", &["web.t1.svc.c 1"][..], 1, "NOERROR web.t1.svc.c. A"),
         (
             "",
@@ -184,10 +184,10 @@ fn the_first_name_that_is_there_is_the_answer() {
     ] {
         let step = step(properties, PATH);
         let mut others = others(rows);
-        let below = |_: &Sought<'_>| Message { rcode: Rcode::NOTAUTH, ..Message::default() };
+        let below = |_: &EffectiveQuery<'_>| Message { rcode: Rcode::NOTAUTH, ..Message::default() };
         let packet = packet(asked, RType::A);
-        let (sought, message) = through(&step, &format!("192.0.2.{client}"), &packet, below, &mut others);
-        assert_eq!(sought, format!("{asked}. A"));
+        let (effective, message) = through(&step, &format!("192.0.2.{client}"), &packet, below, &mut others);
+        assert_eq!(effective, format!("{asked}. A"));
         let message = message.map_or_else(
             |untold| format!("{untold:?}"),
             |message| match message.rcode {
@@ -202,8 +202,8 @@ fn the_first_name_that_is_there_is_the_answer() {
                 }
             },
         );
-        assert_eq!((message.as_str(), others.1.len()), (told, tried), "{asked} {rows:?} {properties}");
-        let answered = !["Fails", "Silence", "passed"].contains(&told) && !rows.is_empty();
+        assert_eq!((message.as_str(), others.1.len()), (response, tried), "{asked} {rows:?} {properties}");
+        let answered = !["Fails", "Silence", "passed"].contains(&response) && !rows.is_empty();
         assert_eq!(step.answered[0].1.get(), u64::from(answered), "{asked} {rows:?}");
     }
 }
@@ -211,7 +211,7 @@ fn the_first_name_that_is_there_is_the_answer() {
 #[test]
 fn the_first_domain_itself_is_never_denied() {
     let alias = || vec![Rr::new(Section::Answer, &name("t1.svc.c"), RType::CNAME, 7, name("gone").as_wire())];
-    for (client, asked, rcode, records, told) in [
+    for (client, asked, rcode, records, response) in [
         // Names below it are there.
         (9, "t1.svc.c", Rcode::NXDOMAIN, vec![], "NOERROR 0"),
         (9, "T1.svc.C", Rcode::NXDOMAIN, vec![], "NOERROR 0"),
@@ -223,11 +223,11 @@ fn the_first_domain_itself_is_never_denied() {
         (8, "t1.svc.c", Rcode::NXDOMAIN, vec![], "NXDOMAIN 0"),
     ] {
         let (step, packet) = (step("", PATH), packet(asked, RType::A));
-        let below = move |_: &Sought<'_>| Message { rcode, records, ..Message::default() };
+        let below = move |_: &EffectiveQuery<'_>| Message { rcode, records, ..Message::default() };
         let mut others = Others::default();
         let (_, message) = through(&step, &format!("192.0.2.{client}"), &packet, below, &mut others);
         let message = message.expect("it is answered");
-        assert_eq!(format!("{} {}", message.rcode, message.records.len()), told, "{asked} {rcode}");
+        assert_eq!(format!("{} {}", message.rcode, message.records.len()), response, "{asked} {rcode}");
         // Nothing was tried for it, and nothing found.
         assert_eq!((others.1.len(), step.answered[0].1.get()), (0, 0), "{asked}");
     }
@@ -240,12 +240,12 @@ fn what_is_too_long_for_a_name_is_nowhere() {
     let step = step("", &["c", &format!("{}.example", "d".repeat(60)), "host"]);
     let packet = packet(&format!("{long}.c"), RType::A);
     let mut others = Others::default();
-    let nowhere = || Wish::Answer(Box::new(Message { rcode: Rcode::NXDOMAIN, ..Message::default() }));
+    let nowhere = || SubqueryResult::Answer(Box::new(Message { rcode: Rcode::NXDOMAIN, ..Message::default() }));
     for domain in [".c", ".host", ""] {
         others.0.insert((name(&format!("{long}{domain}")), RType::A), nowhere());
     }
-    let (_, told) = through(&step, "192.0.2.9", &packet, |_| Message::default(), &mut others);
-    assert_eq!(told.unwrap().rcode, Rcode::NXDOMAIN);
+    let (_, response) = through(&step, "192.0.2.9", &packet, |_| Message::default(), &mut others);
+    assert_eq!(response.unwrap().rcode, Rcode::NXDOMAIN);
     assert_eq!(others.1.len(), 3, "{:?}", others.1);
 }
 
@@ -268,8 +268,8 @@ fn requests_for_zones_pass() {
             let client = std::net::SocketAddr::from(([192, 0, 2, 9], 4321)).into();
             let server = "127.0.0.1:53".parse().unwrap();
             let context = QueryContext::new(clock::now(), &client, server, wire::Proto::Udp, 0);
-            let mut sought = Sought::new(&query, "dns://:53", true);
-            matches!(step.inward(&mut sought, &context), Inward::Pass)
+            let mut effective = EffectiveQuery::new(&query, "dns://:53", true);
+            matches!(step.on_query(&mut effective, &context), OnQuery::Pass)
         };
         assert_eq!(passed(&packet), passes, "{what}");
         if what == "SOA" {
@@ -280,17 +280,17 @@ fn requests_for_zones_pass() {
 
 #[test]
 fn who_knows_search_paths_has_to_stand_in_the_block() {
-    let lasting = Lasting::default();
+    let lasting = ReloadState::default();
     let context = BuildContext {
-        lasting: &lasting,
-        lent: &plugin::extensions::Lent::default(),
+        reload_state: &lasting,
+        extensions: &plugin::extensions::Extensions::default(),
         logger: &Paper::logger(Format::Text).0,
         endpoints: &[],
         servers: &[],
         zones: &[],
         plugins: &[],
         threads: 1,
-        envelope: Envelope::default(),
+        hooks: Hooks::default(),
     };
     let error = spec(PathSource::Plugin("kubernetes")).build(&context).unwrap_err();
     assert_eq!(

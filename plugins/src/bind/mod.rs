@@ -7,7 +7,7 @@ use corefile::{Directive, Located, Word};
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, unknown_property};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 const PLUGIN: &str = "bind";
 
@@ -25,7 +25,7 @@ struct Bind {
 }
 
 /// Reads every `bind` of one server block; repeats add up.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     let mut binds = Vec::new();
     for directive in directives {
         let targets = Args::new(PLUGIN, directive, "an address or interface").some()?.to_vec();

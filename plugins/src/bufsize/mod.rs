@@ -6,7 +6,7 @@ use corefile::Directive;
 
 use plugin::args::{Args, Result, no_block, number, once};
 use plugin::hooks::ReplySize;
-use plugin::spec::{BuildContext, EnvelopeSpec, Written};
+use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
 /// What `bufsize [SIZE]` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct BufsizeSpec {
 }
 
 /// Reads the one `bufsize` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn HooksSpec>> {
     let directive = once("bufsize", directives)?;
     no_block("bufsize", directive)?;
     let mut args = Args::new("bufsize", directive, "[SIZE], 512 to 4096 octets");
@@ -28,9 +28,9 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     Ok(Arc::new(BufsizeSpec { octets }))
 }
 
-impl EnvelopeSpec for BufsizeSpec {
+impl HooksSpec for BufsizeSpec {
     fn build(&self, context: &mut BuildContext<'_>) {
-        context.envelope.size = ReplySize::at_most(self.octets);
+        context.hooks.size = ReplySize::at_most(self.octets);
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::CacheSpec;
 use ::cache::{AnswerKind, BlockCache, CacheResult, Partition};
 use observe::counters::ThreadCounters;
-use plugin::spec::{BuildContext, Explained, Source};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::spec::{BuildContext, Explanation, Source};
+use plugin::{Lookup, QueryContext, HostsGuard};
 use wire::{Query, Reply};
 
 /// The handler of `cache` in one block: in front of `forward`, behind all that answers from memory.
@@ -36,7 +36,7 @@ impl Source for CacheSource {
     fn lookup<'h>(
         &'h self,
         context: &QueryContext<'_>,
-        _: &mut Tables<'h>,
+        _: &mut HostsGuard<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
@@ -78,10 +78,10 @@ impl Source for CacheSource {
         }
     }
 
-    fn explain(&self, query: &Query<'_>) -> Explained {
+    fn explain(&self, query: &Query<'_>) -> Explanation {
         match self.0.covering(&query.name) {
-            Some(_) => Explained::Ends("what an upstream has said before".to_owned()),
-            None => Explained::Passes(None),
+            Some(_) => Explanation::Ends("what an upstream has said before".to_owned()),
+            None => Explanation::Passes(None),
         }
     }
 }

@@ -14,7 +14,7 @@ pub use ::cache::CacheSpec;
 pub use handler::{CacheSource, of_block};
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 /// The directive.
 pub const PLUGIN: &str = "cache";
@@ -23,7 +23,7 @@ const PROPERTIES: &[&str] =
 const TTL: &str = "a TTL in seconds, above 0";
 
 /// Reads the one `cache` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     let directive = once(PLUGIN, directives)?;
     let mut spec = CacheSpec::default();
     let mut words = directive.args.as_slice();

@@ -10,8 +10,8 @@ use wire::{Class, Message, Name, RType, Rcode, Rr, Section};
 use crate::host_name::host_name;
 use plugin::QueryContext;
 use plugin::args::{Result, no_block, once};
-use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::middleware::{Inward, Sought, Step};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
+use plugin::middleware::{OnQuery, EffectiveQuery, Middleware};
 
 /// What `chaos [VERSION] [AUTHORS...]` says: the data of TXT records, one string each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Chaos {
 }
 
 /// Reads the one `chaos` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn MiddlewareSpec>> {
     let directive = once("chaos", directives)?;
     no_block("chaos", directive)?;
     let mut words = directive.args.iter().map(|Word { text, .. }| text.as_str());
@@ -29,8 +29,8 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     Ok(Arc::new(Chaos { version, authors: words.map(string).collect() }))
 }
 
-impl StepSpec for Chaos {
-    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+impl MiddlewareSpec for Chaos {
+    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Middleware>> {
         Ok(Arc::new(self.clone()))
     }
 
@@ -39,15 +39,15 @@ impl StepSpec for Chaos {
     }
 }
 
-impl Step for Chaos {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        if (sought.class(), sought.rtype()) != (Class::CH, RType::TXT) {
-            return Inward::Pass;
+impl Middleware for Chaos {
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        if (effective.class(), effective.rtype()) != (Class::CH, RType::TXT) {
+            return OnQuery::Pass;
         }
-        let Some(asked) = asked(sought.name()) else { return Inward::Pass };
-        let mut message = Message::empty(&sought.query(), Rcode::NOERROR);
+        let Some(asked) = asked(effective.name()) else { return OnQuery::Pass };
+        let mut message = Message::empty(&effective.query(), Rcode::NOERROR);
         let mut push = |data: &[u8]| {
-            let rr = Rr::new(Section::Answer, sought.name(), RType::TXT, 0, data);
+            let rr = Rr::new(Section::Answer, effective.name(), RType::TXT, 0, data);
             message.records.push(Rr { class: Class::CH, ..rr });
         };
         match asked {
@@ -55,7 +55,7 @@ impl Step for Chaos {
             Asked::Authors => self.authors.iter().for_each(|author| push(author)),
             Asked::Host => push(&string(&host_name())),
         }
-        Inward::Answer(Box::new(message))
+        OnQuery::Answer(Box::new(message))
     }
 
     fn takes_other_classes(&self) -> bool {
@@ -63,14 +63,14 @@ impl Step for Chaos {
     }
 
     /// `explain` is about class IN, which passes.
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        let what = match asked(sought.name()) {
-            None => return Explained::Passes(None),
+    fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        let what = match asked(effective.name()) {
+            None => return Explanation::Passes(None),
             Some(Asked::Version) => "the server's version",
             Some(Asked::Authors) => "the server's authors",
             Some(Asked::Host) => "the host's name",
         };
-        Explained::Passes(Some(format!("TXT of class CH is answered with {what}")))
+        Explanation::Passes(Some(format!("TXT of class CH is answered with {what}")))
     }
 }
 

@@ -10,9 +10,9 @@ use observe::logger::Level;
 use wire::Query;
 
 use plugin::args::{Args, Result, bad, flag, once, regex, unknown_property};
-use plugin::hooks::HearsFailures;
+use plugin::hooks::ObserveFailures;
 use plugin::failure::Failure;
-use plugin::spec::{BuildContext, EnvelopeSpec, Written};
+use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
 /// What `errors` says.
 #[derive(Debug, Clone, Default)]
@@ -22,7 +22,7 @@ pub struct ErrorsSpec {
 }
 
 /// Reads the one `errors` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn HooksSpec>> {
     const PLUGIN: &str = "errors";
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "no argument");
@@ -69,17 +69,17 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     Ok(Arc::new(spec))
 }
 
-impl EnvelopeSpec for ErrorsSpec {
+impl HooksSpec for ErrorsSpec {
     fn build(&self, context: &mut BuildContext<'_>) {
         let log = ErrorLog::new(self.consolidate.clone(), context.logger.clone());
-        context.envelope.failed.push(Box::new(Errors(log)));
+        context.hooks.failed.push(Box::new(Errors(log)));
     }
 }
 
 /// Where a block's failures are told.
 struct Errors(ErrorLog);
 
-impl HearsFailures for Errors {
+impl ObserveFailures for Errors {
     fn failed(&self, failure: &Failure, query: &Query<'_>, now: Instant) {
         if failure.is_error() {
             self.0.report(now, failure.rcode().0, &query.name, query.rtype, &failure.to_string());

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use forwarder::{Chain, StanzaSpec};
 use observe::counters::ThreadCounters;
-use plugin::spec::{BuildContext, Explained, Source};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::spec::{BuildContext, Explanation, Source};
+use plugin::{Lookup, QueryContext, HostsGuard};
 use wire::{Query, Reply};
 
 /// The handler of `forward` in one block: it says which upstreams are to be asked; a worker asks them.
@@ -29,7 +29,7 @@ impl Source for ForwardSource {
     fn lookup<'h>(
         &'h self,
         _: &QueryContext<'_>,
-        _: &mut Tables<'h>,
+        _: &mut HostsGuard<'h>,
         query: &Query<'_>,
         _: &mut Reply<'_>,
         _: ThreadCounters<'_>,
@@ -37,12 +37,12 @@ impl Source for ForwardSource {
         if self.takes_all || self.chain.matches(&query.name) { Lookup::Ask(None) } else { Lookup::Pass }
     }
 
-    fn explain(&self, query: &Query<'_>) -> Explained {
+    fn explain(&self, query: &Query<'_>) -> Explanation {
         let Some(stanza) = self.chain.stanzas().iter().find(|stanza| stanza.matches(&query.name)) else {
-            return Explained::Passes(None);
+            return Explanation::Passes(None);
         };
         let upstreams: Vec<String> =
             stanza.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
-        Explained::Ends(format!("`forward {}` asks {}", stanza.spec().from, upstreams.join(", ")))
+        Explanation::Ends(format!("`forward {}` asks {}", stanza.spec().from, upstreams.join(", ")))
     }
 }

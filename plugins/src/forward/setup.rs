@@ -10,7 +10,7 @@ use forwarder::{HealthCheck, MAX_UPSTREAMS, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
 use plugin::args::{Args, Result, bad, duration, flag, path, unknown_property, zones_or};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 use plugin::{SetupError, Spec};
 
 const PLUGIN: &str = "forward";
@@ -111,7 +111,7 @@ pub struct TlsFiles {
 }
 
 /// Reads every `forward` of a server block, in file order.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     if let Some(more) = directives.get(forwarder::MOST_STANZAS) {
         let rule = "a server block has 255 `forward` at most; give some of these zones a block of their own";
         return Err(Located::new(&more.name.at, SetupError::Order { plugin: PLUGIN, rule }));

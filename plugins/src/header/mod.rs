@@ -8,8 +8,8 @@ use corefile::{Directive, Located};
 use wire::{Flags, Message};
 
 use plugin::args::{Args, Result, bad, once, unknown_property};
-use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wishes};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
+use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, Subqueries};
 use plugin::{QueryContext, SetupError};
 
 /// Every rule of a server block.
@@ -27,12 +27,12 @@ struct Changes {
 }
 
 /// Reads the one `header` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn MiddlewareSpec>> {
     Ok(Arc::new(Header::read(directives)?))
 }
 
-impl StepSpec for Header {
-    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+impl MiddlewareSpec for Header {
+    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Middleware>> {
         Ok(Arc::new(self.clone()))
     }
 
@@ -100,25 +100,25 @@ impl Changes {
     }
 }
 
-impl Step for Header {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        sought.change_flags(self.query.set, self.query.clear);
-        if self.response == Changes::default() { Inward::Pass } else { Inward::Back(Box::new(self.response)) }
+impl Middleware for Header {
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        effective.change_flags(self.query.set, self.query.clear);
+        if self.response == Changes::default() { OnQuery::Pass } else { OnQuery::Hook(Box::new(self.response)) }
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        sought.change_flags(self.query.set, self.query.clear);
+    fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        effective.change_flags(self.query.set, self.query.clear);
         let mut text = String::new();
         self.query.explain("query", &mut text);
         self.response.explain("reply", &mut text);
-        Explained::Passes(Some(text))
+        Explanation::Passes(Some(text))
     }
 }
 
-impl Back for Changes {
-    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Outward {
-        told.flags = self.apply(told.flags);
-        Outward::Done
+impl ResponseHook for Changes {
+    fn on_response(&self, _: &EffectiveQuery<'_>, _: &QueryContext<'_>, response: &mut Message, _: &mut dyn Subqueries) -> HookResult {
+        response.flags = self.apply(response.flags);
+        HookResult::Done
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn flags_are_changed_in_what_is_sought_and_in_what_is_told() {
-        for (lines, sought, told) in [
+        for (lines, effective, response) in [
             ("response set aa ra", RD, RD | AA | RA),
             ("response clear aa ra", RD, RD),
             ("response clear rd", RD, AA),
@@ -147,13 +147,13 @@ mod tests {
         ] {
             let header = read(&format!("header {{\n{lines}\n}}"), Header::read).unwrap();
             let mut seen = 0;
-            let below = |query: &Sought<'_>| {
+            let below = |query: &EffectiveQuery<'_>| {
                 seen = query.flags().0 & (RD | AA | RA);
                 Message { flags: AA | RD, ..Message::default() }
             };
             let asked = packet("example.org", RType::A);
             let (_, reply) = through(&header, "192.0.2.9", &asked, below, &mut Others::default());
-            assert_eq!((seen, reply.unwrap().flags), (sought, told), "{lines}");
+            assert_eq!((seen, reply.unwrap().flags), (effective, response), "{lines}");
         }
     }
 

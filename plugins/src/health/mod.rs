@@ -8,7 +8,7 @@ use corefile::Directive;
 use crate::http_listen::admin_address;
 use admin::AdminAddress;
 use plugin::args::{Args, Result, once, unknown_property};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 /// What `health` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct HealthSpec {
 }
 
 /// Reads the one `health` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "health";
     let directive = once(PLUGIN, directives)?;
     let address = admin_address(PLUGIN, directive, AdminAddress::everywhere(8080))?;

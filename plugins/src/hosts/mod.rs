@@ -22,8 +22,8 @@ use clock::throttle;
 use observe::Logger;
 use observe::counters::ThreadCounters;
 use plugin::failure::{Failure, FailureKind};
-use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Scope, Tables};
+use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
+use plugin::{Lookup, QueryContext, Scope, HostsGuard};
 
 /// One block's view of a table.
 struct Hosts {
@@ -71,7 +71,7 @@ struct State {
 
 impl SourceSpec for HostsSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
-        let table = context.lasting.get::<HostsRegistry>().table(self);
+        let table = context.reload_state.get::<HostsRegistry>().table(self);
         Box::new(Hosts { table, scope: context.scope(&self.zones) })
     }
 }
@@ -82,7 +82,7 @@ impl Source for Hosts {
     fn lookup<'h>(
         &'h self,
         _: &QueryContext<'_>,
-        tables: &mut Tables<'h>,
+        tables: &mut HostsGuard<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
@@ -119,22 +119,22 @@ impl Source for Hosts {
         }
     }
 
-    fn explain(&self, query: &Query<'_>) -> Explained {
+    fn explain(&self, query: &Query<'_>) -> Explanation {
         let (spec, name) = (self.table.spec(), &query.name);
         let file = spec.file.display();
         match self.table.knows(name, query.rtype) {
-            Some(true) => Explained::Ends(format!("{file} has {} for it", query.rtype)),
+            Some(true) => Explanation::Ends(format!("{file} has {} for it", query.rtype)),
             Some(false) if !self.goes_on(query) => {
-                Explained::Ends(format!("NODATA: {file} knows the name, but no {}", query.rtype))
+                Explanation::Ends(format!("NODATA: {file} knows the name, but no {}", query.rtype))
             }
-            Some(false) => Explained::Passes(None),
+            Some(false) => Explanation::Passes(None),
             None => {
                 if self.scope.holds(name) && query.rtype != RType::PTR && !spec.fallthrough.through(name) {
-                    return Explained::Ends(format!(
+                    return Explanation::Ends(format!(
                         "SERVFAIL: {file} does not know the name, and `fallthrough` is not written"
                     ));
                 }
-                Explained::Passes(Some(format!("not in {file}")))
+                Explanation::Passes(Some(format!("not in {file}")))
             }
         }
     }

@@ -11,7 +11,7 @@ use refresher::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 use super::{HostsSpec, HostsTable, State};
 use observe::{Families, Logger, Metric};
 use plugin::Spec;
-use plugin::reload_state::Keeps;
+use plugin::reload_state::Persistent;
 
 /// What is to be kept: the Corefile's properties and the environment in one.
 pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
@@ -75,7 +75,7 @@ impl HostsRegistry {
     }
 }
 
-impl Keeps for HostsRegistry {
+impl Persistent for HostsRegistry {
     fn collect(&self, into: &mut Families) {
         for table in self.all() {
             let file = table.spec().file.display().to_string();

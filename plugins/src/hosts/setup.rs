@@ -12,7 +12,7 @@ use resolver::MAX_SERVERS;
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
-use plugin::spec::{SourceSpec, Written};
+use plugin::spec::{SourceSpec, ParseContext};
 use plugin::{Fallthrough, SetupError};
 
 pub(super) const PLUGIN: &str = "hosts";
@@ -71,7 +71,7 @@ impl HostsSpec {
 }
 
 /// Reads the one `hosts` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn SourceSpec>> {
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "[FILE [ZONES...]]");
     let file = path(written.root(), args.optional().map_or("/etc/hosts", |word| &word.text));

@@ -7,9 +7,9 @@ use ::kubernetes::{AnswerOutcome, ClusterHandle, External, ExternalRules};
 use corefile::{Directive, Location};
 use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
-use plugin::zone_request::OfZone;
-use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use plugin::{Fallthrough, Lookup, QueryContext, Spec, Tables};
+use plugin::zone_request::ZoneOutcome;
+use plugin::spec::{BuildContext, Explanation, Source, SourceSpec, ParseContext};
+use plugin::{Fallthrough, Lookup, QueryContext, Spec, HostsGuard};
 use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
 /// What one `k8s_external` directive says.
@@ -22,7 +22,7 @@ pub struct ExternalSpec {
 }
 
 /// Reads the one `k8s_external` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn SourceSpec>> {
     let directive = once(PLUGIN, directives)?;
     let zones = zones_or(Args::new(PLUGIN, directive, "[ZONES...]").rest(), written.zones)?;
     let rules = ExternalRules { zones, apex: "dns".into(), ttl: 5, headless: false };
@@ -79,7 +79,7 @@ impl SourceSpec for ExternalSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         Box::new(Services {
             external: External::new(self.rules.clone()),
-            cluster: context.lent.get(),
+            cluster: context.extensions.get(),
             fallthrough: self.fallthrough.clone(),
         })
     }
@@ -118,7 +118,7 @@ impl Source for Services {
     fn lookup<'h>(
         &'h self,
         context: &QueryContext<'_>,
-        _: &mut Tables<'h>,
+        _: &mut HostsGuard<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         _: ThreadCounters<'_>,
@@ -135,12 +135,12 @@ impl Source for Services {
         }
     }
 
-    fn of_zone(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>, _: &mut Reply<'_>) -> OfZone {
+    fn of_zone(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>, _: &mut Reply<'_>) -> ZoneOutcome {
         let (Some(external), Some(cluster)) = (&self.external, self.cluster.get()) else {
-            return OfZone::Pass;
+            return ZoneOutcome::Pass;
         };
         if !request.is_transfer() {
-            return OfZone::Pass;
+            return ZoneOutcome::Pass;
         }
         // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
         let soa_alone = context.proto == Proto::Udp;
@@ -149,25 +149,25 @@ impl Source for Services {
         kubernetes_zone::of_zone(transfer)
     }
 
-    fn explain(&self, query: &Query<'_>) -> Explained {
+    fn explain(&self, query: &Query<'_>) -> Explanation {
         if query.class != Class::IN {
-            return Explained::Passes(None);
+            return Explanation::Passes(None);
         }
         let (Some(external), Some(cluster)) = (&self.external, self.cluster.get()) else {
-            return Explained::Passes(None);
+            return Explanation::Passes(None);
         };
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         let recalled = cluster.snapshot.load_snapshot();
         let why = external.explain(&cluster.responder, &cluster.index, query) + &recalled.source();
         match self.answer(query, usize::from(u16::MAX), &mut reply) {
-            AnswerOutcome::NotInZones => Explained::Passes(None),
-            AnswerOutcome::NoName(_) => Explained::Passes(Some(why)),
-            AnswerOutcome::Written | AnswerOutcome::Follow => Explained::Ends(match reply.rcode {
+            AnswerOutcome::NotInZones => Explanation::Passes(None),
+            AnswerOutcome::NoName(_) => Explanation::Passes(Some(why)),
+            AnswerOutcome::Written | AnswerOutcome::Follow => Explanation::Ends(match reply.rcode {
                 wire::Rcode::NXDOMAIN => format!("NXDOMAIN: {why}"),
                 _ => why,
             }),
-            AnswerOutcome::Unsynced(kind) => Explained::Ends(recalled.unsynced(kind)),
+            AnswerOutcome::Unsynced(kind) => Explanation::Ends(recalled.unsynced(kind)),
         }
     }
 }

@@ -30,10 +30,10 @@ use observe::counters::ThreadCounters;
 use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::endpoint::Endpoint;
-use plugin::zone_request::OfZone;
+use plugin::zone_request::ZoneOutcome;
 use plugin::search_path::SearchPaths;
-use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
+use plugin::{Lookup, QueryContext, HostsGuard};
 use pod_search_path::PodPaths;
 
 /// One block's view of a cluster.
@@ -50,14 +50,14 @@ impl SourceSpec for KubernetesSpec {
 
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let rules = Rules { own: own_addresses(context.endpoints), ..self.rules.clone() };
-        let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
+        let cluster = context.reload_state.get::<ClusterRegistry>().cluster(self);
         let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
         let lent = ClusterHandle { index, responder, snapshot: cluster.clone() };
         // `kubernetes` stands once in a block, so neither value was set before.
-        let _ = context.lent.get().set(lent);
+        let _ = context.extensions.get().set(lent);
         if self.is_searched {
             let paths = PodPaths::new(cluster.clone(), self.rules.zones.clone());
-            let _ = context.lent.get::<Arc<dyn SearchPaths>>().set(Arc::new(paths));
+            let _ = context.extensions.get::<Arc<dyn SearchPaths>>().set(Arc::new(paths));
         }
         Box::new(Kubernetes {
             cluster,
@@ -67,7 +67,7 @@ impl SourceSpec for KubernetesSpec {
     }
 
     fn labels(&self, context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {
-        let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
+        let cluster = context.reload_state.get::<ClusterRegistry>().cluster(self);
         Some(Arc::new(Published { cluster, responder: Responder::new(self.rules.clone()) }))
     }
 }
@@ -77,7 +77,7 @@ impl Source for Kubernetes {
     fn lookup<'h>(
         &'h self,
         context: &QueryContext<'_>,
-        _: &mut Tables<'h>,
+        _: &mut HostsGuard<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         _: ThreadCounters<'_>,
@@ -102,9 +102,9 @@ impl Source for Kubernetes {
         }
     }
 
-    fn of_zone(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>, _: &mut Reply<'_>) -> OfZone {
+    fn of_zone(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>, _: &mut Reply<'_>) -> ZoneOutcome {
         if !request.is_transfer() {
-            return OfZone::Pass;
+            return ZoneOutcome::Pass;
         }
         // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
         let soa_alone = context.proto == Proto::Udp;
@@ -113,9 +113,9 @@ impl Source for Kubernetes {
         kubernetes_zone::of_zone(transfer)
     }
 
-    fn explain(&self, query: &Query<'_>) -> Explained {
+    fn explain(&self, query: &Query<'_>) -> Explanation {
         if query.class != Class::IN {
-            return Explained::Passes(None);
+            return Explanation::Passes(None);
         }
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
@@ -123,11 +123,11 @@ impl Source for Kubernetes {
         let recalled = self.cluster.load_snapshot();
         let why = self.responder.explain(index, query) + &recalled.source();
         match self.responder.answer(index, query, usize::from(u16::MAX), &mut reply) {
-            AnswerOutcome::NotInZones => Explained::Passes(None),
-            AnswerOutcome::Written | AnswerOutcome::Follow => Explained::Ends(why),
-            AnswerOutcome::NoName(_) if self.fallthrough.through(&query.name) => Explained::Passes(Some(why)),
-            AnswerOutcome::NoName(_) => Explained::Ends(format!("NXDOMAIN: {why}")),
-            AnswerOutcome::Unsynced(kind) => Explained::Ends(recalled.unsynced(kind)),
+            AnswerOutcome::NotInZones => Explanation::Passes(None),
+            AnswerOutcome::Written | AnswerOutcome::Follow => Explanation::Ends(why),
+            AnswerOutcome::NoName(_) if self.fallthrough.through(&query.name) => Explanation::Passes(Some(why)),
+            AnswerOutcome::NoName(_) => Explanation::Ends(format!("NXDOMAIN: {why}")),
+            AnswerOutcome::Unsynced(kind) => Explanation::Ends(recalled.unsynced(kind)),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::cluster::Cluster;
 use super::metrics::Metrics;
 use super::status::ClusterStatus;
 use observe::{Families, Logger, Metric};
-use plugin::reload_state::Keeps;
+use plugin::reload_state::Persistent;
 
 /// Every cluster that blocks answer of.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl ClusterRegistry {
     }
 }
 
-impl Keeps for ClusterRegistry {
+impl Persistent for ClusterRegistry {
     fn collect(&self, into: &mut Families) {
         let clusters = self.clusters().clone();
         self.metrics.collect(into);

@@ -10,7 +10,7 @@ use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, SERVICE_ACCOUNT, 
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::metadata::named_behind;
-use plugin::spec::{SourceSpec, Written};
+use plugin::spec::{SourceSpec, ParseContext};
 use plugin::{BlockSpec, Fallthrough, SetupError, Spec};
 
 use super::metadata::{CLIENT, CLIENT_LABEL};
@@ -83,7 +83,7 @@ struct Places<'d> {
 }
 
 /// Reads the one `kubernetes` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn SourceSpec>> {
     let directive = once(PLUGIN, directives)?;
     let zones = zones_or(Args::new(PLUGIN, directive, "[ZONES...]").rest(), written.zones)?;
     if zones.iter().all(wire::reverse::is_reverse) {

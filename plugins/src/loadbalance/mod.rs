@@ -15,8 +15,8 @@ use wire::{Message, RType, Rcode, Rr, Section};
 use crate::cidr::canonical;
 use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, once, path, unknown_property};
-use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wishes};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
+use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, Subqueries};
 use weighted::{WeightFiles, Weights};
 
 /// What `loadbalance` says.
@@ -37,16 +37,16 @@ enum Policy {
 }
 
 /// Reads the one `loadbalance` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn MiddlewareSpec>> {
     Ok(Arc::new(LoadbalanceSpec::read(directives, written.root())?))
 }
 
-impl StepSpec for LoadbalanceSpec {
-    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+impl MiddlewareSpec for LoadbalanceSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Middleware>> {
         let weights = match &self.policy {
             Policy::RoundRobin => None,
             Policy::Weighted { file, reload } => {
-                Some(context.lasting.get::<WeightFiles>().follow(file, *reload))
+                Some(context.reload_state.get::<WeightFiles>().follow(file, *reload))
             }
         };
         Ok(Arc::new(Loadbalance { spec: self.clone(), weights }))
@@ -102,16 +102,16 @@ struct Loadbalance {
     weights: Option<Arc<Weights>>,
 }
 
-impl Step for Loadbalance {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        Inward::Back(Box::new(self))
+impl Middleware for Loadbalance {
+    fn on_query<'s>(&'s self, _: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        OnQuery::Hook(Box::new(self))
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        if !matches!(sought.query().rtype, RType::A | RType::AAAA | RType::MX) {
-            return Explained::Passes(None);
+    fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        if !matches!(effective.query().rtype, RType::A | RType::AAAA | RType::MX) {
+            return Explanation::Passes(None);
         }
-        Explained::Passes(Some(match &self.spec.policy {
+        Explanation::Passes(Some(match &self.spec.policy {
             Policy::RoundRobin => "of several addresses any may be told first".to_owned(),
             Policy::Weighted { file, .. } => {
                 format!("the first address is drawn by the weights in {}", file.display())
@@ -120,23 +120,23 @@ impl Step for Loadbalance {
     }
 }
 
-impl Back for &Loadbalance {
-    fn back(
+impl ResponseHook for &Loadbalance {
+    fn on_response(
         &self,
-        sought: &Sought<'_>,
+        effective: &EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        told: &mut Message,
-        _: &mut dyn Wishes,
-    ) -> Outward {
-        let asked = sought.asked().rtype;
-        if told.rcode != Rcode::NOERROR || matches!(asked, RType::AXFR | RType::IXFR) {
-            return Outward::Done;
+        response: &mut Message,
+        _: &mut dyn Subqueries,
+    ) -> HookResult {
+        let asked = effective.client_query().rtype;
+        if response.rcode != Rcode::NOERROR || matches!(asked, RType::AXFR | RType::IXFR) {
+            return HookResult::Done;
         }
         let mut random = rand::rng();
         match &self.weights {
             None => {
                 for section in [Section::Answer, Section::Authority, Section::Additional] {
-                    arrange(told, section, Rest::First, |addresses, mx| {
+                    arrange(response, section, Rest::First, |addresses, mx| {
                         addresses.shuffle(&mut random);
                         mx.shuffle(&mut random);
                     });
@@ -144,7 +144,7 @@ impl Back for &Loadbalance {
             }
             Some(weights) if matches!(asked, RType::A | RType::AAAA | RType::SRV) => {
                 for section in [Section::Answer, Section::Additional] {
-                    arrange(told, section, Rest::First, |addresses, _| weights.draw(addresses, &mut random));
+                    arrange(response, section, Rest::First, |addresses, _| weights.draw(addresses, &mut random));
                 }
             }
             Some(_) => {}
@@ -158,12 +158,12 @@ impl Back for &Loadbalance {
                     .position(|network| address.is_some_and(|address| network.contains(&address)))
             };
             for section in [Section::Answer, Section::Additional] {
-                arrange(told, section, Rest::Last, |addresses, _| {
+                arrange(response, section, Rest::Last, |addresses, _| {
                     addresses.sort_by_key(|rr| rank(rr).unwrap_or(usize::MAX))
                 });
             }
         }
-        Outward::Done
+        HookResult::Done
     }
 }
 
@@ -177,10 +177,10 @@ enum Rest {
 }
 
 /// Brings a section into the order aliases, addresses, mail exchangers, the last two as `order` leaves them.
-fn arrange(told: &mut Message, section: Section, rest: Rest, order: impl FnOnce(&mut [Rr], &mut [Rr])) {
-    let Some(start) = told.records.iter().position(|rr| rr.section == section) else { return };
-    let count = told.section(section).count();
-    let records = &mut told.records[start..start + count];
+fn arrange(response: &mut Message, section: Section, rest: Rest, order: impl FnOnce(&mut [Rr], &mut [Rr])) {
+    let Some(start) = response.records.iter().position(|rr| rr.section == section) else { return };
+    let count = response.section(section).count();
+    let records = &mut response.records[start..start + count];
     let place = |rr: &Rr| match rr.rtype {
         RType::CNAME => 0,
         RType::A | RType::AAAA => 2,
@@ -267,9 +267,9 @@ mod tests {
         ] {
             let step = Loadbalance { spec: spec(lines).unwrap(), weights: None };
             let asked = packet("x", RType::A);
-            let told =
+            let response =
                 through(&step, "192.0.2.9", &asked, |_| message.clone(), &mut Others::default()).1.unwrap();
-            assert_eq!(told.records.iter().map(|rr| rr.rtype).collect::<Vec<_>>(), order, "{lines}");
+            assert_eq!(response.records.iter().map(|rr| rr.rtype).collect::<Vec<_>>(), order, "{lines}");
         }
     }
 
@@ -285,11 +285,11 @@ mod tests {
         let message = Message { records, ..Message::default() };
         let asked = packet("x", RType::A);
         for _ in 0..20 {
-            let told =
+            let response =
                 through(&step, "192.0.2.9", &asked, |_| message.clone(), &mut Others::default()).1.unwrap();
-            let last: Vec<u8> = told.records.iter().map(|rr| rr.data[rr.data.len() - 1]).collect();
-            assert_eq!((told.records[0].rtype, &last[1..3]), (RType::CNAME, &[4, 2][..]));
-            assert_eq!(told.records.len(), 5);
+            let last: Vec<u8> = response.records.iter().map(|rr| rr.data[rr.data.len() - 1]).collect();
+            assert_eq!((response.records[0].rtype, &last[1..3]), (RType::CNAME, &[4, 2][..]));
+            assert_eq!(response.records.len(), 5);
         }
     }
 }

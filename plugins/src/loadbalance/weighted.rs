@@ -13,7 +13,7 @@ use wire::{Name, Rr};
 
 use super::address;
 use observe::Logger;
-use plugin::reload_state::Keeps;
+use plugin::reload_state::Persistent;
 
 /// One file's weights, as they are now.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl WeightFiles {
     }
 }
 
-impl Keeps for WeightFiles {
+impl Persistent for WeightFiles {
     fn check(&self, logger: &Logger) {
         let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for weights in files.iter().filter_map(|followed| followed.weights.upgrade()) {

@@ -8,8 +8,8 @@ use observe::{LineRing, LogEntry, LogRules};
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
-use plugin::hooks::HearsEnds;
-use plugin::spec::{BuildContext, EnvelopeSpec, Written};
+use plugin::hooks::ObserveQueries;
+use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
 /// What every `log` of a server block says.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub(crate) const COMMON: &str = r#"{remote}:{port} - {>id} "{type} {class} {name
 pub(crate) const COMBINED: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration} "{>opcode}""#;
 
 /// Reads every `log` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn HooksSpec>> {
     const PLUGIN: &str = "log";
     let mut rules = Vec::new();
     for directive in directives {
@@ -60,18 +60,18 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     Ok(Arc::new(LogSpec { rules }))
 }
 
-impl EnvelopeSpec for LogSpec {
+impl HooksSpec for LogSpec {
     fn build(&self, context: &mut BuildContext<'_>) {
-        let (format, labels) = (context.logger.format(), context.envelope.labels.as_ref());
+        let (format, labels) = (context.logger.format(), context.hooks.labels.as_ref());
         let rules = LogRules::new(self.rules.clone(), format, labels);
-        context.envelope.ended.push(Box::new(Lines(rules)));
+        context.hooks.ended.push(Box::new(Lines(rules)));
     }
 }
 
 /// What a block's queries are logged by.
 struct Lines(LogRules);
 
-impl HearsEnds for Lines {
+impl ObserveQueries for Lines {
     fn ended(&self, entry: &LogEntry<'_>, lines: &mut LineRing) {
         self.0.log(entry, lines);
     }

@@ -15,15 +15,15 @@ use wire::{Name, Query, RType, Reply};
 pub use probe::probe;
 use observe::counters::ThreadCounters;
 use plugin::args::{Result, bare};
-use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::spec::{BuildContext, Explanation, Source, SourceSpec, ParseContext};
+use plugin::{Lookup, QueryContext, HostsGuard};
 
 /// Stands in a block: its upstreams are probed.
 #[derive(Debug, Clone, Copy)]
 pub struct LoopSpec;
 
 /// Reads the one `loop` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn SourceSpec>> {
     bare("loop", directives)?;
     Ok(Arc::new(LoopSpec))
 }
@@ -32,7 +32,7 @@ impl SourceSpec for LoopSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let watch = Watch::new(context.zones.to_vec());
         // `forward` finds the watch here, and sends the probes to its upstreams.
-        let _ = context.lent.get().set(watch.clone());
+        let _ = context.extensions.get().set(watch.clone());
         Box::new(watch)
     }
 }
@@ -100,7 +100,7 @@ impl Source for Watch {
     fn lookup<'h>(
         &'h self,
         _: &QueryContext<'_>,
-        _: &mut Tables<'h>,
+        _: &mut HostsGuard<'h>,
         query: &Query<'_>,
         _: &mut Reply<'_>,
         _: ThreadCounters<'_>,
@@ -111,7 +111,7 @@ impl Source for Watch {
         Lookup::Pass
     }
 
-    fn explain(&self, _: &Query<'_>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &Query<'_>) -> Explanation {
+        Explanation::Passes(None)
     }
 }

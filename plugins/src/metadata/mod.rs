@@ -12,7 +12,7 @@ use observe::labels::Labels;
 use wire::Name;
 
 use plugin::args::{Result, no_block, once, zones_or};
-use plugin::spec::{BuildContext, EnvelopeSpec, Written};
+use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
 /// Stands in a block: labels are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,17 +49,17 @@ impl Labels for Within {
 }
 
 /// Reads the one `metadata` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn HooksSpec>> {
     let directive = once(PLUGIN, directives)?;
     no_block(PLUGIN, directive)?;
     Ok(Arc::new(MetadataSpec { zones: zones_or(&directive.args, written.zones)? }))
 }
 
-impl EnvelopeSpec for MetadataSpec {
+impl HooksSpec for MetadataSpec {
     fn build(&self, context: &mut BuildContext<'_>) {
         let sources = context.plugins.iter().filter_map(|(_, role)| role.source());
         let known: Vec<_> = sources.filter_map(|source| source.labels(context)).collect();
-        context.envelope.labels = Some(self.labels(known, context.zones));
+        context.hooks.labels = Some(self.labels(known, context.zones));
     }
 
     fn publishes_labels(&self) -> bool {

@@ -8,21 +8,21 @@ use wire::{Message, RType, Rcode, Section};
 
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
-use plugin::spec::{BuildContext, Explained, StepSpec, Written};
-use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wishes};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
+use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, Subqueries};
 
 /// The step; it has nothing to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Minimal;
 
 /// Reads the one `minimal` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn MiddlewareSpec>> {
     bare("minimal", directives)?;
     Ok(Arc::new(Minimal))
 }
 
-impl StepSpec for Minimal {
-    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+impl MiddlewareSpec for Minimal {
+    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Middleware>> {
         Ok(Arc::new(Self))
     }
 
@@ -31,32 +31,32 @@ impl StepSpec for Minimal {
     }
 }
 
-impl Step for Minimal {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        Inward::Back(Box::new(Self))
+impl Middleware for Minimal {
+    fn on_query<'s>(&'s self, _: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        OnQuery::Hook(Box::new(Self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        Explained::Passes(Some("positive answers lose their authority and additional section".to_owned()))
+    fn explain(&self, _: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        Explanation::Passes(Some("positive answers lose their authority and additional section".to_owned()))
     }
 }
 
-impl Back for Minimal {
-    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Outward {
-        if is_positive(told) {
-            told.records.retain(|rr| rr.section == Section::Answer);
+impl ResponseHook for Minimal {
+    fn on_response(&self, _: &EffectiveQuery<'_>, _: &QueryContext<'_>, response: &mut Message, _: &mut dyn Subqueries) -> HookResult {
+        if is_positive(response) {
+            response.records.retain(|rr| rr.section == Section::Answer);
         }
-        Outward::Done
+        HookResult::Done
     }
 }
 
 /// Whether it is neither a denial, nor a failure, nor a referral (RFC 1034, section 4.3.1; RFC 2308, section 2).
-fn is_positive(told: &Message) -> bool {
-    if told.rcode != Rcode::NOERROR {
+fn is_positive(response: &Message) -> bool {
+    if response.rcode != Rcode::NOERROR {
         return false;
     }
-    let authority = |rtype| told.section(Section::Authority).any(|rr| rr.rtype == rtype);
-    told.section(Section::Answer).next().is_some() || !(authority(RType::SOA) || authority(RType::NS))
+    let authority = |rtype| response.section(Section::Authority).any(|rr| rr.rtype == rtype);
+    response.section(Section::Answer).next().is_some() || !(authority(RType::SOA) || authority(RType::NS))
 }
 
 #[cfg(test)]
@@ -80,11 +80,11 @@ mod tests {
             ("an alias of no name", Rcode::NXDOMAIN, vec![answer, soa], 2),
             ("a failure", Rcode::SERVFAIL, vec![glue], 1),
         ] {
-            let told = Message { rcode, records, ..Message::default() };
+            let response = Message { rcode, records, ..Message::default() };
             let asked = packet("www.example.org", RType::A);
-            let (sought, told) = through(&Minimal, "192.0.2.9", &asked, |_| told, &mut Others::default());
-            assert_eq!(sought, "www.example.org. A");
-            assert_eq!(told.unwrap().records.len(), left, "{what}");
+            let (effective, response) = through(&Minimal, "192.0.2.9", &asked, |_| response, &mut Others::default());
+            assert_eq!(effective, "www.example.org. A");
+            assert_eq!(response.unwrap().records.len(), left, "{what}");
         }
     }
 }

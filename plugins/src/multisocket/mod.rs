@@ -7,7 +7,7 @@ use corefile::Directive;
 use plugin::Spec;
 
 use plugin::args::{Args, Result, no_block, number, once};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 /// What `multisocket [N]` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct MultisocketSpec {
 }
 
 /// Reads the one `multisocket` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     let directive = once("multisocket", directives)?;
     no_block("multisocket", directive)?;
     let mut args = Args::new("multisocket", directive, "[N], 1 to 1024 sockets");

@@ -7,8 +7,8 @@ use wire::{OPTION_NSID, OptionBytes, Query};
 
 use crate::host_name::host_name;
 use plugin::args::{Result, bad, no_block, once};
-use plugin::hooks::WritesOptions;
-use plugin::spec::{BuildContext, EnvelopeSpec, Written};
+use plugin::hooks::WriteEdnsOptions;
+use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
 /// What `nsid [DATA]` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct NsidSpec {
 }
 
 /// Reads the one `nsid` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn HooksSpec>> {
     let directive = once("nsid", directives)?;
     no_block("nsid", directive)?;
     let words: Vec<&str> = directive.args.iter().map(|word| word.text.as_str()).collect();
@@ -33,17 +33,17 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     Ok(Arc::new(NsidSpec { data: Some(data) }))
 }
 
-impl EnvelopeSpec for NsidSpec {
+impl HooksSpec for NsidSpec {
     fn build(&self, context: &mut BuildContext<'_>) {
         let data = self.data.clone().unwrap_or_else(host_name);
-        context.envelope.options.push(Box::new(Identifier(data.into_bytes().into())));
+        context.hooks.options.push(Box::new(Identifier(data.into_bytes().into())));
     }
 }
 
 /// The identifier as it travels.
 struct Identifier(Box<[u8]>);
 
-impl WritesOptions for Identifier {
+impl WriteEdnsOptions for Identifier {
     #[inline]
     fn write(&self, query: &Query<'_>, options: &mut OptionBytes) {
         if query.edns.is_some_and(|edns| edns.nsid) {

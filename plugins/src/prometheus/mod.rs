@@ -9,7 +9,7 @@ use crate::http_listen::admin_address;
 use admin::AdminAddress;
 use plugin::SetupError;
 use plugin::args::{Result, flag, once, unknown_property};
-use plugin::spec::{BuildContext, EnvelopeSpec, Written};
+use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
 /// What `prometheus` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Default for PrometheusSpec {
 }
 
 /// Reads the one `prometheus` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn HooksSpec>> {
     const PLUGIN: &str = "prometheus";
     let directive = once(PLUGIN, directives)?;
     let address = admin_address(PLUGIN, directive, PrometheusSpec::default().address)?;
@@ -47,9 +47,9 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     Ok(Arc::new(PrometheusSpec { address }))
 }
 
-impl EnvelopeSpec for PrometheusSpec {
+impl HooksSpec for PrometheusSpec {
     fn build(&self, context: &mut BuildContext<'_>) {
-        context.envelope.counts = true;
+        context.hooks.counts = true;
     }
 }
 

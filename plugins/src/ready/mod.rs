@@ -7,7 +7,7 @@ use corefile::Directive;
 use crate::http_listen::admin_address;
 use admin::AdminAddress;
 use plugin::args::{Args, Result, bad, once, unknown_property};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 /// What `ready` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct ReadySpec {
 }
 
 /// Reads the one `ready` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "ready";
     let directive = once(PLUGIN, directives)?;
     let address = admin_address(PLUGIN, directive, AdminAddress::everywhere(8181))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use corefile::Directive;
 
 use plugin::args::{Args, Result, bad, duration, no_block, once};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 /// What `reload` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct ReloadSpec {
 }
 
 /// Reads the one `reload` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "reload";
     let directive = once(PLUGIN, directives)?;
     no_block(PLUGIN, directive)?;

@@ -3,7 +3,7 @@
 use wire::{Flags, Message, Name, RType, Rr, Section};
 
 use super::name_match::{Pattern, Replacement};
-use plugin::middleware::{Outward, Sought, Wish, Wishes};
+use plugin::middleware::{HookResult, EffectiveQuery, SubqueryResult, Subqueries};
 
 /// Which targets become which.
 #[derive(Debug, Clone)]
@@ -18,36 +18,36 @@ impl Cname {
     /// has it looked up through the block all the same, as in CoreDNS: for an upstream that answers with the alias alone.
     ///
     /// One target in one answer: a chain that leads through rewritten targets again and again asks for each once.
-    pub(super) fn apply(&self, sought: &Sought<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Outward {
+    pub(super) fn apply(&self, effective: &EffectiveQuery<'_>, response: &mut Message, subqueries: &mut dyn Subqueries) -> HookResult {
         let is_alias = |rr: &Rr| rr.section == Section::Answer && rr.rtype == RType::CNAME;
-        let mut aliases = told.records.iter().enumerate().filter(|(_, rr)| is_alias(rr)).take(MOST_ALIASES);
+        let mut aliases = response.records.iter().enumerate().filter(|(_, rr)| is_alias(rr)).take(MOST_ALIASES);
         let found = aliases.find_map(|(at, rr)| {
             let target = rr.target()?;
             let to = self.pattern.replace(&target.to_string(), &self.to)?;
             Name::from_text(&to).ok().map(|to| (at, target, to))
         });
-        let Some((at, target, to)) = found else { return Outward::Done };
-        let Some(wish) = wishes.wish(&to, sought.rtype(), sought.class()) else { return Outward::Waits };
-        told.clear_ad();
+        let Some((at, target, to)) = found else { return HookResult::Done };
+        let Some(wish) = subqueries.resolve(&to, effective.rtype(), effective.class()) else { return HookResult::Waiting };
+        response.clear_ad();
         if to != target {
-            told.records[at].data = to.as_wire().into();
+            response.records[at].data = to.as_wire().into();
         }
-        told.records.truncate(at + 1);
-        told.records.retain(|rr| rr.rtype == RType::CNAME);
-        wish.tell_why(&mut told.options);
+        response.records.truncate(at + 1);
+        response.records.retain(|rr| rr.rtype == RType::CNAME);
+        wish.extend_ede(&mut response.options);
         match wish {
-            Wish::Answer(answer) => {
+            SubqueryResult::Answer(answer) => {
                 // The rcode is that of the end of the chain (RFC 6604, section 3).
-                told.rcode = answer.rcode;
-                told.flags = (told.flags & !Flags::TC) | (answer.flags & Flags::TC);
+                response.rcode = answer.rcode;
+                response.flags = (response.flags & !Flags::TC) | (answer.flags & Flags::TC);
                 // To a query for CNAME the alias itself is the answer: the SOA by which its target denies another CNAME is
                 // left out.
-                let is_answer = |rr: &Rr| rr.section == Section::Answer || sought.rtype() != RType::CNAME;
-                told.records.extend(answer.records.into_iter().filter(is_answer));
+                let is_answer = |rr: &Rr| rr.section == Section::Answer || effective.rtype() != RType::CNAME;
+                response.records.extend(answer.records.into_iter().filter(is_answer));
             }
-            Wish::Failed(failure) => told.rcode = failure.rcode(),
+            SubqueryResult::Failed(failure) => response.rcode = failure.rcode(),
         }
-        Outward::Done
+        HookResult::Done
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use wire::{Message, OPTION_CLIENT_SUBNET, OPTION_NSID};
 
 use plugin::QueryContext;
-use plugin::middleware::Sought;
+use plugin::middleware::EffectiveQuery;
 
 /// One rule.
 #[derive(Debug, Clone)]
@@ -59,26 +59,26 @@ impl Edns0 {
     /// Whether it fitted; what is to be undone goes to `undo`.
     pub(super) fn apply(
         &self,
-        sought: &mut Sought<'_>,
+        effective: &mut EffectiveQuery<'_>,
         context: &QueryContext<'_>,
         label: &dyn Fn(&str) -> Option<String>,
         undo: &mut Vec<Undo>,
     ) -> bool {
         if self.code == OPTION_CLIENT_SUBNET {
-            return self.apply_subnet(sought, context);
+            return self.apply_subnet(effective, context);
         }
         if self.action == Action::Unset {
-            sought.remove_options(self.code);
+            effective.remove_options(self.code);
             return true;
         }
-        let old = sought.option(self.code).map(<[u8]>::to_vec);
-        let value = self.data.value(sought, context, label);
+        let old = effective.option(self.code).map(<[u8]>::to_vec);
+        let value = self.data.value(effective, context, label);
         if self.action == Action::Append && old.is_some() {
             // It fitted, as in CoreDNS, which adds a second: whether rules behind it are looked at is its mode's to say.
             return value.is_some();
         }
         let fits = self.action != Action::Replace || old.is_some();
-        let done = fits && value.is_some_and(|data| sought.set_option(self.code, &data));
+        let done = fits && value.is_some_and(|data| effective.set_option(self.code, &data));
         if done && self.revert {
             undo.push(old.map_or(Undo::Added(self.code), |old| Undo::Was(self.code, old)));
         }
@@ -86,16 +86,16 @@ impl Edns0 {
     }
 
     /// Clients see a subnet only where it is their own: there is nothing to undo.
-    fn apply_subnet(&self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> bool {
+    fn apply_subnet(&self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> bool {
         let fits = match self.action {
-            Action::Append => sought.subnet().is_none(),
-            Action::Replace => sought.subnet().is_some(),
+            Action::Append => effective.subnet().is_none(),
+            Action::Replace => effective.subnet().is_some(),
             Action::Set | Action::Unset => true,
         };
         if fits {
             // Labels of metadata have no place in a subnet.
-            let value = (self.action != Action::Unset).then(|| self.data.value(sought, context, &|_| None));
-            sought.set_subnet(value.flatten());
+            let value = (self.action != Action::Unset).then(|| self.data.value(effective, context, &|_| None));
+            effective.set_subnet(value.flatten());
         }
         fits
     }
@@ -104,15 +104,15 @@ impl Edns0 {
 impl Data {
     fn value(
         &self,
-        sought: &Sought<'_>,
+        effective: &EffectiveQuery<'_>,
         context: &QueryContext<'_>,
         label: &dyn Fn(&str) -> Option<String>,
     ) -> Option<Vec<u8>> {
         let (client, server) = (context.client(), context.server());
         Some(match self {
             Self::Fixed(data) => data.clone(),
-            Self::Qname => sought.spelled().into_bytes(),
-            Self::Qtype => sought.rtype().0.to_be_bytes().into(),
+            Self::Qname => effective.spelled().into_bytes(),
+            Self::Qtype => effective.rtype().0.to_be_bytes().into(),
             Self::ClientIp => octets(client.ip()),
             Self::ClientPort => client.port().to_be_bytes().into(),
             Self::Protocol => context.proto.label().into(),
@@ -126,12 +126,12 @@ impl Data {
 
 /// Puts the options that were written into what a client with EDNS is told, less what is undone, as CoreDNS does with
 /// those that a rule names.
-pub(super) fn tell(codes: &[u16], undo: &[Undo], sought: &Sought<'_>, told: &mut Message) {
-    if sought.asked().edns.is_none() {
+pub(super) fn tell(codes: &[u16], undo: &[Undo], effective: &EffectiveQuery<'_>, response: &mut Message) {
+    if effective.client_query().edns.is_none() {
         return;
     }
     let known = |code: &u16| codes.contains(code) && ![OPTION_NSID, OPTION_CLIENT_SUBNET].contains(code);
-    let mut left: Vec<(u16, &[u8])> = sought.options().filter(|(code, _)| known(code)).collect();
+    let mut left: Vec<(u16, &[u8])> = effective.options().filter(|(code, _)| known(code)).collect();
     for undo in undo.iter().rev() {
         let (Undo::Added(code) | Undo::Was(code, _)) = undo;
         let Some(at) = left.iter().position(|(other, _)| other == code) else { continue };
@@ -141,7 +141,7 @@ pub(super) fn tell(codes: &[u16], undo: &[Undo], sought: &Sought<'_>, told: &mut
         }
     }
     for (code, value) in left {
-        told.options.push(code, value);
+        response.options.push(code, value);
     }
 }
 

@@ -23,8 +23,8 @@ use observe::labels::Labels;
 use name_match::{Pattern, Replacement};
 use plugin::QueryContext;
 use plugin::failure::{Failure, FailureKind, beginning};
-use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wishes};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
+use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, Subqueries};
 
 /// Every rule of a server block, in file order.
 #[derive(Debug, Clone)]
@@ -87,9 +87,9 @@ struct Ttls {
 use setup::PLUGIN;
 pub(crate) use setup::read;
 
-impl StepSpec for Rewrite {
-    fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
-        Ok(Arc::new(Self { labels: context.envelope.labels.clone(), ..self.clone() }))
+impl MiddlewareSpec for Rewrite {
+    fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Middleware>> {
+        Ok(Arc::new(Self { labels: context.hooks.labels.clone(), ..self.clone() }))
     }
 
     fn keeps_names(&self) -> bool {
@@ -97,42 +97,42 @@ impl StepSpec for Rewrite {
     }
 }
 
-impl Step for Rewrite {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
+impl Middleware for Rewrite {
+    fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> OnQuery<'s> {
         let mut reversals = Reversals { codes: &self.codes, ..Reversals::default() };
         for rule in &self.rules {
-            match rule.apply(self.labels.as_deref(), sought, Some(context), &mut reversals) {
+            match rule.apply(self.labels.as_deref(), effective, Some(context), &mut reversals) {
                 Ok(true) if rule.stop => break,
                 Ok(_) => {}
-                Err(failure) => return Inward::Fail(failure),
+                Err(failure) => return OnQuery::Fail(failure),
             }
         }
-        let tells = sought.asked().edns.is_some() && sought.options().next().is_some();
-        if reversals.all.is_empty() && !tells { Inward::Pass } else { Inward::Back(Box::new(reversals)) }
+        let tells = effective.client_query().edns.is_some() && effective.options().next().is_some();
+        if reversals.all.is_empty() && !tells { OnQuery::Pass } else { OnQuery::Hook(Box::new(reversals)) }
     }
 
-    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
+    fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
         // The rules that fitted: of what is sought, and of the answer.
         let (mut asking, mut telling) = (Vec::new(), Vec::new());
         for rule in &self.rules {
-            match rule.apply(self.labels.as_deref(), sought, None, &mut Reversals::default()) {
+            match rule.apply(self.labels.as_deref(), effective, None, &mut Reversals::default()) {
                 Ok(true) if rule.is_of_answers() => telling.push(format!("`rewrite {}`", rule.text)),
                 Ok(true) => asking.push(format!("`rewrite {}`", rule.text)),
                 Ok(false) => continue,
-                Err(failure) => return Explained::Ends(format!("{}: {failure}", failure.rcode())),
+                Err(failure) => return Explanation::Ends(format!("{}: {failure}", failure.rcode())),
             }
             if rule.stop {
                 break;
             }
         }
-        let mut told = Vec::new();
+        let mut notes = Vec::new();
         if !asking.is_empty() {
-            told.push(format!("{}: {} {} is sought", asking.join(", "), sought.name(), sought.rtype()));
+            notes.push(format!("{}: {} {} is sought", asking.join(", "), effective.name(), effective.rtype()));
         }
         if !telling.is_empty() {
-            told.push(format!("{} is for the answer", telling.join(", ")));
+            notes.push(format!("{} is for the answer", telling.join(", ")));
         }
-        Explained::Passes((!told.is_empty()).then(|| told.join("; ")))
+        Explanation::Passes((!notes.is_empty()).then(|| notes.join("; ")))
     }
 }
 
@@ -146,27 +146,27 @@ impl Rule {
     fn apply<'s>(
         &'s self,
         labels: Option<&dyn Labels>,
-        sought: &mut Sought<'_>,
+        effective: &mut EffectiveQuery<'_>,
         context: Option<&QueryContext<'_>>,
         reversals: &mut Reversals<'s>,
     ) -> Result<bool, Failure> {
         let Reversals { all, undo, .. } = reversals;
         // As in CoreDNS, labels are those of the client's own question, whatever name the rules before this one have made of
         // it.
-        let (asked, client) = (sought.asked(), context.map(|context| context.client().ip().to_canonical()));
+        let (asked, client) = (effective.client_query(), context.map(|context| context.client().ip().to_canonical()));
         let label = move |label: &str| labels.and_then(|labels| labels.label(label, &asked.name, client));
         match &self.field {
-            Field::Name(rule) => return rule.apply(sought, &label, all),
+            Field::Name(rule) => return rule.apply(effective, &label, all),
             Field::Edns0(rule) => {
-                return Ok(context.is_none_or(|context| rule.apply(sought, context, &label, undo)));
+                return Ok(context.is_none_or(|context| rule.apply(effective, context, &label, undo)));
             }
-            Field::Type(from, to) if sought.rtype() == *from => sought.set_rtype(*to),
-            Field::Class(from, to) if sought.class() == *from => sought.set_class(*to),
+            Field::Type(from, to) if effective.rtype() == *from => effective.set_rtype(*to),
+            Field::Class(from, to) if effective.class() == *from => effective.set_class(*to),
             Field::Type(..) | Field::Class(..) => return Ok(false),
-            Field::Ttl(pattern, ttls) if pattern.fits(&sought.name().to_string()) => {
+            Field::Ttl(pattern, ttls) if pattern.fits(&effective.name().to_string()) => {
                 all.push(Reversal::Ttl(*ttls));
             }
-            Field::Rcode(pattern, from, to) if pattern.fits(&sought.name().to_string()) => {
+            Field::Rcode(pattern, from, to) if pattern.fits(&effective.name().to_string()) => {
                 all.push(Reversal::Rcode(*from, *to));
             }
             Field::Ttl(..) | Field::Rcode(..) => return Ok(false),
@@ -179,11 +179,11 @@ impl Rule {
 impl NameRule {
     fn apply<'s>(
         &'s self,
-        sought: &mut Sought<'_>,
+        effective: &mut EffectiveQuery<'_>,
         label: &dyn Fn(&str) -> Option<String>,
         reversals: &mut Vec<Reversal<'s>>,
     ) -> Result<bool, Failure> {
-        let before = *sought.name();
+        let before = *effective.name();
         let after = self.pattern.replace_by(&before.to_string(), &self.to, label);
         let Some(after) = after else { return Ok(false) };
         let name = Name::from_text(&after).map_err(|why| {
@@ -191,7 +191,7 @@ impl NameRule {
             let why = format!("the rules make {after:?} of it, which is not a name: {why}");
             Failure::own(PLUGIN, FailureKind::Error, why)
         })?;
-        sought.set_name(name);
+        effective.set_name(name);
         if self.auto {
             reversals.push(Reversal::Names(NameMap::Zone(Box::new(Turned { from: name, to: before }))));
         }
@@ -226,18 +226,18 @@ impl Reversal<'_> {
     }
 }
 
-impl Back for Reversals<'_> {
+impl ResponseHook for Reversals<'_> {
     fn sees_failures(&self) -> bool {
         true
     }
 
-    fn back(
+    fn on_response(
         &self,
-        sought: &Sought<'_>,
+        effective: &EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        told: &mut Message,
-        wishes: &mut dyn Wishes,
-    ) -> Outward {
+        response: &mut Message,
+        subqueries: &mut dyn Subqueries,
+    ) -> HookResult {
         for alike in self.all.chunk_by(|one, next| one.is_of_names() && next.is_of_names()).rev() {
             let mut names = NameMaps::default();
             for reversal in alike.iter().rev() {
@@ -245,23 +245,23 @@ impl Back for Reversals<'_> {
                     Reversal::Names(map) => names.push(map, true, true),
                     Reversal::Answer(rule) => names.push(&rule.map, rule.owners, rule.values),
                     Reversal::Ttl(Ttls { least, most }) => {
-                        told.records.iter_mut().for_each(|rr| rr.ttl = rr.ttl.clamp(*least, *most));
+                        response.records.iter_mut().for_each(|rr| rr.ttl = rr.ttl.clamp(*least, *most));
                     }
-                    Reversal::Rcode(from, to) if told.rcode == *from => {
-                        told.rcode = *to;
-                        told.clear_ad();
+                    Reversal::Rcode(from, to) if response.rcode == *from => {
+                        response.rcode = *to;
+                        response.clear_ad();
                     }
                     Reversal::Rcode(..) => {}
                     Reversal::Cname(rule) => {
-                        if rule.apply(sought, told, wishes) == Outward::Waits {
-                            return Outward::Waits;
+                        if rule.apply(effective, response, subqueries) == HookResult::Waiting {
+                            return HookResult::Waiting;
                         }
                     }
                 }
             }
-            names.apply(told, wishes);
+            names.apply(response, subqueries);
         }
-        edns0::tell(self.codes, &self.undo, sought, told);
-        Outward::Done
+        edns0::tell(self.codes, &self.undo, effective, response);
+        HookResult::Done
     }
 }

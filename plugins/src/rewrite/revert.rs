@@ -6,7 +6,7 @@ use regex::Regex;
 use wire::{Flags, Message, Name, RType, Rr, Section};
 
 use super::name_match::{Pattern, Replacement};
-use plugin::middleware::Wishes;
+use plugin::middleware::Subqueries;
 
 /// What becomes of a name.
 #[derive(Debug, Clone)]
@@ -49,25 +49,25 @@ impl<'m> NameMaps<'m> {
 
     /// Maps every name. Where no more may be compared, the answer ends with the record before, and TC says so where what is
     /// left out is of the answer or authority section (RFC 2181, section 9).
-    pub(super) fn apply(&self, told: &mut Message, wishes: &mut dyn Wishes) {
+    pub(super) fn apply(&self, response: &mut Message, subqueries: &mut dyn Subqueries) {
         if self.owners.is_empty() && self.values.is_empty() {
             return;
         }
         let (mut owners, mut values) = (Known::new(), Known::new());
         let mut changed = false;
-        for at in 0..told.records.len() {
-            let mapped = self.map_record(&mut told.records[at], &mut owners, &mut values, wishes);
+        for at in 0..response.records.len() {
+            let mapped = self.map_record(&mut response.records[at], &mut owners, &mut values, subqueries);
             changed |= mapped.as_ref().is_ok_and(|changed| *changed);
             if mapped.is_err() {
-                if told.records[at].section != Section::Additional {
-                    told.flags |= Flags::TC;
+                if response.records[at].section != Section::Additional {
+                    response.flags |= Flags::TC;
                 }
-                told.records.truncate(at);
+                response.records.truncate(at);
                 break;
             }
         }
         if changed {
-            told.clear_ad();
+            response.clear_ad();
         }
     }
 
@@ -77,18 +77,18 @@ impl<'m> NameMaps<'m> {
         rr: &mut Rr,
         owners: &mut Known,
         values: &mut Known,
-        wishes: &mut dyn Wishes,
+        subqueries: &mut dyn Subqueries,
     ) -> Result<bool, NoMore> {
         let mut changed = false;
         if !self.owners.is_empty()
-            && let Some(name) = self.map(&self.owners, &rr.name(), owners, wishes)?
+            && let Some(name) = self.map(&self.owners, &rr.name(), owners, subqueries)?
         {
             (rr.owner, changed) = (name, true);
         }
         if !self.values.is_empty()
             && let Some(at) = value_at(rr)
             && let Ok((name, end)) = Name::read_plain(&rr.data, at)
-            && let Some(name) = self.map(&self.values, &name, values, wishes)?
+            && let Some(name) = self.map(&self.values, &name, values, subqueries)?
         {
             rr.data = [&rr.data[..at], &name, &rr.data[end..]].concat().into();
             changed = true;
@@ -102,7 +102,7 @@ impl<'m> NameMaps<'m> {
         maps: &[&NameMap],
         name: &Name,
         known: &mut Known,
-        wishes: &mut dyn Wishes,
+        subqueries: &mut dyn Subqueries,
     ) -> Result<Option<Box<[u8]>>, NoMore> {
         if self.compares
             && let Some(known) = known.get(name.as_wire())
@@ -115,7 +115,7 @@ impl<'m> NameMaps<'m> {
                 NameMap::Zone(turned) => turned.map(&now),
                 NameMap::Text(pattern, to) => {
                     let text = text.get_or_insert_with(|| now.to_string());
-                    if !wishes.may_compare(text.len() + EACH) {
+                    if !subqueries.may_compare(text.len() + EACH) {
                         return Err(NoMore);
                     }
                     // What would be no name is left as it was.
@@ -183,12 +183,12 @@ mod tests {
     }
 
     /// What they make of records, and how many octets were compared for it.
-    fn told(maps: &[NameMap], records: Vec<Rr>) -> (Message, usize) {
+    fn response(maps: &[NameMap], records: Vec<Rr>) -> (Message, usize) {
         let (mut names, mut others) = (NameMaps::default(), Others::default());
         maps.iter().for_each(|map| names.push(map, true, true));
-        let mut told = Message { records, ..Message::default() };
-        names.apply(&mut told, &mut others);
-        (told, others.2)
+        let mut response = Message { records, ..Message::default() };
+        names.apply(&mut response, &mut others);
+        (response, others.2)
     }
 
     fn srv(section: Section, owner: &str, target: &str) -> Rr {
@@ -207,15 +207,15 @@ mod tests {
         all.insert(0, zone("z", "y.a"));
         let records = vec![srv(Section::Answer, "WWW.a", "x.b"), srv(Section::Answer, "other", "q.z")];
         let rows = [srv(Section::Answer, "www.c", "x.c"), srv(Section::Answer, "other", "q.y.c")];
-        assert_eq!(told(&all, records).0.records, rows);
+        assert_eq!(response(&all, records).0.records, rows);
     }
 
     #[test]
     fn a_name_is_compared_once_however_many_records_have_it() {
         let maps = maps(&[("(.*)[.]a[.]$", "{1}.b."); 12]);
         let one = a("www.example.a", 60, [192, 0, 2, 1]);
-        let (message, once) = told(&maps, vec![one.clone()]);
-        let (all, compared) = told(&maps, vec![one; 4_000]);
+        let (message, once) = response(&maps, vec![one.clone()]);
+        let (all, compared) = response(&maps, vec![one; 4_000]);
         assert_eq!((all.records, compared), (vec![message.records[0].clone(); 4_000], once));
     }
 
@@ -228,11 +228,11 @@ mod tests {
             let names = |end: &str| -> Vec<Rr> {
                 (0..3_000).map(|n| srv(section, &format!("o{n}.{end}"), &format!("t{n}.{end}"))).collect()
             };
-            let (told, compared) = told(&maps, names(&long));
+            let (response, compared) = response(&maps, names(&long));
             assert!((MOST_COMPARED..MOST_COMPARED + 300).contains(&compared), "{compared}");
-            let count = told.records.len();
+            let count = response.records.len();
             assert!((1_000..1_200).contains(&count), "{count}");
-            assert_eq!((told.flags, &told.records[..]), (flags, &names(&short)[..count]));
+            assert_eq!((response.flags, &response.records[..]), (flags, &names(&short)[..count]));
         }
     }
 }

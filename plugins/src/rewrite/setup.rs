@@ -14,10 +14,10 @@ use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
 use plugin::SetupError;
 use plugin::args::{Result, bad};
 use plugin::metadata::is_label;
-use plugin::spec::{StepSpec, Written};
+use plugin::spec::{MiddlewareSpec, ParseContext};
 
 /// Reads every `rewrite` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn MiddlewareSpec>> {
     let rules = directives.iter().map(|directive| rule(directive)).collect::<Result<Vec<_>>>()?;
     let code = |rule: &Rule| if let Field::Edns0(rule) = &rule.field { Some(rule.code) } else { None };
     let codes = rules.iter().filter_map(code).collect();
@@ -143,11 +143,11 @@ fn types(words: &mut Words<'_>) -> Result<Field> {
     words.end(TYPES)?;
     let rtype =
         |word: &Word| word.text.parse::<RType>().map_err(|_| bad(PLUGIN, word, "a type, such as AAAA"));
-    let (from, sought) = (rtype(from)?, rtype(to)?);
-    if NOT_SOUGHT.contains(&sought) {
+    let (from, effective) = (rtype(from)?, rtype(to)?);
+    if NOT_SOUGHT.contains(&effective) {
         return Err(bad(PLUGIN, to, ONE_ANSWER));
     }
-    Ok(Field::Type(from, sought))
+    Ok(Field::Type(from, effective))
 }
 
 /// `FROM TO`

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::{Args, Result, Root, no_block, once};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 /// Reads the one `root PATH` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     let directive = once("root", directives)?;
     no_block("root", directive)?;
     let mut args = Args::new("root", directive, "a directory");

@@ -26,9 +26,9 @@ use observe::{Families, Metric};
 pub use odd::odd;
 use plugin::hooks::ReplySize;
 use plugin::failure::{Failure, FailureKind, beginning};
-use plugin::reload_state::Keeps;
-use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Scope, Tables};
+use plugin::reload_state::Persistent;
+use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
+use plugin::{Lookup, QueryContext, Scope, HostsGuard};
 use setup::PLUGIN;
 pub(crate) use setup::read;
 pub use setup::{Record, TemplateSpec, TemplateSpecs};
@@ -69,14 +69,14 @@ pub struct TemplateCounters {
 impl SourceSpec for TemplateSpecs {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         // The counters outlive a reload.
-        let registry = context.lasting.get::<TemplateRegistry>();
+        let registry = context.reload_state.get::<TemplateRegistry>();
         let one = |spec: &TemplateSpec| One {
             scope: context.scope(&spec.zones),
             counters: registry.counters(context.servers, spec, context.threads),
             ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
             same_for_all: spec.has_no_records() && spec.takes_every_name(),
-            labels: context.envelope.labels.clone(),
-            size: context.envelope.size,
+            labels: context.hooks.labels.clone(),
+            size: context.hooks.size,
             spec: spec.clone(),
         };
         Box::new(Templates { templates: self.templates.iter().map(one).collect() })
@@ -88,7 +88,7 @@ impl Source for Templates {
     fn lookup<'h>(
         &'h self,
         context: &QueryContext<'_>,
-        _: &mut Tables<'h>,
+        _: &mut HostsGuard<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         _: ThreadCounters<'_>,
@@ -111,7 +111,7 @@ impl Source for Templates {
         Lookup::Pass
     }
 
-    fn explain(&self, query: &Query<'_>) -> Explained {
+    fn explain(&self, query: &Query<'_>) -> Explanation {
         let mut text = NameText::new();
         let name = text.of(&query.name);
         for template in self.templates.iter().filter(|one| one.zone_of(query).is_some()).map(|one| &one.spec)
@@ -119,15 +119,15 @@ impl Source for Templates {
             if let Some(regex) = template.patterns.iter().find(|regex| regex.is_match(name)) {
                 let pattern = regex.as_str();
                 let conditions = if template.conditions.is_empty() { "" } else { ", if each `expr` is true" };
-                return Explained::Ends(format!("`template {template}` matches by {pattern:?}{conditions}"));
+                return Explanation::Ends(format!("`template {template}` matches by {pattern:?}{conditions}"));
             }
             if !template.fallthrough.through(&query.name) {
-                return Explained::Ends(format!(
+                return Explanation::Ends(format!(
                     "SERVFAIL: no pattern of `template {template}` matches and it does not fall through"
                 ));
             }
         }
-        Explained::Passes(Some("no template matches".to_owned()))
+        Explanation::Passes(Some("no template matches".to_owned()))
     }
 }
 
@@ -425,7 +425,7 @@ pub struct TemplateLabels {
     pub template: String,
 }
 
-impl Keeps for TemplateRegistry {
+impl Persistent for TemplateRegistry {
     fn collect(&self, into: &mut Families) {
         for (labels, counters) in self.all() {
             let shared = [

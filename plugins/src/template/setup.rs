@@ -9,7 +9,7 @@ use wire::{Class, Name, RType, Rcode};
 
 use super::{Expression, is_free};
 use plugin::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
-use plugin::spec::{SourceSpec, Written};
+use plugin::spec::{SourceSpec, ParseContext};
 use plugin::{Fallthrough, SetupError};
 
 pub(super) const PLUGIN: &str = "template";
@@ -66,7 +66,7 @@ pub struct Record {
 }
 
 /// Reads every `template` of a server block, in file order.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn SourceSpec>> {
     let templates =
         directives.iter().map(|directive| template(directive, written.zones)).collect::<Result<_>>()?;
     Ok(Arc::new(TemplateSpecs { templates }))

@@ -7,7 +7,7 @@ use corefile::{Directive, Located};
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration_or_seconds, number, once, unknown_property};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 /// What `timeouts` says, for TCP clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Default for TimeoutsSpec {
 }
 
 /// Reads the one `timeouts` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "timeouts";
     const EXPECTED: &str = "a duration of 1s to 24h";
     const QUERIES: &str = "a number of queries above 0, or -1 for no bound";

@@ -14,7 +14,7 @@ use tls::{TlsError, native_root_store, pem};
 use super::keylog::{self, KeyLogFile};
 use super::{PLUGIN, Settings};
 use observe::Logger;
-use plugin::reload_state::Keeps;
+use plugin::reload_state::Persistent;
 
 /// What TLS endpoints of one server block use.
 pub struct ServerTls {
@@ -222,7 +222,7 @@ impl ServerTls {
     }
 }
 
-impl Keeps for Certificates {
+impl Persistent for Certificates {
     /// Files that cannot be read, or do not belong together, change nothing. That is told once, and not at the first look:
     /// who replaces a certificate and its key does so one after the other.
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {

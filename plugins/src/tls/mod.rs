@@ -12,7 +12,7 @@ use tls::TlsError;
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{PluginSpec, ParseContext};
 
 pub use self::files::{Certificates, Handshakes, ServerTls};
 pub use client_auth::ClientAuth;
@@ -54,7 +54,7 @@ pub struct Settings {
 }
 
 /// Reads the one `tls` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {
     let root = written.root();
     let directive = once(PLUGIN, directives)?;
     let acme = directive.body.iter().flatten().find(|property| property.name.text == "acme");

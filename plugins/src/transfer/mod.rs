@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use corefile::{Directive, Located};
 use plugin::args::{Args, Result, bad, no_block, unknown_property, zones_or};
-use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
+use plugin::spec::{BuildContext, Explanation, Source, SourceSpec, ParseContext};
 use plugin::{QueryContext, SetupError};
 use wire::{Name, Query, ZoneRequest};
 
@@ -25,12 +25,12 @@ struct Rule {
 }
 
 /// Reads every `transfer` of a server block.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Result<Arc<dyn SourceSpec>> {
     let rules = directives.iter().map(|directive| read_rule(directive, written)).collect::<Result<_>>()?;
     Ok(Arc::new(TransferSpec { rules }))
 }
 
-fn read_rule(directive: &Directive, written: Written<'_>) -> Result<Rule> {
+fn read_rule(directive: &Directive, written: ParseContext<'_>) -> Result<Rule> {
     let zones = zones_or(Args::new(PLUGIN, directive, "[ZONES...]").rest(), written.zones)?;
     let mut rule = Rule { zones, ..Rule::default() };
     let mut has_source = false;
@@ -100,8 +100,8 @@ impl Source for Permission {
         Some(if rule.to_all { "every client".to_owned() } else { to.join(", ") })
     }
 
-    fn explain(&self, _: &Query<'_>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &Query<'_>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 

@@ -8,15 +8,15 @@ use wire::{Class, Flags, Proto, Query, RType, Reply};
 
 use observe::counters::ThreadCounters;
 use plugin::args::{Result, bare};
-use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::spec::{BuildContext, Explanation, Source, SourceSpec, ParseContext};
+use plugin::{Lookup, QueryContext, HostsGuard};
 
 /// The source, and that it stands in a block; it has nothing to set.
 #[derive(Debug, Clone, Copy)]
 pub struct Whoami;
 
 /// Reads the one `whoami` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn SourceSpec>> {
     bare("whoami", directives)?;
     Ok(Arc::new(Whoami))
 }
@@ -32,7 +32,7 @@ impl Source for Whoami {
     fn lookup<'h>(
         &'h self,
         context: &QueryContext<'_>,
-        _: &mut Tables<'h>,
+        _: &mut HostsGuard<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         _: ThreadCounters<'_>,
@@ -41,8 +41,8 @@ impl Source for Whoami {
         Lookup::Answer
     }
 
-    fn explain(&self, _: &Query<'_>) -> Explained {
-        Explained::Ends("it answers every name".to_owned())
+    fn explain(&self, _: &Query<'_>) -> Explanation {
+        Explanation::Ends("it answers every name".to_owned())
     }
 }
 

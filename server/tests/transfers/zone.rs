@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use plugin::QueryContext;
 use plugin::failure::Failure;
-use plugin::zone_request::{Messages, Next, OfZone, StreamMessage};
-use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
+use plugin::zone_request::{Messages, Next, ZoneOutcome, StreamMessage};
+use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
 use wire::{Name, Opcode, Query, RType, Reply, Section, ZoneRequest};
 
 /// A version of a zone: this many records below its SOA.
@@ -43,30 +43,30 @@ impl SourceSpec for Zones {
 }
 
 impl Source for Zones {
-    fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, reply: &mut Reply<'_>) -> OfZone {
+    fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, reply: &mut Reply<'_>) -> ZoneOutcome {
         let query = &request.query;
         match query.name.to_string().as_str() {
             "example." => {}
-            "failing.example." => return OfZone::Fail(Failure::Circle),
-            "broken.example." => return OfZone::Stream(Box::new(Broken(0))),
-            "panicking.example." => return OfZone::Stream(Box::new(Broken(1))),
-            _ => return OfZone::Pass,
+            "failing.example." => return ZoneOutcome::Fail(Failure::Circle),
+            "broken.example." => return ZoneOutcome::Stream(Box::new(Broken(0))),
+            "panicking.example." => return ZoneOutcome::Stream(Box::new(Broken(1))),
+            _ => return ZoneOutcome::Pass,
         }
         let zone = self.now();
         if query.flags.opcode() == Opcode::NOTIFY {
             let soa = soa(zone.serial);
             reply.push(Section::Answer, wire::Owner::Question, RType::SOA, query.class, 60, &soa);
-            return OfZone::Answer;
+            return ZoneOutcome::Answer;
         }
         if !request.is_transfer() {
-            return OfZone::Pass;
+            return ZoneOutcome::Pass;
         }
         let newest = request.serial() == Some(zone.serial);
-        OfZone::Stream(Box::new(Walk { apex: query.name, next: 0, newest, zone }))
+        ZoneOutcome::Stream(Box::new(Walk { apex: query.name, next: 0, newest, zone }))
     }
 
-    fn explain(&self, _: &Query<'_>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &Query<'_>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 

@@ -12,8 +12,8 @@ use hickory_proto::op::Message;
 use observe::Format;
 use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
-use plugin::spec::{Role, StepSpec};
-use plugin::{QueryContext, Spec, Tables};
+use plugin::spec::{Role, MiddlewareSpec};
+use plugin::{QueryContext, Spec, HostsGuard};
 use query::evaluate::UpstreamQuery;
 use query::serve::{self, Served};
 use sockets::Peer;
@@ -46,15 +46,15 @@ impl Scene {
     }
 
     /// A configuration with one more middleware in its first block, the outermost.
-    pub fn with_step(corefile: &str, step: Arc<dyn StepSpec>) -> Self {
+    pub fn with_step(corefile: &str, step: Arc<dyn MiddlewareSpec>) -> Self {
         Self::with_steps(corefile, vec![step])
     }
 
     /// A configuration with this middleware above that of its first block, outermost first.
-    pub fn with_steps(corefile: &str, steps: Vec<Arc<dyn StepSpec>>) -> Self {
+    pub fn with_steps(corefile: &str, steps: Vec<Arc<dyn MiddlewareSpec>>) -> Self {
         let mut scene = Self::new(corefile);
         let more = |spec: &mut Spec| {
-            spec.blocks[0].plugins.splice(0..0, steps.into_iter().map(|step| ("step", Role::Step(step))));
+            spec.blocks[0].plugins.splice(0..0, steps.into_iter().map(|step| ("step", Role::Middleware(step))));
         };
         scene.configuration =
             Self::read_with(corefile, &scene.shared, more).unwrap_or_else(|error| panic!("{error}"));
@@ -114,7 +114,7 @@ impl Scene {
     pub fn send(&self, at: &str, packet: &[u8]) -> Sent {
         let client = client();
         let context = self.context(at, &client);
-        let mut tables = Tables::default();
+        let mut tables = HostsGuard::default();
         let mut out = b"left over".to_vec();
         let gate = accept(packet);
         let mut outcome = serve::Outcome::OPEN;

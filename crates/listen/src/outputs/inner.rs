@@ -10,7 +10,7 @@ use super::{Outputs, block_cache, push_answer};
 use crate::pending::{Inner, Share};
 use crate::waiter::{Client, Miss, Waiter};
 use plugin::failure::Failure;
-use plugin::{QueryContext, Tables};
+use plugin::{QueryContext, HostsGuard};
 use query::evaluate::{
     self, Evaluated, Evaluation, FollowCnames, NeedsUpstream, SubqueryAnswer, SuspendedQuery,
 };
@@ -88,7 +88,7 @@ impl Outputs {
             (false, Err(failure)) => {
                 // A failure of the client's own query is logged when that query ends.
                 if !share.own {
-                    waiter.zone.block.envelope.tell_failure(failure, &query, now);
+                    waiter.zone.block.envelope.query_failed(failure, &query, now);
                 }
                 return SubqueryAnswer::new(&waiter.zone, &query, Err(failure.clone()), FollowCnames::No);
             }
@@ -138,7 +138,7 @@ impl Outputs {
         };
         let peer = peer.into();
         let context = QueryContext::new(now, &peer, server, proto, self.index);
-        let (mut tables, mut query) = (Tables::default(), held.query());
+        let (mut tables, mut query) = (HostsGuard::default(), held.query());
         if let Some(edns) = &mut query.edns {
             edns.options = &options;
         }

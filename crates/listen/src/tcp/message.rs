@@ -12,7 +12,7 @@ use super::Connection;
 use super::transfer::Transfer;
 use configuration::Configuration;
 use plugin::failure::Failure;
-use plugin::{QueryContext, Tables};
+use plugin::{QueryContext, HostsGuard};
 use query::ServedEndpoint;
 use query::serve::{self, Observed, Outcome, Served};
 
@@ -56,7 +56,7 @@ impl Connection {
         let Some(plan) = configuration.endpoints.get(&self.endpoint) else { return false };
         let (client, writer) = (self.peer.into(), self.running.inboxes.len());
         let context = QueryContext::new(now, &client, self.local, Proto::Tcp, writer);
-        let mut tables = Tables::default();
+        let mut tables = HostsGuard::default();
         let mut outcome = Outcome::OPEN;
         let gate = if whole { gate(message) } else { accept_truncated(message) };
         #[cfg(test)]

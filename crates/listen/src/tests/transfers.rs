@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use plugin::QueryContext;
-use plugin::zone_request::{Messages, Next, OfZone, StreamMessage};
-use plugin::spec::{BuildContext, Explained, Role, Source, SourceSpec};
+use plugin::zone_request::{Messages, Next, ZoneOutcome, StreamMessage};
+use plugin::spec::{BuildContext, Explanation, Role, Source, SourceSpec};
 use wire::{Query, Reply, ZoneRequest};
 
 use super::*;
@@ -79,12 +79,12 @@ impl SourceSpec for Later {
 }
 
 impl Source for Later {
-    fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, _: &mut Reply<'_>) -> OfZone {
-        OfZone::Stream(Box::new(Looks(request.query.name, self.clone())))
+    fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, _: &mut Reply<'_>) -> ZoneOutcome {
+        ZoneOutcome::Stream(Box::new(Looks(request.query.name, self.clone())))
     }
 
-    fn explain(&self, _: &Query<'_>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &Query<'_>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 
@@ -112,12 +112,12 @@ impl SourceSpec for Endless {
 }
 
 impl Source for Endless {
-    fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, _: &mut Reply<'_>) -> OfZone {
-        OfZone::Stream(Box::new(Records(request.query.name)))
+    fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, _: &mut Reply<'_>) -> ZoneOutcome {
+        ZoneOutcome::Stream(Box::new(Records(request.query.name)))
     }
 
-    fn explain(&self, _: &Query<'_>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &Query<'_>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use observe::counters::ThreadCounters;
-use plugin::spec::{BuildContext, Explained, Role, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::spec::{BuildContext, Explanation, Role, Source, SourceSpec};
+use plugin::{Lookup, QueryContext, HostsGuard};
 use wire::{Query, Reply};
 
 use super::*;
@@ -110,7 +110,7 @@ impl Source for Dear {
     fn lookup<'h>(
         &'h self,
         _: &QueryContext<'_>,
-        _: &mut Tables<'h>,
+        _: &mut HostsGuard<'h>,
         query: &Query<'_>,
         _: &mut Reply<'_>,
         _: ThreadCounters<'_>,
@@ -131,8 +131,8 @@ impl Source for Dear {
         Lookup::Answer
     }
 
-    fn explain(&self, _: &Query<'_>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &Query<'_>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use configuration::EndpointPlan;
 use plugin::failure::Failure;
-use plugin::{QueryContext, Tables};
+use plugin::{QueryContext, HostsGuard};
 use query::serve::{self, Outcome, Served};
 use sockets::{Datagram, Peer, RecvBatch, SendBatch};
 use wire::{Proto, Verdict, accept_truncated};
@@ -31,7 +31,7 @@ impl Batch<'_, '_> {
     /// Answers what memory knows of those that were not begun.
     pub(super) fn serve(&mut self) {
         let Self { plan, now, address, socket_index, .. } = *self;
-        let (mut gate, mut tables) = (Verdict::Drop, Tables::default());
+        let (mut gate, mut tables) = (Verdict::Drop, HostsGuard::default());
         let client = |datagram: &Datagram<'_>, replied| match replied {
             true => Client::Nobody,
             false => Client::Udp {

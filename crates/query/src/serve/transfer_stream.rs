@@ -94,13 +94,13 @@ impl TransferStream {
     pub fn log(&self, seen: &Observed, lines: &mut LineRing) {
         let query = self.query.query();
         if !self.ended {
-            self.zone.block.envelope.tell_failure(&Failure::CutOff(self.octets), &query, seen.now);
+            self.zone.block.envelope.query_failed(&Failure::CutOff(self.octets), &query, seen.now);
         }
         let envelope = &self.zone.block.envelope;
-        if envelope.hears_ends() {
+        if envelope.observes_queries() {
             let outcome = Outcome { flags: self.flags, answers: self.answers, ..Outcome::OPEN };
             let rsize = self.octets as usize;
-            envelope.tell_end(&LogEntry { rsize, ..entry(&self.zone, &query, &outcome, seen) }, lines);
+            envelope.query_ended(&LogEntry { rsize, ..entry(&self.zone, &query, &outcome, seen) }, lines);
         }
     }
 }

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::inbound::{Inbound, Stop};
 use plugin::failure::Failure;
-use plugin::zone_request::{OfZone, StreamMessage};
-use plugin::{QueryContext, Tables};
+use plugin::zone_request::{ZoneOutcome, StreamMessage};
+use plugin::{QueryContext, HostsGuard};
 
 /// Takes a request through route, middleware and sources.
 #[cold]
@@ -19,7 +19,7 @@ pub(super) fn serve<'h>(
     endpoint: &'h ServedEndpoint,
     request: &ZoneRequest<'_>,
     context: &QueryContext<'_>,
-    tables: &mut Tables<'h>,
+    tables: &mut HostsGuard<'h>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
@@ -40,7 +40,7 @@ pub(super) fn serve<'h>(
     // Middleware that changes the question, or issues subqueries first (autopath), lets a question
     // pass that the client did not ask.
     let passes = match stop {
-        Stop::Sources => !inbound.sought.is_another_question(),
+        Stop::Sources => !inbound.sought.has_other_question(),
         Stop::Needs(_) => false,
         Stop::Answer(_) | Stop::Fail(_) | Stop::Silence => {
             // If the answer needs subqueries the middleware runs again. This failure stands for the
@@ -55,23 +55,23 @@ pub(super) fn serve<'h>(
     let taken = if passes && !is_lost && query.class == Class::IN {
         zone.block.pipeline.of_zone(request, context, &mut reply)
     } else {
-        OfZone::Pass
+        ZoneOutcome::Pass
     };
     let failure = match taken {
-        OfZone::Answer => None,
-        OfZone::Stream(messages) if context.proto == Proto::Tcp => {
+        ZoneOutcome::Answer => None,
+        ZoneOutcome::Stream(messages) if context.proto == Proto::Tcp => {
             return Served::Stream(Box::new(TransferStream::new(zone, query, messages)));
         }
-        OfZone::Stream(mut messages) => {
+        ZoneOutcome::Stream(mut messages) => {
             messages.next(&mut StreamMessage::new(&mut reply, &query.name, 0, 1));
             (reply.counts()[0] == 0).then(|| refuse(&mut reply, Failure::CutOff(0)))
         }
-        OfZone::Fail(failure) => Some(refuse(&mut reply, failure)),
-        OfZone::Pass if is_update(query) => {
+        ZoneOutcome::Fail(failure) => Some(refuse(&mut reply, failure)),
+        ZoneOutcome::Pass if is_update(query) => {
             *outcome = Outcome { zone: Some(zone.index as u32), ..no_update(query, out) };
             return Served::Reply;
         }
-        OfZone::Pass => Some(refuse(&mut reply, Failure::NotTaken)),
+        ZoneOutcome::Pass => Some(refuse(&mut reply, Failure::NotTaken)),
     };
     finish(zone, query, &mut reply, context.proto, failure, outcome);
     Served::Reply

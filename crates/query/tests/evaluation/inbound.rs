@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use plugin::QueryContext;
-use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::middleware::{Inward, Sought, Step, Wish, Wishes};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
+use plugin::middleware::{OnQuery, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
 use scene::Scene;
 use wire::{Name, Section};
 
@@ -15,40 +15,40 @@ use crate::{octet, rounds};
 #[derive(Debug, Clone)]
 struct Seeks(Vec<&'static str>);
 
-impl StepSpec for Seeks {
-    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+impl MiddlewareSpec for Seeks {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Middleware>> {
         Ok(Arc::new(self.clone()))
     }
 }
 
-impl Step for Seeks {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        Inward::Needs(Box::new(self))
+impl Middleware for Seeks {
+    fn on_query<'s>(&'s self, _: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        OnQuery::NeedsSubquery(Box::new(self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 
-impl<'s> plugin::middleware::Needs<'s> for &'s Seeks {
-    fn go_on(
+impl<'s> plugin::middleware::NeedsSubquery<'s> for &'s Seeks {
+    fn resume(
         &self,
-        sought: &mut Sought<'_>,
+        sought: &mut EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        wishes: &mut dyn Wishes,
-    ) -> Option<Inward<'s>> {
+        wishes: &mut dyn Subqueries,
+    ) -> Option<OnQuery<'s>> {
         let names: Vec<Name> = self.0.iter().map(|name| Name::from_text(name).unwrap()).collect();
-        let came: Vec<_> = names.iter().map(|name| wishes.candidate(sought, name)).collect();
+        let came: Vec<_> = names.iter().map(|name| wishes.resolve_below(sought, name)).collect();
         for (name, wish) in names.into_iter().zip(came) {
-            if let Wish::Answer(answer) = wish?
+            if let SubqueryResult::Answer(answer) = wish?
                 && answer.section(Section::Answer).next().is_some()
             {
                 sought.set_name(name);
                 break;
             }
         }
-        Some(Inward::Pass)
+        Some(OnQuery::Pass)
     }
 }
 
@@ -65,22 +65,22 @@ fn subqueries_on_the_way_in() {
 #[derive(Debug, Clone, Default)]
 struct Counts(Arc<Mutex<Vec<String>>>);
 
-impl StepSpec for Counts {
-    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+impl MiddlewareSpec for Counts {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Middleware>> {
         Ok(Arc::new(self.clone()))
     }
 }
 
-impl Step for Counts {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
+impl Middleware for Counts {
+    fn on_query<'s>(&'s self, sought: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
         if sought.counts {
             self.0.lock().unwrap().push(sought.name().to_string());
         }
-        Inward::Pass
+        OnQuery::Pass
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 
@@ -90,7 +90,7 @@ fn each_middleware_counts_once() {
     let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
     let (above, below) = (Counts::default(), Counts::default());
     let seeks = Seeks(vec!["fails.a", "here.b"]);
-    let steps: Vec<Arc<dyn StepSpec>> =
+    let steps: Vec<Arc<dyn MiddlewareSpec>> =
         vec![Arc::new(above.clone()), Arc::new(seeks), Arc::new(below.clone())];
     let (asked, _) = rounds(&Scene::with_steps(corefile, steps), "short", octet);
     assert_eq!(asked.len(), 1);

@@ -12,9 +12,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use plugin::failure::Failure;
-use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::middleware::{Back, Inward, Outward, Sought, Step, Wish, Wishes};
-use plugin::{QueryContext, Tables};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
+use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
+use plugin::{QueryContext, HostsGuard};
 use query::evaluate::{
     Evaluated, Evaluation, FollowCnames, MAX_SUSPENDED_BYTES, NeedsUpstream, PendingLookups, SubqueryAnswer,
     Usage,
@@ -34,53 +34,53 @@ struct Wants {
 }
 
 impl Wants {
-    fn of(names: &[&'static str]) -> Arc<dyn StepSpec> {
+    fn of(names: &[&'static str]) -> Arc<dyn MiddlewareSpec> {
         Arc::new(Self { names: names.to_vec(), ..Self::default() })
     }
 }
 
-impl StepSpec for Wants {
-    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+impl MiddlewareSpec for Wants {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Middleware>> {
         Ok(Arc::new(self.clone()))
     }
 }
 
-impl Step for Wants {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        Inward::Back(Box::new(self))
+impl Middleware for Wants {
+    fn on_query<'s>(&'s self, _: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        OnQuery::Hook(Box::new(self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 
-impl Back for &Wants {
+impl ResponseHook for &Wants {
     fn sees_failures(&self) -> bool {
         self.sees_failures
     }
 
-    fn back(
+    fn on_response(
         &self,
-        sought: &Sought<'_>,
+        sought: &EffectiveQuery<'_>,
         _: &QueryContext<'_>,
         told: &mut Message,
-        wishes: &mut dyn Wishes,
-    ) -> Outward {
+        wishes: &mut dyn Subqueries,
+    ) -> HookResult {
         let mut waits = false;
         for name in &self.names {
             let name = Name::from_text(name).unwrap();
             let wish = match self.below {
-                true => wishes.candidate(sought, &name),
-                false => wishes.wish(&name, RType::A, Class::IN),
+                true => wishes.resolve_below(sought, &name),
+                false => wishes.resolve(&name, RType::A, Class::IN),
             };
             match wish {
                 None => waits = true,
-                Some(Wish::Answer(answer)) => {
+                Some(SubqueryResult::Answer(answer)) => {
                     told.rcode = answer.rcode;
                     told.records.extend(answer.section(Section::Answer).cloned());
                 }
-                Some(Wish::Failed(failure)) => {
+                Some(SubqueryResult::Failed(failure)) => {
                     told.rcode = failure.rcode();
                     told.options.push_ede(failure.ede().unwrap());
                     let why = failure.to_string();
@@ -89,7 +89,7 @@ impl Back for &Wants {
                 }
             }
         }
-        if waits { Outward::Waits } else { Outward::Done }
+        if waits { HookResult::Waiting } else { HookResult::Done }
     }
 }
 
@@ -207,7 +207,7 @@ fn answers_are_found_by_key() {
         ),
         ("with an option", Some(said(zone, &Query { overrides, ..query })), true),
     ] {
-        let (mut tables, found) = (Tables::default(), found.into_iter().collect());
+        let (mut tables, found) = (HostsGuard::default(), found.into_iter().collect());
         let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, Usage::default());
         let end = evaluation.run(zone);
         assert_eq!(end.is_err(), asks, "{what}");
@@ -234,7 +234,7 @@ fn suspended_queries_memory_quota() {
     let other_client = std::net::SocketAddr::from(([192, 0, 2, 201], 40_000)).into();
     let other_context = scene.context(AT, &other_client);
     let wait_as = |context: &QueryContext<'_>, found: Arc<SubqueryAnswer>| {
-        let (mut tables, found) = (Tables::default(), vec![found]);
+        let (mut tables, found) = (HostsGuard::default(), vec![found]);
         let evaluation =
             Evaluation::new(&plan.served.route, context, &mut tables, &query, found, Usage::default());
         evaluation.wait(zone)
@@ -286,7 +286,7 @@ fn rounds(
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = plan.served.route.find(&query).unwrap();
     let client = scene::client();
-    let (mut tables, context) = (Tables::default(), scene.context(AT, &client));
+    let (mut tables, context) = (HostsGuard::default(), scene.context(AT, &client));
     let (mut found, mut spent, mut rounds) = (Vec::new(), Usage::default(), Vec::new());
     loop {
         let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
@@ -398,7 +398,7 @@ fn candidates_start_below_their_middleware() {
     let plan = &scene.configuration.endpoints[&AT.parse().unwrap()];
     let packet = scene::packet("a.example.org", RType::A, None);
     let wire::Verdict::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let (zone, mut tables) = (plan.served.route.find(&query).unwrap(), Tables::default());
+    let (zone, mut tables) = (plan.served.route.find(&query).unwrap(), HostsGuard::default());
     let client = scene::client();
     let context = scene.context(AT, &client);
     let mut evaluation =

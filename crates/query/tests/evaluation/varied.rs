@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use plugin::QueryContext;
-use plugin::spec::{BuildContext, Explained, StepSpec};
-use plugin::middleware::{Inward, Sought, Step, Wish, Wishes};
+use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
+use plugin::middleware::{OnQuery, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
 use scene::Scene;
 use wire::{Class, Message, Name, RType, Rcode, Section};
 
@@ -19,53 +19,53 @@ struct Varies {
     below: bool,
 }
 
-impl StepSpec for Varies {
-    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+impl MiddlewareSpec for Varies {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Middleware>> {
         Ok(Arc::new(self.clone()))
     }
 }
 
-impl Step for Varies {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
-        Inward::Needs(Box::new(self))
+impl Middleware for Varies {
+    fn on_query<'s>(&'s self, _: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
+        OnQuery::NeedsSubquery(Box::new(self))
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 
-impl<'s> plugin::middleware::Needs<'s> for &'s Varies {
-    fn go_on(
+impl<'s> plugin::middleware::NeedsSubquery<'s> for &'s Varies {
+    fn resume(
         &self,
-        sought: &mut Sought<'_>,
+        sought: &mut EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        wishes: &mut dyn Wishes,
-    ) -> Option<Inward<'s>> {
+        wishes: &mut dyn Subqueries,
+    ) -> Option<OnQuery<'s>> {
         let name = Name::from_text("x.other").unwrap();
         let came = if self.below {
-            let plain = wishes.candidate(sought, &name);
+            let plain = wishes.resolve_below(sought, &name);
             sought.set_rtype(RType::AAAA);
-            let of_type = wishes.candidate(sought, &name);
+            let of_type = wishes.resolve_below(sought, &name);
             sought.set_rtype(RType::A);
             sought.set_class(Class::CH);
-            let of_class = wishes.candidate(sought, &name);
+            let of_class = wishes.resolve_below(sought, &name);
             sought.set_class(Class::IN);
             assert!(sought.set_option(0xfde9, b"x"));
-            let with_option = wishes.candidate(sought, &name);
+            let with_option = wishes.resolve_below(sought, &name);
             sought.remove_options(0xfde9);
             vec![plain, of_type, of_class, with_option]
         } else {
             [(RType::A, Class::IN), (RType::AAAA, Class::IN), (RType::A, Class::CH)]
-                .map(|(rtype, class)| wishes.wish(&name, rtype, class))
+                .map(|(rtype, class)| wishes.resolve(&name, rtype, class))
                 .into()
         };
         let mut told = Message::empty(&sought.query(), Rcode::NOERROR);
         for wish in came {
-            let Wish::Answer(answer) = wish? else { panic!("an upstream answered") };
+            let SubqueryResult::Answer(answer) = wish? else { panic!("an upstream answered") };
             told.records.extend(answer.section(Section::Answer).cloned());
         }
-        Some(Inward::Answer(Box::new(told)))
+        Some(OnQuery::Answer(Box::new(told)))
     }
 }
 
@@ -96,41 +96,41 @@ struct TwoEntries {
     candidate_first: bool,
 }
 
-impl StepSpec for TwoEntries {
-    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+impl MiddlewareSpec for TwoEntries {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Middleware>> {
         Ok(Arc::new(self.clone()))
     }
 }
 
-impl Step for TwoEntries {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
+impl Middleware for TwoEntries {
+    fn on_query<'s>(&'s self, sought: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
         // Routed subqueries pass this middleware too.
-        if sought.is_target { Inward::Pass } else { Inward::Needs(Box::new(self)) }
+        if sought.is_target { OnQuery::Pass } else { OnQuery::NeedsSubquery(Box::new(self)) }
     }
 
-    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Explained {
-        Explained::Passes(None)
+    fn explain(&self, _: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
+        Explanation::Passes(None)
     }
 }
 
-impl<'s> plugin::middleware::Needs<'s> for &'s TwoEntries {
-    fn go_on(
+impl<'s> plugin::middleware::NeedsSubquery<'s> for &'s TwoEntries {
+    fn resume(
         &self,
-        sought: &mut Sought<'_>,
+        sought: &mut EffectiveQuery<'_>,
         _: &QueryContext<'_>,
-        wishes: &mut dyn Wishes,
-    ) -> Option<Inward<'s>> {
+        wishes: &mut dyn Subqueries,
+    ) -> Option<OnQuery<'s>> {
         let name = Name::from_text("x.other").unwrap();
         let came = [self.candidate_first, !self.candidate_first].map(|below| match below {
-            true => wishes.candidate(sought, &name),
-            false => wishes.wish(&name, RType::A, Class::IN),
+            true => wishes.resolve_below(sought, &name),
+            false => wishes.resolve(&name, RType::A, Class::IN),
         });
         let mut told = Message::empty(&sought.query(), Rcode::NOERROR);
         for wish in came {
-            let Wish::Answer(answer) = wish? else { panic!("it has an address") };
+            let SubqueryResult::Answer(answer) = wish? else { panic!("it has an address") };
             told.records.extend(answer.section(Section::Answer).cloned());
         }
-        Some(Inward::Answer(Box::new(told)))
+        Some(OnQuery::Answer(Box::new(told)))
     }
 }
 
