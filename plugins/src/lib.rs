@@ -1,7 +1,8 @@
-//! The plugins, a folder each: setup, handler, metrics, line of `explain`, tests and page. No folder imports another's. What
-//! each query with `hosts` and `cache` counts is in `observe::counters::ZoneCounters`.
+//! The plugins, a folder each: setup, handler, metrics, line of `explain`, tests, page (`README.md`) and
+//! what is compared with CoreDNS (`coredns.txt`). No folder imports another's.
 //!
-//! [`plugin_cfg`] has a row for each, in the order in which they act; [`read_corefile`] reads a Corefile by it.
+//! [`plugin_cfg`] has a row for each, in the order in which they act; [`read_corefile`] reads a Corefile
+//! by it. Counters of `hosts` and `cache` are fields of `observe::counters::ZoneCounters`.
 
 mod http_listen;
 mod kubernetes_zone;

@@ -1,15 +1,12 @@
-//! Every plugin of CoreDNS 1.15.0, one row each, in the order of its plugin.cfg: in which they act on a query, whatever
-//! their order in the Corefile, and back again on its answer.
+//! The plugins of CoreDNS 1.15.0 in the order of its plugin.cfg, one row each.
+//!
+//! Plugins act on a query in this order, whatever their order in the Corefile, and on its answer in
+//! the reverse order. A plugin of localdns has a folder of its name, a `mod` line in lib.rs and its row here.
 
 use std::sync::Arc;
 
 use corefile::Directive;
 
-use crate::{
-    acl, any, autopath, bind, bufsize, cache, chaos, debug, errors, forward, header, health, hosts,
-    k8s_external, kubernetes, loadbalance, log, r#loop, metadata, minimal, multisocket, nsid, prometheus,
-    ready, reload, rewrite, root, template, timeouts, tls, transfer, whoami,
-};
 use plugin::args::Result;
 use plugin::spec::{HooksSpec, PluginSpec, Role, SourceSpec, MiddlewareSpec, ParseContext};
 
@@ -18,11 +15,11 @@ use plugin::spec::{HooksSpec, PluginSpec, Role, SourceSpec, MiddlewareSpec, Pars
 pub struct Plugin {
     /// The directive.
     pub name: &'static str,
-    /// Who reads its directives, and as which [`Role`]; nobody where it is not built.
+    /// The function that reads its directives; `None` for a plugin that localdns lacks.
     pub reader: Option<Reader>,
 }
 
-/// Who reads a plugin's directives in a server block, by the [`Role`] that it has there.
+/// The function that reads a plugin's directives in a server block, by the plugin's [`Role`].
 #[derive(Debug, Clone, Copy)]
 pub enum Reader {
     /// A setting; CoreDNS puts no handler into its chain for it.
@@ -33,9 +30,9 @@ pub enum Reader {
     Middleware(Read<dyn MiddlewareSpec>),
     /// A handler that answers from memory.
     Source(Read<dyn SourceSpec>),
-    /// A handler of what is asked of others.
+    /// A handler that forwards queries or caches their answers.
     Forwarding(Read<dyn PluginSpec>),
-    /// A handler that answers where no other plugin of the block did.
+    /// A handler that answers queries that no other plugin of the block answered.
     Tail(Read<dyn SourceSpec>),
 }
 
@@ -43,20 +40,20 @@ pub enum Reader {
 pub type Read<S> = fn(&[&Directive], ParseContext<'_>) -> Result<Arc<S>>;
 
 impl Plugin {
-    /// Whether it is here.
+    /// Whether localdns has it.
     pub fn is_here(&self) -> bool {
         self.reader.is_some()
     }
 
-    /// Whether CoreDNS has a handler for it.
+    /// Whether CoreDNS has a handler for it in a block's chain.
     fn has_handler(&self) -> bool {
         self.reader.is_some_and(|reader| !matches!(reader, Reader::Setting(_)))
     }
 
-    /// Reads its directives in a server block; nothing where there are none.
+    /// Reads its directives in a server block; `None` where there are none.
     ///
     /// # Errors
-    /// What is wrong with them, at its word.
+    /// A directive that cannot be used, with the place of the word.
     pub fn read(&self, block: &[Directive], written: ParseContext<'_>) -> Result<Option<Role>> {
         let own: Vec<&Directive> =
             block.iter().filter(|directive| directive.name.text == self.name).collect();
@@ -101,10 +98,10 @@ const fn tail(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
     Plugin { name, reader: Some(Reader::Tail(read)) }
 }
 
-/// The table.
+/// All rows.
 pub static PLUGINS: &[Plugin] = &[
-    setting("root", root::read),
-    hooks("metadata", metadata::read),
+    setting("root", crate::root::read),
+    hooks("metadata", crate::metadata::read),
     absent("geoip"),
     absent("cancel"),
     absent("proxyproto"),
@@ -112,62 +109,62 @@ pub static PLUGINS: &[Plugin] = &[
     absent("grpc_server"),
     absent("https"),
     absent("https3"),
-    setting("timeouts", timeouts::read),
-    setting("multisocket", multisocket::read),
-    setting("reload", reload::read),
-    hooks("nsid", nsid::read),
-    hooks("bufsize", bufsize::read),
-    setting("bind", bind::read),
-    setting("debug", debug::read),
+    setting("timeouts", crate::timeouts::read),
+    setting("multisocket", crate::multisocket::read),
+    setting("reload", crate::reload::read),
+    hooks("nsid", crate::nsid::read),
+    hooks("bufsize", crate::bufsize::read),
+    setting("bind", crate::bind::read),
+    setting("debug", crate::debug::read),
     absent("trace"),
-    setting("ready", ready::read),
-    setting("health", health::read),
+    setting("ready", crate::ready::read),
+    setting("health", crate::health::read),
     absent("pprof"),
     absent("shed"),
-    hooks("prometheus", prometheus::read),
-    hooks("errors", errors::read),
-    hooks("log", log::read),
+    hooks("prometheus", crate::prometheus::read),
+    hooks("errors", crate::errors::read),
+    hooks("log", crate::log::read),
     absent("dnstap"),
     absent("local"),
     absent("dns64"),
     absent("siit"),
-    middleware("any", any::read),
-    middleware("chaos", chaos::read),
-    middleware("loadbalance", loadbalance::read),
+    middleware("any", crate::any::read),
+    middleware("chaos", crate::chaos::read),
+    middleware("loadbalance", crate::loadbalance::read),
     absent("tsig"),
-    middleware("rewrite", rewrite::read),
-    middleware("autopath", autopath::read),
-    middleware("acl", acl::read),
-    forwarding("cache", cache::read),
-    middleware("header", header::read),
+    middleware("rewrite", crate::rewrite::read),
+    middleware("autopath", crate::autopath::read),
+    middleware("acl", crate::acl::read),
+    forwarding("cache", crate::cache::read),
+    middleware("header", crate::header::read),
     absent("dnssec"),
-    setting("tls", tls::read),
-    middleware("minimal", minimal::read),
-    source("template", template::read),
-    source("transfer", transfer::read),
+    setting("tls", crate::tls::read),
+    middleware("minimal", crate::minimal::read),
+    source("template", crate::template::read),
+    source("transfer", crate::transfer::read),
     absent("dynupdate"),
-    source("hosts", hosts::read),
+    source("hosts", crate::hosts::read),
     absent("route53"),
     absent("azure"),
     absent("clouddns"),
-    source("k8s_external", k8s_external::read),
-    source("kubernetes", kubernetes::read),
+    source("k8s_external", crate::k8s_external::read),
+    source("kubernetes", crate::kubernetes::read),
     absent("file"),
     absent("auto"),
     absent("secondary"),
     absent("etcd"),
-    source("loop", r#loop::read),
-    forwarding("forward", forward::read),
+    source("loop", crate::r#loop::read),
+    forwarding("forward", crate::forward::read),
     absent("grpc"),
     absent("erratic"),
-    tail("whoami", whoami::read),
+    tail("whoami", crate::whoami::read),
     absent("on"),
     absent("sign"),
     absent("view"),
     absent("nomad"),
 ];
 
-/// Which directive a block has to have for another one.
+/// Directives that need another one in the same block: the directive, and what it needs.
 pub const NEEDS: &[(&str, &str)] = &[("k8s_external", "kubernetes")];
 
 /// The row of a directive.
@@ -175,7 +172,7 @@ pub fn find(name: &str) -> Option<&'static Plugin> {
     PLUGINS.iter().find(|plugin| plugin.name == name)
 }
 
-/// The directives that are here, in alphabetical order, as `-plugins` lists them.
+/// The directives that localdns has, in alphabetical order, as `-plugins` lists them.
 pub fn here() -> Vec<&'static str> {
     let mut names: Vec<_> =
         PLUGINS.iter().filter(|plugin| plugin.is_here()).map(|plugin| plugin.name).collect();
@@ -183,12 +180,12 @@ pub fn here() -> Vec<&'static str> {
     names
 }
 
-/// Of a block's directives, in the table's order, those that CoreDNS has handlers for.
+/// Those of a block's directives, in the table's order, that have a handler in CoreDNS.
 pub fn handlers(directives: &[&'static str]) -> impl DoubleEndedIterator<Item = &'static str> {
     directives.iter().copied().filter(|name| find(name).is_some_and(Plugin::has_handler))
 }
 
-/// The handler that CoreDNS's metrics name for a block, whoever answers: the one right below `prometheus`.
+/// The handler that CoreDNS's metrics name for every query of a block: the next one below `prometheus`.
 pub fn named_by_metrics(directives: &[&'static str]) -> &'static str {
     let place = |name: &str| PLUGINS.iter().position(|plugin| plugin.name == name);
     handlers(directives).find(|name| place(name) > place("prometheus")).unwrap_or_default()

@@ -293,6 +293,23 @@ pub(crate) fn two_opt(zone: &str) -> Vec<Query> {
     vec![raw("two opt", bytes, false)]
 }
 
+/// One name, asked for in the ways that plugins distinguish.
+pub(crate) fn about(name: &str) -> Vec<Query> {
+    let mut queries = Vec::new();
+    for rtype in ["A", "AAAA", "TXT", "MX", "SRV", "PTR", "CNAME", "SOA", "ANY"] {
+        queries.push(udp(&format!("{name} {rtype}"), &Ask::new(name, rtype)));
+        queries.push(udp(&format!("{name} {rtype} do"), &Ask::new(name, rtype).dnssec_ok()));
+    }
+    queries.push(udp(&format!("{name} no rd"), &Ask::new(name, "A").rd(false)));
+    queries.push(udp(&format!("{name} class"), &Ask::new(name, "A").class(3)));
+    queries.push(tcp(&format!("{name} tcp"), &[Ask::new(name, "A").edns(1232), Ask::new(name, "TXT")]));
+    for option in [0xffee, 0xffef] {
+        let ask = Ask::new(name, "TXT").option(option, b"own");
+        queries.push(udp(&format!("{name} option {option:#x}"), &ask));
+    }
+    queries
+}
+
 /// The names that `chaos` answers, and what is near them.
 pub(crate) fn chaos() -> Vec<Query> {
     let mut queries = Vec::new();

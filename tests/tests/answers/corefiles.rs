@@ -2,8 +2,9 @@
 
 use tests::{Ask, fixtures};
 
-use crate::battery::{chaos, full, hosts, short, two_opt, udp};
+use crate::battery::{about, chaos, full, hosts, short, two_opt, udp};
 use crate::exchange::Query;
+use crate::rows::plugins;
 use crate::run::Setup;
 
 /// The Corefiles that exist in the world, with addresses of this machine in the place of theirs. `kubernetes` is left out of kubeadm's, which comes with a cluster elsewhere, and so is `loadbalance`, whose order is random.
@@ -36,7 +37,7 @@ pub(crate) fn world() -> Vec<Setup> {
         .collect()
 }
 
-/// One for each directive and property.
+/// One for each directive and property; most of them stand in the plugins' files.
 pub(crate) fn properties() -> Vec<Setup> {
     let mut setups = vec![
         counted("forward", block("forward . @UP@"), full(".")),
@@ -76,12 +77,18 @@ pub(crate) fn properties() -> Vec<Setup> {
         let queries = asks.map(|(name, rtype)| udp(&format!("{name} {rtype}"), &Ask::new(name, rtype)));
         setups.push(counted(&directives, block(&directives), queries.collect()));
     }
-    for directives in ROWS {
-        let mut queries = [short("."), hosts(), templates()].concat();
-        if directives.starts_with("chaos") {
-            queries.extend(chaos());
+    for plugin in plugins() {
+        for row in plugin.section("blocks") {
+            let (directives, names) = row.split_once(" ? ").unwrap_or((row, ""));
+            let mut queries: Vec<Query> = names.split_whitespace().flat_map(about).collect();
+            if queries.is_empty() {
+                queries = [short("."), hosts(), templates()].concat();
+            }
+            if directives.starts_with("chaos") {
+                queries.extend(chaos());
+            }
+            setups.push(counted(directives, block(directives), queries));
         }
-        setups.push(counted(directives, block(directives), queries));
     }
     for text in BLOCKS {
         let queries = [
@@ -153,98 +160,6 @@ fn templates() -> Vec<Query> {
     }
     queries
 }
-
-/// Directives in a block of the root zone.
-const ROWS: &[&str] = &[
-    "any\nwhoami",
-    "chaos\nwhoami",
-    "chaos v1\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
-    "chaos \"v 1\" one@example\nrewrite class CH IN\nacl {\nfilter type TXT\n}\ncache\nforward . @UP@",
-    "chaos a\\046\\b one@example\ntemplate CH A tpl.test {\nanswer \"{{ .Name }} 60 CH TXT a\"\n}",
-    "any\nrewrite type ANY A\nacl {\nblock\n}\nhosts @DIR@/hosts {\nfallthrough\n}\ncache\nforward . @UP@",
-    "minimal\nforward . @UP@",
-    "minimal\nwhoami",
-    "minimal\nhosts @DIR@/hosts {\nfallthrough\n}\ncache\nforward . @UP@",
-    "header {\nresponse set aa\nresponse clear ra\n}\nforward . @UP@",
-    "header {\nquery clear rd\nresponse set ra\n}\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
-    "acl k {\nblock type A\nfilter type TXT MX\nallow net 10.0.0.0/8\n}\nforward . @UP@",
-    "acl {\nallow type A AAAA net 127.0.0.0/8\nblock\n}\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
-    "acl {\nfilter net 127.0.0.0/8\n}\nwhoami",
-    "acl {\nblock net ::ffff:127.0.0.0/104 ::ffff:127.0.0.1 ::/0\n}\nwhoami",
-    "rewrite name suffix .k .t answer auto\nforward . @UP@",
-    "rewrite name suffix .k .t\ncache\nforward . @UP@",
-    "rewrite name regex (.*)[.]k[.]$ {1}.t answer name (.*)[.]t[.]$ {1}.k answer value (.*)[.]t[.]$ {1}.k\nforward . @UP@",
-    "rewrite name substring k t answer auto\nforward . @UP@",
-    "rewrite name prefix a b answer auto\nforward . @UP@",
-    "rewrite continue name prefix a b\nforward . @UP@",
-    "rewrite continue type AAAA A\nrewrite ttl suffix . 5-20\nforward . @UP@",
-    "rewrite type ANY HINFO\nrewrite class CH IN\nforward . @UP@",
-    "rewrite ttl regex .* 30-\nforward . @UP@",
-    "rewrite rcode regex .* NXDOMAIN NOERROR\nforward . @UP@",
-    "rewrite rcode regex .* SERVFAIL REFUSED\nhosts @DIR@/hosts",
-    "rewrite cname suffix k t\nforward . @UP@",
-    "errors\nlog\nforward . @UP@",
-    "debug\nroot @DIR@\nforward . @UP@",
-    "bufsize\nforward . @UP@",
-    "bufsize 512\ncache\nforward . @UP@",
-    "bufsize 4096\nforward . @UP@",
-    "nsid node\nforward . @UP@",
-    "nsid a node of many\ncache\nforward . @UP@",
-    "nsid node\nwhoami",
-    "multisocket 2\nforward . @UP@",
-    "loop\nforward . @UP@",
-    "reload\nhealth @IP@:8080\nready @IP@:8181\nforward . @UP@",
-    "cache 30\nforward . @UP@",
-    "cache 300 tpl.test k\nforward . @UP@",
-    "cache {\nsuccess 2000 60 20\ndenial 2000 20 10\n}\nforward . @UP@",
-    "cache {\nsuccess 2000 600 0\ndenial 2000 600 0\n}\nforward . @UP@",
-    "cache {\nprefetch 1 1m 10%\nservfail 0\n}\nforward . @UP@",
-    "cache {\nservfail 20s\n}\nforward . @UP@",
-    "cache {\nserve_stale 1h immediate\n}\nforward . @UP@",
-    "cache {\nserve_stale 1h verify\n}\nforward . @UP@",
-    "cache {\ndisable success\n}\nforward . @UP@",
-    "cache {\ndisable denial\n}\nforward . @UP@",
-    "cache {\ndisable success k\ndisable denial t\n}\nforward . @UP@",
-    "cache {\nkeepttl\n}\nforward . @UP@",
-    "cache\nnsid node\nbufsize 1400\nerrors\nforward . @UP@ @UP2@ {\npolicy sequential\n}",
-    "cache",
-    "forward . @UP@ {\nforce_tcp\n}",
-    "forward . @UP@ {\nprefer_udp\n}",
-    "cache\nforward . @UP@ {\nprefer_udp\n}",
-    "forward . @UP@ @UP2@ {\npolicy round_robin\n}",
-    "forward . @UP@ @UP2@ {\npolicy random\nmax_fails 0\nexpire 20s\nmax_concurrent 1000\n}",
-    "forward k @UP@\nforward t @UP2@",
-    "forward . @UP@ {\nexcept k\n}",
-    "forward . @UP@ {\nexcept k\n}\nforward . @UP2@",
-    "forward . @UP@ {\nnext NXDOMAIN SERVFAIL\n}\nforward . @UP2@",
-    "forward . @UP@ {\nnext NXDOMAIN\nnext_on_nodata\n}\nforward k @UP2@",
-    "forward . @UP@ @UP2@ {\nfailover SERVFAIL REFUSED\npolicy sequential\n}",
-    "cache\nforward . @UP@ @UP2@ {\nfailover SERVFAIL NXDOMAIN\npolicy sequential\n}",
-    "forward . @UP@ {\nhealth_check 1s no_rec domain health.test\nmax_fails 3\nfailfast_all_unhealthy_upstreams\n}",
-    "forward . @DIR@/resolv.conf",
-    "hosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
-    "hosts @DIR@/hosts\nforward . @UP@",
-    "hosts @DIR@/hosts",
-    "hosts @DIR@/hosts example\nforward . @UP@",
-    "hosts @DIR@/hosts {\nttl 5\nreload 1s\nno_reverse\nfallthrough example\n}\nforward . @UP@",
-    "hosts @DIR@/hosts {\n203.0.113.99 inline.example host.example\nfallthrough\n}\ncache\nforward . @UP@",
-    "hosts @DIR@/hosts example {\nfallthrough_unsupported\nfallthrough\n}\nforward . @UP@",
-    "hosts @DIR@/missing {\nfallthrough\n}\nforward . @UP@",
-    "hosts @DIR@/hosts {\nfallthrough\n}\nwhoami",
-    "hosts @DIR@/hosts\ncache\nnsid node\nbufsize 512",
-    "template IN A tpl.test {\nmatch \"^ip-(?P<a>[0-9]+)-(?P<b>[0-9]+)-(?P<c>[0-9]+)-(?P<d>[0-9]+)[.]tpl[.]test[.]$\"\nanswer \"{{ .Name }} 60 IN A {{ .Group.a }}.{{ .Group.b }}.{{ .Group.c }}.{{ .Group.d }}\"\nfallthrough\n}\nforward . @UP@",
-    "template IN A tpl.test {\nmatch \"^ip-\"\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\nforward . @UP@",
-    "template IN ANY tpl.test {\nanswer \"{{ .Name }} 60 IN TXT \\\"{{ .Type }} {{ .Class }} {{ .Zone }} {{ .Question.Name }} {{ .Remote }}\\\"\"\n}\ntemplate ANY ANY . {\nrcode REFUSED\n}",
-    "template IN ANY tpl.test {\nmatch \"^(?P<a>[a-z0-9-]+)[.]\" \"^(?P<zzz>[.])\"\nanswer \"{{ .Name }} 60 IN TXT \\\"{{ len .Message.Question }} {{ range .Message.Question }}{{ .Qtype }}{{ end }} {{ len .Group }} {{ .Group }} {{ .Group.zzz }} {{ if .Group.zzz }}y{{ end }}\\\"\"\nfallthrough\n}\nforward . @UP@",
-    "template ANY ANY tpl.test {\nrcode NXDOMAIN\nauthority \"{{ .Zone }} 60 IN SOA ns.tpl.test. host.tpl.test. 1 60 60 60 60\"\nadditional \"ns.tpl.test. 60 IN A 192.0.2.3\"\n}\ncache\nforward . @UP@",
-    "template IN AAAA . {\nrcode NOERROR\n}\nforward . @UP@",
-    "template IN A tpl.test tpl2.test {\nrcode SERVFAIL\nederror 21 \"not here\"\n}\nnsid node\nforward . @UP@",
-    "template IN MX tpl.test {\nanswer \"{{ .Name }} 60 IN MX 10 mx.{{ .Name }}\"\nanswer \"{{ .Name }} 60 IN MX 20 Mx2.{{ .Name }}\"\nadditional \"mx.{{ .Name }} 60 IN A 192.0.2.4\"\n}\ntemplate IN ANY tpl.test {\nrcode NXDOMAIN\n}\nforward . @UP@",
-    "template IN A tpl.test {\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\nhosts @DIR@/hosts {\nfallthrough\n}\ncache\nforward . @UP@",
-    "template CH A tpl.test {\nanswer \"{{ .Name }} 60 CH TXT \\\"chaos\\\"\"\n}\nforward . @UP@",
-    "template IN A tpl.test {\nanswer \"{{ .Name }} 60 IN A not-an-address\"\n}\nforward . @UP@",
-    "timeouts {\nread 5s\nwrite 5s\nidle 5s\n}\nforward . @UP@",
-];
 
 /// Several blocks.
 const BLOCKS: &[&str] = &[

@@ -5,8 +5,8 @@ use tests::kube::Object;
 
 use crate::cluster::{ROWS, SEARCHED, namespace, pod, service, setup, slice, to_go};
 use crate::corefiles::block;
+use crate::dice::Dice;
 use crate::outside;
-use crate::random::Dice;
 use crate::run::Setup;
 
 /// The cluster of this number, with a Corefile that is drawn as well.

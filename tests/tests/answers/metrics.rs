@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tests::{Metrics, Server, eventually, fresh_ip, http_get, now};
 
 use crate::cluster;
 use crate::coredns::CoreDns;
+use crate::rows::plugins;
 
 /// The series of one server by name and labels, with its own addresses taken out.
 pub(crate) type Series = BTreeMap<String, f64>;
@@ -37,7 +39,7 @@ fn scrape(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
         let metrics = Metrics::parse(&page.1);
         let mut series = Series::new();
         for (name, labels, value) in metrics.samples() {
-            if !FAMILIES.contains(&name) {
+            if !COMPARED.contains(name) {
                 continue;
             }
             let labels: Vec<String> = labels
@@ -147,79 +149,29 @@ fn labels(at: SocketAddr) -> BTreeSet<String> {
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The families of CoreDNS's that the pages of our plugins name and that are not compared, nor said not to be.
-pub(crate) fn forgotten() -> Vec<String> {
-    let plugins = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/src");
-    let folders = std::fs::read_dir(plugins).expect("the folders are there");
-    let pages =
-        folders.filter_map(|folder| std::fs::read_to_string(folder.ok()?.path().join("README.md")).ok());
-    let is_of_name = |c: char| c == '_' || c.is_ascii_lowercase();
-    let mut families = BTreeSet::new();
-    for page in pages {
-        let metrics = page.split_once("\n## Metrics\n").expect("each page has its metrics").1;
-        let metrics = metrics.split_once("\n## ").expect("examples come behind them").0;
-        let words = metrics.split(|c| !is_of_name(c)).filter(|word| word.starts_with("coredns_"));
-        families.extend(words.map(str::to_owned));
+/// The samples that are compared: of CoreDNS's families on the plugins' pages, but for those that their files leave out.
+static COMPARED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let mut all = BTreeSet::new();
+    for plugin in plugins() {
+        let rows = || plugin.section("metrics").iter().map(|row| row.split(' ').collect::<Vec<_>>());
+        let left_out: Vec<&str> = rows().filter(|row| row[0] == "-").map(|row| row[1]).collect();
+        let families = plugin.families.iter().filter(|family| !left_out.contains(&family.as_str()));
+        all.extend(families.flat_map(|family| [family.clone(), format!("{family}_count")]));
+        all.extend(rows().filter(|row| row[0] == "+").map(|row| row[1].to_owned()));
     }
-    assert!(families.len() > 30, "the pages name metrics: {families:?}");
-    let is_compared =
-        |family: &str| FAMILIES.iter().any(|name| name.strip_suffix("_count").unwrap_or(name) == family);
-    families.retain(|family| !is_compared(family) && !NOT_MOVED.contains(&family.as_str()));
-    families.into_iter().collect()
+    all
+});
+
+/// The families that a plugin's file leaves out and that its page does not have.
+pub(crate) fn left_out_in_vain() -> Vec<String> {
+    let mut all = Vec::new();
+    for plugin in plugins() {
+        let left_out =
+            plugin.section("metrics").iter().filter_map(|row| row.strip_prefix("- ")?.split(' ').next());
+        let is_on_page = |family: &&str| plugin.families.iter().any(|other| other == family);
+        all.extend(
+            left_out.filter(|family| !is_on_page(family)).map(|family| format!("{}: {family}", plugin.name)),
+        );
+    }
+    all
 }
-
-/// The families that both have and that queries move.
-const FAMILIES: &[&str] = &[
-    "coredns_dns_requests_total",
-    "coredns_dns_responses_total",
-    "coredns_dns_do_requests_total",
-    "coredns_dns_request_duration_seconds_count",
-    "coredns_dns_request_size_bytes_count",
-    "coredns_dns_request_size_bytes_sum",
-    "coredns_dns_response_size_bytes_count",
-    "coredns_acl_allowed_requests_total",
-    "coredns_acl_blocked_requests_total",
-    "coredns_acl_dropped_requests_total",
-    "coredns_acl_filtered_requests_total",
-    "coredns_autopath_success_total",
-    "coredns_cache_requests_total",
-    "coredns_cache_hits_total",
-    "coredns_cache_misses_total",
-    "coredns_cache_drops_total",
-    "coredns_cache_prefetch_total",
-    "coredns_cache_served_stale_total",
-    "coredns_forward_healthcheck_broken_total",
-    "coredns_forward_max_concurrent_rejects_total",
-    "coredns_proxy_request_duration_seconds_count",
-    "coredns_template_matches_total",
-    "coredns_template_template_failures_total",
-    "coredns_template_rr_failures_total",
-    "coredns_panics_total",
-];
-
-/// Those that both have and that no query moves, or not alike.
-const NOT_MOVED: &[&str] = &[
-    // What is there, told whoever asks.
-    "coredns_build_info",
-    "coredns_plugin_enabled",
-    "coredns_hosts_entries",
-    "coredns_hosts_reload_timestamp_seconds",
-    // A capacity is another number of entries there: "CAPACITY is honoured as written" in docs/differences.md.
-    "coredns_cache_entries",
-    "coredns_cache_evictions_total",
-    // Each server's own looks, once a second, and probes.
-    "coredns_health_request_duration_seconds",
-    "coredns_health_request_failures_total",
-    "coredns_proxy_healthcheck_failures_total",
-    // Which connection is free when a query goes out is a matter of time, and here one carries several.
-    "coredns_proxy_conn_cache_hits_total",
-    "coredns_proxy_conn_cache_misses_total",
-    // Nothing is reloaded while queries are asked.
-    "coredns_reload_failed_total",
-    "coredns_reload_version_info",
-    // By `of_clusters`: requests to the API, and changes there.
-    "coredns_kubernetes_dns_programming_duration_seconds",
-    "coredns_kubernetes_rest_client_rate_limiter_duration_seconds",
-    "coredns_kubernetes_rest_client_request_duration_seconds",
-    "coredns_kubernetes_rest_client_requests_total",
-];

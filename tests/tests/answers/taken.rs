@@ -1,4 +1,4 @@
-//! Which server blocks are taken and which are refused, beside CoreDNS: the rows of taken.txt.
+//! Which server blocks are taken and which are refused, beside CoreDNS: the rows `[corefile]` of the plugins' files.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -14,35 +14,29 @@ use tests::{Authority, binary, fresh_ip, output, port, tempdir};
 
 use crate::cluster::SEARCH;
 use crate::coredns::CoreDns;
+use crate::rows::plugins;
 
 /// Who takes a block, `both`, `none`, `coredns` or `localdns`; its directives; for those that not both take alike the words of
 /// docs/differences.md that say so.
-type Row = (&'static str, String, &'static str);
+type Row = (&'static str, &'static str, &'static str);
 
 fn rows() -> Vec<Row> {
-    let mut stands = "";
     let mut rows = Vec::new();
-    for line in include_str!("taken.txt").lines() {
-        match line.split_once(' ').expect("a row is a word and the rest") {
-            (">", words) => stands = words,
-            (who, directives) => rows.push((who, directives.replace("\\n", "\n"), stands)),
+    for plugin in plugins() {
+        let mut stands = "";
+        for line in plugin.section("corefile") {
+            match line.split_once(' ').expect("a row is a word and the rest") {
+                (">", words) => stands = words,
+                (who, directives) => rows.push((who, directives, stands)),
+            }
         }
     }
     rows
 }
 
 /// The words of docs/differences.md that rows rest on.
-pub(crate) fn listed() -> Vec<&'static str> {
-    let mut all: Vec<_> =
-        rows().iter().map(|(.., stands)| *stands).filter(|stands| !stands.is_empty()).collect();
-    all.dedup();
-    all
-}
-
-/// The directives that rows begin with.
-pub(crate) fn directives() -> BTreeSet<String> {
-    let first = |text: &str| text.split_whitespace().next().map(str::to_owned);
-    rows().iter().filter_map(|(_, directives, _)| first(directives)).collect()
+pub(crate) fn listed() -> BTreeSet<&'static str> {
+    rows().iter().map(|(.., stands)| *stands).filter(|stands| !stands.is_empty()).collect()
 }
 
 /// Every row, by both servers; returns those whose verdicts are others. What CoreDNS takes it takes in one Corefile, a zone for each.

@@ -106,20 +106,70 @@ fn every_page_has_its_parts_and_every_directive_has_a_page() {
     }
 }
 
+/// The table of the index is made from the plugins' pages, in the order of plugin_cfg.rs.
 #[test]
-fn the_index_has_every_plugin_in_the_order_of_the_table() {
-    let index = read("docs/plugins/README.md");
-    let rows = index.lines().filter_map(|line| line.strip_prefix("| [")?.split(']').next());
-    let rows: Vec<String> = rows.map(str::to_owned).collect();
-    let table = read("plugins/src/plugin_cfg.rs");
-    let place = |name: &String| {
-        table.find(&format!("(\"{name}\"")).unwrap_or_else(|| panic!("the table does not have {name}"))
-    };
-    assert!(rows.is_sorted_by_key(place), "{rows:?}");
-    let mut sorted = rows;
-    sorted.sort();
-    assert_eq!(sorted, served());
+fn index_is_generated() {
+    let index = read(INDEX);
+    let (before, rest) = index.split_once(BEGIN).expect("the index has a table");
+    let (_, after) = rest.split_once(END).expect("the table ends");
+    let generated = format!("{before}{BEGIN}{}{END}{after}", index_table());
+    if std::env::var_os("WRITE_INDEX").is_some() {
+        fs::write(root().join(INDEX), &generated).expect("the index can be written");
+        return;
+    }
+    let differing: Vec<String> = diff(&index, &generated);
+    assert!(
+        differing.is_empty(),
+        "{INDEX} is not up to date; run `WRITE_INDEX=1 cargo test -p tests --test documents index_is_generated`\n{}",
+        differing.join("\n")
+    );
 }
+
+/// The lines that one of the texts has and the other has not.
+fn diff(old: &str, new: &str) -> Vec<String> {
+    let only = |one: &str, other: &str, sign| {
+        let lines = one.lines().filter(|line| !other.lines().any(|same| same == *line));
+        lines.map(|line| format!("{sign}{line}")).collect::<Vec<_>>()
+    };
+    [only(old, new, '-'), only(new, old, '+')].concat()
+}
+
+/// The plugins with what their pages say that they are for, and their metrics.
+fn index_table() -> String {
+    let cfg = read("plugins/src/plugin_cfg.rs");
+    let place = |name: &str| {
+        cfg.find(&format!("(\"{name}\"")).unwrap_or_else(|| panic!("plugin_cfg.rs does not have {name}"))
+    };
+    let mut pages = pages();
+    pages.sort_by_key(|(name, _)| place(name));
+    let mut table = "\n| plugin | purpose | metrics |\n|---|---|---|\n".to_owned();
+    for (name, page) in pages {
+        let purpose =
+            page.split_once(&format!("\n`{name}` - ")).expect("a page says what its plugin is for").1;
+        let purpose = purpose.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+        let metrics = page.split_once("\n## Metrics\n").expect("a page has its metrics").1;
+        let metrics = metrics.split("\n## ").next().unwrap_or_default();
+        let is_family = |word: &&str| ["coredns_", "localdns_"].iter().any(|start| word.starts_with(start));
+        let mut families: Vec<String> = Vec::new();
+        for family in metrics.split('`').skip(1).step_by(2).filter(is_family) {
+            let family = format!("`{}`", family.split('{').next().unwrap_or_default());
+            if !families.contains(&family) {
+                families.push(family);
+            }
+        }
+        let purpose = purpose.trim_end_matches('.');
+        table += &format!(
+            "| [{name}](../../plugins/src/{name}/README.md) | {purpose} | {} |\n",
+            families.join(", ")
+        );
+    }
+    table
+}
+
+/// The index of plugins, and what encloses its table.
+const INDEX: &str = "docs/plugins/README.md";
+const BEGIN: &str = "<!-- generated from the pages of the plugins -->\n";
+const END: &str = "<!-- end of what is generated -->\n";
 
 #[test]
 fn the_changelog_names_every_plugin() {
