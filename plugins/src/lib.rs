@@ -30,6 +30,7 @@ pub mod hosts;
 pub mod k8s_external;
 pub mod kubernetes;
 pub mod loadbalance;
+pub mod local;
 pub mod log;
 pub mod r#loop;
 pub mod metadata;

@@ -125,7 +125,7 @@ pub static PLUGINS: &[Plugin] = &[
     hooks("errors", crate::errors::read),
     hooks("log", crate::log::read),
     absent("dnstap"),
-    absent("local"),
+    middleware("local", crate::local::read),
     absent("dns64"),
     absent("siit"),
     middleware("any", crate::any::read),
