@@ -26,8 +26,8 @@ mod tests {
     use super::*;
     use crate::health::HealthSpec;
     use crate::prometheus::PrometheusSpec;
-    use crate::ready::ReadySpec;
     use crate::read_corefile::tests::{good, refused};
+    use crate::ready::ReadySpec;
 
     #[test]
     fn admin_addresses_have_the_defaults_of_coredns() {

@@ -4,13 +4,13 @@
 //! [`plugin_cfg`] has a row for each, in the order in which they act; [`read_corefile`] reads a Corefile
 //! by it. Counters of `hosts` and `cache` are fields of `observe::counters::ZoneCounters`.
 
+mod cidr;
+mod host_name;
 mod http_listen;
 mod kubernetes_zone;
-mod host_name;
 mod name_display;
-mod cidr;
-pub mod read_corefile;
 pub mod plugin_cfg;
+pub mod read_corefile;
 #[cfg(test)]
 mod testing;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::Result;
-use plugin::spec::{HooksSpec, PluginSpec, Role, SourceSpec, MiddlewareSpec, ParseContext};
+use plugin::spec::{HooksSpec, MiddlewareSpec, ParseContext, PluginSpec, Role, SourceSpec};
 
 /// One row.
 #[derive(Debug)]

@@ -5,13 +5,17 @@ use std::sync::Arc;
 
 use observe::counters::PerThread;
 use plugin::QueryContext;
-use plugin::middleware::{OnQuery, HookResult, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
+use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, Subqueries, SubqueryResult};
 use wire::{Class, HEADER, Message, Name, RType, Rr, Section, Verdict, accept};
 
 /// Answers of others by name and type; what is not there is not known yet. Then what was wished for, and how many octets were
 /// compared with patterns.
 #[derive(Default)]
-pub(crate) struct Others(pub(crate) HashMap<(Name, RType), SubqueryResult>, pub(crate) Vec<String>, pub(crate) usize);
+pub(crate) struct Others(
+    pub(crate) HashMap<(Name, RType), SubqueryResult>,
+    pub(crate) Vec<String>,
+    pub(crate) usize,
+);
 
 impl Subqueries for Others {
     fn resolve(&mut self, name: &Name, rtype: RType, _class: Class) -> Option<SubqueryResult> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use files::READ_TIMEOUT;
 use observe::counters::ThreadCounters;
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::{HostsGuard, Lookup, QueryContext};
 use plugins::hosts::HostsTable;
 use query::Block;
 use scene::Scene;

@@ -17,8 +17,8 @@ use node::SourcePorts;
 use observe::counters::ZoneLabels;
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
-use plugin::hooks::Hooks;
 use plugin::extensions::Extensions;
+use plugin::hooks::Hooks;
 use plugin::spec::{BuildContext, Role};
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use plugins::tls::ServerTls;
@@ -28,10 +28,9 @@ use plugins::{
     debug::DebugSpec,
     forward::{self, ForwardSource},
     health::HealthSpec,
-    hosts, kubernetes, multisocket,
+    hosts, kubernetes, multisocket, plugin_cfg,
     prometheus::PrometheusSpec,
     ready::ReadySpec,
-    plugin_cfg,
 };
 use query::pipeline::{Forwarding, NamedSource, Pipeline};
 use query::route::Route;

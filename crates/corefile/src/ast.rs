@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::error::Warning;
-use crate::server_block_key::BlockKey;
 use crate::location::{Located, Location};
+use crate::server_block_key::BlockKey;
 use crate::token::Word;
 
 /// One configuration: a file with all its imports.

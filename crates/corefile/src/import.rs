@@ -9,8 +9,8 @@ use crate::env::{self, Env, TooLong};
 use crate::error::{SyntaxError, Warning};
 use crate::glob;
 use crate::lexer::{self, Token};
-use crate::location::{Located, Location};
 use crate::loader;
+use crate::location::{Located, Location};
 use crate::source_text::SourceText;
 use crate::token::Word;
 

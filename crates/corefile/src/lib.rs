@@ -43,30 +43,30 @@
 //! # Bounds
 //! 16 MiB a file, 64 MiB and 1,000,000 words in all, 64 open braces, 10,000 snippets and 100,000 files imported.
 
+mod ast;
 mod env;
 mod error;
 mod glob;
 pub mod go_values;
 mod import;
-mod server_block_key;
 mod kind;
 mod lexer;
-mod location;
-mod suggest;
-mod parser;
 mod loader;
+mod location;
+mod parser;
+mod server_block_key;
 mod source_text;
-mod ast;
+mod suggest;
 mod token;
 
 use std::path::Path;
 
+pub use ast::{Corefile, Directive, ServerBlock};
 pub use error::{SyntaxError, Warning};
-pub use server_block_key::{BlockKey, Scheme, zones_of};
 pub use kind::Kind;
 pub use location::{Located, Location};
+pub use server_block_key::{BlockKey, Scheme, zones_of};
 pub use suggest::nearest;
-pub use ast::{Corefile, Directive, ServerBlock};
 pub use token::Word;
 
 use crate::import::Stream;

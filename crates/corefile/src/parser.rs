@@ -2,12 +2,12 @@
 
 use std::iter;
 
+use crate::ast::{Corefile, Directive, ServerBlock};
 use crate::error::{SyntaxError, Warning};
 use crate::import::Stream;
-use crate::server_block_key::{self, BlockKey};
 use crate::lexer::Token;
 use crate::location::{Located, Location};
-use crate::ast::{Corefile, Directive, ServerBlock};
+use crate::server_block_key::{self, BlockKey};
 use crate::token::Word;
 
 /// Reads the whole stream.

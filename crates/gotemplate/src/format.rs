@@ -1,9 +1,9 @@
 //! How Go prints one value: plainly, or by a verb with its flags.
 
 use crate::MAX_DEPTH;
+use crate::bounded_string::Sink;
 use crate::errors::RenderError;
 use crate::quote;
-use crate::bounded_string::Sink;
 use crate::value::Value;
 
 /// The flags, width and precision of a verb.

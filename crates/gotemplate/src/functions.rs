@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use crate::ast::Function;
 use crate::errors::RenderError;
 use crate::literal::{NumberFault, excerpt, parse_unsigned};
-use crate::ast::Function;
 use crate::value::{Value, to_int};
 use crate::{format, printf};
 

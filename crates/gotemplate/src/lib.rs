@@ -30,6 +30,8 @@
 //! - `%q` escapes combining marks and unassigned characters alike; Go leaves combining marks.
 //! - Rendering is bounded, see [`MAX_OUTPUT_BYTES`] and [`MAX_STEPS`].
 
+mod ast;
+mod bounded_string;
 mod errors;
 mod format;
 mod functions;
@@ -40,9 +42,7 @@ mod printf;
 mod quote;
 mod render;
 mod schema;
-mod bounded_string;
 mod token;
-mod ast;
 mod value;
 
 pub use errors::{ParseError, Problem, RenderError};

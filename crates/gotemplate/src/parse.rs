@@ -3,12 +3,12 @@
 mod pipeline;
 
 use crate::MAX_DEPTH;
+use crate::ast::{Branches, Node, Range};
 use crate::errors::{ParseError, Problem};
 use crate::lex;
 use crate::literal::excerpt;
 use crate::schema::Schema;
 use crate::token::{Keyword, Kind, Token};
-use crate::ast::{Branches, Node, Range};
 
 /// Compiles `text`; gives its nodes and how many places for variables they need.
 pub(crate) fn parse(text: &str, schema: &Schema) -> Result<(Vec<Node>, usize), ParseError> {

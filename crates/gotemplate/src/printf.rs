@@ -1,8 +1,8 @@
 //! Go's `fmt.Sprintf`: the directives of a format and which argument each takes.
 
+use crate::bounded_string::Sink;
 use crate::errors::RenderError;
 use crate::format::{Spec, argument, type_name};
-use crate::bounded_string::Sink;
 use crate::value::Value;
 
 /// Fills `format` with `arguments`. Wrong directives are no errors: Go prints what is wrong, as `%!d(string=hi)`.

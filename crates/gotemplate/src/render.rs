@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::errors::RenderError;
-use crate::bounded_string::Sink;
 use crate::ast::{Branches, Expression, Function, Node, Pipe, Range};
+use crate::bounded_string::Sink;
+use crate::errors::RenderError;
 use crate::value::{Fields, Value, to_int};
 use crate::{MAX_STEPS, format, functions};
 

@@ -6,8 +6,8 @@ use corefile::Location;
 use forwarder::Fair;
 use observe::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
-use plugin::hooks::Hooks;
 use plugin::extensions::Extensions;
+use plugin::hooks::Hooks;
 use wire::{Flags, Name, Proto, Query, Reply};
 
 use crate::pipeline::Pipeline;

@@ -23,8 +23,8 @@ use crate::ServedZone;
 use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
 use plugin::failure::Failure;
-use plugin::middleware::{HookResult, EffectiveQuery, SubqueryResult, Subqueries, question};
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::middleware::{EffectiveQuery, HookResult, Subqueries, SubqueryResult, question};
+use plugin::{HostsGuard, Lookup, QueryContext};
 
 pub use crate::memory_quota::MAX_SUSPENDED_BYTES;
 use subquery_answer::LookupKey;
@@ -58,7 +58,7 @@ pub struct Evaluation<'h, 'a> {
     /// Counters to increment once the query is answered.
     counts: Vec<Arc<PerThread>>,
     /// Whether the current lookup is the target of a CNAME or a routed subquery, rather than the
-    /// client's question or a candidate for it ([`Subqueries::candidate`]).
+    /// client's question or a candidate for it ([`Subqueries::resolve_below`]).
     at_target: bool,
     /// The subqueries so far, each once.
     wishes: Vec<(SubqueryKey, SubqueryState)>,
@@ -196,7 +196,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             match stop {
                 Stop::Needs(needs) => {
                     self.at = Some((zone, inbound.next));
-                    let inward = needs.resume(&mut inbound.sought, self.context, self).ok_or(NeedsUpstream)?;
+                    let inward =
+                        needs.resume(&mut inbound.sought, self.context, self).ok_or(NeedsUpstream)?;
                     stop = inbound.resume(inward, self.context);
                 }
                 Stop::Sources => {
@@ -392,7 +393,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 
     /// Result of a subquery; `None` if upstreams must be asked first. `from` is the middleware
     /// below which it starts; without it the subquery is routed, and is a target.
-    fn subquery(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<SubqueryResult> {
+    fn subquery(
+        &mut self,
+        from: Option<(&'h Arc<ServedZone>, usize)>,
+        query: &Query<'_>,
+    ) -> Option<SubqueryResult> {
         let is_target = from.is_none();
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let Query { name, rtype, class, .. } = *query;

@@ -7,7 +7,7 @@ use wire::{Message, Query};
 use crate::ServedZone;
 use plugin::QueryContext;
 use plugin::failure::Failure;
-use plugin::middleware::{ResponseHook, OnQuery, NeedsSubquery, EffectiveQuery};
+use plugin::middleware::{EffectiveQuery, NeedsSubquery, OnQuery, ResponseHook};
 
 /// A query on its way in through the middleware of a server block. Each runs once.
 pub(crate) struct Inbound<'h, 'q> {
@@ -43,7 +43,13 @@ impl<'h, 'q> Inbound<'h, 'q> {
     where
         'h: 'q,
     {
-        Self { zone, sought: EffectiveQuery::new(query, &zone.server, false), backs: Vec::new(), next, counted }
+        Self {
+            zone,
+            sought: EffectiveQuery::new(query, &zone.server, false),
+            backs: Vec::new(),
+            next,
+            counted,
+        }
     }
 
     /// A client's query below middleware that does not act on it.

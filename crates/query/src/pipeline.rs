@@ -16,10 +16,10 @@ use wire::{Name, Query, RType, Reply, ZoneRequest};
 
 use observe::counters::ThreadCounters;
 use plugin::failure::Failure;
-use plugin::zone_request::ZoneOutcome;
-use plugin::spec::{Explanation, Source};
 use plugin::middleware::{EffectiveQuery, Middleware};
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::spec::{Explanation, Source};
+use plugin::zone_request::ZoneOutcome;
+use plugin::{HostsGuard, Lookup, QueryContext};
 
 /// Middleware and sources of one server block.
 pub struct Pipeline {

@@ -15,9 +15,9 @@ use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
 use observe::counters::{Counted, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
-use plugin::hooks::ReplySize;
 use plugin::failure::Failure;
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::hooks::ReplySize;
+use plugin::{HostsGuard, Lookup, QueryContext};
 
 /// The zones of one endpoint.
 pub struct ServedEndpoint {

@@ -9,7 +9,7 @@ use allocation_counter::measure;
 use configuration::{Configuration, Shared};
 use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
-use plugin::{QueryContext, HostsGuard};
+use plugin::{HostsGuard, QueryContext};
 use query::serve::{self, Observed, Outcome, Served};
 use wire::{Answer, Flags, Proto, Query, Verdict, accept};
 

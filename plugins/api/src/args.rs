@@ -11,7 +11,7 @@ use wire::Name;
 use crate::SetupError;
 use crate::bounded_regex::bounded_regex;
 
-/// What was read, or what is wrong and where.
+/// The value that was read, or the error at its word.
 pub type Result<T> = std::result::Result<T, Located<SetupError>>;
 
 /// The arguments of one directive or property, taken from the left.
@@ -70,7 +70,7 @@ impl<'d> Args<'d> {
         Ok(self.rest())
     }
 
-    /// Nothing may be left.
+    /// Requires that no argument is left.
     pub fn end(&mut self) -> Result<()> {
         let Some(word) = self.optional() else { return Ok(()) };
         Err(Located::new(
@@ -107,7 +107,7 @@ impl<'d> Args<'d> {
     }
 }
 
-/// Reads a directive that stands once and has neither arguments nor properties.
+/// Reads a directive that occurs once and has neither arguments nor properties.
 pub fn bare(plugin: &'static str, directives: &[&Directive]) -> Result<()> {
     let directive = once(plugin, directives)?;
     no_block(plugin, directive)?;
@@ -121,7 +121,7 @@ pub fn flag(plugin: &'static str, property: &Directive) -> Result<bool> {
     Ok(true)
 }
 
-/// A word that is not what is expected.
+/// The error of a word that is not `expected`.
 pub fn bad(plugin: &'static str, word: &Word, expected: &'static str) -> Located<SetupError> {
     Located::new(&word.at, SetupError::BadValue { plugin, found: word.text.clone(), expected })
 }
@@ -170,7 +170,7 @@ pub fn zone_text(text: &str, at: &Location) -> Result<Name> {
         .map_err(|error| Located::new(at, SetupError::Zone { found: text.to_owned(), error }))
 }
 
-/// Zones as arguments, each perhaps a network (CIDR); the server block's own where none is written.
+/// Zones as arguments, some of which may be networks (CIDR); the server block's if there are none.
 pub fn zones_or(words: &[Word], own: &[Name]) -> Result<Vec<Name>> {
     if words.is_empty() {
         return Ok(own.to_vec());
@@ -203,7 +203,7 @@ pub fn no_block(plugin: &'static str, directive: &Directive) -> Result<()> {
     }
 }
 
-/// A property that is none of those that are `known`.
+/// The error of a property that is not one of `known`.
 pub fn unknown_property(
     plugin: &'static str,
     property: &Directive,
@@ -225,12 +225,12 @@ pub fn once<'d>(plugin: &'static str, directives: &[&'d Directive]) -> Result<&'
     }
 }
 
-/// A regular expression of Go's syntax; what this crate's engine does not take is an error that says so.
+/// A regular expression of Go's syntax; one that the engine of `regex` does not support is an error.
 pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
     bounded_regex(&word.text).map_err(|error| Located::new(&word.at, SetupError::Pattern { plugin, error }))
 }
 
-/// What `root PATH` says: where relative paths of a block start.
+/// `root PATH`: where relative paths of a block start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root(pub PathBuf);
 

@@ -1,4 +1,4 @@
-//! A Corefile's meaning: every server block as plain data.
+//! Server blocks as plain data.
 
 use corefile::{Directive, Location};
 use wire::Name;
@@ -15,7 +15,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// What every block says that has such a directive, found by the type that its plugin has for that, in file order.
+    /// The specs of this type in all blocks, in file order.
     pub fn said<T: PluginSpec>(&self) -> impl Iterator<Item = &T> {
         self.blocks.iter().filter_map(|block| block.get())
     }
@@ -24,21 +24,21 @@ impl Spec {
 /// One server block.
 #[derive(Debug, Clone)]
 pub struct BlockSpec {
-    /// Where its first key stands.
+    /// The place of its first key.
     pub at: Location,
     /// Its keys, one for each zone, in file order.
     pub keys: Vec<Key>,
-    /// What its directives say, in the order in which they take effect.
+    /// The specs of its plugins, in the order in which they act.
     pub plugins: Vec<(&'static str, Role)>,
 }
 
 impl BlockSpec {
-    /// What a plugin's directives say, found by the type that it has for that; `None` where they do not stand here.
+    /// The spec of this type; `None` if the block lacks the plugin.
     pub fn get<T: PluginSpec>(&self) -> Option<&T> {
         self.plugins.iter().find_map(|(_, role)| role.get())
     }
 
-    /// The directives it has, in the order in which they take effect.
+    /// Its directives, in the order in which they act.
     pub fn directives(&self) -> Vec<&'static str> {
         self.plugins.iter().map(|(name, _)| *name).collect()
     }
@@ -49,20 +49,20 @@ impl BlockSpec {
     }
 }
 
-/// A zone, and where it is served.
+/// A zone with its transport and port.
 #[derive(Debug, Clone)]
 pub struct Key {
     /// The zone.
     pub zone: Name,
-    /// How clients ask.
+    /// The transport.
     pub transport: Transport,
-    /// At which port.
+    /// The port.
     pub port: u16,
-    /// Where it stands.
+    /// Its place.
     pub at: Location,
 }
 
-/// `fallthrough [ZONES...]`: for which names the next plugin is asked.
+/// `fallthrough [ZONES...]`: the names whose queries the next plugin gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fallthrough {
     /// Names below these.
@@ -70,12 +70,12 @@ pub struct Fallthrough {
 }
 
 impl Fallthrough {
-    /// Whether `name` goes on.
+    /// Whether queries for `name` fall through.
     pub fn through(&self, name: &Name) -> bool {
         self.zones.iter().any(|zone| name.is_within(zone))
     }
 
-    /// Whether it stands in the directive.
+    /// Whether the directive has the property.
     pub fn is_written(&self) -> bool {
         !self.zones.is_empty()
     }
@@ -83,7 +83,7 @@ impl Fallthrough {
     /// Reads the property of that name.
     ///
     /// # Errors
-    /// What is no zone.
+    /// A word is not a zone.
     pub fn add(&mut self, plugin: &'static str, property: &Directive) -> Result<()> {
         no_block(plugin, property)?;
         let words = Args::new(plugin, property, "[ZONES...]").rest();

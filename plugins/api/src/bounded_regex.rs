@@ -1,17 +1,17 @@
-//! Regular expressions of a Corefile, of Go's syntax: what a name costs in the worst case is bounded before one is compiled.
+//! Regular expressions of Go's syntax, whose worst-case cost for a name is bounded before they are compiled.
 
 use regex::{Regex, RegexBuilder};
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// A regular expression of bounded size and cost; a name is matched in time that grows with both.
+/// A regular expression of bounded size and cost. The time to match a name grows with both.
 ///
 /// # Errors
-/// Why it is none.
+/// The reason for which it cannot be used.
 pub fn bounded_regex(text: &str) -> Result<Regex, String> {
     if text.len() > LONGEST {
-        return Err(format!("it has more than {LONGEST} octets"));
+        return Err(format!("it has more than {LONGEST} bytes"));
     }
-    // Where this fails to parse, `build` below fails too, and its error is told.
+    // If this fails to parse, `build` below fails too, and its error is returned.
     if let Ok(hir) = regex_syntax::parse(text) {
         within_cost(&hir)?;
     }
@@ -25,16 +25,16 @@ pub fn bounded_regex(text: &str) -> Result<Regex, String> {
     })
 }
 
-/// A pattern that has too many states for a table is simulated: for each octet of a name, each place at which it may be
-/// is visited, and what each group matched until there is carried along.
+/// Checks the cost. A pattern with too many states for a table is simulated: for each byte of a name
+/// the engine visits every possible place in the pattern, and copies the matches of all groups.
 fn within_cost(hir: &Hir) -> Result<(), String> {
     let cost = cost(hir);
     if cost <= MOST_COST {
         return Ok(());
     }
-    let mend = if groups(hir) > 1 { ", or write (?:...) for groups that nothing uses" } else { "" };
+    let remedy = if groups(hir) > 1 { ", or write (?:...) for groups that nothing uses" } else { "" };
     Err(format!(
-        "its length with each repeat written out, times its groups, is {cost}, and {MOST_COST} at most; repeat less{mend}"
+        "its length with each repeat written out, times its groups, is {cost}, and {MOST_COST} at most; repeat less{remedy}"
     ))
 }
 
@@ -46,11 +46,11 @@ fn groups(hir: &Hir) -> u64 {
     wide(hir.properties().explicit_captures_len())
 }
 
-/// How many characters and assertions there are, with every counted repeat written out.
+/// Number of characters and assertions, with every counted repeat written out.
 fn places(hir: &Hir) -> u64 {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) | HirKind::Class(Class::Bytes(_)) => 1,
-        // The octets of each character are states of their own.
+        // Each byte of a character is a state.
         HirKind::Class(Class::Unicode(class)) => 1 + wide(class.ranges().len()) / RANGES,
         HirKind::Literal(literal) => wide(literal.0.len()),
         HirKind::Repetition(repeat) => {
@@ -68,15 +68,15 @@ fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// As in CoreDNS: octets of a pattern.
+/// Most bytes of a pattern, as in CoreDNS.
 const LONGEST: usize = 10_000;
-/// What the longest pattern without counted repeats and with one group costs. A name of 255 octets takes the dearest one
-/// within it some 100 ms; without a bound it would be seconds.
+/// The cost of the longest pattern without counted repeats and with one group. The most expensive pattern
+/// within it takes some 100 ms for a name of 255 octets; without a bound it would be seconds.
 const MOST_COST: u64 = LONGEST as u64;
 /// Ranges of characters that count as one place more: `\w` is eight.
 const RANGES: u64 = 100;
-/// Octets of the states that a pattern keeps in each worker, for each direction that it reads in. Names choose which states
-/// there are: with the engine's own 2 MiB, clients fill 4 MiB for each pattern and worker.
+/// Bytes of states that a pattern caches in each worker, for each direction of reading. Clients choose
+/// the states by their names: with the engine's default of 2 MiB they fill 4 MiB for each pattern and worker.
 const MOST_STATES: usize = 64 << 10;
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_costs_its_length_with_repeats_times_its_groups() {
+    fn cost_is_length_times_groups() {
         for (text, expected) in [
             (".*", 1),
             ("abc", 3),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_taken_and_what_takes_a_name_too_long_is_refused() {
+    fn expensive_patterns_are_refused() {
         let names: String = (0..400).map(|n| format!("host-{n:04}[.]example[.]|")).collect();
         for text in [
             &format!("^({names}x)$"),
@@ -120,7 +120,7 @@ mod tests {
             ("(5)?".repeat(999), "or write (?:...) for groups that nothing uses"),
             (format!("{}[a-z]{{2000}}", "(5)?".repeat(9)), "is 18162, and"),
             ("(?:(?:a{1000}){1000}){1000}".to_owned(), "10000 at most"),
-            ("a".repeat(LONGEST + 1), "it has more than 10000 octets"),
+            ("a".repeat(LONGEST + 1), "it has more than 10000 bytes"),
             ("(".to_owned(), "unclosed group"),
             (r"\w{1000}".to_owned(), "it repeats too much"),
         ] {

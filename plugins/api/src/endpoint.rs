@@ -1,4 +1,4 @@
-//! Where clients reach this server: a transport and an address.
+//! Endpoints of this server: a transport and an address.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As the scheme of a server block's key and the label `server` have it.
+    /// The scheme of server block keys and of the label `server`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dns => "dns",
@@ -26,9 +26,9 @@ impl Transport {
 /// One listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// How.
+    /// The transport.
     pub transport: Transport,
-    /// Where.
+    /// The address.
     pub address: SocketAddr,
 }
 
@@ -39,12 +39,12 @@ impl Endpoint {
         Self { transport: Transport::Dns, address }
     }
 
-    /// Where an upstream is asked.
+    /// The endpoint of an upstream.
     pub fn of_upstream(address: SocketAddr, tls: bool) -> Self {
         Self { transport: if tls { Transport::Tls } else { Transport::Dns }, address }
     }
 
-    /// The label `server`: `TRANSPORT://ADDRESS:PORT`; the wildcard of either family has no address.
+    /// The label `server`: `TRANSPORT://ADDRESS:PORT`, without address for the wildcard of either family.
     pub fn label(&self) -> String {
         format!("{}://{}", self.transport.name(), self.address_text())
     }
@@ -71,7 +71,7 @@ pub fn host_text(address: SocketAddr) -> String {
     }
 }
 
-/// The address, with the transport in front where that is not plain DNS.
+/// The address, after the transport if that is not plain DNS.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.transport {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_those_of_coredns() {
+    fn labels_of_coredns() {
         for (endpoint, label) in [
             ("127.0.0.1:53", "dns://127.0.0.1:53"),
             ("0.0.0.0:53", "dns://:53"),

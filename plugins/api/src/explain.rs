@@ -1,10 +1,10 @@
-//! What `explain` says of a query at one plugin.
+//! A line of `localdns explain`.
 
-/// What becomes of it there.
+/// The effect of one plugin on a query.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Explanation {
-    /// It ends here, and how.
+    /// The query ends here, and how.
     Ends(String),
-    /// It goes on; why, where there is something to say.
+    /// The query passes, with a remark if there is one.
     Passes(Option<String>),
 }

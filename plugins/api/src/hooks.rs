@@ -1,10 +1,9 @@
-//! What every query and reply of a server block passes, whoever answers.
+//! Hooks that every query and reply of a server block passes, whichever plugin answers.
 //!
 //! ```text
-//! directives -> EnvelopeSpec -> build, in the table's order -> Envelope: sizes, and lists of what acts
+//! directives -> HooksSpec -> build, in plugin.cfg's order -> Hooks: sizes, and lists of hooks
 //! ```
-//! Which plugins do anything here is decided when the block is built. What a reply costs where none of them does is a look
-//! at an empty list.
+//! The lists are filled when the block is built. An empty list costs a reply one comparison.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,49 +14,49 @@ use wire::{OptionBytes, Proto, Query};
 
 use crate::failure::Failure;
 
-/// What every query and reply of one block passes.
+/// The hooks of one block.
 #[derive(Default)]
 pub struct Hooks {
-    /// How large replies may be.
+    /// The size limit of replies.
     pub size: ReplySize,
-    /// What writes into the OPT record of replies.
+    /// Plugins that write options into the OPT record of replies.
     pub options: Vec<Box<dyn WriteEdnsOptions>>,
     /// Whether queries are counted.
     pub counts: bool,
-    /// Who knows labels, where they can be read.
+    /// The publishers of labels, if the block has `metadata`.
     pub labels: Option<Arc<dyn Labels>>,
-    /// Who is told of every query that has ended.
+    /// Plugins that observe every query.
     pub ended: Vec<Box<dyn ObserveQueries>>,
-    /// Who is told of every query that has failed.
+    /// Plugins that observe failed queries.
     pub failed: Vec<Box<dyn ObserveFailures>>,
 }
 
-/// Writes options into the OPT record of replies to those who sent one.
+/// Writes options into the OPT record of replies to queries with an OPT record.
 pub trait WriteEdnsOptions: Send + Sync {
-    /// Writes what belongs into the reply to this query.
+    /// Writes the options of the reply to this query.
     fn write(&self, query: &Query<'_>, options: &mut OptionBytes);
 
-    /// Octets that it writes at most, with code and length of each option.
+    /// Most bytes that it writes, with code and length of each option.
     fn most_octets(&self) -> usize;
 }
 
-/// Is told of every query that has ended, after its reply is sent.
+/// Observes every query after its reply is sent.
 pub trait ObserveQueries: Send + Sync {
-    /// This is what became of one; what is written of it goes into the ring of the thread.
+    /// Called once for each query; lines are written to the thread's ring.
     fn ended(&self, entry: &LogEntry<'_>, lines: &mut LineRing);
 }
 
-/// Is told of every query that has failed, after its reply is sent, and of failed lookups that an answer needed.
+/// Observes failed queries after their replies are sent, and failed subqueries.
 pub trait ObserveFailures: Send + Sync {
-    /// This one has failed; not every failure is an error.
+    /// Called once for each failure; not every failure is an error.
     fn failed(&self, failure: &Failure, query: &Query<'_>, now: Instant);
 
-    /// Tells what it has put off until now; called about once a second.
+    /// Writes summaries that are due; called about once a second.
     fn catch_up(&self, _now: Instant) {}
 }
 
-/// How large a block's replies may be, in octets: over UDP as the client and the Corefile say, over a connection whatever its
-/// length has room for.
+/// The size limit of a block's replies in bytes: over UDP the client's and the Corefile's, over a
+/// connection that of its length field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplySize {
     most: usize,
@@ -71,12 +70,12 @@ impl Default for ReplySize {
 }
 
 impl ReplySize {
-    /// No more than these, as the Corefile says.
+    /// The Corefile's limit over UDP.
     pub fn at_most(octets: u16) -> Self {
         Self { most: octets.into(), written: Some(octets) }
     }
 
-    /// Of a reply to this query, which came so.
+    /// The limit of a reply to this query over that transport.
     #[inline]
     pub fn limit(self, query: &Query<'_>, proto: Proto) -> usize {
         match proto {
@@ -85,42 +84,42 @@ impl ReplySize {
         }
     }
 
-    /// What those who ask for the size that a client takes are told where it takes `octets`: no more than the Corefile says,
-    /// if it does, as in CoreDNS.
+    /// The size that log and templates print for a client that accepts `octets`: not above the
+    /// Corefile's limit, as in CoreDNS.
     pub fn told(self, octets: usize) -> usize {
         self.written.map_or(octets, |written| octets.min(written.into()))
     }
 }
 
 impl Hooks {
-    /// Writes into a reply's OPT record, if it gets one.
+    /// Writes the options of a reply's OPT record, if it has one.
     #[inline]
     pub fn write_options(&self, query: &Query<'_>, options: &mut OptionBytes) {
         self.options.iter().for_each(|plugin| plugin.write(query, options));
     }
 
-    /// Octets that are written into an OPT record at most.
+    /// Most bytes of options in an OPT record.
     pub fn most_octets(&self) -> usize {
         self.options.iter().map(|plugin| plugin.most_octets()).sum()
     }
 
-    /// Whether somebody is told of every query, and not of failed ones alone.
+    /// Whether a plugin observes every query, not only failures.
     #[inline]
     pub fn observes_queries(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// Tells of a query that has ended.
+    /// Calls the observers of an ended query.
     pub fn query_ended(&self, entry: &LogEntry<'_>, lines: &mut LineRing) {
         self.ended.iter().for_each(|plugin| plugin.ended(entry, lines));
     }
 
-    /// Has told what was put off until now.
+    /// Lets observers of failures write summaries that are due.
     pub fn catch_up(&self, now: Instant) {
         self.failed.iter().for_each(|plugin| plugin.catch_up(now));
     }
 
-    /// Tells of a query that has failed.
+    /// Calls the observers of a failed query.
     pub fn query_failed(&self, failure: &Failure, query: &Query<'_>, now: Instant) {
         self.failed.iter().for_each(|plugin| plugin.failed(failure, query, now));
     }

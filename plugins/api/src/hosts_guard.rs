@@ -1,4 +1,4 @@
-//! The hosts tables that the queries of one batch have found so far.
+//! The hosts table of a batch of queries, loaded once.
 
 use std::fmt;
 use std::ptr;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use hostsfile::Table;
 
-/// The hosts table that a batch of queries found last, for the others of the batch.
+/// The hosts table that a batch of queries loaded last, for the other queries of the batch.
 ///
-/// To fetch a table takes two locked instructions (an `arc-swap` debt taken and paid). Such an instruction is a full memory
-/// barrier: it waits until the store buffer is drained, and later loads wait for it, so it costs more than itself.
+/// Loading a table takes two locked instructions (an `arc-swap` debt is taken and paid). Each is a full
+/// memory barrier: it drains the store buffer, and later loads wait for it.
 #[derive(Default)]
 pub struct HostsGuard<'h>(Option<(&'h ArcSwap<Table>, Guard<Arc<Table>>)>);
 
 impl<'h> HostsGuard<'h> {
-    /// The table that serves there now, or has served since the batch first asked.
+    /// The current table, or the one that the batch loaded first.
     #[inline]
     pub fn table(&mut self, of: &'h ArcSwap<Table>) -> &Table {
         if self.0.as_ref().is_some_and(|(known, _)| !ptr::eq(*known, of)) {

@@ -1,31 +1,32 @@
-//! What a plugin is to a server block: how its directives are read, what is built of them, and what it may know of a query.
+//! The API of plugins: how directives are read, what is built from them, and the context of a query.
 //!
 //! ```text
-//! directives -> args -> spec (plain data, or an error) -> envelope | step | source
+//! directives -> args -> spec (plain data, or an error) -> hooks | middleware | source
 //! ```
-//! A plugin knows this crate and no other plugin; who builds blocks and who serves queries know plugins by it.
+//! A plugin depends on this crate and on no other plugin; the crates that build blocks and serve queries
+//! know plugins by this crate.
 
 pub mod args;
 mod block_spec;
+pub mod bounded_regex;
 pub mod endpoint;
-pub mod hooks;
 mod error;
 mod explain;
-pub mod failure;
-pub mod metadata;
-pub mod reload_state;
 pub mod extensions;
+pub mod failure;
+pub mod hooks;
+mod hosts_guard;
+pub mod metadata;
+pub mod middleware;
 mod query_context;
-pub mod zone_request;
-pub mod bounded_regex;
-mod zone_scope;
+pub mod reload_state;
 pub mod search_path;
 pub mod spec;
-pub mod middleware;
-mod hosts_guard;
+pub mod zone_request;
+mod zone_scope;
 
 pub use block_spec::{BlockSpec, Fallthrough, Key, Spec};
 pub use error::SetupError;
+pub use hosts_guard::HostsGuard;
 pub use query_context::{Lookup, QueryContext};
 pub use zone_scope::Scope;
-pub use hosts_guard::HostsGuard;

@@ -1,17 +1,18 @@
-//! Labels of `metadata`: what a plugin tells of a query, by `plugin/name`.
+//! Labels of `metadata`, `plugin/name`.
 
 use std::collections::BTreeSet;
 
 use corefile::Directive;
 
-/// Whether it is a label: a plugin, a slash, a name.
+/// Whether the text is a label: a plugin, a slash, a name.
 pub fn is_label(text: &str) -> bool {
     text.split_once('/').is_some_and(|(plugin, name)| !plugin.is_empty() && !name.is_empty())
 }
 
-/// What is named behind `beginning`, such as `kubernetes/client-label/`, in any word of the directives: each once, sorted.
+/// The ends of labels that begin with `beginning`, such as `kubernetes/client-label/`, in the words of
+/// directives: each once, sorted.
 ///
-/// Whoever reads a label names it in full, but in different signs: `{/label}`, `{label}`, `"label"`.
+/// Directives write labels in full, but in different forms: `{/label}`, `{label}`, `"label"`.
 pub fn named_behind(beginning: &str, directives: &[Directive]) -> Vec<Box<str>> {
     let mut named = BTreeSet::new();
     let mut left: Vec<&Directive> = directives.iter().collect();
@@ -25,7 +26,7 @@ pub fn named_behind(beginning: &str, directives: &[Directive]) -> Vec<Box<str>> 
     named.into_iter().filter(|name| !name.is_empty()).map(Into::into).collect()
 }
 
-/// What no label of `metadata` and no key of Kubernetes holds.
+/// Whether the character is part of no label and no key of Kubernetes.
 fn ends_label(c: char) -> bool {
     !(c.is_ascii_alphanumeric() || "-_./".contains(c))
 }
@@ -36,7 +37,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn labels_are_found_wherever_they_are_named() {
+    fn label_ends_in_directives() {
         let text = r#". {
             log . "{/kubernetes/client-label/app} {/kubernetes/client-label/}{/kubernetes/kind}"
             rewrite name regex a {kubernetes/client-label/app.kubernetes.io/name}.b metadata
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_has_a_plugin_and_a_name() {
+    fn labels() {
         for (text, is) in [
             ("plugin/LABEL", true),
             ("p/L", true),

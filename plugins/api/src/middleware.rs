@@ -1,11 +1,12 @@
-//! Plugins that act around the sources: on the way in on what is sought, on the way back on what is told.
+//! Plugins that act around the sources: on the query before them, and on the response after them.
 //!
 //! ```text
-//! asked -> step -> step -> sources, cache, upstreams
-//!    told <- back <- back <-'
+//! client query -> on_query -> on_query -> sources, cache, upstreams
+//! response <- on_response <- on_response <-'
 //! ```
-//! A block has them in plugin.cfg's order, and most blocks have none. What a step does for one query it does again, from
-//! the start, each time more is known: it must come to the same, and keeps nothing but counters.
+//! A block has them in plugin.cfg's order, and most blocks have none. A query that needs subqueries is
+//! evaluated again from the start each time one of them is answered: middleware must come to the same
+//! result each time, and keeps no state but counters.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,40 +23,40 @@ use crate::failure::Failure;
 
 /// A plugin that acts around the sources.
 pub trait Middleware: std::fmt::Debug + Send + Sync {
-    /// On the way in: changes what is sought, ends the query, or lets it pass.
+    /// Changes the query, answers it, or lets it pass.
     fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, context: &QueryContext<'_>) -> OnQuery<'s>;
 
-    /// Whether it answers queries of other classes than IN, so that the address of its block takes
+    /// Whether it answers queries of other classes than IN, so that the address of its block accepts
     /// them.
     fn takes_other_classes(&self) -> bool {
         false
     }
 
-    /// What the step does with such a query, for `explain`: it ends only where it does so whoever the `client` is that is not
-    /// known. It changes what is sought as it would for a client.
+    /// The effect on such a query, for `explain`. Without a `client` the query ends here only if it
+    /// does so for every client. The query is changed as for a client.
     fn explain(&self, effective: &mut EffectiveQuery<'_>, client: Option<IpAddr>) -> Explanation;
 }
 
-/// What became of a query on its way in.
+/// The result of [`Middleware::on_query`].
 #[derive(Debug)]
 pub enum OnQuery<'s> {
-    /// It goes on; on the way back nothing is to be done.
+    /// The query continues; the response is not changed.
     Pass,
-    /// It goes on, and its answer comes by again.
+    /// The query continues, and the hook gets its response.
     Hook(Box<dyn ResponseHook + 's>),
-    /// It is answered here; steps above see the answer on the way back.
+    /// The response; middleware above gets it in its hooks.
     Answer(Box<Message>),
-    /// It has no answer, and why.
+    /// The query fails, with the reason.
     Fail(Failure),
-    /// Nobody is answered.
+    /// The client gets no reply.
     Drop,
-    /// That depends on what others would answer.
+    /// The result depends on subqueries.
     NeedsSubquery(Box<dyn NeedsSubquery<'s> + 's>),
 }
 
-/// What a step does on the way in once it knows what others would answer.
+/// The rest of [`Middleware::on_query`], once subqueries are answered.
 pub trait NeedsSubquery<'s>: std::fmt::Debug {
-    /// Goes on; `None` where a wish is not known yet: the whole query comes again when it is.
+    /// The result; `None` while a subquery is not answered: the whole query is evaluated again then.
     fn resume(
         &self,
         effective: &mut EffectiveQuery<'_>,
@@ -64,15 +65,16 @@ pub trait NeedsSubquery<'s>: std::fmt::Debug {
     ) -> Option<OnQuery<'s>>;
 }
 
-/// What a step does with an answer on the way back.
+/// Changes a response.
 pub trait ResponseHook: std::fmt::Debug {
-    /// Whether it acts on failures, too, which are messages without records.
+    /// Whether it gets failures, too, which are messages without records.
     fn sees_failures(&self) -> bool {
         false
     }
 
-    /// Changes the answer; what others would answer comes from `wishes`, and where that is still to come it says
-    /// [`HookResult::Waiting`], as `rewrite/cname.rs` does. Whoever adds records, or changes more of one than its TTL, clears AD.
+    /// Changes the response. It returns [`HookResult::Waiting`] while one of its `subqueries` is not
+    /// answered, as `rewrite/cname.rs` does. A hook that adds records, or changes more than the TTL
+    /// of one, clears AD.
     fn on_response(
         &self,
         effective: &EffectiveQuery<'_>,
@@ -82,46 +84,48 @@ pub trait ResponseHook: std::fmt::Debug {
     ) -> HookResult;
 }
 
-/// What became of an answer on its way back through a step.
+/// The result of [`ResponseHook::on_response`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HookResult {
-    /// It goes on.
+    /// The response is complete for this hook.
     Done,
-    /// A wish is not known yet: the whole query comes again when it is.
+    /// A subquery is not answered yet: the whole query is evaluated again when it is.
     Waiting,
 }
 
-/// Answers that an answer needs. Who needs several wishes for all of them before it waits: they are asked for at once.
+/// Issues subqueries. A caller that needs several issues all of them before it waits, so that they
+/// run at the same time.
 pub trait Subqueries {
-    /// What the server answers to the client for `name`, `rtype` and `class`: routed, and through the whole way of the
-    /// block that it leads to. What is forbidden to the client is forbidden to its wishes. `None` where an upstream must
-    /// be asked first: then say [`HookResult::Waiting`].
+    /// The server's answer to the client for `name`, `rtype` and `class`, routed to its server block and
+    /// through all plugins of that, `acl` included. `None` if an upstream must be asked first: the
+    /// caller then returns [`HookResult::Waiting`].
     fn resolve(&mut self, name: &Name, rtype: RType, class: Class) -> Option<SubqueryResult>;
 
-    /// What this block has for a name that is tried in place of the one sought, below the step that wishes: not routed
-    /// again, with the type, options and flags of `sought`. It is no other name, and why it fails is why the client has no
-    /// answer. Whoever tries names bounds how many.
+    /// The answer of this block's plugins below the caller for a name that is tried in place of the
+    /// query's: not routed again, with the type, options and flags of `effective`. Its failure is the
+    /// client's failure. The caller bounds the number of names.
     fn resolve_below(&mut self, effective: &EffectiveQuery<'_>, name: &Name) -> Option<SubqueryResult>;
 
-    /// Whether so many more octets of names may be compared with patterns. Who may not leaves out the records that are left.
+    /// Whether so many more bytes of names may be compared with patterns. If not, the caller leaves out
+    /// the remaining records.
     fn may_compare(&mut self, octets: usize) -> bool;
 
-    /// Counts one once the client is told what comes of this.
+    /// Counts one once the client's query is answered.
     fn count_when_answered(&mut self, counter: &Arc<PerThread>);
 }
 
-/// What a wish came to. One that failed is never an empty NOERROR.
+/// The result of a subquery. A failure is never an empty NOERROR.
 #[derive(Debug, Clone)]
 pub enum SubqueryResult {
-    /// An answer of whatever rcode.
+    /// An answer of any rcode.
     Answer(Box<Message>),
-    /// None, and why.
+    /// No answer, with the reason.
     Failed(Failure),
 }
 
 impl SubqueryResult {
-    /// Adds to the options of an answer the Extended DNS Errors of what was wished for (RFC 8914): a client that an alias leads
-    /// to a name is told why that name fails as if it had asked for it itself.
+    /// Adds the Extended DNS Errors of the subquery (RFC 8914) to the options of the response: the client
+    /// gets the reason for which the target of an alias fails, as if it had queried the target.
     pub fn extend_ede(&self, response: &mut OptionBytes) {
         match self {
             Self::Answer(answer) => response.extend_ede(&answer.options),
@@ -134,35 +138,36 @@ impl SubqueryResult {
     }
 }
 
-/// What is sought for a client's query: at first what the client asked.
+/// The query that sources, cache and upstreams get: the client's, changed by middleware.
 ///
-/// Sources answer it, cache and flights are keyed by it, and upstreams are sent it. What the client asked is echoed to it.
+/// It is the key of cache entries and of queries in flight. The reply has the client's question.
 pub struct EffectiveQuery<'q> {
     client: &'q Query<'q>,
     /// The server that was asked, as `dns://ADDRESS:PORT`.
     pub server: &'q str,
-    /// Whether it is a client's query, seen for the first time: what comes again, or is an answer's need, is not counted.
+    /// Whether counters count it: it is a client's query and evaluated for the first time, no subquery.
     pub counts: bool,
-    /// Whether an alias or a wish led to it. Such a name is whole: no client has made it by adding a search domain to another.
+    /// Whether it is the target of an alias or of a subquery. Such a name is complete: no client has
+    /// added a search domain to it.
     pub is_target: bool,
-    /// As [`Query::question`], where it is another than the client's.
+    /// As [`Query::question`], if it is not the client's.
     question: Option<Box<[u8]>>,
     name: Name,
     rtype: RType,
     class: Class,
     flags: Flags,
-    /// Whether RD was cleared here.
+    /// Whether middleware cleared RD.
     clears_rd: bool,
     /// EDNS options for upstreams besides client subnets, as in an OPT record.
     options: Vec<u8>,
-    /// Codes of which `options` has what upstreams get; of others they get nothing.
+    /// Codes whose options for upstreams are in `options`; upstreams get no options of other codes.
     known: Vec<u16>,
     subnet: UpstreamSubnet,
     /// All that is for upstreams alone, as [`UpstreamOverrides`] has it.
     added: Vec<u8>,
 }
 
-/// Which client subnet upstreams get.
+/// The client subnet that upstreams get.
 #[derive(Debug, PartialEq, Eq)]
 enum UpstreamSubnet {
     /// The client's own, if it sent one.
@@ -172,7 +177,7 @@ enum UpstreamSubnet {
 }
 
 impl<'q> EffectiveQuery<'q> {
-    /// What was asked, as it came; with what was added to it, where it comes from a step above.
+    /// The client's query, with the changes of middleware above if this is a subquery.
     pub fn new(client: &'q Query<'q>, server: &'q str, counts: bool) -> Self {
         let Query { name, rtype, class, overrides, .. } = *client;
         let mut effective = Self {
@@ -212,32 +217,32 @@ impl<'q> EffectiveQuery<'q> {
         }
     }
 
-    /// What the client asked.
+    /// The client's query.
     pub fn client_query(&self) -> &'q Query<'q> {
         self.client
     }
 
-    /// The name sought.
+    /// The name.
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The type sought.
+    /// The type.
     pub fn rtype(&self) -> RType {
         self.rtype
     }
 
-    /// The class sought.
+    /// The class.
     pub fn class(&self) -> Class {
         self.class
     }
 
-    /// The header flags that an upstream gets: RD, AA and RA count. Of the client's own it is RD alone.
+    /// The header flags that an upstream gets, of RD, AA and RA; only RD is taken from the client.
     pub fn flags(&self) -> Flags {
         self.flags
     }
 
-    /// Whether it is what the client asked.
+    /// Whether it equals the client's query.
     pub fn is_unchanged(&self) -> bool {
         self.question.is_none()
             && self.flags == own_flags(self.client)
@@ -245,37 +250,37 @@ impl<'q> EffectiveQuery<'q> {
             && self.subnet == UpstreamSubnet::Own
     }
 
-    /// Whether another question than the client's is sought.
+    /// Whether its question is not the client's.
     pub fn has_other_question(&self) -> bool {
         self.question.is_some()
     }
 
-    /// Seeks another name.
+    /// Changes the name.
     pub fn set_name(&mut self, name: Name) {
         self.name = name;
         self.spell();
     }
 
-    /// Seeks another type.
+    /// Changes the type.
     pub fn set_rtype(&mut self, rtype: RType) {
         self.rtype = rtype;
         self.spell();
     }
 
-    /// Seeks another class.
+    /// Changes the class.
     pub fn set_class(&mut self, class: Class) {
         self.class = class;
         self.spell();
     }
 
-    /// Gives the upstream other header flags: some of RD, AA and RA set, others cleared.
+    /// Sets and clears header flags for upstreams, of RD, AA and RA.
     pub fn change_flags(&mut self, set: u16, clear: u16) {
         self.flags.0 = (self.flags.0 | set) & !clear;
         self.clears_rd = (self.clears_rd || clear & Flags::RD != 0) && set & Flags::RD == 0;
         self.write();
     }
 
-    /// The name sought as text, in the client's spelling where it is what the client asked.
+    /// The name as text; in the client's case if the question is the client's.
     pub fn spelled(&self) -> String {
         let mut text = self.name.to_string().into_bytes();
         let question = self.question.as_deref().unwrap_or(self.client.question);
@@ -309,14 +314,14 @@ impl<'q> EffectiveQuery<'q> {
         }
     }
 
-    /// Gives upstreams another client subnet, or none.
+    /// Sets the client subnet for upstreams; `None` for no subnet.
     pub fn set_subnet(&mut self, value: Option<Vec<u8>>) {
         self.subnet = value.map_or(UpstreamSubnet::None, UpstreamSubnet::Written);
         self.write();
     }
 
-    /// The first option of that code that upstreams get. From the first question after a code on they get the client's own
-    /// option of it; all others of the client concern one hop only.
+    /// The first option of that code that upstreams get. The first call with a code adds the client's
+    /// options of it; all other options of the client concern one hop only.
     pub fn option(&mut self, code: u16) -> Option<&[u8]> {
         if !self.known.contains(&code) {
             self.known.push(code);
@@ -332,8 +337,8 @@ impl<'q> EffectiveQuery<'q> {
         all.find(|(other, _)| *other == code).map(|(_, value)| value)
     }
 
-    /// Gives upstreams an option in place of the first of its code, or one more; false, and nothing changed, where there
-    /// is no room for it.
+    /// Replaces the first option of that code for upstreams, or adds it. Returns false and changes nothing
+    /// if the options would be longer than [`MOST_OPTIONS`].
     pub fn set_option(&mut self, code: u16, value: &[u8]) -> bool {
         self.option(code);
         let (mut with, mut there) = (Vec::new(), false);
@@ -353,7 +358,7 @@ impl<'q> EffectiveQuery<'q> {
         fits
     }
 
-    /// Gives upstreams no option of that code.
+    /// Removes all options of that code for upstreams.
     pub fn remove_options(&mut self, code: u16) {
         self.option(code);
         let mut rest = Vec::new();
@@ -364,19 +369,19 @@ impl<'q> EffectiveQuery<'q> {
         self.write();
     }
 
-    /// The options that upstreams get besides a client subnet.
+    /// The options for upstreams, except a client subnet.
     pub fn options(&self) -> impl Iterator<Item = (u16, &[u8])> {
         options(&self.options).flatten()
     }
 
-    /// The query as sources, cache and upstreams see it.
+    /// The query for sources, cache and upstreams.
     pub fn query(&self) -> Query<'_> {
         let mut query = *self.client;
         query.question = self.question.as_deref().unwrap_or(self.client.question);
         (query.name, query.rtype, query.class, query.flags) = (self.name, self.rtype, self.class, self.flags);
         query.overrides = UpstreamOverrides::new(&self.added);
         if self.subnet != UpstreamSubnet::Own {
-            // A client without EDNS may have a subnet written for it.
+            // A subnet may be written for a client without EDNS.
             let plain = || wire::Edns {
                 udp_size: 512,
                 version: 0,
@@ -406,7 +411,7 @@ impl<'q> EffectiveQuery<'q> {
     }
 }
 
-/// A question as it is sent.
+/// A question in wire form.
 pub fn question(name: &Name, rtype: RType, class: Class) -> Vec<u8> {
     let mut question = name.as_wire().to_vec();
     question.extend_from_slice(&rtype.0.to_be_bytes());
@@ -414,10 +419,10 @@ pub fn question(name: &Name, rtype: RType, class: Class) -> Vec<u8> {
     question
 }
 
-/// The client's header flags but for AA and RA, which mean nothing in a query.
+/// The client's header flags except AA and RA, which have no meaning in a query.
 fn own_flags(client: &Query<'_>) -> Flags {
     Flags(client.flags.0 & !(Flags::AA | Flags::RA))
 }
 
-/// Octets of options that are written into one query for upstreams.
+/// Most bytes of options in one query for upstreams.
 const MOST_OPTIONS: usize = 4_096;

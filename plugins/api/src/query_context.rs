@@ -1,4 +1,4 @@
-//! What a plugin may know of a query besides the query, and what it may say to it.
+//! The context of a query, and the result of a source.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,23 +9,23 @@ use wire::{Proto, Query};
 use crate::envelope::ReplySize;
 use crate::failure::Failure;
 
-/// Who asks, how and when: what a plugin may know besides the query.
+/// Client, transport and time of a query.
 #[derive(Debug, Clone, Copy)]
 pub struct QueryContext<'b> {
-    /// When the batch that the query came in was taken up.
+    /// When the batch of the query was received.
     pub now: Instant,
     /// The client's transport.
     pub proto: Proto,
-    /// Which thread counts the query.
+    /// The thread that counts the query.
     pub writer: usize,
     client: &'b Peer,
-    /// Where the listener stands, and what the client asked where that stands for many addresses.
+    /// The address of the listener, and the one that the client used if the listener has a wildcard.
     listener: SocketAddr,
     local: Option<Local>,
 }
 
 impl<'b> QueryContext<'b> {
-    /// That of a query from `client` to the address `server`.
+    /// The context of a query from `client` to the address `server`.
     pub fn new(now: Instant, client: &'b Peer, server: SocketAddr, proto: Proto, writer: usize) -> Self {
         Self { now, proto, writer, client, listener: server, local: None }
     }
@@ -46,28 +46,28 @@ impl<'b> QueryContext<'b> {
         self.client.address()
     }
 
-    /// The address it asked.
+    /// The server address that the client used.
     pub fn server(&self) -> SocketAddr {
         self.local.map_or(self.listener, |local| (local.address, self.listener.port()).into())
     }
 }
 
-/// What became of a query without waiting: in one plugin, and in all of a block's.
+/// The result of a lookup that does not wait: of one plugin, and of all plugins of a block.
 #[derive(Debug)]
 pub enum Lookup {
     /// The reply is written.
     Answer,
-    /// The reply is written, and CNAMEs in its answer section are to be followed.
+    /// The reply is written, and CNAMEs in its answer section must be followed.
     Follow,
-    /// As `Follow`, but where the target of one has no answer the query fails.
+    /// As `Follow`, but the query fails if the target of one has no answer.
     FollowOrFail,
-    /// The reply is written, and an upstream is to be asked for the next one.
+    /// The reply is written, and an upstream must be asked to refresh the cache.
     Refresh,
-    /// Not mine: the next plugin is asked; the reply is as it was.
+    /// The next plugin gets the query; the reply is unchanged.
     Pass,
-    /// An upstream must be asked; the client waits at most this long, then takes a stale answer.
+    /// An upstream must be asked; after this time the client gets a stale answer.
     Ask(Option<Duration>),
-    /// Mine, but there is no answer.
+    /// The query fails.
     Fail(Failure),
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use wire::{Verdict, accept};
 
     #[test]
-    fn no_more_is_composed_for_a_datagram_than_may_be_sent() {
+    fn room_is_capped_at_largest_datagram() {
         let client = Peer::from(SocketAddr::from(([127, 0, 0, 1], 4321)));
         let server = SocketAddr::from(([127, 0, 0, 1], 53));
         for (size, proto, expected) in [

@@ -1,4 +1,4 @@
-//! What plugins keep from one configuration to the next: counters, files that are followed.
+//! State of plugins that outlives a reload: counters, watched files.
 
 use std::any::{Any, TypeId};
 use std::borrow::Cow;
@@ -8,38 +8,38 @@ use std::time::Instant;
 
 use observe::{Families, Logger};
 
-/// What one plugin keeps.
+/// State of one plugin.
 pub trait Persistent: Any + Send + Sync {
-    /// Adds what is counted.
+    /// Adds its metrics.
     fn collect(&self, _into: &mut Families) {}
 
-    /// Begins what takes time until it can answer, for a configuration that is about to serve, and waits for it as long as
-    /// that says.
+    /// Starts what a configuration needs before it serves, such as watches of a cluster, and waits for it
+    /// as long as the configuration allows.
     fn begin(&self, _logger: &Logger) {}
 
-    /// Keeps for the next process what this one knows: in a moment, or not.
+    /// Saves state for the next process, within about a second.
     fn leave(&self) {}
 
-    /// The plugin that cannot answer yet, if there is one, and what it lacks, where somebody can give it that.
+    /// The plugin if it is not ready, with the cause if an operator can remove it.
     fn not_ready(&self) -> Option<Cow<'static, str>> {
         None
     }
 
-    /// Says what is wrong with files that were not looked at yet, for who checks a configuration and does not serve it.
+    /// Reports problems of files that are not read yet, for `check`, which does not serve.
     fn check(&self, _logger: &Logger) {}
 
-    /// Looks at files whose time has come, and says when the next one's does.
+    /// Reads files that are due, and returns when the next one is.
     fn look(&self, _now: Instant, _logger: &Logger) -> Option<Instant> {
         None
     }
 }
 
-/// What all plugins keep, each by its type.
+/// The state of all plugins, by its type.
 #[derive(Default)]
 pub struct ReloadState(Mutex<HashMap<TypeId, Arc<dyn Persistent>>>);
 
 impl ReloadState {
-    /// The one of this type.
+    /// The state of this type.
     pub fn get<K: Persistent + Default>(&self) -> Arc<K> {
         let kept: Arc<dyn Any + Send + Sync> =
             self.lock().entry(TypeId::of::<K>()).or_insert_with(|| Arc::<K>::default()).clone();
@@ -47,7 +47,7 @@ impl ReloadState {
         kept.downcast().unwrap_or_default()
     }
 
-    /// All of them.
+    /// All states.
     pub fn all(&self) -> Vec<Arc<dyn Persistent>> {
         self.lock().values().cloned().collect()
     }

@@ -1,18 +1,18 @@
-//! Search paths of clients: one plugin knows them, another one tries them (`autopath @PLUGIN`).
+//! Search paths of clients, which one plugin provides to another (`autopath @PLUGIN`).
 
 use std::fmt::Debug;
 use std::net::IpAddr;
 
 use wire::Name;
 
-/// Knows the search paths of clients.
+/// Provides the search paths of clients.
 pub trait SearchPaths: Debug + Send + Sync {
-    /// The domains that `client` completes names with, in its order, of which `name` may be such a name; `None` where they
-    /// are not known for certain.
+    /// The domains of the client's search path in its order, if `name` may be a completed name; `None`
+    /// unless they are known for certain.
     fn search_path(&self, name: &Name, client: IpAddr) -> Option<Vec<Name>>;
 }
 
-/// Domains of a search path, as many as Kubernetes takes (MaxDNSSearchPaths).
+/// Most domains of a search path, as in Kubernetes (MaxDNSSearchPaths).
 pub const MOST_DOMAINS: usize = 32;
-/// Octets of all domains of a search path together, as text with a blank between two (MaxDNSSearchListChars).
+/// Most bytes of all domains of a search path, as text with a blank between two (MaxDNSSearchListChars).
 pub const MOST_SEARCH_OCTETS: usize = 2_048;

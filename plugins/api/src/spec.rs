@@ -1,4 +1,4 @@
-//! What a plugin's directives say to one server block: read from the Corefile as plain data, and built when the block is.
+//! The traits of plugins: directives of one server block as plain data, and what is built from them.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -13,25 +13,25 @@ use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::{Result, Root};
 use crate::endpoint::Endpoint;
-use crate::hooks::Hooks;
 pub use crate::explain::Explanation;
-use crate::reload_state::ReloadState;
 use crate::extensions::Extensions;
-use crate::zone_request::ZoneOutcome;
+use crate::hooks::Hooks;
 use crate::middleware::Middleware;
-use crate::{Lookup, QueryContext, Scope, HostsGuard};
+use crate::reload_state::ReloadState;
+use crate::zone_request::ZoneOutcome;
+use crate::{HostsGuard, Lookup, QueryContext, Scope};
 
-/// A plugin's directives in one server block, read and checked. Who knows the type finds it in its block by it.
+/// A plugin's directives in one server block, read and checked; found in the block by its type.
 pub trait PluginSpec: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
 
-/// The directives of a plugin that every query and reply of its block passes.
+/// The directives of a plugin whose hooks every query and reply of its block passes.
 pub trait HooksSpec: PluginSpec {
-    /// Puts what it does into `context.envelope`, where those above it in the table have been already.
+    /// Adds to `context.hooks`; plugins above it in plugin.cfg have done so before.
     fn build(&self, context: &mut BuildContext<'_>);
 
-    /// Whether labels of queries can be read in the block.
+    /// Whether other plugins of the block can read labels of queries.
     fn publishes_labels(&self) -> bool {
         false
     }
@@ -39,19 +39,19 @@ pub trait HooksSpec: PluginSpec {
 
 /// The directives of a plugin that acts on queries and answers around the sources.
 pub trait MiddlewareSpec: PluginSpec {
-    /// Makes the step of that block, whose sources are built: what they lend is there.
+    /// Builds the middleware of a block. The sources are built before, with their extensions.
     ///
     /// # Errors
-    /// A file or the like that a directive names and that cannot be used, with the place of its word in the Corefile.
+    /// A file or other resource that cannot be used, with the place of its word in the Corefile.
     fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Middleware>>;
 
-    /// Whether every name that is sought below the step is the one that came to it. Where a step may seek another, it may be
-    /// one of no zone of the block.
+    /// Whether the middleware never changes a query's name. A changed name may lie in no zone of the
+    /// block.
     fn keeps_names(&self) -> bool {
         false
     }
 
-    /// The directive of the block that is to know the search paths of clients.
+    /// The directive of the block that must know the search paths of clients.
     fn searches(&self) -> Option<&'static str> {
         None
     }
@@ -59,58 +59,58 @@ pub trait MiddlewareSpec: PluginSpec {
 
 /// The directives of a plugin that answers from memory.
 pub trait SourceSpec: PluginSpec {
-    /// Makes the source of that block.
+    /// Builds the source of a block.
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
 
-    /// Zones of which it alone knows the names.
+    /// Zones whose names only this source knows.
     fn zones(&self) -> &[Name] {
         &[]
     }
 
-    /// Who knows the labels that the plugin publishes, where the block has `metadata`. Other sources read them: they are had
-    /// before any is built.
+    /// The publisher of the labels of this plugin, if the block has `metadata`. Called before any
+    /// source is built, since other sources read them.
     fn labels(&self, _context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {
         None
     }
 }
 
-/// What a plugin may use of the server block while it reads its directives.
+/// The server block, for a plugin that reads its directives.
 #[derive(Debug, Clone, Copy)]
 pub struct ParseContext<'c> {
     /// The block's zones.
     pub zones: &'c [Name],
-    /// All that stands in the block.
+    /// All directives of the block.
     pub directives: &'c [Directive],
-    /// The plugins of the block that stand above this one in the table, with what they have read.
+    /// The plugins of the block above this one in plugin.cfg, with the specs that they read.
     pub read: &'c [(&'static str, Role)],
 }
 
 impl<'c> ParseContext<'c> {
-    /// The directory of `root`, which relative paths are below.
+    /// The directory of `root`, where relative paths start.
     pub fn root(&self) -> Option<&'c Path> {
         self.read.iter().find_map(|(_, role)| role.get()).map(|Root(path)| path.as_path())
     }
 
-    /// Whether a step asks this directive for the search paths of clients.
+    /// Whether middleware asks this directive for the search paths of clients.
     pub fn is_searched(&self, directive: &str) -> bool {
         self.read
             .iter()
             .any(|(_, role)| matches!(role, Role::Middleware(step) if step.searches() == Some(directive)))
     }
 
-    /// All that stands in the block, where labels of queries can be read: some of it names those that are.
+    /// All directives of the block if plugins can read labels of queries, since they name labels; else
+    /// none.
     pub fn readers_of_labels(&self) -> &'c [Directive] {
-        let publishes =
-            |(_, role): &(&str, Role)| role.hooks().is_some_and(HooksSpec::publishes_labels);
+        let publishes = |(_, role): &(&str, Role)| role.hooks().is_some_and(HooksSpec::publishes_labels);
         if self.read.iter().any(publishes) { self.directives } else { &[] }
     }
 }
 
-/// What a plugin may use while its step or source is made.
+/// The server block, for a plugin that is built.
 pub struct BuildContext<'c> {
-    /// Values that are kept over reloads, such as counters: one of each type.
+    /// Values that outlive a reload, such as counters: one of each type.
     pub reload_state: &'c ReloadState,
-    /// Values that a plugin of the block gives others, by their type.
+    /// Values that plugins of the block pass to each other, by their type.
     pub extensions: &'c Extensions,
     /// The process's log.
     pub logger: &'c Logger,
@@ -120,17 +120,18 @@ pub struct BuildContext<'c> {
     pub servers: &'c [String],
     /// The zones of the block.
     pub zones: &'c [Name],
-    /// The plugins of the block, with what they have read.
+    /// The plugins of the block with their specs.
     pub plugins: &'c [(&'static str, Role)],
-    /// How many threads count, each with a counter of its own: every worker and, last, the streams' thread.
+    /// Number of threads that count, each with its own counter: every worker and, last, the thread of
+    /// streams.
     pub threads: usize,
-    /// What every query and reply of the block passes: complete before the first source is built.
+    /// The hooks of the block; complete before the first source is built.
     pub hooks: Hooks,
 }
 
 impl BuildContext<'_> {
-    /// The names that a source with these zones is for: nothing is compared where every name that can come to it is within one
-    /// of them.
+    /// The scope of a source with these zones: no names are compared if every name that can reach it
+    /// is within one of them.
     pub fn scope(&self, zones: &[Name]) -> Scope {
         let is_within = |zone: &Name| zones.iter().any(|own| zone.is_within(own));
         let keep_names = self.plugins.iter().all(|(_, role)| match role {
@@ -145,25 +146,25 @@ impl BuildContext<'_> {
     }
 }
 
-/// What a plugin is to its server block.
+/// The role of a plugin in its server block, with its spec.
 #[derive(Debug, Clone)]
 pub enum Role {
-    /// A setting, read by who needs it.
+    /// A setting that other code reads.
     Setting(Arc<dyn PluginSpec>),
-    /// What every query and reply of the block passes, whoever answers.
+    /// Hooks that every query and reply of the block passes.
     Hooks(Arc<dyn HooksSpec>),
-    /// A step around the sources.
+    /// Middleware around the sources.
     Middleware(Arc<dyn MiddlewareSpec>),
-    /// What answers from memory, before the cache.
+    /// A source, which answers from memory before the cache.
     Source(Arc<dyn SourceSpec>),
-    /// Asking others, and keeping what they said.
+    /// Forwarding queries, and caching their answers.
     Forwarding(Arc<dyn PluginSpec>),
-    /// What answers where nobody else did.
+    /// A source that answers queries that no other plugin answered.
     Tail(Arc<dyn SourceSpec>),
 }
 
 impl Role {
-    /// What every query and reply of the block passes.
+    /// The spec of hooks, if it has this role.
     pub fn hooks(&self) -> Option<&dyn HooksSpec> {
         match self {
             Self::Hooks(hooks) => Some(&**hooks),
@@ -171,7 +172,7 @@ impl Role {
         }
     }
 
-    /// What answers from memory, before the cache.
+    /// The spec of a source, if it has this role.
     pub fn source(&self) -> Option<&dyn SourceSpec> {
         match self {
             Self::Source(source) => Some(&**source),
@@ -191,10 +192,10 @@ impl Role {
     }
 }
 
-/// What answers from memory, without I/O and without a lock.
+/// Answers from memory, without I/O and without a lock.
 pub trait Source: Send + Sync {
-    /// Answers, fails or lets the query pass, as one does that decides about whole zones alone. `tables` is what the batch has
-    /// found of the hosts tables so far.
+    /// Answers the query, fails it or lets it pass. The default, for sources that only answer requests for
+    /// zones, lets all pass. `tables` caches the hosts table for the batch of queries.
     fn lookup<'h>(
         &'h self,
         _context: &QueryContext<'_>,
@@ -206,13 +207,14 @@ pub trait Source: Send + Sync {
         Lookup::Pass
     }
 
-    /// Whether this client may be sent the zone: `transfer` says so, and no other source says anything. Nobody is sent a zone of
-    /// a block where nothing permits it.
+    /// Whether the client may get the zone. Only `transfer` decides; without it no client of the block
+    /// gets a zone.
     fn permits(&self, _request: &ZoneRequest<'_>, _context: &QueryContext<'_>) -> Option<bool> {
         None
     }
 
-    /// Takes a request for a zone as a whole, or lets it pass, as most sources do. AXFR comes over streams alone.
+    /// Answers a request for a zone as a whole, or lets it pass, as most sources do. AXFR requests only
+    /// arrive over streams.
     fn of_zone(
         &self,
         _request: &ZoneRequest<'_>,
@@ -222,11 +224,11 @@ pub trait Source: Send + Sync {
         ZoneOutcome::Pass
     }
 
-    /// To whom this plugin permits that the zone is sent, for `explain`; `None` where it says nothing of it.
+    /// The clients that may get the zone, for `explain`; `None` if this plugin does not decide.
     fn sends(&self, _query: &Query<'_>) -> Option<String> {
         None
     }
 
-    /// What becomes of such a query here, for `explain`.
+    /// The effect on such a query, for `explain`.
     fn explain(&self, query: &Query<'_>) -> Explanation;
 }

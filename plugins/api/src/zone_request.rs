@@ -1,53 +1,54 @@
-//! Answers of more than one message: how a source answers for a zone as a whole (AXFR, IXFR), and what comes with it
-//! (NOTIFY, UPDATE).
+//! Requests for a zone as a whole (AXFR, IXFR, NOTIFY, UPDATE), and answers of more than one message.
 //!
 //! ```text
-//! gate -> route -> steps -> Source::of_zone -> Messages    once: who asks, for which zone, which version
-//!                             connection <- next <-'       again and again: whenever the client has taken what came before
+//! gate -> route -> middleware -> Source::of_zone -> Messages   once: client, zone, serial
+//!                                  connection <- next <-'      whenever the kernel has the message before
 //! ```
-//! A source takes such a request, or passes it on; what no source of the block takes is refused. For a transfer it hands out
-//! [`Messages`]: what the zone holds now, and how far the client has it. That is asked for the next message by the client's
-//! connection alone, when all before it is the kernel's; so it is never ahead of its client by more than one message, and it
-//! is dropped as soon as the client goes away. It must hold a snapshot that nothing changes (an `Arc`, shared with all who
-//! read it), no copy, and nothing that grows: a slow client keeps it for minutes, while the zone changes and
-//! configurations come and go. Few transfers run at a time (docs/limits.md).
+//! A source answers such a request or passes it; a request that no source of the block answers is
+//! refused. For a transfer it returns [`Messages`]: the zone's content, and the client's position in it.
+//! The client's connection asks it for the next message when the kernel has all before; so it is never
+//! ahead of the client by more than one message, and it is dropped with the connection. It must hold an
+//! immutable snapshot (an `Arc` that all readers share), no copy, and nothing that grows: a slow client
+//! keeps it for minutes, while the zone and the configuration change. Few transfers run at a time
+//! (docs/limits.md).
 //!
-//! A transfer is the zone's SOA record, every other record, and the SOA again (RFC 5936, section 2.2). For an IXFR
-//! [`wire::ZoneRequest::serial`] says what the client has: who has the newest gets the SOA alone (RFC 1995, section 2), and a
-//! source that keeps no history sends everything, as to an AXFR (section 4). Over UDP nobody is sent a zone: an IXFR gets
-//! the first record, the SOA, which tells the client to come by TCP (RFC 1995, section 2), and an AXFR is refused (RFC
-//! 5936, section 4.2), without a question to any source.
+//! A transfer is the zone's SOA record, every other record, and the SOA again (RFC 5936, section 2.2). For
+//! an IXFR [`wire::ZoneRequest::serial`] is the client's serial: a client with the newest serial gets the
+//! SOA alone (RFC 1995, section 2), and a source without history sends the whole zone, as to an AXFR
+//! (section 4). Over UDP no zone is sent: an IXFR gets the SOA, after which the client repeats the request
+//! over TCP (RFC 1995, section 2), and an AXFR is refused (RFC 5936, section 4.2); no source is called.
 //!
-//! Where no `transfer` of the block names the client, no source is asked for a zone ([`Source::permits`](crate::spec::Source)).
+//! Without a `transfer` of the block that names the client no source is called
+//! ([`Source::permits`](crate::spec::Source)).
 //!
-//! What `acl` and its like say of the name and type asked holds for transfers, too. What steps do with answers they do not
-//! do with these; a request of which a step seeks another name or type is refused.
+//! `acl` and other middleware apply to the name and type of transfers, too. Response hooks do not; a
+//! request whose name or type middleware changes is refused.
 
 use wire::{Class, Flags, HEADER, Name, Owner, RType, Reply, Section};
 
 use crate::failure::Failure;
 
-/// What a source does with a request for a zone.
+/// The result of a request for a zone at a source.
 pub enum ZoneOutcome {
-    /// Not its zone: the next source is asked; the reply is as it was.
+    /// Not its zone: the next source is called; the reply is unchanged.
     Pass,
-    /// The reply is written, and all there is to say.
+    /// The reply is written and complete.
     Answer,
     /// The answer to a transfer.
     Stream(Box<dyn Messages>),
-    /// Its zone, but there is no answer.
+    /// The request fails.
     Fail(Failure),
 }
 
 /// The messages of one transfer.
 pub trait Messages: Send + Sync {
-    /// Writes records to the next message until it is [`Full`] or there are no more. The record that found no room is the
-    /// first of the message after it.
+    /// Writes records to the next message until it is [`Full`] or there are no more. A record that did not
+    /// fit is the first of the following message.
     fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next;
 }
 
-/// Records one after the other, as many to a message as there is room for. The function tells them until one finds no room,
-/// which comes first the next time, and what comes after them.
+/// A stream of records, as many to a message as fit. The function pushes records until one does not fit,
+/// which it pushes first in its next call, and returns what follows.
 pub struct RecordByRecord<F>(pub F);
 
 impl<F: FnMut(&mut Push<'_>) -> Next + Send + Sync> Messages for RecordByRecord<F> {
@@ -56,38 +57,38 @@ impl<F: FnMut(&mut Push<'_>) -> Next + Send + Sync> Messages for RecordByRecord<
     }
 }
 
-/// Takes a record, or has no room for it: owner, type, TTL and data.
+/// Pushes a record (owner, type, TTL and data); false if it does not fit.
 pub type Push<'p> = dyn FnMut(&Name, RType, u32, &[u8]) -> bool + 'p;
 
-/// What comes after a message.
+/// What follows a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Another one.
     More,
-    /// Another one, too; this one need have no record yet, and is not sent then: to find the next takes so long that others
-    /// are to have their turn first.
+    /// Another one. This one may have no record yet, and is not sent then: finding the next record takes so
+    /// long that other tasks run first.
     Later,
     /// That was the last.
     End,
 }
 
-/// The message has no room for the record, which was not written.
+/// The record does not fit into the message and was not written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// One message of a stream, which has header and question already.
+/// One message of a stream, with header and question.
 pub struct StreamMessage<'m, 'b> {
     reply: &'m mut Reply<'b>,
-    /// The zone: the name that was asked for.
+    /// The zone: the name in the question.
     apex: &'m Name,
-    /// Octets that come behind the records.
+    /// Bytes that follow the records.
     opt: usize,
-    /// Records that it may have.
+    /// Most records.
     most: u16,
 }
 
 impl<'m, 'b> StreamMessage<'m, 'b> {
-    /// A message of at most so many records, with room for an OPT of so many octets.
+    /// A message of at most `most` records, with room for an OPT of `opt` bytes.
     pub fn new(reply: &'m mut Reply<'b>, apex: &'m Name, opt: usize, most: u16) -> Self {
         reply.flags = Flags::AA;
         Self { reply, apex, opt, most }
@@ -96,7 +97,7 @@ impl<'m, 'b> StreamMessage<'m, 'b> {
     /// Adds a record of class IN to the answer section; `ttl` in seconds, names in `data` written out.
     ///
     /// # Errors
-    /// [`Full`]: it is for the next message.
+    /// [`Full`]: the record belongs to the next message.
     pub fn push(&mut self, owner: &Name, rtype: RType, ttl: u32, data: &[u8]) -> Result<(), Full> {
         let records = self.reply.counts()[0];
         let (start, is_within) = match owner.as_wire().strip_suffix(self.apex.as_wire()) {
@@ -105,7 +106,7 @@ impl<'m, 'b> StreamMessage<'m, 'b> {
         };
         let written =
             self.reply.octets().len() + start.len() + POINTER.len() + FIELDS + data.len() + self.opt;
-        // One record may need a message of its own; others share one of a size that a client need not wait for.
+        // A large record gets a message of its own; other messages stay small, so that clients do not wait.
         let room = if records == 0 { usize::from(u16::MAX) } else { COMMON_BYTES };
         if written > room || records >= self.most {
             return Err(Full);
@@ -126,9 +127,9 @@ impl<'m, 'b> StreamMessage<'m, 'b> {
     }
 }
 
-/// Where the zone's name stands in every message: in the question.
+/// A pointer to the zone's name in the question of every message.
 const POINTER: [u8; 2] = [0xc0, HEADER as u8];
 /// Type, class, TTL and length.
 const FIELDS: usize = 10;
-/// Octets that a message has where its first record leaves room: what a connection offers the kernel at once.
+/// Most bytes of a message of several records: what a connection writes to the kernel at once.
 const COMMON_BYTES: usize = 16 * 1024;

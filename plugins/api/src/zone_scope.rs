@@ -1,16 +1,16 @@
-//! For which names a directive is, where its block has names of others, too.
+//! The names that a directive applies to.
 
 use wire::Name;
 
-/// The zones of a directive, as the names of queries are compared with them.
+/// The zones of a directive, compared with the names of queries.
 ///
-/// Most directives are for the zones of their block, and every name that comes is within those. That is seen when the block is
-/// built ([`crate::spec::BuildContext::scope`]), and then nothing is compared.
+/// Most directives apply to the zones of their block, which contain every name. That is decided when the
+/// block is built ([`crate::spec::BuildContext::scope`]), and then no names are compared.
 #[derive(Debug, Clone)]
 pub struct Scope(Option<Box<[Name]>>);
 
 impl Scope {
-    /// Every name that comes.
+    /// Every name.
     pub const ALL: Self = Self(None);
 
     /// Names within these zones.
@@ -18,12 +18,12 @@ impl Scope {
         Self(Some(zones.into()))
     }
 
-    /// Whether every name that comes is held.
+    /// Whether it contains every name.
     pub fn is_all(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether the directive is for this name.
+    /// Whether it contains this name.
     #[inline]
     pub fn holds(&self, name: &Name) -> bool {
         self.0.as_ref().is_none_or(|zones| zones.iter().any(|zone| name.is_within(zone)))

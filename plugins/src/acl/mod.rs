@@ -17,9 +17,9 @@ use crate::cidr::mapped;
 use observe::counters::PerThread;
 use observe::{Families, Metric};
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
+use plugin::middleware::{EffectiveQuery, Middleware, OnQuery};
 use plugin::reload_state::Persistent;
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
-use plugin::middleware::{OnQuery, EffectiveQuery, Middleware};
 use plugin::{QueryContext, Spec};
 
 /// What every `acl` of a server block says, in file order.

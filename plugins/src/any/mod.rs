@@ -8,8 +8,8 @@ use wire::{Message, RType, Rcode, Rr, Section};
 
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
+use plugin::middleware::{EffectiveQuery, Middleware, OnQuery};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
-use plugin::middleware::{OnQuery, EffectiveQuery, Middleware};
 
 /// The step; it has nothing to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn any_is_answered_here_and_all_else_below() {
-        for (rtype, response) in [(RType::ANY, RType::HINFO), (RType::A, RType::A), (RType::HINFO, RType::A)] {
+        for (rtype, response) in [(RType::ANY, RType::HINFO), (RType::A, RType::A), (RType::HINFO, RType::A)]
+        {
             let records = vec![a("www.example.org", 5, [192, 0, 2, 1])];
             let below = Message { records, ..Message::default() };
             let asked = packet("www.example.org", rtype);

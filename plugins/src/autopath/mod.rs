@@ -21,10 +21,12 @@ use observe::counters::PerThread;
 use observe::{Families, Metric};
 use plugin::args::Result;
 use plugin::failure::Failure;
+use plugin::middleware::{
+    EffectiveQuery, HookResult, Middleware, NeedsSubquery, OnQuery, ResponseHook, Subqueries, SubqueryResult,
+};
 use plugin::reload_state::Persistent;
 use plugin::search_path::SearchPaths;
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
-use plugin::middleware::{ResponseHook, OnQuery, NeedsSubquery, HookResult, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
 use plugin::{QueryContext, SetupError};
 
 impl MiddlewareSpec for AutopathSpec {
@@ -131,7 +133,13 @@ impl Search<'_> {
     }
 
     /// An answer to `found` becomes one to what is sought: by an alias, where there is anything that it could lead to.
-    fn lead_to(&self, effective: &EffectiveQuery<'_>, found: &Name, spelled: Vec<u8>, response: &mut Message) {
+    fn lead_to(
+        &self,
+        effective: &EffectiveQuery<'_>,
+        found: &Name,
+        spelled: Vec<u8>,
+        response: &mut Message,
+    ) {
         for rr in response.records.iter_mut().filter(|rr| rr.name() == *found) {
             rr.owner = spelled.as_slice().into();
         }
@@ -194,7 +202,9 @@ impl<'s> NeedsSubquery<'s> for Search<'s> {
         for (name, spelled) in self.candidates() {
             match subqueries.resolve_below(effective, &name)? {
                 // That it lacks this type is an answer: who asks for addresses of both families gets them of one name.
-                SubqueryResult::Answer(response) if response.rcode == Rcode::NXDOMAIN => _ = first.get_or_insert(response),
+                SubqueryResult::Answer(response) if response.rcode == Rcode::NXDOMAIN => {
+                    _ = first.get_or_insert(response)
+                }
                 SubqueryResult::Answer(mut response) => {
                     self.lead_to(effective, &name, spelled, &mut response);
                     self.count(effective, subqueries);
@@ -221,7 +231,13 @@ struct Domain;
 
 impl ResponseHook for Domain {
     /// Names below it are there, completed: whoever is told that it is not takes them for gone, too (RFC 8020).
-    fn on_response(&self, _: &EffectiveQuery<'_>, _: &QueryContext<'_>, response: &mut Message, _: &mut dyn Subqueries) -> HookResult {
+    fn on_response(
+        &self,
+        _: &EffectiveQuery<'_>,
+        _: &QueryContext<'_>,
+        response: &mut Message,
+        _: &mut dyn Subqueries,
+    ) -> HookResult {
         // Behind an alias NXDOMAIN is about another name.
         if response.rcode == Rcode::NXDOMAIN && response.section(Section::Answer).next().is_none() {
             response.rcode = Rcode::NOERROR;

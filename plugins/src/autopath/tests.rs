@@ -240,7 +240,8 @@ fn what_is_too_long_for_a_name_is_nowhere() {
     let step = step("", &["c", &format!("{}.example", "d".repeat(60)), "host"]);
     let packet = packet(&format!("{long}.c"), RType::A);
     let mut others = Others::default();
-    let nowhere = || SubqueryResult::Answer(Box::new(Message { rcode: Rcode::NXDOMAIN, ..Message::default() }));
+    let nowhere =
+        || SubqueryResult::Answer(Box::new(Message { rcode: Rcode::NXDOMAIN, ..Message::default() }));
     for domain in [".c", ".host", ""] {
         others.0.insert((name(&format!("{long}{domain}")), RType::A), nowhere());
     }

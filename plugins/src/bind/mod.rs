@@ -7,7 +7,7 @@ use corefile::{Directive, Located, Word};
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, unknown_property};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 const PLUGIN: &str = "bind";
 

@@ -6,7 +6,7 @@ use super::CacheSpec;
 use ::cache::{AnswerKind, BlockCache, CacheResult, Partition};
 use observe::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explanation, Source};
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};
 
 /// The handler of `cache` in one block: in front of `forward`, behind all that answers from memory.

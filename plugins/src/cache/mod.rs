@@ -14,7 +14,7 @@ pub use ::cache::CacheSpec;
 pub use handler::{CacheSource, of_block};
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 /// The directive.
 pub const PLUGIN: &str = "cache";

@@ -10,8 +10,8 @@ use wire::{Class, Message, Name, RType, Rcode, Rr, Section};
 use crate::host_name::host_name;
 use plugin::QueryContext;
 use plugin::args::{Result, no_block, once};
+use plugin::middleware::{EffectiveQuery, Middleware, OnQuery};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
-use plugin::middleware::{OnQuery, EffectiveQuery, Middleware};
 
 /// What `chaos [VERSION] [AUTHORS...]` says: the data of TXT records, one string each.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::{Result, bare};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 /// Stands in a block: lines of level debug are printed.
 #[derive(Debug, Clone, Copy)]

@@ -10,8 +10,8 @@ use observe::logger::Level;
 use wire::Query;
 
 use plugin::args::{Args, Result, bad, flag, once, regex, unknown_property};
-use plugin::hooks::ObserveFailures;
 use plugin::failure::Failure;
+use plugin::hooks::ObserveFailures;
 use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 
 /// What `errors` says.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forwarder::{Chain, StanzaSpec};
 use observe::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explanation, Source};
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};
 
 /// The handler of `forward` in one block: it says which upstreams are to be asked; a worker asks them.

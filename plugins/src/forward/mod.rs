@@ -1,8 +1,8 @@
 //! From `forward` directives to upstreams: addresses, files, host names, certificates.
 
 mod handler;
-pub mod metrics;
 mod hostname_upstreams;
+pub mod metrics;
 mod setup;
 
 use std::net::{IpAddr, SocketAddr};

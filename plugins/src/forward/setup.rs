@@ -10,7 +10,7 @@ use forwarder::{HealthCheck, MAX_UPSTREAMS, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
 use plugin::args::{Args, Result, bad, duration, flag, path, unknown_property, zones_or};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 use plugin::{SetupError, Spec};
 
 const PLUGIN: &str = "forward";

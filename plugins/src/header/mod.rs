@@ -8,8 +8,8 @@ use corefile::{Directive, Located};
 use wire::{Flags, Message};
 
 use plugin::args::{Args, Result, bad, once, unknown_property};
+use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, ResponseHook, Subqueries};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
-use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, Subqueries};
 use plugin::{QueryContext, SetupError};
 
 /// Every rule of a server block.
@@ -103,7 +103,11 @@ impl Changes {
 impl Middleware for Header {
     fn on_query<'s>(&'s self, effective: &mut EffectiveQuery<'_>, _: &QueryContext<'_>) -> OnQuery<'s> {
         effective.change_flags(self.query.set, self.query.clear);
-        if self.response == Changes::default() { OnQuery::Pass } else { OnQuery::Hook(Box::new(self.response)) }
+        if self.response == Changes::default() {
+            OnQuery::Pass
+        } else {
+            OnQuery::Hook(Box::new(self.response))
+        }
     }
 
     fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
@@ -116,7 +120,13 @@ impl Middleware for Header {
 }
 
 impl ResponseHook for Changes {
-    fn on_response(&self, _: &EffectiveQuery<'_>, _: &QueryContext<'_>, response: &mut Message, _: &mut dyn Subqueries) -> HookResult {
+    fn on_response(
+        &self,
+        _: &EffectiveQuery<'_>,
+        _: &QueryContext<'_>,
+        response: &mut Message,
+        _: &mut dyn Subqueries,
+    ) -> HookResult {
         response.flags = self.apply(response.flags);
         HookResult::Done
     }

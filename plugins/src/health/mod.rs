@@ -8,7 +8,7 @@ use corefile::Directive;
 use crate::http_listen::admin_address;
 use admin::AdminAddress;
 use plugin::args::{Args, Result, once, unknown_property};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 /// What `health` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use observe::Logger;
 use observe::counters::ThreadCounters;
 use plugin::failure::{Failure, FailureKind};
 use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Scope, HostsGuard};
+use plugin::{HostsGuard, Lookup, QueryContext, Scope};
 
 /// One block's view of a table.
 struct Hosts {

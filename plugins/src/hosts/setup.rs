@@ -12,7 +12,7 @@ use resolver::MAX_SERVERS;
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
-use plugin::spec::{SourceSpec, ParseContext};
+use plugin::spec::{ParseContext, SourceSpec};
 use plugin::{Fallthrough, SetupError};
 
 pub(super) const PLUGIN: &str = "hosts";

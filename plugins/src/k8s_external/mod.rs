@@ -7,9 +7,9 @@ use ::kubernetes::{AnswerOutcome, ClusterHandle, External, ExternalRules};
 use corefile::{Directive, Location};
 use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
+use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
 use plugin::zone_request::ZoneOutcome;
-use plugin::spec::{BuildContext, Explanation, Source, SourceSpec, ParseContext};
-use plugin::{Fallthrough, Lookup, QueryContext, Spec, HostsGuard};
+use plugin::{Fallthrough, HostsGuard, Lookup, QueryContext, Spec};
 use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
 /// What one `k8s_external` directive says.
@@ -135,7 +135,12 @@ impl Source for Services {
         }
     }
 
-    fn of_zone(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>, _: &mut Reply<'_>) -> ZoneOutcome {
+    fn of_zone(
+        &self,
+        request: &ZoneRequest<'_>,
+        context: &QueryContext<'_>,
+        _: &mut Reply<'_>,
+    ) -> ZoneOutcome {
         let (Some(external), Some(cluster)) = (&self.external, self.cluster.get()) else {
             return ZoneOutcome::Pass;
         };

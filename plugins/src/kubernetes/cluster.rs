@@ -15,8 +15,8 @@ use ::kubernetes_api::objects::SinceEpoch;
 use ::kubernetes_api::{DecodeError, RequestMetrics};
 use kubernetes_api::{Access, ClientSettings, Kind, RateLimit, WatchConfig, WatchError, WatchHandle, follow};
 
-use super::metrics::Metrics;
 use super::memory_limit::room;
+use super::metrics::Metrics;
 use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
 use super::sync_problem::Wrong;
 use observe::Logger;

@@ -1,11 +1,11 @@
 //! `kubernetes`: a cluster's zone, answered from an index of what its API tells.
 
 mod cluster;
+mod memory_limit;
 mod metadata;
 mod metrics;
-mod registry;
-mod memory_limit;
 mod pod_search_path;
+mod registry;
 mod setup;
 mod snapshot;
 mod status;
@@ -30,10 +30,10 @@ use observe::counters::ThreadCounters;
 use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::endpoint::Endpoint;
-use plugin::zone_request::ZoneOutcome;
 use plugin::search_path::SearchPaths;
 use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::zone_request::ZoneOutcome;
+use plugin::{HostsGuard, Lookup, QueryContext};
 use pod_search_path::PodPaths;
 
 /// One block's view of a cluster.
@@ -102,7 +102,12 @@ impl Source for Kubernetes {
         }
     }
 
-    fn of_zone(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>, _: &mut Reply<'_>) -> ZoneOutcome {
+    fn of_zone(
+        &self,
+        request: &ZoneRequest<'_>,
+        context: &QueryContext<'_>,
+        _: &mut Reply<'_>,
+    ) -> ZoneOutcome {
         if !request.is_transfer() {
             return ZoneOutcome::Pass;
         }
@@ -125,7 +130,9 @@ impl Source for Kubernetes {
         match self.responder.answer(index, query, usize::from(u16::MAX), &mut reply) {
             AnswerOutcome::NotInZones => Explanation::Passes(None),
             AnswerOutcome::Written | AnswerOutcome::Follow => Explanation::Ends(why),
-            AnswerOutcome::NoName(_) if self.fallthrough.through(&query.name) => Explanation::Passes(Some(why)),
+            AnswerOutcome::NoName(_) if self.fallthrough.through(&query.name) => {
+                Explanation::Passes(Some(why))
+            }
             AnswerOutcome::NoName(_) => Explanation::Ends(format!("NXDOMAIN: {why}")),
             AnswerOutcome::Unsynced(kind) => Explanation::Ends(recalled.unsynced(kind)),
         }

@@ -10,7 +10,7 @@ use kubernetes_api::{Access, ClientFiles, PodWatch, RateLimit, SERVICE_ACCOUNT, 
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::metadata::named_behind;
-use plugin::spec::{SourceSpec, ParseContext};
+use plugin::spec::{ParseContext, SourceSpec};
 use plugin::{BlockSpec, Fallthrough, SetupError, Spec};
 
 use super::metadata::{CLIENT, CLIENT_LABEL};

@@ -15,8 +15,8 @@ use wire::{Message, RType, Rcode, Rr, Section};
 use crate::cidr::canonical;
 use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, once, path, unknown_property};
+use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, ResponseHook, Subqueries};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
-use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, Subqueries};
 use weighted::{WeightFiles, Weights};
 
 /// What `loadbalance` says.
@@ -144,7 +144,9 @@ impl ResponseHook for &Loadbalance {
             }
             Some(weights) if matches!(asked, RType::A | RType::AAAA | RType::SRV) => {
                 for section in [Section::Answer, Section::Additional] {
-                    arrange(response, section, Rest::First, |addresses, _| weights.draw(addresses, &mut random));
+                    arrange(response, section, Rest::First, |addresses, _| {
+                        weights.draw(addresses, &mut random)
+                    });
                 }
             }
             Some(_) => {}

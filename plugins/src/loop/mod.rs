@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use corefile::Directive;
 use wire::{Name, Query, RType, Reply};
 
-pub use probe::probe;
 use observe::counters::ThreadCounters;
 use plugin::args::{Result, bare};
-use plugin::spec::{BuildContext, Explanation, Source, SourceSpec, ParseContext};
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
+use plugin::{HostsGuard, Lookup, QueryContext};
+pub use probe::probe;
 
 /// Stands in a block: its upstreams are probed.
 #[derive(Debug, Clone, Copy)]

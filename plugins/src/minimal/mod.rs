@@ -8,8 +8,8 @@ use wire::{Message, RType, Rcode, Section};
 
 use plugin::QueryContext;
 use plugin::args::{Result, bare};
+use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, ResponseHook, Subqueries};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
-use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, Subqueries};
 
 /// The step; it has nothing to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,13 @@ impl Middleware for Minimal {
 }
 
 impl ResponseHook for Minimal {
-    fn on_response(&self, _: &EffectiveQuery<'_>, _: &QueryContext<'_>, response: &mut Message, _: &mut dyn Subqueries) -> HookResult {
+    fn on_response(
+        &self,
+        _: &EffectiveQuery<'_>,
+        _: &QueryContext<'_>,
+        response: &mut Message,
+        _: &mut dyn Subqueries,
+    ) -> HookResult {
         if is_positive(response) {
             response.records.retain(|rr| rr.section == Section::Answer);
         }
@@ -82,7 +88,8 @@ mod tests {
         ] {
             let response = Message { rcode, records, ..Message::default() };
             let asked = packet("www.example.org", RType::A);
-            let (effective, response) = through(&Minimal, "192.0.2.9", &asked, |_| response, &mut Others::default());
+            let (effective, response) =
+                through(&Minimal, "192.0.2.9", &asked, |_| response, &mut Others::default());
             assert_eq!(effective, "www.example.org. A");
             assert_eq!(response.unwrap().records.len(), left, "{what}");
         }

@@ -7,7 +7,7 @@ use corefile::Directive;
 use plugin::Spec;
 
 use plugin::args::{Args, Result, no_block, number, once};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 /// What `multisocket [N]` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

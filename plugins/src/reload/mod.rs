@@ -8,7 +8,7 @@ use std::time::Duration;
 use corefile::Directive;
 
 use plugin::args::{Args, Result, bad, duration, no_block, once};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 /// What `reload` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

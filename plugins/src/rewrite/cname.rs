@@ -3,7 +3,7 @@
 use wire::{Flags, Message, Name, RType, Rr, Section};
 
 use super::name_match::{Pattern, Replacement};
-use plugin::middleware::{HookResult, EffectiveQuery, SubqueryResult, Subqueries};
+use plugin::middleware::{EffectiveQuery, HookResult, Subqueries, SubqueryResult};
 
 /// Which targets become which.
 #[derive(Debug, Clone)]
@@ -18,16 +18,24 @@ impl Cname {
     /// has it looked up through the block all the same, as in CoreDNS: for an upstream that answers with the alias alone.
     ///
     /// One target in one answer: a chain that leads through rewritten targets again and again asks for each once.
-    pub(super) fn apply(&self, effective: &EffectiveQuery<'_>, response: &mut Message, subqueries: &mut dyn Subqueries) -> HookResult {
+    pub(super) fn apply(
+        &self,
+        effective: &EffectiveQuery<'_>,
+        response: &mut Message,
+        subqueries: &mut dyn Subqueries,
+    ) -> HookResult {
         let is_alias = |rr: &Rr| rr.section == Section::Answer && rr.rtype == RType::CNAME;
-        let mut aliases = response.records.iter().enumerate().filter(|(_, rr)| is_alias(rr)).take(MOST_ALIASES);
+        let mut aliases =
+            response.records.iter().enumerate().filter(|(_, rr)| is_alias(rr)).take(MOST_ALIASES);
         let found = aliases.find_map(|(at, rr)| {
             let target = rr.target()?;
             let to = self.pattern.replace(&target.to_string(), &self.to)?;
             Name::from_text(&to).ok().map(|to| (at, target, to))
         });
         let Some((at, target, to)) = found else { return HookResult::Done };
-        let Some(wish) = subqueries.resolve(&to, effective.rtype(), effective.class()) else { return HookResult::Waiting };
+        let Some(wish) = subqueries.resolve(&to, effective.rtype(), effective.class()) else {
+            return HookResult::Waiting;
+        };
         response.clear_ad();
         if to != target {
             response.records[at].data = to.as_wire().into();

@@ -94,7 +94,8 @@ impl Edns0 {
         };
         if fits {
             // Labels of metadata have no place in a subnet.
-            let value = (self.action != Action::Unset).then(|| self.data.value(effective, context, &|_| None));
+            let value =
+                (self.action != Action::Unset).then(|| self.data.value(effective, context, &|_| None));
             effective.set_subnet(value.flatten());
         }
         fits

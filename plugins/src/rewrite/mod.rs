@@ -5,10 +5,10 @@
 //! back: ... <- reversal <- reversal   of the rules that fitted, the last one first
 //! ```
 
-mod revert;
 mod cname;
 mod edns0;
 mod name_match;
+mod revert;
 mod setup;
 
 use std::net::IpAddr;
@@ -16,15 +16,15 @@ use std::sync::Arc;
 
 use wire::{Class, Message, Name, RType, Rcode};
 
-use revert::{NameMap, NameMaps, Turned};
 use cname::Cname;
 use edns0::{Edns0, Undo};
-use observe::labels::Labels;
 use name_match::{Pattern, Replacement};
+use observe::labels::Labels;
 use plugin::QueryContext;
 use plugin::failure::{Failure, FailureKind, beginning};
+use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, ResponseHook, Subqueries};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
-use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, Subqueries};
+use revert::{NameMap, NameMaps, Turned};
 
 /// Every rule of a server block, in file order.
 #[derive(Debug, Clone)]
@@ -127,7 +127,12 @@ impl Middleware for Rewrite {
         }
         let mut notes = Vec::new();
         if !asking.is_empty() {
-            notes.push(format!("{}: {} {} is sought", asking.join(", "), effective.name(), effective.rtype()));
+            notes.push(format!(
+                "{}: {} {} is sought",
+                asking.join(", "),
+                effective.name(),
+                effective.rtype()
+            ));
         }
         if !telling.is_empty() {
             notes.push(format!("{} is for the answer", telling.join(", ")));
@@ -153,7 +158,8 @@ impl Rule {
         let Reversals { all, undo, .. } = reversals;
         // As in CoreDNS, labels are those of the client's own question, whatever name the rules before this one have made of
         // it.
-        let (asked, client) = (effective.client_query(), context.map(|context| context.client().ip().to_canonical()));
+        let (asked, client) =
+            (effective.client_query(), context.map(|context| context.client().ip().to_canonical()));
         let label = move |label: &str| labels.and_then(|labels| labels.label(label, &asked.name, client));
         match &self.field {
             Field::Name(rule) => return rule.apply(effective, &label, all),

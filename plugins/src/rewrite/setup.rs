@@ -6,10 +6,10 @@ use std::sync::Arc;
 use regex::Regex;
 use wire::{Class, Name, OPTION_CLIENT_SUBNET, OPTION_NSID, RType, Rcode, client_subnet_holds};
 
-use super::revert::{NameMap, text_map};
 use super::cname::Cname;
 use super::edns0::{Action, Data, Edns0};
 use super::name_match::{Pattern, Replacement};
+use super::revert::{NameMap, text_map};
 use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
 use plugin::SetupError;
 use plugin::args::{Result, bad};

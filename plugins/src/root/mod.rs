@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::{Args, Result, Root, no_block, once};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 /// Reads the one `root PATH` of a server block.
 pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc<dyn PluginSpec>> {

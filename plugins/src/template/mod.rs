@@ -1,9 +1,9 @@
 //! `template`: answers made from patterns and Go templates.
 
-mod message_fields;
-mod expression;
-mod expr_env;
 mod captures;
+mod expr_env;
+mod expression;
+mod message_fields;
 mod odd;
 mod setup;
 mod var;
@@ -16,19 +16,19 @@ use regex::{Captures, Regex};
 use wire::{Class, CompressingWriter, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use crate::name_display::NameText;
-use message_fields::{Asked, QUESTION};
-pub use expression::{Expression, ExpressionError, Facts, is_free};
-use expr_env::facts;
 use captures::Groups;
+use expr_env::facts;
+pub use expression::{Expression, ExpressionError, Facts, is_free};
+use message_fields::{Asked, QUESTION};
 use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::labels::Labels;
 use observe::{Families, Metric};
 pub use odd::odd;
-use plugin::hooks::ReplySize;
 use plugin::failure::{Failure, FailureKind, beginning};
+use plugin::hooks::ReplySize;
 use plugin::reload_state::Persistent;
 use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Scope, HostsGuard};
+use plugin::{HostsGuard, Lookup, QueryContext, Scope};
 use setup::PLUGIN;
 pub(crate) use setup::read;
 pub use setup::{Record, TemplateSpec, TemplateSpecs};
@@ -119,7 +119,9 @@ impl Source for Templates {
             if let Some(regex) = template.patterns.iter().find(|regex| regex.is_match(name)) {
                 let pattern = regex.as_str();
                 let conditions = if template.conditions.is_empty() { "" } else { ", if each `expr` is true" };
-                return Explanation::Ends(format!("`template {template}` matches by {pattern:?}{conditions}"));
+                return Explanation::Ends(format!(
+                    "`template {template}` matches by {pattern:?}{conditions}"
+                ));
             }
             if !template.fallthrough.through(&query.name) {
                 return Explanation::Ends(format!(

@@ -9,7 +9,7 @@ use wire::{Class, Name, RType, Rcode};
 
 use super::{Expression, is_free};
 use plugin::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
-use plugin::spec::{SourceSpec, ParseContext};
+use plugin::spec::{ParseContext, SourceSpec};
 use plugin::{Fallthrough, SetupError};
 
 pub(super) const PLUGIN: &str = "template";

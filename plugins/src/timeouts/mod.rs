@@ -7,7 +7,7 @@ use corefile::{Directive, Located};
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration_or_seconds, number, once, unknown_property};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 /// What `timeouts` says, for TCP clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use tls::TlsError;
 
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property};
-use plugin::spec::{PluginSpec, ParseContext};
+use plugin::spec::{ParseContext, PluginSpec};
 
 pub use self::files::{Certificates, Handshakes, ServerTls};
 pub use client_auth::ClientAuth;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use corefile::{Directive, Located};
 use plugin::args::{Args, Result, bad, no_block, unknown_property, zones_or};
-use plugin::spec::{BuildContext, Explanation, Source, SourceSpec, ParseContext};
+use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
 use plugin::{QueryContext, SetupError};
 use wire::{Name, Query, ZoneRequest};
 

@@ -8,8 +8,8 @@ use wire::{Class, Flags, Proto, Query, RType, Reply};
 
 use observe::counters::ThreadCounters;
 use plugin::args::{Result, bare};
-use plugin::spec::{BuildContext, Explanation, Source, SourceSpec, ParseContext};
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
+use plugin::{HostsGuard, Lookup, QueryContext};
 
 /// The source, and that it stands in a block; it has nothing to set.
 #[derive(Debug, Clone, Copy)]

@@ -124,7 +124,8 @@ fn path(name: &'static str, help: &'static str) -> Arg {
 /// users write `30ns` for 30 s: below a microsecond each nanosecond counts as a second here, too.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()));
-    let interval = seconds.or_else(|| corefile::go_values::parse_duration(text).ok()).filter(|one| !one.is_zero());
+    let interval =
+        seconds.or_else(|| corefile::go_values::parse_duration(text).ok()).filter(|one| !one.is_zero());
     let interval = interval.ok_or_else(|| "no interval".to_owned())?;
     Ok(match interval < Duration::from_micros(1) {
         true => Duration::from_secs(interval.as_nanos() as u64),

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use plugin::QueryContext;
 use plugin::failure::Failure;
-use plugin::zone_request::{Messages, Next, ZoneOutcome, StreamMessage};
 use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
+use plugin::zone_request::{Messages, Next, StreamMessage, ZoneOutcome};
 use wire::{Name, Opcode, Query, RType, Reply, Section, ZoneRequest};
 
 /// A version of a zone: this many records below its SOA.

@@ -25,10 +25,10 @@ mod kind_set;
 pub mod mailbox;
 #[path = "../../../crates/observe/src/ring.rs"]
 pub mod ring;
+pub mod seqlock;
 #[path = "../../../kubernetes/src/index/seqlock_table.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod seqlock_table;
-pub mod seqlock;
 #[path = "../../../crates/sockets/src/wake_flag.rs"]
 mod wake_flag;
 

@@ -12,8 +12,8 @@ use hickory_proto::op::Message;
 use observe::Format;
 use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
-use plugin::spec::{Role, MiddlewareSpec};
-use plugin::{QueryContext, Spec, HostsGuard};
+use plugin::spec::{MiddlewareSpec, Role};
+use plugin::{HostsGuard, QueryContext, Spec};
 use query::evaluate::UpstreamQuery;
 use query::serve::{self, Served};
 use sockets::Peer;
@@ -54,7 +54,9 @@ impl Scene {
     pub fn with_steps(corefile: &str, steps: Vec<Arc<dyn MiddlewareSpec>>) -> Self {
         let mut scene = Self::new(corefile);
         let more = |spec: &mut Spec| {
-            spec.blocks[0].plugins.splice(0..0, steps.into_iter().map(|step| ("step", Role::Middleware(step))));
+            spec.blocks[0]
+                .plugins
+                .splice(0..0, steps.into_iter().map(|step| ("step", Role::Middleware(step))));
         };
         scene.configuration =
             Self::read_with(corefile, &scene.shared, more).unwrap_or_else(|error| panic!("{error}"));

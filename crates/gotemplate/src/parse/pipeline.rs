@@ -1,11 +1,11 @@
 //! Pipelines: variables set, commands, operands, field chains. Resolves names and counts arguments.
 
 use super::Parser;
+use crate::ast::{Expression, Function, Pipe};
 use crate::errors::{ParseError, Problem};
 use crate::literal::excerpt;
 use crate::schema::{Schema, nearest};
 use crate::token::Kind;
-use crate::ast::{Expression, Function, Pipe};
 
 /// One operand of a command, before it is known whether it is called.
 enum Operand<'t> {

@@ -10,7 +10,7 @@ use super::{Outputs, block_cache, push_answer};
 use crate::pending::{Inner, Share};
 use crate::waiter::{Client, Miss, Waiter};
 use plugin::failure::Failure;
-use plugin::{QueryContext, HostsGuard};
+use plugin::{HostsGuard, QueryContext};
 use query::evaluate::{
     self, Evaluated, Evaluation, FollowCnames, NeedsUpstream, SubqueryAnswer, SuspendedQuery,
 };

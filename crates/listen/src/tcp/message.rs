@@ -12,7 +12,7 @@ use super::Connection;
 use super::transfer::Transfer;
 use configuration::Configuration;
 use plugin::failure::Failure;
-use plugin::{QueryContext, HostsGuard};
+use plugin::{HostsGuard, QueryContext};
 use query::ServedEndpoint;
 use query::serve::{self, Observed, Outcome, Served};
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use plugin::QueryContext;
-use plugin::zone_request::{Messages, Next, ZoneOutcome, StreamMessage};
 use plugin::spec::{BuildContext, Explanation, Role, Source, SourceSpec};
+use plugin::zone_request::{Messages, Next, StreamMessage, ZoneOutcome};
 use wire::{Query, Reply, ZoneRequest};
 
 use super::*;

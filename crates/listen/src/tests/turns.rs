@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use observe::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explanation, Role, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, HostsGuard};
+use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};
 
 use super::*;

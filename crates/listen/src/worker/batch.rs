@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use configuration::EndpointPlan;
 use plugin::failure::Failure;
-use plugin::{QueryContext, HostsGuard};
+use plugin::{HostsGuard, QueryContext};
 use query::serve::{self, Outcome, Served};
 use sockets::{Datagram, Peer, RecvBatch, SendBatch};
 use wire::{Proto, Verdict, accept_truncated};

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::inbound::{Inbound, Stop};
 use plugin::failure::Failure;
-use plugin::zone_request::{ZoneOutcome, StreamMessage};
-use plugin::{QueryContext, HostsGuard};
+use plugin::zone_request::{StreamMessage, ZoneOutcome};
+use plugin::{HostsGuard, QueryContext};
 
 /// Takes a request through route, middleware and sources.
 #[cold]

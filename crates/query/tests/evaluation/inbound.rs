@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use plugin::QueryContext;
+use plugin::middleware::{EffectiveQuery, Middleware, OnQuery, Subqueries, SubqueryResult};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
-use plugin::middleware::{OnQuery, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
 use scene::Scene;
 use wire::{Name, Section};
 

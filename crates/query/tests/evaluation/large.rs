@@ -1,7 +1,7 @@
 //! Answers of the largest size, each of which needs a subquery.
 
 use allocation_counter::measure;
-use plugin::{QueryContext, HostsGuard};
+use plugin::{HostsGuard, QueryContext};
 use query::evaluate::{
     Evaluated, Evaluation, FollowCnames, NeedsUpstream, PendingLookups, SubqueryAnswer, Usage,
 };
@@ -53,7 +53,8 @@ fn told_of(
     let zone = plan.served.route.find(&query).unwrap();
     let client = scene::client();
     let context = QueryContext::new(scene.now, &client, AT.parse().unwrap(), proto, 0);
-    let (mut tables, mut found, mut spent, mut names) = (HostsGuard::default(), Vec::new(), Usage::default(), 0);
+    let (mut tables, mut found, mut spent, mut names) =
+        (HostsGuard::default(), Vec::new(), Usage::default(), 0);
     loop {
         let mut evaluation = Evaluation::new(&plan.served.route, &context, &mut tables, &query, found, spent);
         match evaluation.run(zone) {

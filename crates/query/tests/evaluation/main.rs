@@ -12,9 +12,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use plugin::failure::Failure;
+use plugin::middleware::{
+    EffectiveQuery, HookResult, Middleware, OnQuery, ResponseHook, Subqueries, SubqueryResult,
+};
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec};
-use plugin::middleware::{ResponseHook, OnQuery, HookResult, EffectiveQuery, Middleware, SubqueryResult, Subqueries};
-use plugin::{QueryContext, HostsGuard};
+use plugin::{HostsGuard, QueryContext};
 use query::evaluate::{
     Evaluated, Evaluation, FollowCnames, MAX_SUSPENDED_BYTES, NeedsUpstream, PendingLookups, SubqueryAnswer,
     Usage,

@@ -290,7 +290,8 @@ fn a_network_of_several_zones_is_forwarded_in_part_and_that_is_told() {
         ("2001:db8::/32", None),
         ("example.org", None),
     ] {
-        let spec = crate::read_corefile::tests::spec(&format!(". {{\nforward {network} 192.0.2.53\n}}\n")).unwrap();
+        let spec =
+            crate::read_corefile::tests::spec(&format!(". {{\nforward {network} 192.0.2.53\n}}\n")).unwrap();
         let expected =
             expected.map(|text| format!("Corefile:2:9: plugin/forward: {text}; write a `forward` for each"));
         assert_eq!(odd(&spec).collect::<Vec<_>>(), Vec::from_iter(expected), "{network}");
