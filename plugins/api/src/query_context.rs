@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use sockets::{Local, Peer};
 use wire::{Proto, Query};
 
-use crate::envelope::ReplySize;
 use crate::failure::Failure;
+use crate::hooks::ReplySize;
 
 /// Client, transport and time of a query.
 #[derive(Debug, Clone, Copy)]

@@ -101,14 +101,14 @@ fn fill(text: &str, dice: &mut Dice, zone: &str) -> String {
         filled.push_str(before);
         let choices: Vec<&str> = choices.split('|').collect();
         let range = match choices[..] {
-            [one] => {
-                one.split_once('-').and_then(|(least, most)| least.parse::<u64>().ok().zip(most.parse().ok()))
-            }
+            [one] => one
+                .split_once('-')
+                .and_then(|(least, most)| least.parse::<u64>().ok().zip(most.parse::<u64>().ok())),
             _ => None,
         };
         match range {
             Some((least, most)) => filled.push_str(&(least + dice.below(most - least + 1)).to_string()),
-            None => filled.push_str(dice.of(&choices)),
+            None => filled.push_str(choices[dice.below(choices.len() as u64) as usize]),
         }
         rest = after;
     }

@@ -88,7 +88,7 @@ fn every_line_of_coredns_own_pages_is_asked_about() {
         Ok(told) => String::from_utf8_lossy(&told.stdout).trim().to_owned(),
         Err(error) => return skip(test, &format!("go: {error}")),
     };
-    let plugins = format!("{modules}/github.com/coredns/coredns@v1.15.0/plugin");
+    let source = format!("{modules}/github.com/coredns/coredns@v1.15.0/plugin");
     let rows = plugins().iter().flat_map(|plugin| plugin.section("pages"));
     let texts = rows.map(|row| row.split(" ? ").next().unwrap_or_default());
     let texts = texts.chain(ACL.iter().map(|(_, text, _)| *text));
@@ -96,7 +96,7 @@ fn every_line_of_coredns_own_pages_is_asked_about() {
     let mut count = 0;
     let with_pages = plugins().iter().filter(|plugin| !plugin.section("pages").is_empty());
     for plugin in with_pages.map(|plugin| plugin.name.as_str()).chain(["acl"]) {
-        let Ok(page) = fs::read_to_string(format!("{plugins}/{plugin}/README.md")) else {
+        let Ok(page) = fs::read_to_string(format!("{source}/{plugin}/README.md")) else {
             return skip(test, "CoreDNS's source is not in the module cache of go");
         };
         let page = page.replace("~~~", "```");

@@ -36,7 +36,7 @@ struct Block {
 impl Block {
     /// The text of a block and what it is asked.
     fn compose(seed: u64, number: u64) -> (String, Vec<Query>) {
-        let mut dice = Dice(seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03));
+        let mut dice = Dice::new(seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03));
         dice.next();
         let zone = format!("b{number}.{}", dice.of(&["test", "rand.test", "a.b.rand.test"]));
         let mut block = Self { dice, zone, lines: Vec::new(), names: Vec::new() };
