@@ -47,7 +47,10 @@ fn without_a_route_to_azures_server_the_link_of_the_first_nameserver_is_turned()
                     assert!(!Path::new(other).exists(), "{servers}");
                 }
                 None => {
-                    drop(server.wait_for_log("host lookups are not sent to this server: there is no route", PATIENCE))
+                    drop(server.wait_for_log(
+                        "host lookups are not sent to this server: there is no route",
+                        PATIENCE,
+                    ))
                 }
             }
             signal(server.pid(), "KILL");

@@ -228,7 +228,10 @@ fn what_cannot_be_written_is_told_once_and_served_without() {
             );
             let said = status(&server, 0);
             let note = said.lines().find(|line| line.starts_with("note ") && line.contains(cause));
-            assert!(note.is_some_and(|note| note.contains(file) && note.contains("free disk space")), "{said}");
+            assert!(
+                note.is_some_and(|note| note.contains(file) && note.contains("free disk space")),
+                "{said}"
+            );
         }
         network_says("nameserver 10.3.0.2\n");
         eventually("the other server", Duration::from_secs(5), || (asked() == [PLAIN]).then_some(()));
