@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use netlink_packet_netfilter::nftables::InetHookNumber;
 
+use crate::Diagnosis;
 use crate::failover_rules::{Clients, Listener, TABLE};
 use crate::nft::{BaseChain, Family, LastRule, NftError, Socket};
 
@@ -21,7 +22,7 @@ pub struct FirewallConflict {
     pub ends_in_drop: bool,
     /// Commands that make it accept these queries and nothing else. They add rules after the
     /// chain's own, which still decide first.
-    pub mend: String,
+    pub remedy: String,
 }
 
 impl FirewallConflict {
@@ -43,8 +44,8 @@ impl FirewallConflict {
 }
 
 /// Notes about tables of iptables-legacy, which no netlink socket lists: that one exists which may
-/// drop this traffic, and after a semicolon the command to list it.
-pub fn unseen_filters(listeners: &[Listener]) -> Vec<String> {
+/// drop this traffic, and the command to list it.
+pub fn unseen_filters(listeners: &[Listener]) -> Vec<Diagnosis> {
     let families = [
         ("/proc/net/ip_tables_names", "iptables-legacy", true),
         ("/proc/net/ip6_tables_names", "ip6tables-legacy", false),
@@ -57,11 +58,11 @@ pub fn unseen_filters(listeners: &[Listener]) -> Vec<String> {
     concerned.filter_map(|(file, program, _)| unseen_filter(&tables(file), program)).collect()
 }
 
-fn unseen_filter(tables: &str, program: &str) -> Option<String> {
+fn unseen_filter(tables: &str, program: &str) -> Option<Diagnosis> {
     tables.lines().any(|table| table == "filter").then(|| {
-        format!(
-            "{program} has a filter table, which cannot be read from here and may drop queries; check: {program} -S"
-        )
+        let problem =
+            format!("{program} has a filter table, which cannot be read from here and may drop queries");
+        Diagnosis::new(problem, format!("check: {program} -S"))
     })
 }
 
@@ -112,7 +113,7 @@ fn of(
         chain: format!("{family} {table} {name}"),
         way: if way == Way::ToUs { "to this server" } else { "to the fallback" },
         ends_in_drop: last.is_some(),
-        mend: commands.join(" && "),
+        remedy: commands.join(" && "),
     })
 }
 
@@ -323,7 +324,7 @@ mod tests {
             ),
         ] {
             let obstacle = of(&chain, last, &listeners, &clients).expect("it drops");
-            assert!(obstacle.mend.starts_with(&commands.join(" && ")), "{}", obstacle.mend);
+            assert!(obstacle.remedy.starts_with(&commands.join(" && ")), "{}", obstacle.remedy);
             assert_eq!(obstacle.ends_in_drop, last.is_some_and(|last| last.drops_all));
         }
         // There are no such IPv6 clients.

@@ -4,6 +4,7 @@
 
 mod resolv_conf_file;
 
+use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use crate::networkd::{NETWORKD_STATE, NetworkdLink};
 use crate::subprocess::run;
-use crate::{Usable, WIRE_SERVER, escaped, link_of};
+use crate::{Diagnosis, Usable, WIRE_SERVER, escaped, link_of};
 use resolv_conf_file::OwnFile;
 
 /// The mechanism that sends the host's lookups to the server.
@@ -35,38 +36,22 @@ pub enum HostResolver {
 #[derive(Debug, thiserror::Error)]
 pub enum HostResolverError {
     /// networkd does not run.
-    #[error(
-        "systemd-networkd does not run, and -host-resolver networkd needs it; set -host-resolver to another value, or to none"
-    )]
     NoNetworkd,
     /// There is no route to the network's name servers.
-    #[error(
-        "there is no route to {WIRE_SERVER} or to the network's first name server, so the link to configure is not known; add a route, or set -host-resolver to another value, or to none"
-    )]
     NoUplink,
     /// networkd does not report the link's configuration file.
-    #[error(
-        "networkd has no .network file for {link}; add one, or set -host-resolver to another value, or to none"
-    )]
     NoNetworkFile {
         /// The link.
         link: String,
     },
     /// /etc/resolv.conf is a symbolic link to a file that another program writes.
-    #[error("{RESOLV_CONF} is a symbolic link to {}, which another program writes; set -host-resolver to networkd or resolved", .0.display())]
     SomebodyElses(PathBuf),
     /// /etc/resolv.conf names only this server, and its original text is unknown.
-    #[error(
-        "{RESOLV_CONF} names only {server}, this server's address, and its original text is lost; write the network's name servers into it"
-    )]
     Unkept {
         /// The server that it names.
         server: IpAddr,
     },
     /// /etc/resolv.conf names only this server, and another program has changed our text.
-    #[error(
-        "{RESOLV_CONF} names only {server}, this server's address, and another program has changed it; restore its original text from {}", .kept.display()
-    )]
     Changed {
         /// The server that it names.
         server: IpAddr,
@@ -74,7 +59,6 @@ pub enum HostResolverError {
         kept: PathBuf,
     },
     /// A file error.
-    #[error("{}: {source}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -82,16 +66,68 @@ pub enum HostResolverError {
         source: io::Error,
     },
     /// An error of a program.
-    #[error("{0}")]
     Program(#[source] io::Error),
     /// The change did not take effect in time.
-    #[error("{} is written, but after 10 s {what}; see `networkctl status`", .path.display())]
     Unsettled {
         /// The drop-in.
         path: PathBuf,
         /// What is still missing.
         what: &'static str,
     },
+}
+
+impl fmt::Display for HostResolverError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Diagnosis::from(self).fmt(out)
+    }
+}
+
+impl From<&HostResolverError> for Diagnosis {
+    fn from(error: &HostResolverError) -> Self {
+        match error {
+            HostResolverError::NoNetworkd => Self::new(
+                "systemd-networkd does not run, and -host-resolver networkd needs it",
+                "set -host-resolver to another value, or to none",
+            ),
+            HostResolverError::NoUplink => Self::new(
+                format!(
+                    "there is no route to {WIRE_SERVER} or to the network's first name server, so the link to configure is not known"
+                ),
+                "add a route, or set -host-resolver to another value, or to none",
+            ),
+            HostResolverError::NoNetworkFile { link } => Self::new(
+                format!("networkd has no .network file for {link}"),
+                "add one, or set -host-resolver to another value, or to none",
+            ),
+            HostResolverError::SomebodyElses(target) => Self::new(
+                format!(
+                    "{RESOLV_CONF} is a symbolic link to {}, which another program writes",
+                    target.display()
+                ),
+                "set -host-resolver to networkd or resolved",
+            ),
+            HostResolverError::Unkept { server } => Self::new(
+                format!(
+                    "{RESOLV_CONF} names only {server}, this server's address, and its original text is lost"
+                ),
+                "write the network's name servers into it",
+            ),
+            HostResolverError::Changed { server, kept } => Self::new(
+                format!(
+                    "{RESOLV_CONF} names only {server}, this server's address, and another program has changed it"
+                ),
+                format!("restore its original text from {}", kept.display()),
+            ),
+            HostResolverError::File { path, source } => {
+                Self::without_remedy(format!("{}: {source}", path.display()))
+            }
+            HostResolverError::Program(source) => Self::from(source),
+            HostResolverError::Unsettled { path, what } => Self::new(
+                format!("{} is written, but after 10 s {what}", path.display()),
+                "see `networkctl status`",
+            ),
+        }
+    }
 }
 
 /// Reads the resolv.conf with the network's name servers, within a file's time limit.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
-use crate::{HostResolver, HostResolverError, Listener, upstream_discovery};
+use crate::{Diagnosis, HostResolver, HostResolverError, Listener, upstream_discovery};
 
 /// The state of the host-resolver setting.
 #[derive(Debug)]
@@ -26,13 +26,13 @@ pub struct HostResolverTask {
     /// When a failed try is repeated, or the setting is checked.
     again: Option<Instant>,
     /// Why a stop would leave the host without a name server.
-    lost_original: Option<String>,
+    lost_original: Option<Diagnosis>,
     /// Errors of removing settings of another `-host-resolver`; `None` before the first try.
-    left: Option<Vec<String>>,
+    left: Option<Vec<Diagnosis>>,
 }
 
 /// The result of a try, and errors of removing other settings.
-type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<String>>);
+type Put = (Result<Option<PathBuf>, HostResolverError>, Option<Vec<Diagnosis>>);
 
 /// Progress of the setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub enum HostResolverState {
     /// Set by this file; `None` for `-host-resolver none`.
     Put(Option<PathBuf>),
     /// The error.
-    Failed(String),
+    Failed(Diagnosis),
 }
 
 impl HostResolverTask {
@@ -73,7 +73,7 @@ impl HostResolverTask {
     }
 
     /// Problems of a setting that works.
-    pub fn wrong(&self) -> impl Iterator<Item = &String> {
+    pub fn problems(&self) -> impl Iterator<Item = &Diagnosis> {
         self.left.iter().flatten().chain(&self.lost_original)
     }
 
@@ -88,11 +88,11 @@ impl HostResolverTask {
                     self.left = left.or_else(|| self.left.take());
                     HostResolverState::Put(path)
                 }
-                Ok((Err(error), _)) => HostResolverState::Failed(error.to_string()),
-                Err(panic) => HostResolverState::Failed(panic.to_string()),
+                Ok((Err(error), _)) => HostResolverState::Failed(Diagnosis::from(&error)),
+                Err(panic) => HostResolverState::Failed(Diagnosis::without_remedy(panic.to_string())),
             };
             self.again = Some(Instant::now() + AGAIN);
-            self.lost_original = HostResolver::lost_original().map(|error| error.to_string());
+            self.lost_original = HostResolver::lost_original().as_ref().map(Diagnosis::from);
         }
         let is_time = self.again.is_none_or(|again| again <= Instant::now());
         if let (HostResolverState::Put(Some(path)), Some(server)) = (&self.state, self.server)
@@ -100,10 +100,10 @@ impl HostResolverTask {
             && self.putting.is_none()
         {
             self.again = Some(Instant::now() + AGAIN);
-            self.lost_original = HostResolver::lost_original().map(|error| error.to_string());
+            self.lost_original = HostResolver::lost_original().as_ref().map(Diagnosis::from);
             if !self.resolver.is_put(path, server) {
-                let why = format!("{} was removed by another program; it is restored", path.display());
-                self.state = HostResolverState::Failed(why);
+                let problem = format!("{} was removed by another program", path.display());
+                self.state = HostResolverState::Failed(Diagnosis::new(problem, "it is restored"));
             }
         }
         // A reload may remove its address.
@@ -143,14 +143,16 @@ impl HostResolverTask {
 }
 
 /// Removes the settings of another `-host-resolver`; returns the errors.
-fn clear(resolver: HostResolver) -> Vec<String> {
+fn clear(resolver: HostResolver) -> Vec<Diagnosis> {
     let (_, failed) = resolver.restore_others();
     // `lost_original` reports this one.
     let is_unkept = |error: &HostResolverError| {
         matches!(error, HostResolverError::Unkept { .. } | HostResolverError::Changed { .. })
     };
     let failed = failed.iter().filter(|error| !is_unkept(error));
-    failed.map(|error| format!("the settings of another -host-resolver remain: {error}")).collect()
+    failed
+        .map(|error| Diagnosis::from(error).context("the settings of another -host-resolver remain"))
+        .collect()
 }
 
 /// The address for the host's lookups: AKS's node address if it is a listener, else the first

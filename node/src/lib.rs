@@ -9,6 +9,7 @@ mod address_monitor;
 mod aks_environment;
 mod control_socket;
 mod dhcp_leases;
+mod diagnosis;
 mod escaped;
 mod failover_rules;
 mod firewall_conflicts;
@@ -43,6 +44,7 @@ pub use control_socket::{
     ControlCommand, ControlSocket, Doubt, ListenGuard, Peers, RunningServer, Unproven, remove_left_proofs,
 };
 pub use dhcp_leases::{DHCP_LEASES, dhcp_servers};
+pub use diagnosis::Diagnosis;
 pub use escaped::escaped;
 pub use failover_rules::{
     Clients, DeathDetection, Fallback, Leases, Listener, NetAdminProof, Rules, TABLE, TableState,

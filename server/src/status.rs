@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::reload_state::{ReloadState, StatusReader};
 use configuration::Configuration;
 use listen::Running;
-use node_run::LeaseState;
+use node_run::{LeaseState, STATUS_FORMAT};
 use observe::{Collector, Families, names};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
 use plugins::plugin_cfg;
@@ -41,6 +41,7 @@ impl Status {
         let servers = list.iter().flat_map(|list| list.iter());
         let servers: Vec<_> = servers.map(|server| node::AddressText(*server).to_string()).collect();
         json!({
+            "format": STATUS_FORMAT,
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_seconds": now.saturating_duration_since(self.started).as_secs(),
@@ -136,8 +137,8 @@ fn clusters(running: &Running, now: Instant) -> Option<Value> {
 
 fn of_cluster(cluster: &ClusterStatus) -> Value {
     let of_kind = |of: &KindStatus| json!({ "kind": of.kind.resource(), "objects": of.objects, "known": of.is_known, "followed": of.is_followed });
-    let of_wrong =
-        |Wrong { about, what, mend }: &Wrong| json!({ "about": about, "what": what, "mend": mend });
+    let of_problem =
+        |Wrong { about, what, mend }: &Wrong| json!({ "subject": about, "problem": what, "remedy": mend });
     json!({
         "api": cluster.api,
         "synced": cluster.is_synced(),
@@ -146,7 +147,7 @@ fn of_cluster(cluster: &ClusterStatus) -> Value {
         "event_age_seconds": cluster.event_age.map(|age| age.as_secs()),
         "snapshot_age_seconds": cluster.snapshot_age.map(|age| age.as_secs()),
         "rights_missing": cluster.rights_missing,
-        "wrong": cluster.wrong.iter().map(of_wrong).collect::<Vec<_>>(),
+        "problems": cluster.wrong.iter().map(of_problem).collect::<Vec<_>>(),
     })
 }
 

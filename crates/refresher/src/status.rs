@@ -361,9 +361,9 @@ fn clusters(report: &Value) -> impl Iterator<Item = String> {
             let objects = cell(&kind["objects"]);
             text.push_str(&format!("  {objects} {}: {known}, {followed}\n", cell(&kind["kind"])));
         }
-        for wrong in list(cluster, "wrong") {
-            let [about, what, mend] = ["about", "what", "mend"].map(|word| cell(&wrong[word]));
-            text.push_str(&format!("  {about}: {what}; {mend}\n"));
+        for one in list(cluster, "problems") {
+            let [subject, problem, remedy] = ["subject", "problem", "remedy"].map(|key| cell(&one[key]));
+            text.push_str(&format!("  {subject}: {problem}; {remedy}\n"));
         }
         text
     })
@@ -430,7 +430,7 @@ mod tests {
             { "name": { text: text }, "addresses": [[text]] },
         ] });
         let cluster = json!({ "api": text, "rights_missing": [text], "kinds": [{ "kind": text, "objects": text }],
-            "wrong": [{ "about": text, "what": text, "mend": text }] });
+            "problems": [{ "subject": text, "problem": text, "remedy": text }] });
         let report = json!({
             "reload_failed": { "seconds_ago": 1, "error": text },
             "refresh": [file],

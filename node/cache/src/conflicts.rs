@@ -6,6 +6,8 @@ use std::path::Path;
 
 use corefile::{BlockKey, Corefile, Directive, Location, Scheme, ServerBlock};
 
+use node::Diagnosis;
+
 use super::Template;
 use super::kube_dns::KubeDns;
 
@@ -14,17 +16,17 @@ use super::kube_dns::KubeDns;
 ///
 /// # Errors
 /// A stub domain that the template serves itself, or a server that is this one.
-pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> Result<(), String> {
+pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> Result<(), Diagnosis> {
     let ours = |server: &&String| {
         node::socket_address(server, 53)
             .is_some_and(|server| server.port() == template.port && template.local_ips.contains(&server.ip()))
     };
     if let Some(server) = kube_dns.upstreams.iter().find(ours) {
-        return Err(format!("upstreamNameservers: {server} is this server itself"));
+        return Err(format!("upstreamNameservers: {server} is this server itself").into());
     }
     for (domain, servers) in &kube_dns.stub_domains {
         if let Some(server) = servers.iter().find(ours) {
-            return Err(format!("stubDomains: {server} of {domain} is this server itself"));
+            return Err(format!("stubDomains: {server} of {domain} is this server itself").into());
         }
     }
     if kube_dns.stub_domains.is_empty() {
@@ -35,7 +37,9 @@ pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> R
         for key in &block.keys {
             if let Some(domain) = kube_dns.stub_domains.keys().find(|domain| serves(key, domain, template)) {
                 let at: &Location = &key.written.at;
-                return Err(format!("stubDomains: {domain} is a zone of the template already, at {at}"));
+                return Err(
+                    format!("stubDomains: {domain} is a zone of the template already, at {at}").into()
+                );
             }
         }
     }
@@ -44,7 +48,7 @@ pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> R
 
 /// A note about addresses of `-localip` that no `bind` names. A block without `bind` listens on
 /// every address, and a word that is no address may be an interface that has them.
-pub(super) fn unbound(filled: &str, template: &Template) -> Option<String> {
+pub(super) fn unbound(filled: &str, template: &Template) -> Option<Diagnosis> {
     let corefile = read(filled, template)?;
     let is_bound = |ip: &IpAddr| corefile.blocks.iter().any(|block| is_bound_to(block, &[*ip]));
     let unbound: Vec<_> =
@@ -54,11 +58,11 @@ pub(super) fn unbound(filled: &str, template: &Template) -> Option<String> {
         1 => ("is", "it"),
         _ => ("are", "them"),
     };
-    Some(format!(
-        "-localip: {} {is} in no `bind` of the template, and neither added nor served: `bind` {them} there, or leave {them} out of \
-         -localip",
-        unbound.join(", ")
-    ))
+    let addresses = unbound.join(", ");
+    Some(Diagnosis::without_remedy(format!(
+        "-localip: {addresses} {is} in no `bind` of the template, and neither added nor served: `bind` {them} there, or leave \
+         {them} out of -localip"
+    )))
 }
 
 fn read(filled: &str, template: &Template) -> Option<Corefile> {
@@ -103,7 +107,7 @@ mod tests {
                 stub_domains: [(domain.to_owned(), vec![server.to_owned()])].into(),
                 upstreams: vec![upstream.to_owned()],
             };
-            refuse(base, &template, &kube_dns).err()
+            refuse(base, &template, &kube_dns).err().map(|error| error.to_string())
         };
         let far = "192.0.2.1";
         for (domain, server, upstream, error) in [

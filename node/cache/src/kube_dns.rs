@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use forwarder::MAX_UPSTREAMS;
+use node::Diagnosis;
 
 /// Its supported keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,12 +18,10 @@ pub(super) struct KubeDns {
 
 impl KubeDns {
     /// Reads a directory; absent and empty keys have defaults.
-    pub(super) fn read(directory: &Path) -> Result<Self, String> {
+    pub(super) fn read(directory: &Path) -> Result<Self, Diagnosis> {
         if !directory.is_dir() {
-            return Err(format!(
-                "{} is no directory; name that of kube-dns's ConfigMap with -kubednscm",
-                directory.display()
-            ));
+            let problem = format!("{} is no directory", directory.display());
+            return Err(Diagnosis::new(problem, "name that of kube-dns's ConfigMap with -kubednscm"));
         }
         let mut read = Self::default();
         let path = directory.join("stubDomains");
@@ -35,7 +34,8 @@ impl KubeDns {
             let form = "[\"ADDRESS\"]";
             read.upstreams = serde_json::from_str(&text).map_err(|error| no_json(&path, form, &error))?;
         }
-        read.validate().map(|()| read)
+        read.validate()?;
+        Ok(read)
     }
 
     fn validate(&self) -> Result<(), String> {
@@ -82,8 +82,8 @@ fn key(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
-fn no_json(path: &Path, form: &str, error: &serde_json::Error) -> String {
-    format!("{}: {error}; expected {form}", path.display())
+fn no_json(path: &Path, form: &str, error: &serde_json::Error) -> Diagnosis {
+    Diagnosis::new(format!("{}: {error}", path.display()), format!("expected {form}"))
 }
 
 fn is_server(text: &str) -> bool {
@@ -117,7 +117,7 @@ mod tests {
         let read = |stubs: &str, upstreams: &str| {
             std::fs::write(directory.path().join("stubDomains"), stubs).expect("written");
             std::fs::write(directory.path().join("upstreamNameservers"), upstreams).expect("written");
-            KubeDns::read(directory.path())
+            KubeDns::read(directory.path()).map_err(|error| error.to_string())
         };
         assert_eq!(read("", " \n"), Ok(KubeDns::default()));
         let good = read(r#"{"acme.local": ["192.0.2.1", "[2001:db8::1]:5353"]}"#, r#"["192.0.2.2:53"]"#);

@@ -15,6 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
 
 use kube_dns::KubeDns;
+use node::Diagnosis;
 pub use setup_errors::{SetupErrorKind, SetupErrors};
 
 /// node-cache's flags for the Corefile.
@@ -44,9 +45,9 @@ pub struct TemplateRenderer {
     template: Template,
     last_good: Mutex<KubeDns>,
     /// Problems of the ConfigMap, unused addresses, and errors of writing the Corefile.
-    wrong: Mutex<Option<String>>,
-    unbound: Mutex<Option<String>>,
-    unwritten: Mutex<Option<String>>,
+    wrong: Mutex<Option<Diagnosis>>,
+    unbound: Mutex<Option<Diagnosis>>,
+    unwritten: Mutex<Option<Diagnosis>>,
     /// Error counters, for /metrics.
     pub errors: SetupErrors,
 }
@@ -110,8 +111,8 @@ impl TemplateRenderer {
     }
 
     /// Problems of the ConfigMap, of addresses and of the written file.
-    pub fn wrong(&self) -> impl Iterator<Item = String> {
-        let now = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    pub fn problems(&self) -> impl Iterator<Item = Diagnosis> {
+        let now = |one: &Mutex<Option<Diagnosis>>| one.lock().unwrap_or_else(PoisonError::into_inner).clone();
         [now(&self.wrong), now(&self.unbound), now(&self.unwritten)].into_iter().flatten()
     }
 
@@ -144,7 +145,8 @@ impl TemplateRenderer {
         let Some(path) = &self.template.written else { return };
         let error = files::atomic_write(path, None, filled.as_bytes()).err();
         let unwritten = error.map(|error| {
-            format!("-conf: {error}: the server runs without it; name a file that can be written")
+            let problem = format!("-conf: {error}: the server runs without it");
+            Diagnosis::new(problem, "name a file that can be written")
         });
         *self.unwritten.lock().unwrap_or_else(PoisonError::into_inner) = unwritten;
     }

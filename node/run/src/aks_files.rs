@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use corefile::{Corefile, Directive, Word};
-use node::{AddressText, ListText, WIRE_SERVER};
+use node::{AddressText, Diagnosis, ListText, WIRE_SERVER};
 
 use node::upstream_discovery::KEPT;
 
@@ -14,15 +14,16 @@ use node::upstream_discovery::KEPT;
 pub(crate) type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
 
 /// Writes those files whose directory exists, each atomically; returns the errors, with remedies.
-pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String> {
+pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<Diagnosis> {
     let mut failed = Vec::new();
     let mut put = |path: &str, text: &str| {
         let path = Path::new(path);
         if path.parent().is_some_and(Path::is_dir)
             && let Err(error) = files::atomic_write(path, None, text.as_bytes())
         {
-            failed.push(format!(
-                "{error}: the server runs without it, but other programs read it; free disk space, and allow this service to write it (ReadWritePaths)"
+            failed.push(Diagnosis::new(
+                format!("{error}: the server runs without it, but other programs read it"),
+                "free disk space, and allow this service to write it (ReadWritePaths)",
             ));
         }
     };

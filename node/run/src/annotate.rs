@@ -62,7 +62,7 @@ fn hosts_entries() -> Result<u64, String> {
     let servers = peers::all().said;
     match servers.iter().find(|said| said.is_ok()).or_else(|| servers.first()) {
         None => Err("no `localdns node run` runs on this node; start it".to_owned()),
-        Some(Err(error)) => Err(error.clone()),
+        Some(Err(error)) => Err(error.to_string()),
         Some(Ok(said)) => said["hosts_entries"].as_u64().ok_or_else(|| {
             format!("process {} is of a version that does not report its hosts entries", said["pid"])
         }),

@@ -140,7 +140,7 @@ impl DownReport {
         for one in hang {
             self.does_not_release(one.pid(), "it has not answered within 1 s");
         }
-        self.gone.extend(notes(&others, unasked));
+        self.gone.extend(notes(&others, unasked).iter().map(ToString::to_string));
         let speak: Vec<_> = others.into_iter().filter(|one| one.doubt != Doubt::Silent).collect();
         let told: Vec<_> = speak.iter().map(|one| one.running.clone()).collect();
         let said = speak.iter().zip(RunningServer::send_all(&told, "down", OF_UNPROVEN));

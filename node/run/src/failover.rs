@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use node::{Clients, Uplinks};
+use node::{Clients, Diagnosis, Uplinks};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
@@ -62,14 +62,19 @@ impl FailoverScope {
     }
 
     /// Notes for operators.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self) -> Vec<Diagnosis> {
         let shared = self.shared.iter().map(|link| {
-            format!(
-                "{link} is an uplink and a bridge: pods may be on it as well as outside hosts, so outside hosts fail over, too, while no server is running; name the pods' networks with -failover-clients CIDR,..., or accept it with -failover-clients all"
+            Diagnosis::new(
+                format!(
+                    "{link} is an uplink and a bridge: pods may be on it as well as outside hosts, so outside hosts fail over, too, while no server is running"
+                ),
+                "name the pods' networks with -failover-clients CIDR,..., or accept it with -failover-clients all",
             )
         });
         let unknown = self.unknown.iter().map(|error| {
-            format!("outside hosts fail over, too, while no server is running, since the uplinks are not known: {error}")
+            Diagnosis::without_remedy(format!(
+                "outside hosts fail over, too, while no server is running, since the uplinks are not known: {error}"
+            ))
         });
         shared.chain(unknown).collect()
     }

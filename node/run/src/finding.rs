@@ -3,67 +3,75 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use node::escaped;
+use node::{Diagnosis, escaped};
 use serde_json::{Value, json};
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     /// The label at its start.
-    about: &'static str,
-    what: String,
-    mend: Option<String>,
-    is_wrong: bool,
+    subject: &'static str,
+    /// The fact or the problem.
+    text: String,
+    remedy: Option<String>,
+    is_problem: bool,
 }
 
 impl Finding {
     /// A fact that is no problem.
-    pub(super) fn fact(about: &'static str, what: impl Into<String>) -> Self {
-        Self { about, what: escaped(&what.into()), mend: None, is_wrong: false }
+    pub(super) fn fact(subject: &'static str, text: impl Into<String>) -> Self {
+        Self { subject, text: escaped(&text.into()), remedy: None, is_problem: false }
     }
 
     /// A problem and its remedy.
-    pub(super) fn wrong(about: &'static str, what: impl Into<String>, mend: &str) -> Self {
-        Self { about, what: escaped(&what.into()), mend: Some(escaped(mend)), is_wrong: true }
+    pub(super) fn problem(subject: &'static str, problem: impl Into<String>, remedy: &str) -> Self {
+        Self::diagnosis(subject, &Diagnosis::new(problem, remedy))
     }
 
-    /// An error whose text after the first semicolon is the remedy, unless another line has it.
-    pub(super) fn error(about: &'static str, sentence: &str) -> Self {
-        let (what, mend) = match sentence.split_once("; ") {
-            Some((what, mend)) => (what, Some(escaped(mend))),
-            None => (sentence, None),
-        };
-        Self { about, what: escaped(what), mend, is_wrong: true }
+    /// A problem; without a remedy of its own if another line has it.
+    pub(super) fn diagnosis(subject: &'static str, Diagnosis { problem, remedy }: &Diagnosis) -> Self {
+        let remedy = remedy.as_deref().map(escaped);
+        Self { subject, text: escaped(problem), remedy, is_problem: true }
     }
 
     /// A note: a problem if it has a remedy.
-    pub(super) fn note(sentence: &str) -> Self {
-        let line = Self::error(NOTE, sentence);
-        Self { is_wrong: line.mend.is_some(), ..line }
+    pub(super) fn note(note: &Diagnosis) -> Self {
+        Self { is_problem: note.remedy.is_some(), ..Self::diagnosis(NOTE, note) }
     }
 
     /// Whether it is a note.
     pub(super) fn is_note(&self) -> bool {
-        self.about == NOTE
+        self.subject == NOTE
     }
 
     /// The problem as JSON.
     pub(super) fn json(&self) -> Option<Value> {
         // Double spaces are for the text form only.
-        let what = self.what.replace("  ", " ");
-        self.is_wrong.then(|| json!({ "about": self.about, "what": what, "mend": self.mend }))
+        let problem = self.text.replace("  ", " ");
+        self.is_problem.then(|| json!({ "subject": self.subject, "problem": problem, "remedy": self.remedy }))
     }
 }
 
 impl Display for Finding {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        let Self { about, what, mend, .. } = self;
-        write!(out, "{about:<10}{what}")?;
-        if let Some(mend) = mend {
-            write!(out, "; {mend}")?;
+        let Self { subject, text, remedy, .. } = self;
+        write!(out, "{subject:<10}{text}")?;
+        if let Some(remedy) = remedy {
+            write!(out, "; {remedy}")?;
         }
         writeln!(out)
     }
+}
+
+/// A diagnosis as JSON, which [`from_json`] reads.
+pub(super) fn to_json(Diagnosis { problem, remedy }: &Diagnosis) -> Value {
+    json!({ "problem": problem, "remedy": remedy })
+}
+
+/// The diagnosis in a server's report; `None` if there is none.
+pub(super) fn from_json(value: &Value) -> Option<Diagnosis> {
+    let text = |key: &str| value[key].as_str().map(str::to_owned);
+    Some(Diagnosis { problem: text("problem")?, remedy: text("remedy") })
 }
 
 /// The label of a note.
@@ -75,34 +83,44 @@ mod tests {
 
     #[test]
     fn text_and_json_agree() {
-        for (line, words, wrong) in [
+        let bare = Diagnosis::without_remedy;
+        for (line, text, problem) in [
             (Finding::fact("rules", "in place"), "rules     in place\n", None),
             (
-                Finding::wrong("rules", "none", "put them there"),
+                Finding::problem("rules", "none", "put them there"),
                 "rules     none; put them there\n",
                 Some(("none", Some("put them there"))),
             ),
             (
-                Finding::error("address", "192.0.2.1  on lo, does not answer"),
+                Finding::diagnosis("address", &bare("192.0.2.1  on lo, does not answer")),
                 "address   192.0.2.1  on lo, does not answer\n",
                 Some(("192.0.2.1 on lo, does not answer", None)),
             ),
             (
-                Finding::error("server", "it hangs; stop it; start it"),
-                "server    it hangs; stop it; start it\n",
-                Some(("it hangs", Some("stop it; start it"))),
+                Finding::diagnosis("lookups", &bare("sh: exit status: 3: one; two")),
+                "lookups   sh: exit status: 3: one; two\n",
+                Some(("sh: exit status: 3: one; two", None)),
             ),
-            (Finding::note("so it is"), "note      so it is\n", None),
+            (Finding::note(&bare("so it is")), "note      so it is\n", None),
             (
-                Finding::note("it is on another's link; take it away"),
+                Finding::note(&Diagnosis::new("it is on another's link", "take it away")),
                 "note      it is on another's link; take it away\n",
                 Some(("it is on another's link", Some("take it away"))),
             ),
         ] {
-            assert_eq!(line.to_string(), words);
-            let about = words.split_whitespace().next();
-            let expected = wrong.map(|(what, mend)| json!({ "about": about, "what": what, "mend": mend }));
-            assert_eq!(line.json(), expected, "{words}");
+            assert_eq!(line.to_string(), text);
+            let subject = text.split_whitespace().next();
+            let expected = problem
+                .map(|(problem, remedy)| json!({ "subject": subject, "problem": problem, "remedy": remedy }));
+            assert_eq!(line.json(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn json_round_trip() {
+        for diagnosis in [Diagnosis::new("it hangs", "restart it"), Diagnosis::without_remedy("it hangs")] {
+            assert_eq!(from_json(&to_json(&diagnosis)), Some(diagnosis));
+        }
+        assert_eq!(from_json(&Value::Null), None);
     }
 }

@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use configuration::Configuration;
-use node::Listener;
+use node::{Diagnosis, Listener};
 
 use super::NodeSettings;
 
 /// Notes about listen addresses on other programs' links; none about an address with a network's
 /// prefix, as of an interface.
-pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAddr, String)> {
+pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAddr, Diagnosis)> {
     let interfaces = node::interfaces().unwrap_or_default();
     let is_ours = |link: &node::Interface| link.loopback || link.name == settings.link.as_str();
     let owner = |listener: &Listener| {
@@ -25,12 +25,18 @@ pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAd
             [first].into_iter().chain(links).find(|link| link.name == IPVS || is_ours(link)).unwrap_or(first);
         let ip = listener.address;
         let told = match link.name.as_str() {
-            IPVS => format!(
-                "{ip} is on {IPVS}: kube-proxy is in IPVS mode, which takes the queries before this server; have `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place"
+            IPVS => Diagnosis::new(
+                format!(
+                    "{ip} is on {IPVS}: kube-proxy is in IPVS mode, which takes the queries before this server"
+                ),
+                "have `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place",
             ),
             _ if is_ours(link) || !settings.adds_addresses => return None,
-            name => format!(
-                "{ip} is on {name}, which localdns does not manage: it is not restored if another program removes it; remove it there, or set -link {name}"
+            name => Diagnosis::new(
+                format!(
+                    "{ip} is on {name}, which localdns does not manage: it is not restored if another program removes it"
+                ),
+                format!("remove it there, or set -link {name}"),
             ),
         };
         Some((ip, told))
@@ -40,7 +46,7 @@ pub(super) fn told(listeners: &[Listener], settings: &NodeSettings) -> Vec<(IpAd
 
 /// Notes about addresses that localdns added and no block binds any more: one that `bind` named
 /// before is in the resolv.conf of pods that started then.
-pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, String)> {
+pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, Diagnosis)> {
     let is_bound = |ip: IpAddr| {
         let mut own = configuration.endpoints.keys().map(|endpoint| endpoint.address.ip());
         own.any(|own| own == ip || own.is_unspecified())
@@ -48,8 +54,13 @@ pub(super) async fn left(configuration: &Configuration) -> Vec<(IpAddr, String)>
     let added = node::added_addresses().await.unwrap_or_default();
     let told = added.into_iter().filter(|(ip, _)| !is_bound(*ip)).map(|(ip, link)| {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
-        let told = format!(
-            "{ip} is on {link}, and no block binds it: clients with it in their resolv.conf get no answer, unless another server listens there; have `bind` name it again or, once no client uses it, `ip address del {ip}/{bits} dev {link}`"
+        let told = Diagnosis::new(
+            format!(
+                "{ip} is on {link}, and no block binds it: clients with it in their resolv.conf get no answer, unless another server listens there"
+            ),
+            format!(
+                "have `bind` name it again or, once no client uses it, `ip address del {ip}/{bits} dev {link}`"
+            ),
         );
         (ip, told)
     });

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use node::host_resolver_task::{HostResolverState, HostResolverTask};
-use node::{Clients, ControlCommand, Leases, ListenGuard, Listener, Rules};
+use node::{Clients, ControlCommand, Diagnosis, Leases, ListenGuard, Listener, Rules};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -181,7 +181,7 @@ impl LeaseManager {
 }
 
 /// Addresses with their problem: another program owns them, or no program serves them.
-type Misplaced = Vec<(IpAddr, String)>;
+type Misplaced = Vec<(IpAddr, Diagnosis)>;
 
 struct LeaseThread {
     host: HostResolverTask,
@@ -213,13 +213,13 @@ struct LeaseThread {
     unserved: Option<(Instant, Misplaced)>,
     reload_status: ReloadStatusFn,
     /// The notes of the last round, which are not logged again.
-    noted: Vec<String>,
+    noted: Vec<Diagnosis>,
     read: Arc<ReadCorefile>,
     discovery: Discovery,
     /// The configuration and server list for which the files of [`aks_files`] were written.
     written: Option<(Weak<Configuration>, u64)>,
     /// Errors of writing them.
-    failed_to_write: Arc<Mutex<Vec<String>>>,
+    failed_to_write: Arc<Mutex<Vec<Diagnosis>>>,
 }
 
 impl LeaseThread {
@@ -246,29 +246,30 @@ impl LeaseThread {
         self.follow(running, &configuration);
         let (listeners, mut notes) = listeners(&configuration, &self.settings);
         notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
-        notes.extend(self.state.template_wrong());
+        notes.extend(self.state.template_problems());
         // Leases first: without their table the rules may redirect the probes below to another
         // host.
         if let Err(error) = self.open_leases(&listeners) {
-            notes.push(format!(
-                "there are neither leases nor rules: clients get no answer once this server dies: {error}"
-            ));
+            notes.push(
+                Diagnosis::from(&error).context(
+                    "there are neither leases nor rules: clients get no answer once this server dies",
+                ),
+            );
         }
         notes.extend(self.clear_tables());
-        notes.extend(
-            self.leases.as_ref().and_then(|leases| rule_reconcile::lacking(leases.seen())).map(str::to_owned),
-        );
+        let lacking = self.leases.as_ref().and_then(|leases| rule_reconcile::lacking(leases.seen()));
+        notes.extend(lacking.map(Diagnosis::without_remedy));
         let silent = self.probe(running, &configuration, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
         let left = self.left_to_cluster(running, &listeners);
-        notes.extend(left.first().map(|(_, silent)| silent.why.clone()));
+        notes.extend(left.first().map(|(_, silent)| Diagnosis::without_remedy(silent.why.clone())));
         let is_left = |listener: &Listener| left.iter().any(|(ip, _)| *ip == listener.address);
         let good = listeners.iter().filter(|one| answered(one) && !is_left(one));
         let good: Vec<_> = good.map(|one| one.address).collect();
         // Leases are renewed before rules are written, since writing removes the handover set of
         // the previous process.
         if let Err(error) = self.renew(running, &good, &listeners) {
-            notes.push(format!("cannot renew leases: {error}"));
+            notes.push(Diagnosis::from(&error).context("cannot renew leases"));
             // Reopens a dropped table at once; if that fails, the next round reports the error.
             let _ = self.open_leases(&listeners);
         }
@@ -279,15 +280,17 @@ impl LeaseThread {
         if (self.led_away(&listeners, &silent, false).len() == silent.len() || self.put.is_some())
             && let Err(error) = self.keep(&listeners, &failover.clients).await
         {
-            self.state.count_rules(&error);
-            notes.push(format!("cannot add the rules: {error}"));
+            self.state.count_rules(&error.to_string());
+            notes.push(error.context("cannot add the rules"));
         }
         // If the rules were written in this round, the next round checks whether queries arrive.
         let led_away = self.led_away(&listeners, &silent, !had_rules && self.put.is_some());
         let all_answer = led_away.len() == silent.len();
         let misplaced = self.misplaced(&configuration, &listeners).await;
         let is_told = |ip: &IpAddr| {
-            misplaced.iter().any(|(address, told)| address == ip && told.contains(foreign_addresses::IPVS))
+            misplaced
+                .iter()
+                .any(|(address, told)| address == ip && told.problem.contains(foreign_addresses::IPVS))
         };
         notes.extend(
             led_away
@@ -299,15 +302,16 @@ impl LeaseThread {
         let here = listeners.iter().filter(|one| !led_away.contains(&one.address)).cloned();
         let ended = all_answer && self.put.is_some() && self.host.goes_on(&here.collect::<Vec<_>>()).await;
         if let HostResolverState::Failed(why) = self.host.state() {
-            notes.push(format!("host lookups are not sent to this server: {why}"));
+            notes.push(why.clone().context("host lookups are not sent to this server"));
         }
-        notes.extend(self.host.wrong().cloned());
+        notes.extend(self.host.problems().cloned());
         // Errors of the kernel and of networkd are logged, but do not delay READY.
         if all_answer && (ended || self.put.is_none()) {
             self.ready.send_replace(Some(led_away));
         }
         if self.put.is_none() && !all_answer {
-            notes.extend(silent.iter().map(|(_, silent)| format!("no rules yet: {}", silent.why)));
+            let silent = silent.iter().map(|(_, silent)| format!("no rules yet: {}", silent.why));
+            notes.extend(silent.map(Diagnosis::without_remedy));
         }
         self.note(running, &listeners, &[silent, left].concat());
         for note in &notes {
@@ -410,8 +414,8 @@ impl LeaseThread {
             && let Err(error) = kept.remove().await
             && let Some(running) = self.running.upgrade()
         {
-            let mend = "`localdns node down` tries again";
-            running.logger.warning(None, &format!("node: iptables rules remain: {error}; {mend}"));
+            let remedy = "`localdns node down` tries again";
+            running.logger.warning(None, &format!("node: iptables rules remain: {error}; {remedy}"));
         }
         if let Some(leases) = self.leases.take() {
             // If the kernel refuses, the leases time out.
@@ -423,10 +427,10 @@ impl LeaseThread {
         let failed = self.host.take_back().await;
         if let Some(running) = self.running.upgrade() {
             for error in failed {
-                let mend = "`localdns node down` tries again";
+                let remedy = "`localdns node down` tries again";
                 running.logger.warning(
                     None,
-                    &format!("node: host lookups are still sent to this server: {error}; {mend}"),
+                    &format!("node: host lookups are still sent to this server: {error}; {remedy}"),
                 );
             }
         }

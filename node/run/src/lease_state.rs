@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use node::Diagnosis;
 use observe::{Families, names};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -83,8 +84,8 @@ impl LeaseState {
     }
 
     /// Problems of node-cache's ConfigMap and of the Corefile that it writes.
-    pub(super) fn template_wrong(&self) -> impl Iterator<Item = String> {
-        self.filler.iter().flat_map(|filler| filler.wrong())
+    pub(super) fn template_problems(&self) -> impl Iterator<Item = Diagnosis> {
+        self.filler.iter().flat_map(|filler| filler.problems())
     }
 
     /// Counts a check of addresses: one may be on another link now.

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::Located;
-use node::{Fallback, HostResolver, Iptables, LinkName, Listener};
+use node::{Diagnosis, Fallback, HostResolver, Iptables, LinkName, Listener};
 use wire::Name;
 
 pub use annotate::Annotation;
@@ -40,7 +40,7 @@ pub use down::{down, stopped};
 pub use failover::FailoverClients;
 pub use lease::{LeaseManager, Readiness, ReloadStatus, StopMode};
 pub use lease_state::LeaseState;
-pub use report::NodeStatus;
+pub use report::{NodeStatus, STATUS_FORMAT};
 pub use up::{UpReport, up};
 
 use configuration::{Configuration, EndpointPlan};
@@ -148,7 +148,7 @@ pub enum AtStop {
 }
 
 /// The listen addresses with their fallbacks, and the problems of those without one.
-fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Listener>, Vec<String>) {
+fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Listener>, Vec<Diagnosis>) {
     let (mut listeners, mut notes) = (Vec::new(), Vec::new());
     for (endpoint, plan) in &configuration.endpoints {
         let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
@@ -160,25 +160,32 @@ fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Lis
             continue;
         }
         if ip.is_unspecified() || ip.is_loopback() {
-            notes.push(format!("{ip} cannot have rules; have `bind` name the addresses that clients query"));
+            notes.push(Diagnosis::new(
+                format!("{ip} cannot have rules"),
+                "have `bind` name the addresses that clients query",
+            ));
             continue;
         }
         let has_acl = plan.served.route.zones().any(|zone| zone.block.directives.contains(&"acl"));
         let fails_closed = has_acl && settings.acl_fails_closed;
         if has_acl && !fails_closed && settings.rules.has_leases() {
-            notes.push(format!(
-                "{ip} has `acl`, which does not apply while no server is running: clients that it refuses fail over, too; to refuse every client then, set -failover-acl closed"
+            notes.push(Diagnosis::new(
+                format!(
+                    "{ip} has `acl`, which does not apply while no server is running: clients that it refuses fail over, too"
+                ),
+                "to refuse every client then, set -failover-acl closed",
             ));
         }
         let given = settings.fallback.filter(|target| target.is_ipv4() == ip.is_ipv4());
         let fallback = given.or_else(|| usable(configuration, plan, ip).into_iter().next());
         if fallback.is_none() && is_link_local(ip) && !fails_closed {
             notes.push(match forwards_root(plan).is_some() {
-                true => format!(
+                true => Diagnosis::without_remedy(format!(
                     "{ip}{NO_FALLBACK}: its `forward .` has no plain DNS upstream of its family at port {DNS_PORT}, other than link-local (fe80::)"
-                ),
-                false => format!(
-                    "{ip}{NO_FALLBACK}: it has no `forward .`; add one to its block for `.`, or its clients get no answer while no server is running"
+                )),
+                false => Diagnosis::new(
+                    format!("{ip}{NO_FALLBACK}: it has no `forward .`"),
+                    "add one to its block for `.`, or its clients get no answer while no server is running",
                 ),
             });
         }
@@ -194,8 +201,14 @@ fn listeners(configuration: &Configuration, settings: &NodeSettings) -> (Vec<Lis
 
 /// The start, behind the address, of a note about a missing fallback.
 const NO_FALLBACK: &str = " has no fallback";
+
 /// The problem if there are no [`listeners`].
-const NO_ADDRESS: &str = "no server block listens on port 53 of an address that can have rules; have `bind` name the addresses that clients query";
+fn no_address() -> Diagnosis {
+    Diagnosis::new(
+        "no server block listens on port 53 of an address that can have rules",
+        "have `bind` name the addresses that clients query",
+    )
+}
 
 /// Refuses addresses that no pod can reach. Addresses of fe80::/10 from an interface's name are
 /// served, without rules.
@@ -257,7 +270,7 @@ fn usable_of(configuration: &Configuration, stanza: &forwarder::Stanza, ip: IpAd
 /// the writer of the rules knew which upstreams were up or, as node-cache by -upstreamsvc, that the
 /// cluster's DNS answers for every zone.
 fn keep_existing_fallbacks(
-    (listeners, notes): (&mut [Listener], &mut Vec<String>),
+    (listeners, notes): (&mut [Listener], &mut Vec<Diagnosis>),
     led: &[(IpAddr, Option<IpAddr>)],
     configuration: &Configuration,
     settings: &NodeSettings,
@@ -276,7 +289,7 @@ fn keep_existing_fallbacks(
             && stanzas(one).any(|stanza| usable_of(configuration, stanza, ip).contains(&target))
         {
             listener.fallback = Some(Fallback { target, masquerade: settings.masquerade });
-            notes.retain(|note| !note.starts_with(&format!("{ip}{NO_FALLBACK}")));
+            notes.retain(|note| !note.problem.starts_with(&format!("{ip}{NO_FALLBACK}")));
         }
     }
 }

@@ -4,17 +4,20 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use node::{Doubt, Peers, Rules, RunningServer, Unproven, escaped};
+use node::{Diagnosis, Doubt, Peers, Rules, RunningServer, Unproven, escaped};
 use serde_json::Value;
 use wire::Name;
 
 /// The servers' status.
 pub(super) struct PeerStatus {
     /// The status of each, or an error.
-    pub(super) said: Vec<Result<Value, String>>,
+    pub(super) said: Vec<Reported>,
     /// Notes about processes that listen on a control socket, and have not proven to be servers.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Diagnosis>,
 }
+
+/// The JSON that a server reports, or why it reports none.
+pub(super) type Reported = Result<Value, Diagnosis>;
 
 /// Queries all servers.
 pub(super) fn all() -> PeerStatus {
@@ -29,11 +32,11 @@ pub(super) fn all() -> PeerStatus {
     }
     for pid in silent {
         let hangs = unproven.iter().position(|one| one.running.pid == pid && one.doubt == Doubt::Silent);
-        let why = match hangs.map(|at| unproven.swap_remove(at)) {
-            Some(_) => "does not report its status: it has not answered within 1 s; if it hangs, restart it",
-            None => "has leases but accepts no commands; try again, and if it hangs, restart it",
+        let (problem, remedy) = match hangs.map(|at| unproven.swap_remove(at)) {
+            Some(_) => ("does not report its status: it has not answered within 1 s", IF_IT_HANGS),
+            None => ("has leases but accepts no commands", "try again, and if it hangs, restart it"),
         };
-        said.push(Err(format!("process {pid} {why}")));
+        said.push(Err(Diagnosis::new(format!("process {pid} {problem}"), remedy)));
     }
     let notes = notes(&unproven, unasked);
     if said.is_empty() {
@@ -47,7 +50,7 @@ pub(super) fn all() -> PeerStatus {
 }
 
 /// Notes about unproven processes, deduplicated and limited.
-pub(super) fn notes(unproven: &[Unproven], unasked: usize) -> Vec<String> {
+pub(super) fn notes(unproven: &[Unproven], unasked: usize) -> Vec<Diagnosis> {
     let mut notes: Vec<_> = unproven.iter().map(note).collect();
     notes.sort_unstable();
     notes.dedup();
@@ -63,7 +66,7 @@ pub(super) fn notes(unproven: &[Unproven], unasked: usize) -> Vec<String> {
             "{unasked} more sockets are named like a server's control socket: more than are queried of one process or user"
         ));
     }
-    notes
+    notes.into_iter().map(Diagnosis::without_remedy).collect()
 }
 
 fn note(unproven: &Unproven) -> String {
@@ -75,32 +78,26 @@ fn note(unproven: &Unproven) -> String {
         Doubt::NotShown(Some(said)) => format!("{none} ({said})"),
         Doubt::NotSeen(error) => format!("whether it is a server cannot be checked: {error}"),
     };
-    // Text after a semicolon would be taken for a remedy.
-    format!(
-        "process {} listens on a server's control socket, and {}",
-        unproven.pid(),
-        why.replace("; ", ", ")
-    )
+    format!("process {} listens on a server's control socket, and {why}", unproven.pid())
 }
 
 /// The status of servers, queried concurrently; keys are those of their own version.
-pub(super) fn ask(servers: &[RunningServer]) -> Vec<Result<Value, String>> {
+pub(super) fn ask(servers: &[RunningServer]) -> Vec<Reported> {
     let answers = RunningServer::send_all(servers, "status", PATIENCE);
     servers.iter().zip(answers).map(|(server, answer)| read(server, answer)).collect()
 }
 
-fn read(server: &RunningServer, answer: io::Result<String>) -> Result<Value, String> {
+fn read(server: &RunningServer, answer: io::Result<String>) -> Reported {
     let unheard = |error: &dyn std::fmt::Display| {
-        format!("process {} does not report its status: {error}; if it hangs, restart it", server.pid)
+        Diagnosis::new(format!("process {} does not report its status: {error}", server.pid), IF_IT_HANGS)
     };
     let said = answer.map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => unheard(&in_words(&error, PATIENCE)),
         // A server closes the connection to users that it does not trust.
         _ if !rustix::process::geteuid().is_root() => {
-            format!(
-                "process {} reports its status only to root and to its own user; run this as one of them",
-                server.pid
-            )
+            let problem =
+                format!("process {} reports its status only to root and to its own user", server.pid);
+            Diagnosis::new(problem, "run this as one of them")
         }
         _ => unheard(&error),
     })?;
@@ -128,7 +125,7 @@ pub(super) fn in_words(error: &io::Error, patience: Duration) -> String {
 }
 
 /// The probe names of servers that claim to answer at this address; they are secrets of the server.
-pub(super) fn probes(servers: &[Result<Value, String>], ip: IpAddr) -> Vec<Name> {
+pub(super) fn probes(servers: &[Reported], ip: IpAddr) -> Vec<Name> {
     let ip = ip.to_string();
     let is_answered = |said: &&Value| {
         let of_ip = said["addresses"].as_array().and_then(|all| all.iter().find(|one| one["address"] == ip));
@@ -148,7 +145,7 @@ pub(super) fn answer(addresses: &[IpAddr]) -> Result<(), String> {
     is_answered(&all().said, addresses)
 }
 
-fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Result<(), String> {
+fn is_answered(servers: &[Reported], addresses: &[IpAddr]) -> Result<(), String> {
     if servers.is_empty() {
         return Err("no server is running".to_owned());
     }
@@ -161,7 +158,7 @@ fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Resul
             continue;
         }
         let silent = said.iter().find_map(|one| one["probe_error"].as_str()).map(str::to_owned);
-        let unheard = || servers.iter().find_map(|said| said.as_ref().err().cloned());
+        let unheard = || servers.iter().find_map(|said| said.as_ref().err().map(ToString::to_string));
         let why =
             silent.or_else(unheard).unwrap_or_else(|| "no localdns has answered a probe there".to_owned());
         return Err(format!("{ip} does not answer: {why}"));
@@ -179,6 +176,8 @@ pub(super) const HANDS_OVER_KEY: &str = "hands_over";
 /// JSON key: the server's probe name, which is not shown.
 pub(super) const PROBE: &str = "probe";
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The remedy for a server that does not answer.
+const IF_IT_HANGS: &str = "if it hangs, restart it";
 /// Maximum of unproven processes that are named.
 const NOTES: usize = 8;
 
@@ -203,7 +202,7 @@ mod tests {
             (of(false, &lost), 1),
             (of(false, &silent), 0),
             (Ok(json!({ "has_leases": true, "addresses": [held] })), 0),
-            (Err("it hangs".to_owned()), 0),
+            (Err(Diagnosis::without_remedy("it hangs")), 0),
         ] {
             let found = probes(std::slice::from_ref(&said), [192, 0, 2, 1].into());
             assert_eq!(found.len(), asked, "{said:?}");
@@ -226,7 +225,7 @@ mod tests {
             (vec![of(&[&new])], Err(elsewhere)),
             (vec![of(&[])], Err(elsewhere)),
             (vec![Ok(json!({}))], Err(elsewhere)),
-            (vec![Err("it hangs".to_owned())], Err("192.0.2.1 does not answer: it hangs")),
+            (vec![Err(Diagnosis::without_remedy("it hangs"))], Err("192.0.2.1 does not answer: it hangs")),
         ] {
             let found = is_answered(&servers, &[[192, 0, 2, 1].into()]);
             assert_eq!(found, expected.map_err(str::to_owned), "{servers:?}");

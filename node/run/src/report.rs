@@ -6,15 +6,15 @@ mod rules;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use node::{Fallback, FirewallConflict, HostResolver, Listener, NftError, Rules};
+use node::{Diagnosis, Fallback, FirewallConflict, HostResolver, Listener, NftError, Rules};
 use serde_json::{Value, json};
 
 use super::dns_probe::answering;
 use super::failover::FailoverScope;
-use super::finding::Finding;
-use super::peers::{self as peers_status, PeerStatus};
+use super::finding::{self, Finding};
+use super::peers::{self as peers_status, PeerStatus, Reported};
 use super::{
-    NO_ADDRESS, NodeSettings, RuleSet, foreign_addresses, iptables, keep_existing_fallbacks, listeners,
+    NodeSettings, RuleSet, foreign_addresses, iptables, keep_existing_fallbacks, listeners, no_address,
 };
 use configuration::Configuration;
 use peers::{are_held, removed_host_resolvers, server_lines};
@@ -25,7 +25,7 @@ use rules::{no_iptables_rules_left, rules_of};
 pub struct NodeStatus {
     set: RuleSet,
     /// Whether the rules exist.
-    rules: Result<bool, String>,
+    rules: Result<bool, Diagnosis>,
     holders: Vec<u32>,
     addresses: Vec<Address>,
     /// The Corefile's error; the addresses are then those of the server.
@@ -33,13 +33,13 @@ pub struct NodeStatus {
     /// The clients that fail over: by the server's status, else by the flags.
     failover: Option<FailoverScope>,
     /// The status of each server in this network namespace, or an error.
-    servers: Vec<Result<Value, String>>,
+    servers: Vec<Reported>,
     /// Files by which the host's lookups are sent to localdns.
     host_resolver: Vec<PathBuf>,
     obstacles: Result<Vec<FirewallConflict>, NftError>,
     /// Notes about firewalls that cannot be read.
-    unseen_filters: Vec<String>,
-    notes: Vec<String>,
+    unseen_filters: Vec<Diagnosis>,
+    notes: Vec<Diagnosis>,
 }
 
 #[derive(Debug)]
@@ -96,12 +96,13 @@ impl NodeStatus {
         let servers = peers_status::all();
         let note = "there is no ./Corefile and no -conf: addresses are those of the running server";
         let listeners = served(&servers.said);
-        (!servers.said.is_empty()).then(|| Self::about(listeners, vec![note.to_owned()], servers, settings))
+        (!servers.said.is_empty())
+            .then(|| Self::about(listeners, vec![Diagnosis::without_remedy(note)], servers, settings))
     }
 
     fn about(
         listeners: Vec<Listener>,
-        mut notes: Vec<String>,
+        mut notes: Vec<Diagnosis>,
         servers: PeerStatus,
         settings: &NodeSettings,
     ) -> Self {
@@ -109,7 +110,8 @@ impl NodeStatus {
         notes.extend(of_others);
         let kept = set_of(&servers).unwrap_or(settings.rules);
         if kept != settings.rules {
-            notes.push(format!("the running server has other rules: -rules {}", kept.name()));
+            let problem = format!("the running server has other rules: -rules {}", kept.name());
+            notes.push(Diagnosis::without_remedy(problem));
         }
         // Without the flag, the rules are those of the server.
         let set = if settings.rules == RuleSet::Nft { kept } else { settings.rules };
@@ -121,9 +123,12 @@ impl NodeStatus {
         }
         notes.extend(HostResolver::not_reloaded().iter().map(|path| {
             let path = path.display();
-            format!("host lookups may still be sent to this server: {path} is gone, but its reader was not reloaded; run `localdns node down`")
+            let problem = format!(
+                "host lookups may still be sent to this server: {path} is gone, but its reader was not reloaded"
+            );
+            Diagnosis::new(problem, "run `localdns node down`")
         }));
-        notes.extend(HostResolver::lost_original().map(|error| error.to_string()));
+        notes.extend(HostResolver::lost_original().as_ref().map(Diagnosis::from));
         let (obstacles, unseen_filters) =
             (FirewallConflict::all(&listeners, &failover.clients), node::unseen_filters(&listeners));
         let mut tables = Rules::open();
@@ -132,9 +137,11 @@ impl NodeStatus {
         let rules = match set {
             RuleSet::Nft => match &mut tables {
                 Ok(tables) => rules_of(tables, &servers, (&listeners, &failover.clients)),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(Diagnosis::from(&*error)),
             },
-            RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
+            RuleSet::Iptables(set) => {
+                iptables::are_there(set, &listeners).map_err(|error| Diagnosis::from(&error))
+            }
             RuleSet::None => no_iptables_rules_left(&servers, &mut notes),
         };
         let asked = listeners.iter().map(|one| (one.address, peers_status::probes(&servers, one.address)));
@@ -194,22 +201,23 @@ impl NodeStatus {
             })
             .collect();
         json!({
+            "format": STATUS_FORMAT,
             "rules": self.rules.as_ref().ok(),
-            "rules_error": self.rules.as_ref().err(),
+            "rules_error": self.rules.as_ref().err().map(ToString::to_string),
             "lease_holders": self.holders,
             "addresses": addresses,
             "failover": self.failover.as_ref().map(FailoverScope::json),
             "servers": self.servers.iter().map(|said| match said {
                 Ok(said) => said.clone(),
-                Err(error) => json!({ "error": error }),
+                Err(error) => json!({ "error": error.to_string() }),
             }).collect::<Vec<_>>(),
             "corefile_error": self.corefile,
             "host_resolver": self.host_resolver,
             "obstacles": self.obstacles.iter().flatten().map(|one| {
-                json!({ "chain": one.chain, "way": one.way, "mend": one.mend })
+                json!({ "chain": one.chain, "way": one.way, "remedy": one.remedy })
             }).collect::<Vec<_>>(),
-            "notes": self.notes,
-            "wrong": self.lines().iter().filter_map(Finding::json).collect::<Vec<_>>(),
+            "notes": self.notes.iter().map(finding::to_json).collect::<Vec<_>>(),
+            "problems": self.lines().iter().filter_map(Finding::json).collect::<Vec<_>>(),
             "well": self.is_well(),
         })
     }
@@ -224,20 +232,20 @@ impl NodeStatus {
         lines.extend(self.addresses.iter().map(|address| self.of_address(address)));
         if self.addresses.is_empty() {
             lines.push(match self.set {
-                RuleSet::None => Finding::note(NO_ADDRESS),
-                _ => Finding::error("address", NO_ADDRESS),
+                RuleSet::None => Finding::note(&no_address()),
+                _ => Finding::diagnosis("address", &no_address()),
             });
         }
         lines
             .extend(self.failover.iter().map(|one| Finding::fact("failover", format!("for {}", one.text()))));
         if let Some(error) = self.corefile.as_deref().map(first_line) {
-            let mend = "fix it; the server serves the previous one";
-            lines.push(Finding::wrong("corefile", error, mend));
+            let remedy = "fix it; the server serves the previous one";
+            lines.push(Finding::problem("corefile", error, remedy));
         }
         for said in &self.servers {
             match said {
                 Ok(said) => lines.extend(server_lines(said)),
-                Err(error) => lines.push(Finding::error("server", error)),
+                Err(error) => lines.push(Finding::diagnosis("server", error)),
             }
         }
         for path in &self.host_resolver {
@@ -249,10 +257,10 @@ impl NodeStatus {
         lines.extend(removed_host_resolvers(&self.servers, &self.host_resolver));
         match &self.obstacles {
             Ok(obstacles) => lines.extend(obstacles.iter().map(of_obstacle)),
-            Err(error) => lines.push(Finding::error("firewall", &error.to_string())),
+            Err(error) => lines.push(Finding::diagnosis("firewall", &error.into())),
         }
-        lines.extend(self.unseen_filters.iter().map(|told| Finding::error("firewall", told)));
-        lines.extend(self.notes.iter().map(|note| Finding::note(note)));
+        lines.extend(self.unseen_filters.iter().map(|one| Finding::diagnosis("firewall", one)));
+        lines.extend(self.notes.iter().map(Finding::note));
         each_note_once(lines)
     }
 
@@ -261,13 +269,13 @@ impl NodeStatus {
             Ok(true) if self.set == RuleSet::None => Finding::fact("rules", "none, as configured"),
             Ok(true) => Finding::fact("rules", "in place"),
             Ok(false) if !self.set.has_leases() => {
-                Finding::wrong("rules", "incomplete", "`node run` adds them once it answers")
+                Finding::problem("rules", "incomplete", "`node run` adds them once it answers")
             }
             Ok(false) => {
-                let mend = "run `localdns node up`, or start `node run`, which adds them once it answers";
-                Finding::wrong("rules", "none", mend)
+                let remedy = "run `localdns node up`, or start `node run`, which adds them once it answers";
+                Finding::problem("rules", "none", remedy)
             }
-            Err(error) => Finding::error("rules", error),
+            Err(error) => Finding::diagnosis("rules", error),
         }
     }
 
@@ -276,12 +284,12 @@ impl NodeStatus {
             [] if !self.set.has_leases() => {
                 let what =
                     "none with these rules: clients get no answer from the server's death until its restart";
-                Finding::wrong("leases", what, "set -rules nft")
+                Finding::problem("leases", what, "set -rules nft")
             }
             [] if self.rules == Ok(true) => {
-                Finding::wrong("leases", "none held: queries go to the fallback", "start the server")
+                Finding::problem("leases", "none held: queries go to the fallback", "start the server")
             }
-            [] => Finding::wrong("leases", "none held", "add the rules first"),
+            [] => Finding::problem("leases", "none held", "add the rules first"),
             pids => {
                 let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
                 Finding::fact("leases", format!("held by process {}", pids.join(", ")))
@@ -301,25 +309,29 @@ impl NodeStatus {
         let answers = if address.answers { "answers" } else { "does not answer" };
         let what = format!("{}  {link}{fallback}, {answers}", address.ip);
         match (&address.link, address.answers) {
-            (None, _) => Finding::wrong("address", what, "run `localdns node up`"),
+            (None, _) => Finding::problem("address", what, "run `localdns node up`"),
             (Some(_), false) if self.servers.is_empty() => {
-                Finding::wrong("address", what, "start the server")
+                Finding::problem("address", what, "start the server")
             }
             // The server's line has the reason.
-            (Some(_), false) => Finding::error("address", &what),
+            (Some(_), false) => Finding::diagnosis("address", &Diagnosis::without_remedy(what)),
             (Some(_), true) => Finding::fact("address", what),
         }
     }
 }
 
-fn of_obstacle(FirewallConflict { chain, way, ends_in_drop, mend }: &FirewallConflict) -> Finding {
+fn of_obstacle(FirewallConflict { chain, way, ends_in_drop, remedy }: &FirewallConflict) -> Finding {
     let by_rule = match ends_in_drop {
         true => ", by its last rule, after which an appended one has no effect",
         false => "",
     };
     let what = format!("{chain} drops packets that its rules do not accept{by_rule}, on the path {way}");
-    Finding::error("firewall", &format!("{what}; unless a rule accepts these queries, run: {mend}"))
+    Finding::problem("firewall", what, &format!("unless a rule accepts these queries, run: {remedy}"))
 }
+
+/// The format of the JSON of `node status -json`, of /status and of servers' reports to
+/// `node status`. Raised when a key goes or changes its meaning, and not when one is added.
+pub const STATUS_FORMAT: u32 = 1;
 
 /// Removes duplicate notes: a server and a check beside it, or two servers, may report the same.
 fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
@@ -333,13 +345,13 @@ fn each_note_once(lines: Vec<Finding>) -> Vec<Finding> {
 }
 
 /// The flags of the server that maintains the rules.
-fn with_server_flags(settings: &NodeSettings, servers: &[Result<Value, String>]) -> NodeSettings {
+fn with_server_flags(settings: &NodeSettings, servers: &[Reported]) -> NodeSettings {
     let said = keepers(servers).find_map(|said| said["acl_fails_closed"].as_bool());
     NodeSettings { acl_fails_closed: said.unwrap_or(settings.acl_fails_closed), ..settings.clone() }
 }
 
 /// The rule set that servers maintain, by their status: the flags may be set for them only.
-fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
+fn set_of(servers: &[Reported]) -> Option<RuleSet> {
     keepers(servers).find_map(|said| {
         let health_port = said["health_port"].as_u64().and_then(|port| u16::try_from(port).ok());
         RuleSet::named(said["rules"].as_str()?, health_port.unwrap_or(NodeSettings::HEALTH_PORT))
@@ -347,7 +359,7 @@ fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
 }
 
 /// The status of servers that maintain rules.
-fn keepers(servers: &[Result<Value, String>]) -> impl Iterator<Item = &Value> {
+fn keepers(servers: &[Reported]) -> impl Iterator<Item = &Value> {
     servers.iter().flatten().filter(|said| said["let_go"] != true)
 }
 
@@ -357,7 +369,7 @@ fn first_line(error: &str) -> &str {
 }
 
 /// The addresses in the servers' status.
-fn served(servers: &[Result<Value, String>]) -> Vec<Listener> {
+fn served(servers: &[Reported]) -> Vec<Listener> {
     let ip = |value: &Value| value.as_str()?.parse().ok();
     let listener = |said: &Value| {
         let fallback = ip(&said["fallback"]).map(|target| Fallback { target, masquerade: true });

@@ -9,8 +9,8 @@ use tokio::runtime::Runtime;
 
 use super::failover::FailoverScope;
 use super::{
-    NO_ADDRESS, NodeSettings, RuleSet, foreign_addresses, iptables, is_link_local, keep_existing_fallbacks,
-    listeners, peers,
+    NodeSettings, RuleSet, foreign_addresses, iptables, is_link_local, keep_existing_fallbacks, listeners,
+    no_address, peers,
 };
 use configuration::Configuration;
 use node::upstream_discovery;
@@ -47,8 +47,8 @@ pub fn up(
     match settings.rules {
         _ if !listeners.is_empty() => {}
         // With `-rules none` a server may serve other addresses only.
-        RuleSet::None => notes.push(NO_ADDRESS.to_owned()),
-        _ => return Err(NO_ADDRESS.to_owned()),
+        RuleSet::None => notes.push(no_address()),
+        _ => return Err(text(no_address())),
     }
     // Checked before addresses are added: without rules their clients would reach no server.
     let there = || Rules::open()?.are_there();
@@ -145,7 +145,7 @@ fn rules(listeners: &[Listener], settings: &NodeSettings, no_list: Option<&str>)
             None => format!("queries to {address} have no fallback of localdns while no server is running\n"),
         };
     }
-    told.extend(failover.notes().into_iter().map(|note| note + "\n"));
+    told.extend(failover.notes().into_iter().map(|note| format!("{note}\n")));
     let no_list = no_list.filter(|_| listeners.iter().any(wants_list));
     if let Some(why) = no_list {
         told += &format!(

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 use netlink_packet_netfilter::NetfilterProtoFamily;
 
+use crate::Diagnosis;
 use crate::nft::{Family, Socket};
 use crate::subprocess::run;
 use rule::{Rule, Table};
@@ -133,16 +134,17 @@ fn ours(family: Family) -> io::Result<Vec<Rule>> {
 
 /// The error if rules may remain, with the known facts.
 fn unread(error: &io::Error, family: Family, is_legacy: bool) -> io::Error {
-    let why = match (error.kind(), is_legacy) {
-        (io::ErrorKind::NotFound, true) => format!(
-            "{error}: iptables-legacy has tables, which only that program can read; install it, or check that they have no rules of localdns"
+    let diagnosis = match (error.kind(), is_legacy) {
+        (io::ErrorKind::NotFound, true) => Diagnosis::new(
+            format!("{error}: iptables-legacy has tables, which only that program can read"),
+            "install it, or check that they have no rules of localdns",
         ),
         (io::ErrorKind::NotFound, false) => {
-            format!("{error}; install {} to remove them", program(family))
+            Diagnosis::new(error.to_string(), format!("install {} to remove them", program(family)))
         }
-        _ => return mended(io::Error::new(error.kind(), error.to_string())),
+        _ => return with_remedy(io::Error::new(error.kind(), error.to_string())),
     };
-    io::Error::new(error.kind(), why)
+    io::Error::new(error.kind(), diagnosis)
 }
 
 fn of(addresses: &[IpAddr], family: Family) -> impl Iterator<Item = IpAddr> {
@@ -184,7 +186,7 @@ impl Place {
 
 /// Its rules as iptables lists them.
 fn listed(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
-    read(family, tables).map_err(mended)
+    read(family, tables).map_err(with_remedy)
 }
 
 fn read(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
@@ -213,7 +215,7 @@ fn restore(family: Family, how: &str, rules: &[Rule]) -> io::Result<()> {
         text += "COMMIT\n";
     }
     let restore = format!("{}-restore", program(family));
-    run(&restore, &["-w", LOCK, "--noflush"], &text).map_err(mended).map(drop)
+    run(&restore, &["-w", LOCK, "--noflush"], &text).map_err(with_remedy).map(drop)
 }
 
 fn program(family: Family) -> &'static str {
@@ -223,15 +225,16 @@ fn program(family: Family) -> &'static str {
     }
 }
 
-fn mended(error: io::Error) -> io::Error {
-    let mend = match error.kind() {
+/// The error with a [`Diagnosis`] inside, if a remedy is known.
+fn with_remedy(error: io::Error) -> io::Error {
+    let remedy = match error.kind() {
         io::ErrorKind::NotFound => "install iptables, or use `-rules nft`",
         _ if error.to_string().contains("you must be root") => {
             "iptables-legacy needs CAP_NET_RAW besides CAP_NET_ADMIN, which localdns-node.service lacks: add it to CapabilityBoundingSet and AmbientCapabilities, or use `-rules nft`"
         }
         _ => return error,
     };
-    io::Error::new(error.kind(), format!("{error}; {mend}"))
+    io::Error::new(error.kind(), Diagnosis::new(error.to_string(), remedy))
 }
 
 /// Seconds to wait for the lock of iptables.

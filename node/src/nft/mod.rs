@@ -15,6 +15,8 @@ pub(crate) use statement::*;
 
 use std::io;
 
+use crate::Diagnosis;
+
 /// An error of nftables.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
@@ -27,9 +29,7 @@ pub enum NftError {
         action: String,
     },
     /// The kernel has no nftables, or lacks a part that the rules need.
-    #[error(
-        "this kernel lacks nftables, or a part that the rules need ({action}): {source}; load the module nf_tables, or set other -rules"
-    )]
+    #[error("{}", not_supported(.action, .source))]
     NotSupported {
         /// The step, such as `add rule prerouting`.
         action: String,
@@ -50,4 +50,18 @@ pub enum NftError {
         /// The kernel's error.
         source: io::Error,
     },
+}
+
+impl From<&NftError> for Diagnosis {
+    fn from(error: &NftError) -> Self {
+        match error {
+            NftError::NotSupported { action, source } => not_supported(action, source),
+            other => Self::without_remedy(other.to_string()),
+        }
+    }
+}
+
+fn not_supported(action: &str, source: &io::Error) -> Diagnosis {
+    let problem = format!("this kernel lacks nftables, or a part that the rules need ({action}): {source}");
+    Diagnosis::new(problem, "load the module nf_tables, or set other -rules")
 }

@@ -97,7 +97,7 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
     let told = || {
         let (_, text) = http_get((at.ip(), 9153).into(), "/status").expect("a page");
         let status: Value = serde_json::from_str(&text).expect("one object");
-        status["kubernetes"]["clusters"][0]["wrong"].clone()
+        status["kubernetes"]["clusters"][0]["problems"].clone()
     };
     let words = || {
         let mut command = Command::new(binary());
@@ -105,17 +105,17 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
         String::from_utf8(output(command, PATIENCE).stdout).expect("text")
     };
     let why = "the API rejects our credentials: told to: Unauthorized";
-    let mend = "use a token or certificate of this cluster that has not expired; it is read again before each attempt";
+    let remedy = "use a token or certificate of this cluster that has not expired; it is read again before each attempt";
     let kept = format!("{}: its checksum is wrong", snapshot.display());
     let replaced = "it is replaced once the API has told all";
     let expected = json!([
-        {"about": "services, endpointslices, namespaces", "what": why, "mend": mend},
-        {"about": "snapshot", "what": kept, "mend": replaced},
+        {"subject": "services, endpointslices, namespaces", "problem": why, "remedy": remedy},
+        {"subject": "snapshot", "problem": kept, "remedy": replaced},
     ]);
     eventually("every kind is refused", PATIENCE, || (told() == expected).then_some(()));
     assert_eq!(ready(at), (503, format!("kubernetes: {why}")));
     let said = words();
-    assert_contains!(said, format!("  services, endpointslices, namespaces: {why}; {mend}\n"));
+    assert_contains!(said, format!("  services, endpointslices, namespaces: {why}; {remedy}\n"));
     assert_contains!(said, format!("  snapshot: {kept}; {replaced}\n"));
 
     is_good.store(true, Ordering::Release);
@@ -127,7 +127,7 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
     let address = api.address();
     drop(api);
     let refused = format!("{address}: Connection refused (os error 111)");
-    eventually("nobody listens", PATIENCE, || (told()[0]["what"] == *refused).then_some(()));
+    eventually("nobody listens", PATIENCE, || (told()[0]["problem"] == *refused).then_some(()));
     assert_contains!(words(), format!("{refused}; check that the API is up and reachable from here\n"));
     drop(server);
 }

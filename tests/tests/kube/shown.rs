@@ -213,7 +213,7 @@ fn the_pages_part_of_clusters_reads_every_word_of_status_and_no_other() {
     let _server = Server::start(&text.replace("pods insecure", "pods insecure\n    startup_timeout 300ms"));
     let told = eventually("why it is not followed", PATIENCE, || {
         let told = status(at)["kubernetes"].clone();
-        told["clusters"][0]["wrong"][0].is_object().then_some(told)
+        told["clusters"][0]["problems"][0].is_object().then_some(told)
     });
     let (code, page) = http_get((at.ip(), 9153).into(), "/status.html").expect("a page");
     assert_eq!(code, 200);
@@ -222,7 +222,7 @@ fn the_pages_part_of_clusters_reads_every_word_of_status_and_no_other() {
     let part = &part[..part.find("\n}\n").expect("the function ends")];
     let of = &told["clusters"][0];
     for (variable, object) in
-        [("said.kubernetes", &told), ("c", of), ("k", &of["kinds"][0]), ("w", &of["wrong"][0])]
+        [("said.kubernetes", &told), ("c", of), ("k", &of["kinds"][0]), ("p", &of["problems"][0])]
     {
         let words: BTreeSet<&str> =
             object.as_object().expect("an object").keys().map(String::as_str).collect();

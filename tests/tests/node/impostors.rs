@@ -225,7 +225,7 @@ fn ready(server: &Server) {
 }
 
 /// What a server says, with what a terminal would obey.
-const STATUS: &str = r#"{"pid": 1, "hands_over": true, "let_go": false, "has_leases": false, "rules": "none",
+const STATUS: &str = r#"{"format": 1, "pid": 1, "hands_over": true, "let_go": false, "has_leases": false, "rules": "none",
 "addresses": [{"address": "169.254.10.10", "probe_error": "\u001b[2J\u009b31m\u202e gone", "probed_ms_ago": null}],
-"host_resolver": null, "notes": ["\u001b[2J\u009b31m\u202e gone"], "upstreams": ["\u001b[2J"], "upstreams_from": "\u0007"}"#;
+"host_resolver": null, "notes": [{"problem": "\u001b[2J\u009b31m\u202e gone", "remedy": null}], "upstreams": ["\u001b[2J"], "upstreams_from": "\u0007"}"#;
 const PATIENCE: Duration = Duration::from_secs(20);

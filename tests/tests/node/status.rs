@@ -54,8 +54,8 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         assert_eq!(said.matches("firewall").count(), 2, "{said}");
         // What mends it can be typed as it stands.
         for line in said.lines().filter(|line| line.starts_with("firewall")) {
-            let mend = line.rsplit_once("these queries, run: ").expect("it says what mends it").1;
-            run("sh", &["-ec", mend]);
+            let remedy = line.rsplit_once("these queries, run: ").expect("a remedy").1;
+            run("sh", &["-ec", remedy]);
         }
         let json = json(&server);
         assert_eq!(json["well"], true, "{json}");
@@ -359,18 +359,19 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
 /// Nothing but that: what each line begins with, a part of what it says, and what mends it.
 fn is_wrong(server: &Server, code: i32, expected: &[(&str, &str, &str)]) {
     let (said, json) = (status(server, code), json(server));
-    let wrong = json["wrong"].as_array().expect("a list");
-    for (about, what, mend) in expected {
+    assert_eq!(json["format"], 1, "{json:#}");
+    let problems = json["problems"].as_array().expect("a list");
+    for (subject, problem, remedy) in expected {
         let is_it = |one: &&Value| {
-            one["about"] == *about
-                && one["mend"] == *mend
-                && one["what"].as_str().is_some_and(|said| said.contains(what))
+            one["subject"] == *subject
+                && one["remedy"] == *remedy
+                && one["problem"].as_str().is_some_and(|text| text.contains(problem))
         };
-        assert!(wrong.iter().any(|one| is_it(&one)), "{about} {what}: {json:#}");
-        let is_line = |line: &str| line.starts_with(about) && line.ends_with(&format!("; {mend}"));
-        assert!(said.lines().any(is_line), "{about} {what}: {said}");
+        assert!(problems.iter().any(|one| is_it(&one)), "{subject} {problem}: {json:#}");
+        let is_line = |line: &str| line.starts_with(subject) && line.ends_with(&format!("; {remedy}"));
+        assert!(said.lines().any(is_line), "{subject} {problem}: {said}");
     }
-    assert_eq!(wrong.len(), expected.len(), "{json:#}");
+    assert_eq!(problems.len(), expected.len(), "{json:#}");
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);

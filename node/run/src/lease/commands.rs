@@ -10,15 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use configuration::Configuration;
 use node::host_resolver_task::HostResolverState;
 use node::upstream_discovery::{self, ListOrigin};
-use node::{AddressText, ControlCommand, ControlSocket, Leases, ListenGuard, NftError, Rules};
+use node::{AddressText, ControlCommand, ControlSocket, Diagnosis, Leases, ListenGuard, NftError, Rules};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::rule_reconcile::are_in_place;
 use super::{LeaseCommand, LeaseThread};
+use crate::STATUS_FORMAT;
 use crate::down::{HANDS_OVER, REFUSED};
 use crate::failover::FailoverScope;
+use crate::finding;
 use crate::lease_state::AddressLease;
 use crate::peers::{HANDS_OVER_KEY, PROBE};
 
@@ -149,10 +151,11 @@ impl LeaseThread {
         let list = self.discovery.upstreams().list();
         let (lookups, lookups_error) = match self.host.state() {
             HostResolverState::NotYet => {
-                (None, Some("not yet: waiting until every address answers and the rules are in place"))
+                let waits = "not yet: waiting until every address answers and the rules are in place";
+                (None, Some(Diagnosis::without_remedy(waits)))
             }
             HostResolverState::Put(path) => (path.as_ref(), None),
-            HostResolverState::Failed(why) => (None, Some(why.as_str())),
+            HostResolverState::Failed(why) => (None, Some(why.clone())),
         };
         let running = self.running.upgrade();
         let down = running.as_ref().map(|running| down(&running.configuration.load()));
@@ -161,6 +164,7 @@ impl LeaseThread {
         let reloads = (self.reload_status)();
         let entries = tables.map(|tables| tables.iter().map(|table| table.entries()).sum::<usize>());
         json!({
+            "format": STATUS_FORMAT,
             "pid": std::process::id(),
             "hosts_entries": entries,
             "let_go": self.state.is_let_go(),
@@ -193,8 +197,8 @@ impl LeaseThread {
             }),
             "reload_failed": reloads.failure,
             "host_resolver": lookups,
-            "host_resolver_error": lookups_error,
-            "notes": self.noted,
+            "host_resolver_error": lookups_error.as_ref().map(finding::to_json),
+            "notes": self.noted.iter().map(finding::to_json).collect::<Vec<_>>(),
         })
     }
 

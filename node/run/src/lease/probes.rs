@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use node::Listener;
+use node::{Diagnosis, Listener};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -101,15 +101,16 @@ impl LeaseThread {
 }
 
 /// The note for an address whose queries are redirected by other programs.
-pub(super) fn redirected_note(ip: IpAddr, rules: RuleSet) -> String {
-    let mend = match rules {
-        RuleSet::Nft => "; fix what prevents the rules, or set -rules iptables",
-        RuleSet::None => "; set -rules nft or iptables",
-        RuleSet::Iptables(_) => "; fix what prevents the rules",
+pub(super) fn redirected_note(ip: IpAddr, rules: RuleSet) -> Diagnosis {
+    let remedy = match rules {
+        RuleSet::Nft => "fix what prevents the rules, or set -rules iptables",
+        RuleSet::None => "set -rules nft or iptables",
+        RuleSet::Iptables(_) => "fix what prevents the rules",
     };
-    format!(
-        "queries to {ip} do not arrive here: kube-proxy or another program translates this service address first{mend}"
-    )
+    let problem = format!(
+        "queries to {ip} do not arrive here: kube-proxy or another program translates this service address first"
+    );
+    Diagnosis::new(problem, remedy)
 }
 
 /// The addresses that did not answer; a probe that panicked counts as such.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use configuration::Configuration;
-use node::{Clients, DeathDetection, Leases, Listener, Rules, TableState};
+use node::{Clients, DeathDetection, Diagnosis, Leases, Listener, Rules, TableState};
 
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ impl LeaseThread {
         &mut self,
         configuration: &Configuration,
         listeners: &[Listener],
-    ) -> Vec<(IpAddr, String)> {
+    ) -> Vec<(IpAddr, Diagnosis)> {
         let looks = self.state.looks();
         if self.misplaced.as_ref().is_none_or(|(of, at, _)| of != listeners || *at != looks) {
             let (told, left) = (
@@ -44,20 +44,20 @@ impl LeaseThread {
     }
 
     /// Brings the rules to the desired state.
-    pub(super) async fn keep(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), String> {
+    pub(super) async fn keep(&mut self, listeners: &[Listener], clients: &Clients) -> Result<(), Diagnosis> {
         match self.settings.rules {
             // Without leases these rules would redirect all clients.
             RuleSet::Nft if self.leases.is_none() => return Ok(()),
             RuleSet::Nft => {
-                return self
-                    .reconcile_tables(listeners, clients)
-                    .map_err(|error| format!("clients get no answer once this server dies: {error}"));
+                return self.reconcile_tables(listeners, clients).map_err(|error| {
+                    Diagnosis::from(&error).context("clients get no answer once this server dies")
+                });
             }
             RuleSet::Iptables(_) => {
                 let Some(kept) = &mut self.iptables else { return Ok(()) };
                 let put_back = kept.keep(listeners).await;
-                let put_back =
-                    put_back.map_err(|error| format!("each query takes a conntrack entry: {error}"))?;
+                let put_back = put_back
+                    .map_err(|error| Diagnosis::from(&error).context("each query takes a conntrack entry"))?;
                 self.state.put_back.fetch_add(u64::from(put_back), Relaxed);
             }
             RuleSet::None => {}
@@ -88,7 +88,7 @@ impl LeaseThread {
 
     /// Removes tables of an earlier server with leases, which would redirect queries; returns the
     /// error.
-    pub(super) fn clear_tables(&mut self) -> Option<String> {
+    pub(super) fn clear_tables(&mut self) -> Option<Diagnosis> {
         if !self.clears_tables {
             return None;
         }
@@ -98,8 +98,8 @@ impl LeaseThread {
                 self.clears_tables = !is_done;
                 None
             }
-            Err(error) => Some(format!(
-                "rules of an earlier `-rules nft` may remain, which send queries to a fallback (see nft list ruleset): {error}"
+            Err(error) => Some(Diagnosis::from(&error).context(
+                "rules of an earlier `-rules nft` may remain, which send queries to a fallback (see nft list ruleset)",
             )),
         }
     }

@@ -2,15 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use node::Diagnosis;
 use serde_json::Value;
 
-use super::{Finding, first_line, keepers};
+use super::{Finding, STATUS_FORMAT, first_line, keepers};
+use crate::finding::from_json;
 use crate::is_link_local;
+use crate::peers::Reported;
 use crate::self_probe;
 
 /// Whether each address of the servers is held by one of them or, without leases, answered its last
 /// probe. Service addresses at which another process answers are exempt, as for READY.
-pub(super) fn are_held(servers: &[Result<Value, String>]) -> bool {
+pub(super) fn are_held(servers: &[Reported]) -> bool {
     let addresses = || keepers(servers).flat_map(|said| of_server(said).map(move |one| (said, one)));
     let is_held = |ip: &Value| {
         addresses().any(|(said, one)| {
@@ -36,14 +39,14 @@ pub(super) fn of_server(said: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// Files by which servers had sent host lookups to localdns, and that another program has removed.
-pub(super) fn removed_host_resolvers(servers: &[Result<Value, String>], stand: &[PathBuf]) -> Vec<Finding> {
+pub(super) fn removed_host_resolvers(servers: &[Reported], stand: &[PathBuf]) -> Vec<Finding> {
     let keeping = servers.iter().flatten().filter(|said| said["let_go"] != true);
     let put = keeping.filter_map(|said| said["host_resolver"].as_str());
     let gone = put.filter(|path| stand.iter().all(|stands| stands.as_path() != Path::new(path)));
     let line = |path: &str| {
         let how = if Path::new(path).exists() { "no longer names this server" } else { "is gone" };
         let what = format!("of this host are not sent to this server: {path} {how}");
-        Finding::wrong("lookups", what, "the server restores it within 30 s")
+        Finding::problem("lookups", what, "the server restores it within 30 s")
     };
     gone.map(line).collect()
 }
@@ -51,9 +54,16 @@ pub(super) fn removed_host_resolvers(servers: &[Result<Value, String>], stand: &
 pub(super) fn server_lines(said: &Value) -> Vec<Finding> {
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let pid = word(&said["pid"]);
+    let mut lines = Vec::new();
+    if let Some(format) = said["format"].as_u64().filter(|format| *format > STATUS_FORMAT.into()) {
+        let problem =
+            format!("process {pid} reports in format {format}, and this command reads {STATUS_FORMAT}");
+        lines.push(Finding::note(&Diagnosis::new(problem, "use the `localdns` of its version")));
+    }
     if said["let_go"] == true {
         let what = format!("process {pid} released its leases, addresses and rules, by `node down`");
-        return vec![Finding::wrong("server", what, "restart it")];
+        lines.push(Finding::problem("server", what, "restart it"));
+        return lines;
     }
     let has_leases = said["has_leases"] != false;
     let leases = match said["lease_ms"].as_u64() {
@@ -61,35 +71,35 @@ pub(super) fn server_lines(said: &Value) -> Vec<Finding> {
         Some(ms) => format!("leases of {ms} ms"),
         None => "leases that end with the process".to_owned(),
     };
-    let mut lines = vec![Finding::fact("server", format!("process {pid}, {leases}"))];
+    lines.push(Finding::fact("server", format!("process {pid}, {leases}")));
     for address in said["addresses"].as_array().into_iter().flatten() {
         let (ip, lost) = (word(&address["address"]), word(&address["lost"]));
         let held = if address["held"] == true { "held" } else { "not held" };
-        let (about, before) = match has_leases {
+        let (subject, before) = match has_leases {
             true => ("lease", format!("{ip}  {held}, lost {lost} times, ")),
             false => ("probe", format!("{ip}  ")),
         };
         lines.push(match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
             (Some(error), _) => {
-                let mend = match error.ends_with(self_probe::ANOTHER_ANSWERS) {
+                let remedy = match error.ends_with(self_probe::ANOTHER_ANSWERS) {
                     true => "find the rule that redirects its queries: nft list ruleset",
                     false => "if it persists, restart the server",
                 };
-                Finding::wrong(about, format!("{before}the last probe failed: {error}"), mend)
+                Finding::problem(subject, format!("{before}the last probe failed: {error}"), remedy)
             }
             (None, Some(ms)) if has_leases && address["held"] != true => {
                 let what =
                     format!("{before}answered a probe {ms} ms ago, but its queries do not arrive here");
-                Finding::wrong(about, what, "the server's log says why it has no lease")
+                Finding::problem(subject, what, "the server's log says why it has no lease")
             }
-            (None, Some(ms)) => Finding::fact(about, format!("{before}answered a probe {ms} ms ago")),
-            (None, None) => Finding::fact(about, format!("{before}not probed yet")),
+            (None, Some(ms)) => Finding::fact(subject, format!("{before}answered a probe {ms} ms ago")),
+            (None, None) => Finding::fact(subject, format!("{before}not probed yet")),
         });
     }
     if let Some(error) = said["reload_failed"]["error"].as_str().map(first_line) {
         let ago = word(&said["reload_failed"]["seconds_ago"]);
         let what = format!("failed {ago} s ago, the previous configuration serves: {error}");
-        lines.push(Finding::wrong("reload", what, "fix the Corefile, and run `localdns check -conf FILE`"));
+        lines.push(Finding::problem("reload", what, "fix the Corefile, and run `localdns check -conf FILE`"));
     }
     let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
     if let Some(from) = said["upstreams_from"].as_str() {
@@ -97,22 +107,25 @@ pub(super) fn server_lines(said: &Value) -> Vec<Finding> {
         lines.push(Finding::fact("upstreams", format!("{} from {from}{asked}", upstreams.join(" "))));
     }
     if let Some(error) = said["upstreams_error"].as_str() {
-        let mend =
+        let remedy =
             "have the network manager write its name servers to it, or name another file with -upstreams";
-        lines.push(Finding::wrong("upstreams", error, mend));
+        lines.push(Finding::problem("upstreams", error, remedy));
     }
     let down: Vec<_> = said["upstreams_down"].as_array().into_iter().flatten().map(word).collect();
     if !down.is_empty() {
         let what = format!("{} down: queries without another upstream get SERVFAIL", down.join(" "));
-        lines.push(Finding::note(&what));
+        lines.push(Finding::note(&Diagnosis::without_remedy(what)));
     }
-    let not_turned = said["host_resolver_error"].as_str();
-    if let Some(error) = not_turned {
-        lines.push(Finding::error("lookups", &format!("of this host are not sent to this server: {error}")));
+    let not_turned = from_json(&said["host_resolver_error"]);
+    if let Some(error) = &not_turned {
+        let error = error.clone().context("of this host are not sent to this server");
+        lines.push(Finding::diagnosis("lookups", &error));
     }
-    let notes = said["notes"].as_array().into_iter().flatten().map(word);
-    let notes = notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error)));
-    lines.extend(notes.map(|note| Finding::note(&note)));
+    let notes = said["notes"].as_array().into_iter().flatten().filter_map(from_json);
+    // The server's note of the same is not shown twice.
+    let is_shown =
+        |note: &Diagnosis| not_turned.as_ref().is_some_and(|error| note.problem.ends_with(&error.problem));
+    lines.extend(notes.filter(|note| !is_shown(note)).map(|note| Finding::note(&note)));
     lines
 }
 
@@ -152,7 +165,7 @@ mod tests {
             (vec![taken("169.254.10.10")], false),
             (vec![silent], false),
             (vec![silent_of_service], true),
-            (vec![Err("it hangs".to_owned())], true),
+            (vec![Err(Diagnosis::without_remedy("it hangs"))], true),
         ] {
             assert_eq!(are_held(&servers), expected, "{servers:?}");
         }

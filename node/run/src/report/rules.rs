@@ -3,20 +3,19 @@
 
 use std::net::IpAddr;
 
-use node::{Clients, Listener, NftError, Rules};
-use serde_json::Value;
+use node::{Clients, Diagnosis, Listener, NftError, Rules};
 
 use super::keepers;
 use super::peers::of_server;
-use crate::peers as peers_status;
+use crate::peers::{self as peers_status, Reported};
 
 /// Whether the failover table exists and is complete.
 pub(super) fn rules_of(
     tables: &mut Rules,
-    servers: &[Result<Value, String>],
+    servers: &[Reported],
     (listeners, clients): (&[Listener], &Clients),
-) -> Result<bool, String> {
-    let text = |error: NftError| error.to_string();
+) -> Result<bool, Diagnosis> {
+    let text = |error: NftError| Diagnosis::from(&error);
     if !tables.are_there().map_err(text)? {
         return Ok(false);
     }
@@ -31,10 +30,10 @@ pub(super) fn rules_of(
     for said in keepers {
         // A starting server has written no rules yet: the existing ones are its predecessor's.
         if said["rules_put"] == false {
-            return Err(NOT_OURS.to_owned());
+            return Err(Diagnosis::without_remedy(NOT_OURS));
         }
         if said["rules_in_place"] == false {
-            return Err(TAKEN.to_owned());
+            return Err(Diagnosis::new(TAKEN, "the server restores them, or its note says why not"));
         }
     }
     // With two servers of different addresses, the table has those of the last writer.
@@ -48,40 +47,44 @@ pub(super) fn rules_of(
     }
     match unled.first() {
         None => Ok(true),
-        Some(ip) => Err(format!(
-            "{ip} of a server is not in them: another server has replaced them, and clients of {ip} get no answer once its server dies; run servers with different addresses in network namespaces of their own"
+        Some(ip) => Err(Diagnosis::new(
+            format!(
+                "{ip} of a server is not in them: another server has replaced them, and clients of {ip} get no answer once its server dies"
+            ),
+            "run servers with different addresses in network namespaces of their own",
         )),
     }
 }
 
 /// The addresses of servers with leases.
-fn leased(servers: &[Result<Value, String>]) -> impl Iterator<Item = IpAddr> {
+fn leased(servers: &[Reported]) -> impl Iterator<Item = IpAddr> {
     let with_leases = keepers(servers).filter(|said| said["has_leases"] == true);
     with_leases.flat_map(of_server).filter_map(|one| one["address"].as_str()?.parse().ok())
 }
 
 /// Whether no iptables rule is left if there must be none, other programs' rules not counted.
 pub(super) fn no_iptables_rules_left(
-    servers: &[Result<Value, String>],
-    notes: &mut Vec<String>,
-) -> Result<bool, String> {
+    servers: &[Reported],
+    notes: &mut Vec<Diagnosis>,
+) -> Result<bool, Diagnosis> {
     if keepers(servers).any(|said| said["others_rules"] == true || said["rules"] != "none") {
         return Ok(true);
     }
     match node::iptables_rules() {
         Ok(0) => Ok(true),
-        Ok(rules) => Err(format!(
-            "{rules} iptables rules remain, but none should; start the server or run `localdns node down` to remove them"
+        Ok(rules) => Err(Diagnosis::new(
+            format!("{rules} iptables rules remain, but none should"),
+            "start the server or run `localdns node down` to remove them",
         )),
         Err(error) => {
-            notes.push(format!("iptables rules may remain (see iptables-save): {error}"));
+            notes.push(Diagnosis::from(&error).context("iptables rules may remain (see iptables-save)"));
             Ok(true)
         }
     }
 }
 
 /// The differences between the existing rules and this Corefile, and the remedy.
-fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
+fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> Diagnosis {
     let of_corefile = listeners.iter().filter_map(|listener| {
         let ip = listener.address;
         let wanted = listener.fallback.as_ref().map(|fallback| fallback.target);
@@ -97,14 +100,10 @@ fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> Stri
     let others = led.iter().filter(|(ip, _)| !is_in(ip));
     let others = others.map(|(ip, _)| format!("{ip} is in them, and not in this Corefile"));
     let all: Vec<_> = of_corefile.chain(others).collect();
-    match all.is_empty() {
-        true => CHANGED.to_owned(),
-        false => format!("{}; {MENDS}", all.join(", ")),
-    }
+    let problem = if all.is_empty() { CHANGED.to_owned() } else { all.join(", ") };
+    Diagnosis::new(problem, "run `localdns node up` to replace them")
 }
 
 const NOT_OURS: &str = "the table inet localdns is not the server's; its note says why";
-const CHANGED: &str =
-    "not those of this Corefile, or changed by another process; run `localdns node up` to replace them";
-const MENDS: &str = "run `localdns node up` to replace them";
-const TAKEN: &str = "changed by another process; the server restores them, or its note says why not";
+const CHANGED: &str = "not those of this Corefile, or changed by another process";
+const TAKEN: &str = "changed by another process";
