@@ -5,13 +5,11 @@ use std::sync::Arc;
 
 use super::counters::ZoneRegistry;
 use super::families::{Families, MetricSource};
-use super::logger::Logger;
 use super::{names, zones};
 
 /// Sums what the zones and every registered source counted.
 pub struct Collector {
     zones: Arc<ZoneRegistry>,
-    logger: Logger,
     build: Build,
     sources: Vec<Arc<dyn MetricSource>>,
 }
@@ -28,9 +26,9 @@ pub struct Build {
 }
 
 impl Collector {
-    /// A collector of the zones' counters and the log's.
-    pub fn new(zones: Arc<ZoneRegistry>, logger: Logger, build: Build) -> Self {
-        Self { zones, logger, build, sources: Vec::new() }
+    /// A collector of the zones' counters.
+    pub fn new(zones: Arc<ZoneRegistry>, build: Build) -> Self {
+        Self { zones, build, sources: Vec::new() }
     }
 
     /// Registers another source, for as long as the process lives.
@@ -57,7 +55,6 @@ impl Collector {
         let labels = [("version", version), ("revision", revision), ("goversion", compiler)];
         into.gauge(names::BUILD_INFO, &labels, 1.0);
         into.counter(names::PANICS, &[], 0.0);
-        into.counter(names::LOG_LINES_DROPPED, &[], self.logger.dropped_lines() as f64);
     }
 }
 
@@ -72,13 +69,12 @@ mod tests {
     use super::*;
     use crate::counters::{Counted, ZoneLabels};
     use crate::families::{Distribution, Metric};
-    use crate::{logger::Format, paper::Paper};
     use wire::{Proto, RType, Rcode};
 
     const BUILD: Build = Build { version: "0.1.0", revision: "", compiler: "rustc 1.95" };
 
     fn collector(zones: Arc<ZoneRegistry>) -> Collector {
-        Collector::new(zones, Paper::logger(Format::Text).0, BUILD)
+        Collector::new(zones, BUILD)
     }
 
     fn samples<'t>(text: &'t str, prefix: &str) -> Vec<&'t str> {
@@ -103,7 +99,6 @@ mod tests {
         for line in [
             "coredns_build_info{goversion=\"rustc 1.95\",revision=\"\",version=\"0.1.0\"} 1",
             "coredns_panics_total 0",
-            "localdns_log_lines_dropped_total 0",
             "# TYPE coredns_panics_total counter",
             "# HELP coredns_panics_total A metrics that counts the number of panics.",
         ] {

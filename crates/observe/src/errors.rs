@@ -3,7 +3,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use corefile::go::format_duration;
 use regex::Regex;
 use wire::{Name, RType};
 
@@ -15,6 +14,8 @@ use super::text::{push_name, push_number, push_type};
 pub struct Consolidate {
     /// How long errors are counted before they are printed.
     pub period: Duration,
+    /// `period` as the summary prints it.
+    pub period_text: String,
     /// Which errors.
     pub pattern: Regex,
     /// At which level they are printed.
@@ -87,14 +88,11 @@ impl ErrorLog {
     }
 
     fn tell(&self, pattern: &Pattern, count: u64) {
-        let Consolidate { period, pattern, level, show_first } = &pattern.consolidate;
+        let Consolidate { period_text, pattern, level, show_first, .. } = &pattern.consolidate;
         // With `show_first` the first error of a period was logged by itself, so it is not in the summary.
         if count > u64::from(*show_first) {
-            let message = format!(
-                "{count} errors like '{}' occurred in last {}",
-                pattern.as_str(),
-                format_duration(*period)
-            );
+            let message =
+                format!("{count} errors like '{}' occurred in last {period_text}", pattern.as_str());
             self.logger.log(*level, Some(PLUGIN), &message);
         }
     }
@@ -148,6 +146,7 @@ mod tests {
                 .iter()
                 .map(|&(period, pattern, level, show_first)| Consolidate {
                     period: Duration::from_secs(period),
+                    period_text: format!("{period}s"),
                     pattern: Regex::new(pattern).unwrap(),
                     level,
                     show_first,
@@ -188,7 +187,7 @@ mod tests {
         assert_eq!(scene.flush(299), "");
         assert_eq!(
             scene.flush(300),
-            "[WARNING] plugin/errors: 2 errors like 'timeout$' occurred in last 5m0s\n"
+            "[WARNING] plugin/errors: 2 errors like 'timeout$' occurred in last 300s\n"
         );
         assert_eq!(scene.flush(329), "[ERROR] plugin/errors: 1 errors like '.*' occurred in last 30s\n");
         assert_eq!(scene.flush(1_000), "");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use corefile::Directive;
+use corefile::go::format_duration;
 use observe::ErrorLog;
 use observe::errors::Consolidate;
 use observe::logger::Level;
@@ -61,7 +62,8 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
                     }
                 }
                 let level = level.unwrap_or(Level::Error);
-                spec.consolidate.push(Consolidate { period, pattern, level, show_first });
+                let period_text = format_duration(period);
+                spec.consolidate.push(Consolidate { period, period_text, pattern, level, show_first });
             }
             _ => return Err(unknown_property(PLUGIN, property, &["consolidate", "stacktrace"])),
         }
