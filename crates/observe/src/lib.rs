@@ -21,6 +21,7 @@ pub mod logger;
 pub mod names;
 #[cfg(any(test, feature = "paper"))]
 pub mod paper;
+mod queue;
 pub mod ring;
 mod sync;
 mod text;

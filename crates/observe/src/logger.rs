@@ -11,13 +11,14 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{self, Thread};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::json;
-use super::ring::{self, Consumer, Producer};
+use super::queue::Queue;
+use super::ring::Producer;
 use super::writer::Writer;
 
 /// How lines look.
@@ -45,7 +46,11 @@ pub enum Level {
 
 /// A handle of the process log; clones write to the same one.
 #[derive(Debug, Clone)]
-pub struct Logger(Arc<Shared>);
+pub struct Logger {
+    format: Format,
+    debug: Arc<AtomicBool>,
+    queue: Arc<Queue>,
+}
 
 impl Logger {
     /// Starts the writer on stdout.
@@ -63,21 +68,21 @@ impl Logger {
     /// # Errors
     /// No thread can be started.
     pub fn start(format: Format, out: impl Write + Send + 'static) -> io::Result<Self> {
-        let logger = Self(Arc::new(Shared::new(format)));
-        let writer = Writer::new(logger.0.clone(), out);
+        let queue = Arc::new(Queue::default());
+        let writer = Writer::new(queue.clone(), out);
         let thread = thread::Builder::new().name("log".to_owned()).spawn(move || writer.run())?;
-        logger.0.thread.get_or_init(|| thread.thread().clone());
-        Ok(logger)
+        queue.set_writer(thread.thread().clone());
+        Ok(Self { format, debug: Arc::default(), queue })
     }
 
     /// How lines look.
     pub fn format(&self) -> Format {
-        self.0.format
+        self.format
     }
 
     /// Whether `[DEBUG]` lines are printed; off at first.
     pub fn set_debug(&self, on: bool) {
-        self.0.debug.store(on, Ordering::Relaxed);
+        self.debug.store(on, Ordering::Relaxed);
     }
 
     /// Prints a line at [`Level::Debug`].
@@ -102,7 +107,7 @@ impl Logger {
 
     /// Prints a line at any level. `plugin` is the bare name, such as `errors`.
     pub fn log(&self, level: Level, plugin: Option<&str>, message: &str) {
-        if level == Level::Debug && !self.0.debug.load(Ordering::Relaxed) {
+        if level == Level::Debug && !self.debug.load(Ordering::Relaxed) {
             return;
         }
         let (text, json) = match level {
@@ -111,105 +116,38 @@ impl Logger {
             Level::Warning => ("[WARNING] ", "WARN"),
             Level::Error => ("[ERROR] ", "ERROR"),
         };
-        self.0.queue_line(&self.0.line(text, json, plugin, message));
+        self.queue.push(&self.line(text, json, plugin, message));
     }
 
     /// Prints text without a level, such as the zones at start; a record of level INFO for each line in JSON.
     pub fn print(&self, text: &str) {
         for text in text.lines() {
-            self.0.queue_line(&self.0.line("", "INFO", None, text));
+            self.queue.push(&self.line("", "INFO", None, text));
         }
     }
 
     /// Prints the cause of the process' end on stderr, after what waits has been given a second to be printed.
     pub fn fatal(&self, plugin: Option<&str>, message: &str) {
         self.flush(Duration::from_secs(1));
-        let line = self.0.line("[FATAL] ", "FATAL", plugin, message);
+        let line = self.line("[FATAL] ", "FATAL", plugin, message);
         // Where writing to standard error fails too, the line is lost.
         let _ = io::stderr().write_all(&line);
     }
 
-    /// A ring for the lines of one thread, of `bytes` octets; see [`ring::DEFAULT_BYTES`].
+    /// A ring of `bytes` bytes for the lines of one thread; see [`DEFAULT_BYTES`](super::ring::DEFAULT_BYTES).
     pub fn ring(&self, bytes: usize) -> LineRing {
-        let (producer, consumer) = ring::ring(bytes, self.0.dropped.clone());
-        lock(&self.0.new_rings).push(consumer);
-        LineRing { producer, line: Vec::with_capacity(512), logger: self.clone() }
+        let producer = self.queue.ring(bytes);
+        LineRing { producer, line: Vec::with_capacity(512), queue: self.queue.clone() }
     }
 
     /// Lines that were lost since the start: no room, or stdout refused them.
     pub fn dropped_lines(&self) -> u64 {
-        self.0.dropped.load(Ordering::Relaxed)
+        self.queue.dropped.load(Ordering::Relaxed)
     }
 
     /// Waits until what was logged before this call is written, at most `patience`. `false`: it was not.
     pub fn flush(&self, patience: Duration) -> bool {
-        let Some(thread) = self.0.thread.get() else { return false };
-        let goal = self.0.flushes_wanted.fetch_add(1, Ordering::SeqCst) + 1;
-        thread.unpark();
-        let (done, timeout) = self
-            .0
-            .flushed
-            .wait_timeout_while(lock(&self.0.flushes_done), patience, |done| *done < goal)
-            .unwrap_or_else(PoisonError::into_inner);
-        drop(done);
-        !timeout.timed_out()
-    }
-}
-
-/// Where one thread puts its lines: neither lock nor system call nor allocation once warm.
-///
-/// Threads that share one put it behind a lock.
-#[derive(Debug)]
-pub struct LineRing {
-    producer: Producer,
-    line: Vec<u8>,
-    logger: Logger,
-}
-
-impl LineRing {
-    /// Appends what `render` writes, a line with its newline. `false`: it was dropped, and counted.
-    #[inline]
-    pub fn write(&mut self, render: impl FnOnce(&mut Vec<u8>)) -> bool {
-        self.line.clear();
-        render(&mut self.line);
-        let pushed = self.producer.push(&self.line);
-        self.logger.0.wake();
-        pushed
-    }
-}
-
-/// What the handles and the writer share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    format: Format,
-    debug: AtomicBool,
-    /// Lines that came without a ring.
-    queue: Mutex<Vec<u8>>,
-    /// Rings the writer does not know yet.
-    pub(super) new_rings: Mutex<Vec<Consumer>>,
-    pub(super) dropped: Arc<AtomicU64>,
-    thread: OnceLock<Thread>,
-    /// The writer's queue was empty and it sleeps: the next line wakes it.
-    pub(super) asleep: AtomicBool,
-    pub(super) flushes_wanted: AtomicU64,
-    flushes_done: Mutex<u64>,
-    flushed: Condvar,
-}
-
-impl Shared {
-    fn new(format: Format) -> Self {
-        Self {
-            format,
-            debug: AtomicBool::new(false),
-            queue: Mutex::default(),
-            new_rings: Mutex::default(),
-            dropped: Arc::default(),
-            thread: OnceLock::new(),
-            asleep: AtomicBool::new(false),
-            flushes_wanted: AtomicU64::new(0),
-            flushes_done: Mutex::default(),
-            flushed: Condvar::new(),
-        }
+        self.queue.flush(patience)
     }
 
     fn line(&self, level: &str, json_level: &str, plugin: Option<&str>, message: &str) -> Vec<u8> {
@@ -229,44 +167,27 @@ impl Shared {
         }
         line
     }
+}
 
-    fn queue_line(&self, line: &[u8]) {
-        let mut queue = self.queue();
-        // The lock is held while a line is copied, never while the queue is written out.
-        if queue.len() + line.len() > QUEUE_BYTES {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        queue.extend_from_slice(line);
-        drop(queue);
-        self.wake();
-    }
+/// Where one thread puts its lines: neither lock nor system call nor allocation once warm.
+///
+/// Threads that share one put it behind a lock.
+#[derive(Debug)]
+pub struct LineRing {
+    producer: Producer,
+    line: Vec<u8>,
+    queue: Arc<Queue>,
+}
 
-    pub(super) fn queue(&self) -> MutexGuard<'_, Vec<u8>> {
-        lock(&self.queue)
-    }
-
-    /// Tells those who wait for a flush that everything up to the `done`th is written.
-    pub(super) fn flushed(&self, done: u64) {
-        let mut so_far = lock(&self.flushes_done);
-        if *so_far < done {
-            *so_far = done;
-            self.flushed.notify_all();
-        }
-    }
-
-    /// Wakes the writer if it sleeps.
-    ///
-    /// The load is relaxed: a line pushed in the very moment the writer falls asleep may be missed, and then waits for the
-    /// next line or for the end of its nap. A fence on every line would cost more than it gives.
+impl LineRing {
+    /// Appends what `render` writes, a line with its newline. `false`: it was dropped, and counted.
     #[inline]
-    fn wake(&self) {
-        if self.asleep.load(Ordering::Relaxed)
-            && self.asleep.swap(false, Ordering::Relaxed)
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
-        }
+    pub fn write(&mut self, render: impl FnOnce(&mut Vec<u8>)) -> bool {
+        self.line.clear();
+        render(&mut self.line);
+        let pushed = self.producer.push(&self.line);
+        self.queue.wake();
+        pushed
     }
 }
 
@@ -293,15 +214,8 @@ pub(crate) fn begin_json(line: &mut Vec<u8>, at: SystemTime, level: &str) {
     line.extend_from_slice(b"\",\"msg\":");
 }
 
-/// A panic elsewhere must not end logging: the data behind these locks is whole between any two statements.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// How long whoever reads the log has for the last lines of a process.
 pub const LAST_LINES: Duration = Duration::from_millis(500);
-/// Bound of the lines that wait outside the rings, in octets.
-pub(super) const QUEUE_BYTES: usize = 256 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,8 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::logger::{Format, Logger, lock};
+use super::logger::{Format, Logger};
+use super::queue::lock;
 
 /// What a log wrote.
 #[derive(Debug, Clone, Default)]

@@ -7,32 +7,32 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use super::logger::{Shared, lock};
+use super::queue::{Queue, lock};
 use super::ring::Consumer;
 
 /// The thread's state.
 pub(super) struct Writer<W> {
-    shared: Arc<Shared>,
+    queue: Arc<Queue>,
     out: W,
     rings: Vec<Consumer>,
     batch: Vec<u8>,
 }
 
 impl<W: Write> Writer<W> {
-    pub(super) fn new(shared: Arc<Shared>, out: W) -> Self {
-        Self { shared, out, rings: Vec::new(), batch: Vec::new() }
+    pub(super) fn new(queue: Arc<Queue>, out: W) -> Self {
+        Self { queue, out, rings: Vec::new(), batch: Vec::new() }
     }
 
     /// Writes until every handle and every ring is gone.
     pub(super) fn run(mut self) {
         loop {
-            let wanted = self.shared.flushes_wanted.load(Ordering::SeqCst);
+            let wanted = self.queue.flushes_wanted.load(Ordering::SeqCst);
             let (written, complete) = self.pass();
             if !complete {
                 continue;
             }
-            self.shared.flushed(wanted);
-            if self.shared.flushes_wanted.load(Ordering::SeqCst) != wanted {
+            self.queue.flushed(wanted);
+            if self.queue.flushes_wanted.load(Ordering::SeqCst) != wanted {
                 continue;
             }
             if written > 0 {
@@ -40,22 +40,22 @@ impl<W: Write> Writer<W> {
                 thread::park_timeout(GATHER);
                 continue;
             }
-            if Arc::strong_count(&self.shared) == 1 && self.rings.is_empty() {
+            if Arc::strong_count(&self.queue) == 1 && self.rings.is_empty() {
                 return;
             }
-            self.shared.asleep.store(true, Ordering::SeqCst);
+            self.queue.asleep.store(true, Ordering::SeqCst);
             if self.is_idle() {
                 thread::park_timeout(NAP);
             }
-            self.shared.asleep.store(false, Ordering::SeqCst);
+            self.queue.asleep.store(false, Ordering::SeqCst);
         }
     }
 
     /// Writes the queue and a batch of each ring: how many octets that was, and whether it was all that waited.
     fn pass(&mut self) -> (usize, bool) {
-        self.rings.append(&mut lock(&self.shared.new_rings));
+        self.rings.append(&mut lock(&self.queue.new_rings));
         self.batch.clear();
-        mem::swap(&mut self.batch, &mut *self.shared.queue());
+        mem::swap(&mut self.batch, &mut *self.queue.lines());
         let mut written = self.write_batch();
         let mut complete = true;
         for at in 0..self.rings.len() {
@@ -82,14 +82,14 @@ impl<W: Write> Writer<W> {
             }
         }
         let lost = rest.iter().filter(|&&octet| octet == b'\n').count();
-        self.shared.dropped.fetch_add(lost as u64, Ordering::Relaxed);
+        self.queue.dropped.fetch_add(lost as u64, Ordering::Relaxed);
         self.batch.len()
     }
 
     fn is_idle(&self) -> bool {
         self.rings.iter().all(Consumer::is_empty)
-            && self.shared.queue().is_empty()
-            && lock(&self.shared.new_rings).is_empty()
+            && self.queue.lines().is_empty()
+            && lock(&self.queue.new_rings).is_empty()
     }
 }
 
@@ -105,8 +105,9 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::logger::{Format, Logger, QUEUE_BYTES};
+    use crate::logger::{Format, Logger};
     use crate::paper::{PATIENCE, Paper};
+    use crate::queue::QUEUE_BYTES;
 
     /// Takes nothing until it is told to.
     struct Stalled(mpsc::Receiver<()>, Paper);

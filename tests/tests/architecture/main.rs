@@ -12,10 +12,7 @@ const MOST_LINES: usize = 8_000;
 /// The most lines of a file, tests too.
 const MOST_LINES_OF_A_FILE: usize = 500;
 /// Modules of a crate, or of a folder in it, that import each other in a circle: each group is one thing in several files.
-const CIRCLES: &[(&str, &[&str])] = &[
-    // Both ends of one queue.
-    ("observe", &["logger", "writer"]),
-];
+const CIRCLES: &[(&str, &[&str])] = &[];
 /// Above all others: they may import all of them.
 const ABOVE: &[&str] = &["server", "scene", "tests", "benches", "fuzz", "models"];
 
