@@ -1,5 +1,5 @@
 //! The plugins, a folder each: setup, handler, metrics, line of `explain`, tests and page. No folder imports another's. What
-//! each query with `hosts` and `cache` counts is in `observe::counters::ZoneCounters`.
+//! each query with `hosts` and `cache` counts is in `metrics::counters::ZoneCounters`.
 //!
 //! [`table`] has a row for each, in the order in which they act; [`setup`] reads a Corefile by it.
 

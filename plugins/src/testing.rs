@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use observe::counters::PerThread;
+use metrics::counters::PerThread;
 use plugin::QueryContext;
 use plugin::step::{Inward, Outward, Sought, Step, Wish, Wishes};
 use wire::{Class, HEADER, Message, Name, RType, Rr, Section, Verdict, accept};

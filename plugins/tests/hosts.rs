@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use files::READ_TIMEOUT;
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::{Lookup, QueryContext, Tables};
 use plugins::hosts::HostsTable;
 use query::Block;

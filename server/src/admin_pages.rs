@@ -8,11 +8,11 @@ use tokio::runtime::Handle;
 use crate::metrics::{self, ServerMetrics};
 use crate::refresh_adapter::RefreshAdapter;
 use crate::reload_state::StatusReader;
+use ::metrics::Collector;
 use admin::{AdminAddress, AdminServer, Content, ServedPages};
 use configuration::AdminPlan;
 use listen::Running;
 use node_run::exporter;
-use observe::Collector;
 
 /// The pages of a configuration and of the command line: all addresses, and the exporter.
 pub(crate) fn plan(

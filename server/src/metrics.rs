@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use crate::reload_state::ReloadState;
 use admin::{HealthProbe, Process};
 use listen::Running;
+use metrics::collector::Build;
+use metrics::{Collector, Families, MetricSource, names};
 use node_run::{LeaseState, exporter};
-use observe::collector::Build;
-use observe::{Collector, Families, MetricSource, names};
 use plugins::table;
 
 /// The collector of all metrics.

@@ -12,7 +12,7 @@ use crate::reload_state::StatusReader;
 use crate::status::Status;
 use configuration::Configuration;
 use listen::Running;
-use observe::Logger;
+use logging::Logger;
 use plugin::Spec;
 
 /// Does one round without a server, as [`refresher::once`].

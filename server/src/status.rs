@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::reload_state::{ReloadState, StatusReader};
 use configuration::Configuration;
 use listen::Running;
+use metrics::{Collector, Families, names};
 use node_run::{LeaseState, STATUS_FORMAT};
-use observe::{Collector, Families, names};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
 use plugins::table;
 

@@ -29,7 +29,7 @@ use super::scrape::Scrapes;
 use super::slots::Slot;
 use super::status_page;
 use super::watched::Watched;
-use observe::Logger;
+use logging::Logger;
 
 /// What every connection of a listener shares.
 pub(super) struct Site {

@@ -4,7 +4,7 @@
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING};
 
-use observe::Form;
+use metrics::Form;
 
 /// The page that is sent, and what its head says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

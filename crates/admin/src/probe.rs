@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::go::format_duration;
-use histogram::{Counter, Durations};
+use metrics::metrics::metrics::histogram::{Counter, Durations};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use observe::{Families, Logger, MetricSource, names};
+use logging::Logger;
+use metrics::{Families, MetricSource, names};
 
 /// How long our own `/health` took, over all addresses that have it.
 #[derive(Debug)]
@@ -117,8 +118,8 @@ const SLOW: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use observe::logger::Format;
-    use observe::paper::Paper;
+    use logging::captured_log::CapturedLog;
+    use logging::logger::Format;
     use tokio::net::TcpListener;
     use tokio::runtime;
 
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn outcomes_are_counted_and_told_as_coredns_does() {
-        let (logger, paper) = Paper::logger(Format::Text);
+        let (logger, log) = CapturedLog::logger(Format::Text);
         let probe = HealthProbe::new(logger.clone());
         let url = "http://127.0.0.1:8080/health";
         for (outcome, took, line) in [
@@ -192,7 +193,7 @@ mod tests {
             ),
         ] {
             probe.tell(url, outcome, Duration::from_millis(took));
-            assert_eq!(paper.read(&logger), line);
+            assert_eq!(log.read(&logger), line);
         }
         assert_eq!(probe.durations.counts(), [1, 0, 1, 1, 1, 1]);
         assert_eq!(probe.failures.get(), 1);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use observe::{Families, Metric, MetricSource, names};
+use metrics::{Families, Metric, MetricSource, names};
 
 /// Reads `/proc` at every scrape; what cannot be read is left out.
 #[derive(Debug, Clone, Copy, Default)]

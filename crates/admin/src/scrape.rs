@@ -21,7 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::negotiate::Wanted;
 use super::slots::Slot;
-use observe::{Families, Form, Logger};
+use logging::Logger;
+use metrics::{Families, Form};
 
 /// Where pages are ordered.
 #[derive(Debug, Clone)]
@@ -170,9 +171,9 @@ mod tests {
     use hyper::header::{ACCEPT, ACCEPT_ENCODING};
 
     use super::*;
-    use observe::Metric;
-    use observe::logger::Format;
-    use observe::paper::Paper;
+    use logging::captured_log::CapturedLog;
+    use logging::logger::Format;
+    use metrics::Metric;
 
     /// Less than three pages.
     const UNREAD: usize = 80;
@@ -208,7 +209,7 @@ mod tests {
             families.gauge(BUILT, &[], count.get());
             families
         };
-        (Scrapes::bounded(collect, &Paper::logger(Format::Text).0, UNREAD), begun, go)
+        (Scrapes::bounded(collect, &CapturedLog::logger(Format::Text).0, UNREAD), begun, go)
     }
 
     fn text(page: oneshot::Receiver<Bytes>) -> String {

@@ -20,7 +20,8 @@ use super::probe::HealthProbe;
 use super::scrape::Scrapes;
 use super::slots::Slots;
 use crate::AdminAddress;
-use observe::{Families, Logger};
+use logging::Logger;
+use metrics::Families;
 
 /// What the pages say.
 pub struct Content {

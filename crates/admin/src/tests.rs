@@ -12,14 +12,15 @@ use super::connection::Patience;
 use super::slots::CONNECTIONS;
 use super::*;
 use crate::AdminAddress;
-use observe::paper::Paper;
-use observe::{Families, Format, Logger, Metric, MetricSource};
+use logging::captured_log::CapturedLog;
+use logging::{Format, Logger};
+use metrics::{Families, Metric, MetricSource};
 
 struct Scene {
     server: AdminServer,
     ready: Arc<AtomicBool>,
     logger: Logger,
-    paper: Paper,
+    log: CapturedLog,
     /// Last, so that it ends after the server.
     _runtime: Runtime,
 }
@@ -37,7 +38,7 @@ impl Scene {
     fn of_lines(more: usize, patience: Patience) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (logger, paper) = Paper::logger(Format::Text);
+        let (logger, log) = CapturedLog::logger(Format::Text);
         let ready = Arc::new(AtomicBool::new(true));
         let is_ready = ready.clone();
         let content = Content {
@@ -60,7 +61,7 @@ impl Scene {
             exporter: Some(Box::new(|| b"exported 1\n".to_vec())),
         };
         let server = AdminServer::with_patience(runtime.handle().clone(), content, logger.clone(), patience);
-        Self { server, ready, logger, paper, _runtime: runtime }
+        Self { server, ready, logger, log, _runtime: runtime }
     }
 
     fn serve(&self, plan: &ServedPages) {
@@ -138,7 +139,7 @@ fn pages_read_as_those_of_coredns() {
     scene.ready.store(false, Ordering::Relaxed);
     assert_eq!(get(address, "/ready"), (503, plain.to_owned(), "hosts,kubernetes".to_owned()));
     assert_eq!(
-        scene.paper.read(&scene.logger),
+        scene.log.read(&scene.logger),
         "[INFO] plugin/ready: Plugins not ready: \"hosts,kubernetes\"\n"
     );
     assert_eq!(get(address, "/health").2, "OK");
@@ -160,7 +161,7 @@ fn the_log_says_what_is_waited_for_where_that_changes() {
     ] {
         scene.ready.store(ready, Ordering::Relaxed);
         assert_eq!(get(address, "/ready").0, status);
-        assert_eq!(scene.paper.read(&scene.logger), said);
+        assert_eq!(scene.log.read(&scene.logger), said);
     }
 }
 
@@ -263,7 +264,7 @@ fn an_address_in_use_is_fatal_for_health_only() {
         "listen tcp 127.0.0.1:{port}: bind: address already in use by {holder}; stop that process or choose another address"
     );
     assert_eq!(
-        scene.paper.read(&scene.logger),
+        scene.log.read(&scene.logger),
         format!(
             "[ERROR] Failed to start metrics handler: {reason}\n\
              [ERROR] plugin/ready: Failed to start ready handler: {reason}\n"

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use admin::AdminAddress;
 use corefile::{Located, Location};
+use metrics::counters::ZoneLabels;
 use node::SourcePorts;
-use observe::counters::ZoneLabels;
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
 use plugin::envelope::Envelope;

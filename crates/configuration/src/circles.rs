@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use corefile::{Located, Location};
 use forwarder::{Stanza, Upstream};
+use logging::Logger;
 use node::Interface;
-use observe::Logger;
 use wire::Name;
 
 use crate::{Configuration, EndpointPlan};
@@ -303,7 +303,7 @@ mod tests {
             upstreams.map(|upstream| upstream.address().to_string()).collect::<Vec<_>>().join(" ")
         });
         let asked = asked.collect();
-        Ok((scene.paper.read(&scene.shared.logger), asked))
+        Ok((scene.log.read(&scene.shared.logger), asked))
     }
 
     fn block(key: &str, body: &str) -> String {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin::AdminAddress;
+use logging::Logger;
 use node::SourcePorts;
-use observe::Logger;
 use plugin::endpoint::{Endpoint, Transport, host_text};
 use plugins::reload::ReloadSpec;
 use plugins::timeouts::TimeoutsSpec;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use forwarder::Fair;
-use observe::Logger;
-use observe::counters::ZoneRegistry;
+use logging::Logger;
+use metrics::counters::ZoneRegistry;
 use plugin::lasting::Lasting;
 use plugins::forward;
 use plugins::hosts::HostsRegistry;

@@ -33,7 +33,7 @@ pub use servers::Upstreams;
 pub use status::{DEFAULT_SOCKET, Shown, StatusSocket, collect, listen, print, report};
 
 use clock::throttle;
-use observe::Logger;
+use logging::Logger;
 use tokio::runtime::Handle;
 
 /// The server that names are kept for.

@@ -27,7 +27,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::{RESULTS, RefreshedFile, RefreshedFiles, Server};
-use observe::{Families, names};
+use metrics::{Families, names};
 
 /// The socket while it listens; it goes with its value.
 #[derive(Debug)]

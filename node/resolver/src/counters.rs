@@ -8,7 +8,7 @@ use hostsfile::managed::UpdateOutcome;
 use resolver::LookupOutcome;
 
 use super::reconcile::{Outcomes, WantedLines};
-use observe::{Families, MetricSource, names};
+use metrics::{Families, MetricSource, names};
 
 /// Written after each round, read at each scrape.
 #[derive(Debug, Default)]

@@ -32,8 +32,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use admin::{AdminServer, Content, Process, ServedPages};
 use counters::Counters;
-use observe::logger::LAST_LINES;
-use observe::{Families, Format, Logger, MetricSource as _};
+use logging::logger::LAST_LINES;
+use logging::{Format, Logger};
+use metrics::{Families, MetricSource as _};
 use reconcile::{Outcomes, Rules, Verdict, WantedLines, plan};
 use services::{Looked, Service, Services, ServicesFile};
 use settings::Settings;

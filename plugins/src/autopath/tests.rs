@@ -2,8 +2,8 @@ use super::*;
 use crate::setup::tests::{good, refused, refused_properties, said};
 use crate::testing::{Others, a, packet, through};
 use corefile::Location;
-use observe::Format;
-use observe::paper::Paper;
+use logging::Format;
+use logging::captured_log::CapturedLog;
 use plugin::envelope::Envelope;
 use plugin::lasting::Lasting;
 use std::path::{Path, PathBuf};
@@ -284,7 +284,7 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
     let context = BuildContext {
         lasting: &lasting,
         lent: &plugin::lent::Lent::default(),
-        logger: &Paper::logger(Format::Text).0,
+        logger: &CapturedLog::logger(Format::Text).0,
         endpoints: &[],
         servers: &[],
         zones: &[],

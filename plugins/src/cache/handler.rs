@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::CacheSpec;
 use ::cache::{AnswerKind, BlockCache, CacheResult, Partition};
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explained, Source};
 use plugin::{Lookup, QueryContext, Tables};
 use wire::{Query, Reply};

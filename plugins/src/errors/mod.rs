@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use corefile::Directive;
 use corefile::go::format_duration;
-use observe::ErrorLog;
-use observe::errors::Consolidate;
-use observe::logger::Level;
+use logging::ErrorLog;
+use logging::error_log::Consolidate;
+use logging::logger::Level;
 use wire::Query;
 
 use plugin::args::{Args, Result, bad, flag, once, regex, unknown_property};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forwarder::{Chain, StanzaSpec};
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explained, Source};
 use plugin::{Lookup, QueryContext, Tables};
 use wire::{Query, Reply};

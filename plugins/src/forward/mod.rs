@@ -17,8 +17,8 @@ use tls::TlsError;
 use wire::Name;
 
 pub use handler::ForwardSource;
+use logging::Logger;
 use names::{Names, News, ResolvedNames};
-use observe::Logger;
 use plugin::args::Result;
 use plugin::endpoint::Endpoint;
 use plugin::{SetupError, Spec};

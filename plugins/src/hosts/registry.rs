@@ -9,7 +9,8 @@ use hostsfile::Table;
 use refresher::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 
 use super::{HostsSpec, HostsTable, State};
-use observe::{Families, Logger, Metric};
+use logging::Logger;
+use metrics::{Families, Metric};
 use plugin::Spec;
 use plugin::lasting::Keeps;
 

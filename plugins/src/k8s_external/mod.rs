@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::cluster_zone;
 use ::kubernetes::{AnswerOutcome, ClusterHandle, External, ExternalRules};
 use corefile::{Directive, Location};
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
 use plugin::messages::OfZone;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};

@@ -8,7 +8,8 @@ use super::KubernetesSpec;
 use super::cluster::Cluster;
 use super::metrics::Metrics;
 use super::status::ClusterStatus;
-use observe::{Families, Logger, Metric};
+use logging::Logger;
+use metrics::{Families, Metric};
 use plugin::lasting::Keeps;
 
 /// Every cluster that blocks answer of.

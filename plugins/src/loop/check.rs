@@ -8,7 +8,7 @@ use rand::Rng as _;
 use wire::{Class, Flags, Name, RType};
 
 use super::Watch;
-use observe::Logger;
+use logging::Logger;
 
 /// Probes a block's upstreams as long as `server` lives; what is found is logged and, for a loop, the upstream is taken out
 /// of its stanza while it lasts.

@@ -13,7 +13,7 @@ use corefile::Directive;
 use wire::{Name, Query, RType, Reply};
 
 pub use check::probe;
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use plugin::{Lookup, QueryContext, Tables};

@@ -19,7 +19,7 @@ use wire::{Class, Message, Name, RType, Rcode};
 use answer::{NameMap, NameMaps, Turned};
 use cname::Cname;
 use edns0::{Edns0, Undo};
-use observe::labels::Labels;
+use logging::metadata::Labels;
 use pattern::{Pattern, Replacement};
 use plugin::QueryContext;
 use plugin::failure::{Failure, FailureKind, beginning};

@@ -23,9 +23,9 @@ use crate::watchdog::Watchdog;
 use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::{Delivery, Endpoints, Running};
+use logging::Logger;
 use node::upstream_discovery::Discovery;
 use node_run::{LeaseManager, LeaseState, NodeSettings, Readiness, ReloadStatus};
-use observe::Logger;
 
 impl Server {
     /// Reads, builds, binds and starts, in this order; an error leaves nothing behind.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use handover::{Giver, Taker};
 use listen::InFlight;
-use observe::logger::LAST_LINES;
+use logging::logger::LAST_LINES;
 
 use tokio::sync::oneshot;
 

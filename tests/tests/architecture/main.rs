@@ -66,9 +66,9 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
         // The Date of the admin pages.
         "crates/admin/src/connection.rs",
         "crates/clock/src/lib.rs",
-        "crates/observe/src/json.rs",
-        "crates/observe/src/log.rs",
-        "crates/observe/src/logger.rs",
+        "crates/logging/src/json.rs",
+        "crates/logging/src/logger.rs",
+        "crates/logging/src/query_log.rs",
         // When production's exporter looked.
         "node/run/src/exporter.rs",
         // When the entries of a hosts file were learned, for the process that reads it next.

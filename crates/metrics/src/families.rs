@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use histogram::{Durations, NativeCounts};
+use crate::histogram::{Durations, NativeCounts};
 
 /// Who has metrics to add. Called for every page, from a thread that serves nobody; no waiting all the same.
 pub trait MetricSource: Send + Sync {

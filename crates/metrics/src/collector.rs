@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::counters::ZoneRegistry;
 use super::families::{Families, MetricSource};
-use super::{names, zones};
+use super::{names, zone_metrics};
 
 /// Sums what the zones and every registered source counted.
 pub struct Collector {
@@ -42,7 +42,7 @@ impl Collector {
     pub fn families(&self, native: bool) -> Families {
         let mut families = Families::new(native);
         self.always_there(&mut families);
-        zones::collect(&self.zones.all(), &mut families);
+        zone_metrics::collect(&self.zones.all(), &mut families);
         for source in &self.sources {
             source.collect(&mut families);
         }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use regex::Regex;
 use wire::{Name, RType};
 
+use super::log_format::{push_name, push_number, push_type};
 use super::logger::{Level, Logger};
-use super::text::{push_name, push_number, push_type};
 
 /// One `consolidate`.
 #[derive(Debug, Clone)]
@@ -130,18 +130,18 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{logger::Format, paper::Paper};
+    use crate::{captured_log::CapturedLog, logger::Format};
 
     struct Scene {
         errors: ErrorLog,
         logger: Logger,
-        paper: Paper,
+        log: CapturedLog,
         start: Instant,
     }
 
     impl Scene {
         fn new(consolidate: &[(u64, &str, Level, bool)]) -> Self {
-            let (logger, paper) = Paper::logger(Format::Text);
+            let (logger, log) = CapturedLog::logger(Format::Text);
             let consolidate = consolidate
                 .iter()
                 .map(|&(period, pattern, level, show_first)| Consolidate {
@@ -153,18 +153,18 @@ mod tests {
                 })
                 .collect();
             let errors = ErrorLog::new(consolidate, logger.clone());
-            Self { errors, logger, paper, start: clock::now() }
+            Self { errors, logger, log, start: clock::now() }
         }
 
         fn report(&self, second: u64, text: &str) -> String {
             let name = Name::from_text("Example.org").unwrap();
             self.errors.report(self.start + Duration::from_secs(second), 2, &name, RType::A, text);
-            self.paper.read(&self.logger)
+            self.log.read(&self.logger)
         }
 
         fn flush(&self, second: u64) -> String {
             self.errors.flush(self.start + Duration::from_secs(second));
-            self.paper.read(&self.logger)
+            self.log.read(&self.logger)
         }
     }
 
@@ -213,10 +213,8 @@ mod tests {
         let scene = Scene::new(&[(u64::MAX, "x", Level::Error, false)]);
         assert_eq!(scene.report(0, "x"), "");
         assert_eq!(scene.flush(1_000_000), "");
-        let Scene { errors, logger, paper, .. } = scene;
+        let Scene { errors, logger, log, .. } = scene;
         drop(errors);
-        assert!(
-            paper.read(&logger).starts_with("[ERROR] plugin/errors: 1 errors like 'x' occurred in last ")
-        );
+        assert!(log.read(&logger).starts_with("[ERROR] plugin/errors: 1 errors like 'x' occurred in last "));
     }
 }

@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-pub use histogram::{Counter, DURATIONS, Histogram};
-use histogram::{Native, NativeCounts};
+pub use crate::histogram::{Counter, DURATIONS, Histogram};
+use crate::histogram::{Native, NativeCounts};
 use wire::{Proto, RType, Rcode};
 
 /// A number that each thread adds to on a cache line of its own; the last one is for those that share it.

@@ -1,6 +1,6 @@
 //! The zones' counters as CoreDNS's families of `prometheus` and `cache`, and our own of `hosts`.
 
-use histogram::NativeCounts;
+use crate::histogram::NativeCounts;
 
 use super::counters::{
     Counter, DURATIONS, Histogram, NativeCounters, NativeSums, RCODES, SIZES, TYPES, ZoneCounters,

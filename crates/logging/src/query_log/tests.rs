@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::*;
-use crate::paper::Paper;
+use crate::captured_log::CapturedLog;
 use std::time::{Duration, UNIX_EPOCH};
 
 const COMMON: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}"#;
@@ -151,7 +151,7 @@ fn the_first_rule_whose_zone_holds_the_name_decides() {
         Format::Text,
         None,
     );
-    let (logger, paper) = Paper::logger(Format::Text);
+    let (logger, log) = CapturedLog::logger(Format::Text);
     let mut ring = logger.ring(4096);
     for (asked, rcode, line) in [
         ("x.a.org", Rcode::SERVFAIL, "[INFO] one\n"),
@@ -161,7 +161,7 @@ fn the_first_rule_whose_zone_holds_the_name_decides() {
     ] {
         let asked = name(asked);
         rules.log(&LogEntry { rcode, ..entry(&asked) }, &mut ring);
-        assert_eq!(paper.read(&logger), line, "{asked}");
+        assert_eq!(log.read(&logger), line, "{asked}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use histogram::{NativeCounts, SCHEMA, ZERO_THRESHOLD};
+use crate::histogram::{NativeCounts, SCHEMA, ZERO_THRESHOLD};
 
 use super::families::{Families, Family, Kind, Labels, Sample};
 

@@ -105,12 +105,12 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use crate::captured_log::{CapturedLog, PATIENCE};
     use crate::logger::{Format, Logger};
-    use crate::paper::{PATIENCE, Paper};
     use crate::queue::QUEUE_BYTES;
 
     /// Takes nothing until it is told to.
-    struct Stalled(mpsc::Receiver<()>, Paper);
+    struct Stalled(mpsc::Receiver<()>, CapturedLog);
 
     impl Write for Stalled {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     /// Takes a few octets at a time, and says now and then that it cannot.
-    struct Halting(u8, Paper);
+    struct Halting(u8, CapturedLog);
 
     impl Write for Halting {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn a_stalled_reader_costs_lines_and_no_caller_waits() {
         let (go_on, gate) = mpsc::channel();
-        let paper = Paper::default();
-        let logger = Logger::start(Format::Text, Stalled(gate, paper.clone())).unwrap();
+        let log = CapturedLog::default();
+        let logger = Logger::start(Format::Text, Stalled(gate, log.clone())).unwrap();
         let mut ring = logger.ring(4096);
         for _ in 0..10_000 {
             logger.info(None, &"x".repeat(90)); // 98 octets
@@ -171,7 +171,7 @@ mod tests {
         assert!(!logger.flush(Duration::from_millis(1)));
         drop(go_on);
         assert!(logger.flush(PATIENCE));
-        let text = paper.read(&logger);
+        let text = log.read(&logger);
         assert_eq!(text.lines().count() as u64, 20_000 - dropped);
         assert_eq!(logger.dropped_lines(), dropped);
     }
@@ -190,16 +190,16 @@ mod tests {
 
     #[test]
     fn partial_and_interrupted_writes_lose_nothing() {
-        let paper = Paper::default();
-        let logger = Logger::start(Format::Text, Halting(0, paper.clone())).unwrap();
+        let log = CapturedLog::default();
+        let logger = Logger::start(Format::Text, Halting(0, log.clone())).unwrap();
         logger.info(None, "a line of some length");
-        assert_eq!(paper.read(&logger), "[INFO] a line of some length\n");
+        assert_eq!(log.read(&logger), "[INFO] a line of some length\n");
         assert_eq!(logger.dropped_lines(), 0);
     }
 
     #[test]
     fn lines_of_every_ring_are_written_also_after_its_thread_ended() {
-        let (logger, paper) = Paper::logger(Format::Text);
+        let (logger, log) = CapturedLog::logger(Format::Text);
         let threads: Vec<_> = (0..4)
             .map(|thread| {
                 let mut ring = logger.ring(1 << 20);
@@ -213,7 +213,7 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        let text = paper.read(&logger);
+        let text = log.read(&logger);
         for thread in 0..4 {
             let prefix = format!("{thread} ");
             let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix));

@@ -220,11 +220,11 @@ pub const LAST_LINES: Duration = Duration::from_millis(500);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::Paper;
+    use crate::captured_log::CapturedLog;
 
     #[test]
     fn lines_read_as_coredns_prints_them() {
-        let (logger, paper) = Paper::logger(Format::Text);
+        let (logger, log) = CapturedLog::logger(Format::Text);
         logger.log(Level::Debug, None, "unseen");
         logger.info(None, "Reloading");
         logger.warning(Some("hosts"), "no such file");
@@ -233,7 +233,7 @@ mod tests {
         logger.set_debug(true);
         logger.log(Level::Debug, Some("cache"), "seen");
         assert_eq!(
-            paper.read(&logger),
+            log.read(&logger),
             "[INFO] Reloading\n[WARNING] plugin/hosts: no such file\n[ERROR] plugin/errors: 2 a. A: i/o timeout\n\
              .:53 on 127.0.0.1\n.:53 on ::1\n[DEBUG] plugin/cache: seen\n"
         );
@@ -241,11 +241,11 @@ mod tests {
 
     #[test]
     fn json_lines_carry_time_level_message_and_plugin() {
-        let (logger, paper) = Paper::logger(Format::Json);
+        let (logger, log) = CapturedLog::logger(Format::Json);
         logger.warning(Some("hosts"), "no \"such\" file");
         logger.print("one\ntwo\n");
         logger.error(None, "Corefile:3:1: no\n  3 | such\n    | ^");
-        let text = paper.read(&logger);
+        let text = log.read(&logger);
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 4);

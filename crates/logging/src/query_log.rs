@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use wire::{Class, Flags, Name, Opcode, Proto, RType, Rcode};
 
 use super::json;
-use super::labels::Labels;
-use super::logger::{Format, LineRing, begin_json};
-use super::text::{
+use super::log_format::{
     push_bracketed, push_class, push_ip, push_name, push_number, push_rcode, push_seconds, push_type,
 };
+use super::logger::{Format, LineRing, begin_json};
+use super::metadata::Labels;
 
 /// One line of `log`: which queries are logged, and how.
 #[derive(Debug, Clone)]

@@ -10,9 +10,9 @@ use super::queue::lock;
 
 /// What a log wrote.
 #[derive(Debug, Clone, Default)]
-pub struct Paper(Arc<Mutex<Vec<u8>>>);
+pub struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Paper {
+impl Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         lock(&self.0).extend_from_slice(bytes);
         Ok(bytes.len())
@@ -23,14 +23,14 @@ impl Write for Paper {
     }
 }
 
-impl Paper {
-    /// A log on paper.
+impl CapturedLog {
+    /// A logger and the log that it writes to.
     ///
     /// # Panics
     /// No thread can be started.
     pub fn logger(format: Format) -> (Logger, Self) {
-        let paper = Self::default();
-        (Logger::start(format, paper.clone()).expect("a thread for the log"), paper)
+        let log = Self::default();
+        (Logger::start(format, log.clone()).expect("a thread for the log"), log)
     }
 
     /// What has been written so far.

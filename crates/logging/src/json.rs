@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use jiff::tz::Offset;
 
-use super::text::{HEX, push_fraction, push_number, push_pair};
+use super::log_format::{HEX, push_fraction, push_number, push_pair};
 
 /// Appends `text` as a JSON string (RFC 8259, section 7); octets that are no UTF-8 become U+FFFD.
 pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
