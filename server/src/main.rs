@@ -376,7 +376,7 @@ fn explain(flags: &Flags, asked: &Explain) -> Result<ExitCode, Failure> {
     printed(configuration::explain(&configuration, asked))
 }
 
-fn refresh_once(flags: &Flags, once: &refresher::Once) -> Result<ExitCode, Failure> {
+fn refresh_once(flags: &Flags, once: &refresh::Once) -> Result<ExitCode, Failure> {
     for warning in &flags.environment.warnings {
         warn(warning);
     }

@@ -57,7 +57,7 @@ impl MetricSource for ServerMetrics {
                 exporter::collect(&running.configuration.load(), into);
             }
         }
-        refresher::collect(&running.shared.hosts.kept, into);
+        refresh::collect(&running.shared.hosts.kept, into);
         plugins::reload::metrics::collect_failed(self.reloads.failed.get(), into);
         if running.configuration.load().reload.is_some() {
             plugins::reload::metrics::collect_version(&self.reloads.hash(), into);

@@ -53,7 +53,7 @@ impl Status {
             "upstreams": upstreams(&configuration),
             "cache": { "bytes": running.shared.cache.bytes(), "partitions": partitions(&configuration) },
             "hosts": hosts(running, now),
-            "refresh": refresher::report(&running.shared.hosts.kept),
+            "refresh": refresh::report(&running.shared.hosts.kept),
             "kubernetes": clusters(running, now),
             "node": self.leased.get().map(|leased| leased.status(&servers)),
         })

@@ -36,7 +36,7 @@ pub struct Configuration {
     /// Whether plugins that were ready once are asked again.
     pub asks_ready_again: bool,
     /// Hosts files whose names are kept.
-    pub keep: Vec<refresher::RefreshPlan>,
+    pub keep: Vec<refresh::RefreshPlan>,
     /// Ports that upstreams are asked from; read with each configuration.
     pub source_ports: SourcePorts,
 }

@@ -11,7 +11,7 @@ use plugin::lasting::Lasting;
 use plugins::forward;
 use plugins::hosts::HostsRegistry;
 use rand::Rng as _;
-use refresher::Environment;
+use refresh::Environment;
 use tokio::runtime::Handle;
 use wire::Name;
 

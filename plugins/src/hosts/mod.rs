@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use files::{Change, FileRead, FileVersion, READ_TIMEOUT, read_if_changed};
 use hostsfile::{Found, Options, Report, Table};
-use refresher::{MAX_FILE, RefreshedFile, RefreshedFiles};
+use refresh::{MAX_FILE, RefreshedFile, RefreshedFiles};
 use wire::{Class, Flags, Query, RType, Reply};
 
 pub use self::registry::{HostsRegistry, plans};

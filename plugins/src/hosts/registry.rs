@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hostsfile::Table;
-use refresher::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
+use refresh::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 
 use super::{HostsSpec, HostsTable, State};
 use logging::Logger;
@@ -17,7 +17,7 @@ use plugin::lasting::Keeps;
 /// What is to be kept: the Corefile's properties and the environment in one.
 pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
     let hosts: Vec<_> = spec.said().map(|hosts: &HostsSpec| (hosts.file.as_path(), &hosts.refresh)).collect();
-    refresher::plan(&hosts, environment)
+    refresh::plan(&hosts, environment)
 }
 
 /// Every hosts table, found by what its directive says.

@@ -72,7 +72,7 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
         // When production's exporter looked.
         "node/run/src/exporter.rs",
         // When the entries of a hosts file were learned, for the process that reads it next.
-        "crates/refresher/src/lib.rs",
+        "crates/refresh/src/io/mod.rs",
         // How old the file is that it reads.
         "plugins/src/hosts/mod.rs",
         // When a change of endpoints happened is told by another machine's clock, and serials are made of the time.

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use wire::Name;
 
-use crate::entry::{KnownName, LookupFailure, Origin, good};
+use crate::hosts_section::{self, Written};
+use crate::known_name::{KnownName, LookupFailure, Origin, good};
 use crate::schedule::Schedule;
-use crate::text::{self, Written};
 use resolver::{Family, LookupError, LookupOutcome, Question};
 
 /// What is to be kept, and how.
@@ -84,7 +84,7 @@ pub struct Round {
 
 /// The names of one hosts file.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct NameStore {
     settings: Settings,
     entries: BTreeMap<Question, KnownName>,
     /// The file as it was read or written last.
@@ -101,7 +101,7 @@ pub struct Keeper {
     rest: fn(),
 }
 
-impl Keeper {
+impl NameStore {
     /// Knows nothing yet; the first round is due at once.
     pub fn new(settings: Settings, clock: Clock) -> Self {
         let mut keeper = Self {
@@ -210,7 +210,7 @@ impl Keeper {
         due.chain(self.entries.values().filter_map(|entry| self.expiry(entry))).min()
     }
 
-    /// What to ask for now, those first that have waited longest; they must be given back to [`Keeper::finish`].
+    /// What to ask for now, those first that have waited longest; they must be given back to [`NameStore::finish`].
     pub fn begin(&mut self, now: Instant) -> Vec<Question> {
         let mut due: Vec<_> = self.entries.iter_mut().filter(|(_, entry)| entry.due <= now).collect();
         due.sort_by_key(|(_, entry)| entry.asked);

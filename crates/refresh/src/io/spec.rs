@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use refresh::{Families, Schedule, Settings};
+use crate::{Families, Schedule, Settings};
 use wire::Name;
 
 use super::Environment;

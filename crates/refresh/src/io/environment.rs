@@ -23,8 +23,9 @@ impl Environment {
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut environment = Self::default();
         for word in variable(NAMES).unwrap_or_default().split([',', ' ', '\t', '\n']) {
-            if let Some(error) =
-                (!word.is_empty()).then(|| refresh::names::add(&mut environment.names, word).err()).flatten()
+            if let Some(error) = (!word.is_empty())
+                .then(|| crate::name_lists::add(&mut environment.names, word).err())
+                .flatten()
             {
                 environment.warnings.push(format!("{NAMES}: {error}; it is passed over"));
             }

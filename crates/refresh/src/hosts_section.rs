@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use hostsfile::parse;
 use wire::Name;
 
-use crate::entry::Origin;
+use crate::known_name::Origin;
 use resolver::{Family, MAX_ADDRESSES, Question};
 
 /// What a file says about one name and family.

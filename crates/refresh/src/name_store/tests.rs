@@ -8,7 +8,7 @@ mod model;
 
 /// A keeper, and the clock that it is told.
 struct Scene {
-    keeper: Keeper,
+    keeper: NameStore,
     clock: Clock,
 }
 
@@ -16,7 +16,7 @@ impl Scene {
     fn new(settings: Settings) -> Self {
         #[allow(clippy::disallowed_methods, reason = "some instant has to be the first")]
         let clock = Clock { now: Instant::now(), wall: 1_800_000_000 };
-        Self { keeper: Keeper::new(settings, clock), clock }
+        Self { keeper: NameStore::new(settings, clock), clock }
     }
 
     fn with(names: &[&str]) -> Self {
