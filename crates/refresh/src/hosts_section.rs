@@ -19,7 +19,7 @@ use hostsfile::parse;
 use wire::Name;
 
 use crate::known_name::Origin;
-use resolver::{Family, MAX_ADDRESSES, Question};
+use stub_resolver::{Family, MAX_ADDRESSES, Question};
 
 /// What a file says about one name and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crate::address::{self, Refused};
-use resolver::{LookupError, LookupOutcome};
+use stub_resolver::{LookupError, LookupOutcome};
 
 /// Where an entry's addresses are from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Names that are looked up on a schedule: what keeps addresses true.
 //!
 //! ```text
-//! Settings -> NameStore::begin -> questions -> resolver::Resolver::round -> outcomes -> NameStore::finish -> hosts text
+//! Settings -> NameStore::begin -> questions -> stub_resolver::Resolver::round -> outcomes -> NameStore::finish -> hosts text
 //! ```
 //!
 //! It knows no server block, asks nobody, opens no file and reads no clock. Whoever uses it has the questions asked, says what

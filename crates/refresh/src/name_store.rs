@@ -18,7 +18,7 @@ use wire::Name;
 use crate::hosts_section::{self, Written};
 use crate::known_name::{KnownName, LookupFailure, Origin, good};
 use crate::schedule::Schedule;
-use resolver::{Family, LookupError, LookupOutcome, Question};
+use stub_resolver::{Family, LookupError, LookupOutcome, Question};
 
 /// What is to be kept, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

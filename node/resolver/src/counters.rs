@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hostsfile::managed::UpdateOutcome;
-use resolver::LookupOutcome;
+use stub_resolver::LookupOutcome;
 
 use super::reconcile::{Outcomes, WantedLines};
 use metrics::{Families, MetricSource, names};

@@ -23,7 +23,7 @@ use std::time::Duration;
 use files::WriteError;
 use hostsfile::managed::{HostsFile, ManagedLine, UpdateOutcome};
 use rand::Rng as _;
-use resolver::{Family, Question, Resolver};
+use stub_resolver::{Family, Question, Resolver};
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};

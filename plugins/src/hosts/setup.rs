@@ -8,7 +8,7 @@ use std::time::Duration;
 use corefile::{Directive, Located};
 use refresh::Families;
 use refresh::RefreshSpec;
-use resolver::MAX_SERVERS;
+use stub_resolver::MAX_SERVERS;
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};

@@ -138,8 +138,8 @@ fn probe_name(zone: &Name) -> Option<Name> {
 
 /// What it answers is of no use: whether the query comes back here is.
 async fn send(upstream: &Upstream, name: &Name) -> std::io::Result<()> {
-    let socket = resolver::udp_socket(upstream.address(), upstream.source()).await?;
-    let query = resolver::query(rand::random(), Flags::RD, name, RType::HINFO, Class::IN);
+    let socket = stub_resolver::udp_socket(upstream.address(), upstream.source()).await?;
+    let query = stub_resolver::query(rand::random(), Flags::RD, name, RType::HINFO, Class::IN);
     socket.send(&query).await.map(drop)
 }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use resolver::LookupOutcome;
+use stub_resolver::LookupOutcome;
 
 fn planned(corefile: &str, names: &str, interval: Option<u64>) -> Vec<(String, String, u64)> {
     let environment = Environment {

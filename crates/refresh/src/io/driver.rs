@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use resolver::{LookupError, LookupOutcome, Question, Resolver};
+use stub_resolver::{LookupError, LookupOutcome, Question, Resolver};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use corefile::go::format_duration;
 use refresh::{Clock, Keeper, Round};
-use resolver::{LookupOutcome, Question};
+use stub_resolver::{LookupOutcome, Question};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 

@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use files::WriteError;
-use refresh::{Keeper, Settings};
-use resolver::{LookupOutcome, Question};
+use crate::{NameStore, Settings};
+use stub_resolver::{LookupOutcome, Question};
 use tokio::runtime::Handle;
 
-use super::{Environment, RefreshPlan, RefreshSpec, Upstreams, driver, plan, read_file, reading, servers};
+use super::{Environment, RefreshPlan, RefreshSpec, Upstreams, driver, read_file, reading, spec, upstreams as upstream_choice};
 
 /// What `refresh --once` is asked to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,13 +38,13 @@ pub fn once(
     if settings.names.is_empty() {
         return Ok((Vec::new(), "there is no name to refresh\n".to_owned()));
     }
-    let mut servers = servers::servers(&via, upstreams);
+    let mut servers = upstream_choice::servers(&via, upstreams);
     if servers.is_empty() {
-        servers = servers::system(upstreams);
+        servers = upstream_choice::system(upstreams);
     }
     let (mut outcomes, mut failed) = (None, WriteError::Changing(file.clone()));
     for _ in 0..TRIES {
-        let mut keeper = Keeper::new(settings.clone(), reading(clock::now()));
+        let mut keeper = NameStore::new(settings.clone(), reading(clock::now()));
         match read_file(&file) {
             Ok((text, age)) => drop(keeper.read(&text, age, reading(clock::now()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -90,9 +90,9 @@ pub fn once(
 fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>) -> RefreshPlan {
     let at = plans.iter().position(|plan| wish.hosts.as_ref() == Some(&plan.file)).unwrap_or(0);
     let mut plan = if plans.is_empty() {
-        let settings = plan::settings(&RefreshSpec::default(), environment);
+        let settings = spec::settings(&RefreshSpec::default(), environment);
         let settings = Settings { names: environment.names.clone(), ..settings };
-        RefreshPlan { file: DEFAULT_HOSTS.into(), settings, via: Vec::new(), because: plan::BY_VARIABLE }
+        RefreshPlan { file: DEFAULT_HOSTS.into(), settings, via: Vec::new(), because: spec::BY_VARIABLE }
     } else {
         plans.swap_remove(at)
     };

@@ -48,7 +48,7 @@ fn listed(text: &str) -> Vec<SocketAddr> {
             servers.push(server);
         }
     }
-    servers.truncate(resolver::MAX_SERVERS);
+    servers.truncate(stub_resolver::MAX_SERVERS);
     servers
 }
 
@@ -84,7 +84,7 @@ mod tests {
         }
         assert_eq!(
             listed(&(1..99).map(|n| format!("10.0.0.{n} ")).collect::<String>()).len(),
-            resolver::MAX_SERVERS
+            stub_resolver::MAX_SERVERS
         );
     }
 
