@@ -157,7 +157,7 @@ impl Congestion {
         self.outstanding.take(who);
     }
 
-        /// Counts a query that is answered or given up.
+    /// Counts a query that is answered or given up.
     pub(crate) fn ended(&self, who: Who) {
         self.outstanding.give_back(who);
     }

@@ -17,7 +17,7 @@ fn look_at(scene: &Scene) -> Option<Instant> {
     let shared = &scene.shared;
     let looked = shared.followed.look(
         shared.forward(),
-        &|stanza, upstreams| configuration::ourselves(&scene.configuration, stanza, upstreams),
+        &|stanza, upstreams| configuration::looping(&scene.configuration, stanza, upstreams),
         scene.now,
         files::READ_TIMEOUT,
         &shared.logger,

@@ -73,7 +73,7 @@ impl Followed {
     }
 
     fn log(&self) -> String {
-        self.scene.paper.read(&self.scene.shared.logger)
+        self.scene.log.read(&self.scene.shared.logger)
     }
 }
 

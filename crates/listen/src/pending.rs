@@ -24,8 +24,7 @@ pub(crate) struct Share<C> {
 }
 
 struct Pending<C> {
-        /// The client's number.
-
+    /// The client's number.
     number: u128,
     proto: Proto,
     state: Mutex<State<C>>,
@@ -48,7 +47,11 @@ impl<C> Share<C> {
     }
 
     /// Adds an answer, and the upstream that gave it; returns the query if it was the last answer.
-    pub(crate) fn came(mut self, found: Arc<SubqueryAnswer>, upstream: Option<SocketAddr>) -> Option<Inner<C>> {
+    pub(crate) fn came(
+        mut self,
+        found: Arc<SubqueryAnswer>,
+        upstream: Option<SocketAddr>,
+    ) -> Option<Inner<C>> {
         self.came = true;
         let mut state = self.state();
         state.waits -= 1;

@@ -41,8 +41,7 @@ impl ConnectionState {
 /// The shared state of one connection.
 pub(crate) struct Place {
     pub(crate) key: u64,
-        /// The client's address.
-
+    /// The client's address.
     pub(crate) address: IpAddr,
     budget: Arc<Budget>,
     of_address: Arc<OfAddress>,

@@ -408,7 +408,7 @@ impl Server {
         let running =
             Arc::new(Running::new(configuration, shared, workers, streams, logger, fatal, start).unwrap());
         delivery.serves(&running);
-        let mut endpoints = Endpoints::new(AddressPolicy::LinkLocal, handover::Inherited::default());
+        let mut endpoints = Endpoints::new(AddressPolicy::LinkLocal, handover::InheritedSockets::default());
         let configuration = running.configuration.load_full();
         let bound = endpoints.bind(
             configuration.endpoints.keys().copied(),

@@ -1,4 +1,4 @@
-//! A log that is read back: where tests, in this crate and above it, have what was logged written to.
+//! A log that tests read back, of this crate and others.
 
 use std::io::{self, Write};
 use std::mem;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::logger::{Format, Logger};
 use super::queue::lock;
 
-/// What a log wrote.
+/// The text that a log wrote.
 #[derive(Debug, Clone, Default)]
 pub struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
@@ -33,15 +33,15 @@ impl CapturedLog {
         (Logger::start(format, log.clone()).expect("a thread for the log"), log)
     }
 
-    /// What has been written so far.
+    /// The text so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&lock(&self.0)).into_owned()
     }
 
-    /// What was written, once the log is flushed.
+    /// Flushes the log, and returns and clears the text.
     ///
     /// # Panics
-    /// It is not, within [`PATIENCE`].
+    /// The log is not flushed within [`PATIENCE`].
     pub fn read(&self, logger: &Logger) -> String {
         assert!(logger.flush(PATIENCE), "the log is written");
         String::from_utf8_lossy(&mem::take(&mut *lock(&self.0))).into_owned()

@@ -1,4 +1,4 @@
-//! The plugin `errors`: why a query failed, one line each, or counted per pattern and told once a period.
+//! The plugin `errors`: one line for each failed query, or one count per pattern and period.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use super::logger::{Level, Logger};
 /// One `consolidate`.
 #[derive(Debug, Clone)]
 pub struct Consolidate {
-    /// How long errors are counted before they are printed.
+    /// The period over which errors are counted.
     pub period: Duration,
     /// `period` as the summary prints it.
     pub period_text: String,
-    /// Which errors.
+    /// The errors that are counted.
     pub pattern: Regex,
-    /// At which level they are printed.
+    /// The level of the summary.
     pub level: Level,
-    /// Whether the first one is printed at once.
+    /// Whether the first error of a period is printed at once.
     pub show_first: bool,
 }
 
@@ -37,24 +37,22 @@ struct Pattern {
     pending: Mutex<Pending>,
 }
 
-/// What was counted since the first error of a period.
+/// The count since the first error of a period.
 #[derive(Debug, Default, Clone, Copy)]
 struct Pending {
     count: u64,
-    /// When it is told; `None` while nothing is counted.
+    /// When the summary is printed; `None` while the count is 0.
     due: Option<Instant>,
 }
 
 impl ErrorLog {
-    /// An error log as the Corefile describes it: errors that match are counted and printed once in a while; the first
-    /// pattern that matches decides.
+    /// An error log with these patterns; the first that matches an error counts it.
     pub fn new(consolidate: Vec<Consolidate>, logger: Logger) -> Self {
         let pattern = |consolidate| Pattern { consolidate, pending: Mutex::default() };
         Self { patterns: consolidate.into_iter().map(pattern).collect(), logger }
     }
 
-    /// Reports that a query ended in an error: printed as `2 name. A: text`, `2` being the rcode, or counted by the first
-    /// pattern that matches `text`.
+    /// Logs a failed query as `2 name. A: text`, where `2` is the rcode, or counts it by the first pattern that matches `text`.
     pub fn report(&self, now: Instant, rcode: u16, name: &Name, rtype: RType, text: &str) {
         let mut level = Level::Error;
         if let Some(pattern) = self.patterns.iter().find(|pattern| pattern.consolidate.pattern.is_match(text))
@@ -75,21 +73,21 @@ impl ErrorLog {
         self.logger.log(level, Some(PLUGIN), &String::from_utf8_lossy(&line));
     }
 
-    /// Prints the counts whose period is over. To be called every now and then, about once a second.
+    /// Prints the counts whose period is over. Called about once a second.
     pub fn flush(&self, now: Instant) {
         for pattern in &self.patterns {
             let mut pending = pattern.pending();
             if pending.due.is_some_and(|due| due <= now) {
-                let told = std::mem::take(&mut *pending);
+                let over = std::mem::take(&mut *pending);
                 drop(pending);
-                self.tell(pattern, told.count);
+                self.summarize(pattern, over.count);
             }
         }
     }
 
-    fn tell(&self, pattern: &Pattern, count: u64) {
+    fn summarize(&self, pattern: &Pattern, count: u64) {
         let Consolidate { period_text, pattern, level, show_first, .. } = &pattern.consolidate;
-        // With `show_first` the first error of a period was logged by itself, so it is not in the summary.
+        // With `show_first` the first error of a period was logged already.
         if count > u64::from(*show_first) {
             let message =
                 format!("{count} errors like '{}' occurred in last {period_text}", pattern.as_str());
@@ -98,22 +96,22 @@ impl ErrorLog {
     }
 }
 
-/// What is still counted is told, its period over or not: at the end of the process, or of the configuration.
+/// Prints the remaining counts, whether or not their period is over: at the end of the process or of the configuration.
 impl Drop for ErrorLog {
     fn drop(&mut self) {
         for pattern in &self.patterns {
-            self.tell(pattern, pattern.pending().count);
+            self.summarize(pattern, pattern.pending().count);
         }
     }
 }
 
 impl Pattern {
-    /// Counts one error; returns whether it is printed nevertheless.
+    /// Counts one error; returns whether it is printed as well.
     fn count(&self, now: Instant) -> bool {
         let mut pending = self.pending();
         pending.count += 1;
         if pending.due.is_none() {
-            // A period too long for the clock is never over.
+            // A period too long for the clock ends in a century.
             pending.due = now.checked_add(self.consolidate.period).or_else(|| now.checked_add(CENTURY));
         }
         self.consolidate.show_first && pending.count == 1
@@ -169,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_reads_as_coredns_prints_it() {
+    fn error_line() {
         let scene = Scene::new(&[]);
         assert_eq!(
             scene.report(0, "read udp 127.0.0.1:1->127.0.0.2:53: i/o timeout"),
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn consolidated_errors_are_told_once_a_period() {
+    fn consolidate_summary() {
         let scene = Scene::new(&[(300, "timeout$", Level::Warning, false), (30, ".*", Level::Error, false)]);
         assert_eq!(scene.report(0, "i/o timeout"), "");
         assert_eq!(scene.report(299, "i/o timeout"), "");
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_of_a_period_is_shown_where_that_is_asked_for() {
+    fn show_first() {
         let scene = Scene::new(&[(2, "x", Level::Info, true)]);
         let shown = "[INFO] plugin/errors: 2 example.org. A: x\n";
         assert_eq!(scene.report(0, "x"), shown);
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_told_at_the_end() {
+    fn summary_on_drop() {
         let scene = Scene::new(&[(u64::MAX, "x", Level::Error, false)]);
         assert_eq!(scene.report(0, "x"), "");
         assert_eq!(scene.flush(1_000_000), "");

@@ -1,4 +1,4 @@
-//! JSON text of log lines: strings and timestamps. Knows no line.
+//! JSON strings and timestamps of log lines.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use jiff::tz::Offset;
 
 use super::log_format::{HEX, push_fraction, push_number, push_pair};
 
-/// Appends `text` as a JSON string (RFC 8259, section 7); octets that are no UTF-8 become U+FFFD.
+/// Appends `text` as a JSON string (RFC 8259, section 7); bytes that are not UTF-8 become U+FFFD.
 pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     let start = out.len();
     for chunk in text.utf8_chunks() {
@@ -19,12 +19,12 @@ pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
     quote_from(out, start);
 }
 
-/// Makes a JSON string of what stands in `out` from `start` on, which must be UTF-8, in its place.
+/// Turns `out[start..]`, which must be UTF-8, into a JSON string in place.
 pub(crate) fn quote_from(out: &mut Vec<u8>, start: usize) {
     let end = out.len();
-    let more: usize = out[start..].iter().map(|octet| escaped(*octet).1 - 1).sum();
+    let more: usize = out[start..].iter().map(|byte| escaped(*byte).1 - 1).sum();
     out.resize(end + more + 2, b'"');
-    // From the end: every octet moves to the right, or stays.
+    // Backwards, since every byte moves to the right or stays.
     let mut to = out.len() - 1;
     for from in (start..end).rev() {
         let (text, length) = escaped(out[from]);
@@ -34,27 +34,27 @@ pub(crate) fn quote_from(out: &mut Vec<u8>, start: usize) {
     out[start] = b'"';
 }
 
-/// An octet within a JSON string, and its length.
-fn escaped(octet: u8) -> ([u8; 6], usize) {
+/// A byte's text within a JSON string, and the length of the text.
+fn escaped(byte: u8) -> ([u8; 6], usize) {
     let short = |letter| ([b'\\', letter, 0, 0, 0, 0], 2);
-    match octet {
-        b'"' | b'\\' => short(octet),
+    match byte {
+        b'"' | b'\\' => short(byte),
         b'\n' => short(b'n'),
         b'\r' => short(b'r'),
         b'\t' => short(b't'),
         0..0x20 => {
-            let [high, low] = [octet >> 4, octet & 15].map(|digit| HEX[usize::from(digit)]);
+            let [high, low] = [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]);
             ([b'\\', b'u', b'0', b'0', high, low], 6)
         }
-        _ => ([octet, 0, 0, 0, 0, 0], 1),
+        _ => ([byte, 0, 0, 0, 0, 0], 1),
     }
 }
 
-/// Appends `at` in UTC as RFC 3339, section 5.6, writes it, with as many decimals as it needs, nine at most; what was
-/// before 1970 reads as its first moment.
+/// Appends `at` in UTC in the format of RFC 3339, section 5.6, with up to nine decimals. A time before 1970 reads as the start
+/// of 1970.
 pub(crate) fn push_time(out: &mut Vec<u8>, at: SystemTime) {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    // What is after the year 9999 reads as 1970, too.
+    // A time after the year 9999 reads as 1970, too.
     let second = i64::try_from(since.as_secs()).unwrap_or_default();
     let at = Offset::UTC.to_datetime(Timestamp::from_second(second).unwrap_or_default());
     push_number(out, at.year().unsigned_abs().into());
@@ -74,7 +74,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn times_read_as_rfc_3339() {
+    fn timestamps() {
         for (seconds, nanos, text) in [
             (0, 0, "1970-01-01T00:00:00Z"),
             (951_782_399, 0, "2000-02-28T23:59:59Z"),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_are_escaped() {
+    fn strings() {
         for (text, json) in [
             (&b"a \"b\" \\"[..], r#""a \"b\" \\""#),
             (b"one\ntwo\r\t\0\x1f\x7f", "\"one\\ntwo\\r\\t\\u0000\\u001f\x7f\""),

@@ -1,4 +1,4 @@
-//! The pieces of log lines as octets: numbers, durations, addresses, names. Allocates nothing but its target's growth.
+//! Formats the parts of log lines: numbers, durations, addresses, names. Allocates only to grow the output.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ pub(crate) fn push_pair(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&PAIRS[(number % 100) as usize]);
 }
 
-/// Appends nanoseconds as the decimals of a second, a point in front, no zeros at the end; nothing for 0.
+/// Appends nanoseconds as the decimals of a second, with the point and without trailing zeros; nothing for 0.
 #[inline]
 pub(crate) fn push_fraction(out: &mut Vec<u8>, nanos: u32) {
     if nanos == 0 {
@@ -52,14 +52,14 @@ pub(crate) fn push_fraction(out: &mut Vec<u8>, nanos: u32) {
     out.extend_from_slice(&digits[..end]);
 }
 
-/// Appends a duration as seconds, as short as it is exact: `0.00002872`, `1`, `0`.
+/// Appends a duration in seconds, exact and without trailing zeros: `0.00002872`, `1`, `0`.
 #[inline]
 pub(crate) fn push_seconds(out: &mut Vec<u8>, nanos: u64) {
     push_number(out, nanos / 1_000_000_000);
     push_fraction(out, (nanos % 1_000_000_000) as u32);
 }
 
-/// Appends an address; IPv4 within IPv6 reads as IPv4.
+/// Appends an address; an IPv4-mapped IPv6 address reads as IPv4.
 #[inline]
 pub(crate) fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip.to_canonical() {
@@ -74,7 +74,7 @@ pub(crate) fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// The longest run of zeros, the first of equals, is left out, unless it is one group only (RFC 5952, section 4.2).
+/// Appends an IPv6 address: `::` replaces the longest run of at least two zero groups, the first of equals (RFC 5952, section 4.2).
 fn push_v6(out: &mut Vec<u8>, groups: [u16; 8]) {
     let (mut start, mut length, mut run) = (0, 1, 0);
     for (at, group) in groups.into_iter().enumerate() {
@@ -116,13 +116,13 @@ pub(crate) fn push_bracketed(out: &mut Vec<u8>, ip: IpAddr) {
     }
 }
 
-/// Appends a name as CoreDNS's lines have it: lower-case, with its final dot, special characters after a backslash, what
-/// cannot be printed as `\DDD`. Nothing that a client chose can end a line or a quoted string.
+/// Appends a name as in CoreDNS's lines: lower-case, with its final dot, special characters escaped by a backslash, unprintable
+/// octets as `\DDD`. No name can end a line or a quoted string.
 #[inline]
 pub(crate) fn push_name(out: &mut Vec<u8>, name: &Name) {
     let before = out.len();
     let wire = name.as_wire();
-    // The text is the wire form but for its first octet, with points where the lengths of the next labels stand.
+    // The text is the wire form without its first octet, with dots in place of the following length octets.
     out.extend_from_slice(&wire[1..]);
     let text = &mut out[before..];
     let mut plain = wire.len() > 1;
@@ -140,7 +140,7 @@ pub(crate) fn push_name(out: &mut Vec<u8>, name: &Name) {
     }
 }
 
-/// Any name, the root and special characters included.
+/// Appends any name, the root and special characters included.
 #[cold]
 fn push_odd_name(out: &mut Vec<u8>, name: &Name) {
     for label in name.labels() {
@@ -165,11 +165,11 @@ fn push_label(out: &mut Vec<u8>, label: &[u8]) {
     }
 }
 
-/// Appends a type; what has no mnemonic reads `TYPE123`.
+/// Appends a type; one without a mnemonic reads `TYPE123`.
 #[inline]
 pub(crate) fn push_type(out: &mut Vec<u8>, rtype: RType) {
     let known = match rtype {
-        // Three that CoreDNS's library names and the registry of query types does not, and one that it does not name.
+        // CoreDNS's library names three types that the registry of query types does not, and does not name WKS.
         RType(0) => Some("None"),
         RType::WKS => None,
         RType(23) => Some("NSAP-PTR"),
@@ -179,14 +179,14 @@ pub(crate) fn push_type(out: &mut Vec<u8>, rtype: RType) {
     push_mnemonic(out, known, "TYPE", rtype.0);
 }
 
-/// Appends a class; what has no mnemonic reads `CLASS123`, and so does ANY, as in CoreDNS: that is the name of a type.
+/// Appends a class; one without a mnemonic reads `CLASS123`. So does ANY, as in CoreDNS, where that is the name of a type.
 #[inline]
 pub(crate) fn push_class(out: &mut Vec<u8>, class: Class) {
     let known = class.mnemonic().filter(|_| class != Class::ANY);
     push_mnemonic(out, known, "CLASS", class.0);
 }
 
-/// Appends an rcode; what has no mnemonic is a bare number.
+/// Appends an rcode; one without a mnemonic is a bare number.
 #[inline]
 pub(crate) fn push_rcode(out: &mut Vec<u8>, rcode: Rcode) {
     push_mnemonic(out, rcode.mnemonic(), "", rcode.0);
@@ -215,7 +215,7 @@ const PAIRS: [[u8; 2]; 100] = {
     }
     pairs
 };
-/// Whether an octet of a label stands for itself.
+/// Whether an octet of a label is printed unescaped.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut octet = 0x21;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_seconds_without_zeros_at_the_end() {
+    fn durations() {
         for (nanos, expected) in [
             (0, "0"),
             (1, "0.000000001"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_read_as_in_a_url() {
+    fn bracketed_addresses() {
         for (ip, expected) in [
             ("127.0.0.1", "127.0.0.1"),
             ("169.254.10.255", "169.254.10.255"),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_escaped_as_coredns_does() {
+    fn escaped_names() {
         for (wire, expected) in [
             (&b"\0"[..], "."),
             (b"\x01A\x07example\x03ORG\0", "a.example.org."),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_without_a_mnemonic_are_written_out() {
+    fn unknown_types_classes_and_rcodes() {
         for (rtype, expected) in [
             (1, "A"),
             (0, "None"),
@@ -301,13 +301,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_read_as_they_are(number: u64, shift in 0..64) {
+        fn numbers_match_std(number: u64, shift in 0..64) {
             let number = number >> shift;
             prop_assert_eq!(text(|out| push_number(out, number)), number.to_string());
         }
 
         #[test]
-        fn ipv6_reads_as_the_standard_library_prints_it(groups in prop::array::uniform8(0u16..3), bits: u128) {
+        fn ipv6_matches_std(groups in prop::array::uniform8(0u16..3), bits: u128) {
             for ip in [Ipv6Addr::from(groups), Ipv6Addr::from(bits)] {
                 prop_assume!(ip.to_ipv4_mapped().is_none());
                 prop_assert_eq!(text(|out| push_ip(out, ip.into())), ip.to_string());
@@ -315,7 +315,7 @@ mod tests {
         }
 
         #[test]
-        fn quick_and_careful_names_are_the_same(labels in proptest::collection::vec("[a-z0-9_.-]{1,20}", 0..6)) {
+        fn fast_and_slow_names_agree(labels in proptest::collection::vec("[a-z0-9_.-]{1,20}", 0..6)) {
             let mut wire = Vec::new();
             for label in &labels {
                 wire.push(label.len() as u8);
@@ -327,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn seconds_are_exact_and_short(nanos: u64) {
+        fn seconds_round_trip(nanos: u64) {
             let text = text(|out| push_seconds(out, nanos));
             let (seconds, decimals) = text.split_once('.').unwrap_or((&text, ""));
             prop_assert!(!decimals.ends_with('0'));
@@ -335,7 +335,7 @@ mod tests {
         }
 
         #[test]
-        fn no_label_can_end_a_line_or_a_quotation(label in proptest::collection::vec(any::<u8>(), 1..=63)) {
+        fn labels_cannot_forge_lines(label in proptest::collection::vec(any::<u8>(), 1..=63)) {
             let mut wire = vec![label.len() as u8];
             wire.extend_from_slice(&label);
             wire.push(0);

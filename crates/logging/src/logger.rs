@@ -5,8 +5,8 @@
 //! LineRing::write (one per worker) -> rings ---> writer thread -> stdout, in large writes
 //! ```
 //!
-//! Nobody waits for stdout but the writer: while it stalls, what no longer fits is dropped and counted. A closed stdout
-//! drops everything. Lines of one thread keep their order; lines of different threads may change places.
+//! Only the writer waits for stdout: while it blocks, lines beyond the bounds are dropped and counted. If stdout is closed, all
+//! lines are dropped. Lines of one thread keep their order; lines of different threads may be reordered.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,11 +17,11 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::json;
-use super::queue::Queue;
+use super::queue::LogQueue;
 use super::ring::Producer;
-use super::writer::Writer;
+use super::writer::LogWriter;
 
-/// How lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// `[INFO] plugin/x: message`, the default.
@@ -44,12 +44,12 @@ pub enum Level {
     Error,
 }
 
-/// A handle of the process log; clones write to the same one.
+/// A handle of the process log; clones write to the same log.
 #[derive(Debug, Clone)]
 pub struct Logger {
     format: Format,
     debug: Arc<AtomicBool>,
-    queue: Arc<Queue>,
+    queue: Arc<LogQueue>,
 }
 
 impl Logger {
@@ -58,7 +58,7 @@ impl Logger {
     /// # Errors
     /// stdout cannot be duplicated, or no thread can be started.
     pub fn stdout(format: Format) -> io::Result<Self> {
-        // A descriptor of our own: no lock shared with `print!`, no second buffer.
+        // A descriptor of its own: no lock shared with `print!`, no second buffer.
         let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         Self::start(format, stdout)
     }
@@ -68,14 +68,14 @@ impl Logger {
     /// # Errors
     /// No thread can be started.
     pub fn start(format: Format, out: impl Write + Send + 'static) -> io::Result<Self> {
-        let queue = Arc::new(Queue::default());
-        let writer = Writer::new(queue.clone(), out);
+        let queue = Arc::new(LogQueue::default());
+        let writer = LogWriter::new(queue.clone(), out);
         let thread = thread::Builder::new().name("log".to_owned()).spawn(move || writer.run())?;
         queue.set_writer(thread.thread().clone());
         Ok(Self { format, debug: Arc::default(), queue })
     }
 
-    /// How lines look.
+    /// The format of lines.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -119,18 +119,18 @@ impl Logger {
         self.queue.push(&self.line(text, json, plugin, message));
     }
 
-    /// Prints text without a level, such as the zones at start; a record of level INFO for each line in JSON.
+    /// Prints text without a level, such as the zones at start; in JSON each line is a record of level INFO.
     pub fn print(&self, text: &str) {
         for text in text.lines() {
             self.queue.push(&self.line("", "INFO", None, text));
         }
     }
 
-    /// Prints the cause of the process' end on stderr, after what waits has been given a second to be printed.
+    /// Prints the cause of the process's end on stderr, after a flush of at most one second.
     pub fn fatal(&self, plugin: Option<&str>, message: &str) {
         self.flush(Duration::from_secs(1));
         let line = self.line("[FATAL] ", "FATAL", plugin, message);
-        // Where writing to standard error fails too, the line is lost.
+        // If standard error fails as well, the line is lost.
         let _ = io::stderr().write_all(&line);
     }
 
@@ -140,12 +140,12 @@ impl Logger {
         LineRing { producer, line: Vec::with_capacity(512), queue: self.queue.clone() }
     }
 
-    /// Lines that were lost since the start: no room, or stdout refused them.
+    /// The number of lines dropped since the start: no space, or stdout failed.
     pub fn dropped_lines(&self) -> u64 {
         self.queue.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until what was logged before this call is written, at most `patience`. `false`: it was not.
+    /// Waits until the lines logged before this call are written, at most `patience`. Returns whether they are.
     pub fn flush(&self, patience: Duration) -> bool {
         self.queue.flush(patience)
     }
@@ -169,18 +169,18 @@ impl Logger {
     }
 }
 
-/// Where one thread puts its lines: neither lock nor system call nor allocation once warm.
+/// The log of one thread: takes no lock, makes no system call, and allocates nothing once warm.
 ///
-/// Threads that share one put it behind a lock.
+/// Threads that share one lock it themselves.
 #[derive(Debug)]
 pub struct LineRing {
     producer: Producer,
     line: Vec<u8>,
-    queue: Arc<Queue>,
+    queue: Arc<LogQueue>,
 }
 
 impl LineRing {
-    /// Appends what `render` writes, a line with its newline. `false`: it was dropped, and counted.
+    /// Appends the line that `render` writes, newline included. `false`: it was dropped and counted.
     #[inline]
     pub fn write(&mut self, render: impl FnOnce(&mut Vec<u8>)) -> bool {
         self.line.clear();
@@ -191,7 +191,7 @@ impl LineRing {
     }
 }
 
-/// One JSON object and its newline; a message of several lines becomes one.
+/// One JSON object and its newline; the lines of a message are joined with `; `.
 pub fn json_line(level: &str, plugin: Option<&str>, message: &str) -> Vec<u8> {
     let mut line = Vec::with_capacity(message.len() + 96);
     begin_json(&mut line, clock::wall(), level);
@@ -205,7 +205,7 @@ pub fn json_line(level: &str, plugin: Option<&str>, message: &str) -> Vec<u8> {
     line
 }
 
-/// Appends `{"time":..,"level":..,"msg":`, the part that every JSON line has; the message follows.
+/// Appends `{"time":..,"level":..,"msg":`, with which every JSON line begins; the message follows.
 pub(crate) fn begin_json(line: &mut Vec<u8>, at: SystemTime, level: &str) {
     line.extend_from_slice(b"{\"time\":\"");
     json::push_time(line, at);
@@ -214,7 +214,7 @@ pub(crate) fn begin_json(line: &mut Vec<u8>, at: SystemTime, level: &str) {
     line.extend_from_slice(b"\",\"msg\":");
 }
 
-/// How long whoever reads the log has for the last lines of a process.
+/// Timeout of the last flush of a process.
 pub const LAST_LINES: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -223,7 +223,7 @@ mod tests {
     use crate::captured_log::CapturedLog;
 
     #[test]
-    fn lines_read_as_coredns_prints_them() {
+    fn text_lines() {
         let (logger, log) = CapturedLog::logger(Format::Text);
         logger.log(Level::Debug, None, "unseen");
         logger.info(None, "Reloading");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_carry_time_level_message_and_plugin() {
+    fn json_lines() {
         let (logger, log) = CapturedLog::logger(Format::Json);
         logger.warning(Some("hosts"), "no \"such\" file");
         logger.print("one\ntwo\n");

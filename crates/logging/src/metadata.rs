@@ -1,4 +1,4 @@
-//! Labels of `metadata`: what plugins publish of a query, for others to read, the log among them.
+//! Labels of `metadata`: values that plugins publish about a query, for the log and other plugins.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use wire::Name;
 
-/// Knows labels of queries.
+/// A provider of labels.
 pub trait Labels: Debug + Send + Sync {
-    /// What `label`, a plugin and a name with a slash between them, is of a query for `name`; `client` where one asks. `None` where
-    /// it is not known.
+    /// The value of `label` (`PLUGIN/NAME`) for a query for `name`; `client` is `None` where no client sent the query. `None` for an
+    /// unknown label.
     fn label(&self, label: &str, name: &Name, client: Option<IpAddr>) -> Option<String>;
 }
 
-/// Those of several plugins, none of which knows another's.
+/// The labels of several plugins, whose names do not overlap.
 impl Labels for Vec<Arc<dyn Labels>> {
     fn label(&self, label: &str, name: &Name, client: Option<IpAddr>) -> Option<String> {
         self.iter().find_map(|labels| labels.label(label, name, client))

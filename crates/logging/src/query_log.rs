@@ -1,4 +1,4 @@
-//! The plugin `log`: one line per query, rendered by hand from a format that was compiled when the Corefile was read.
+//! The plugin `log`: one line per query, from a format that is compiled when the Corefile is read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use super::log_format::{
 use super::logger::{Format, LineRing, begin_json};
 use super::metadata::Labels;
 
-/// One line of `log`: which queries are logged, and how.
+/// One `log` directive: which queries are logged, and in which format.
 #[derive(Debug, Clone)]
 pub struct LogRule {
     /// Names within this zone.
     pub zone: Name,
-    /// CoreDNS's format text, `{common}` and `{combined}` already replaced.
+    /// CoreDNS's format text, with `{common}` and `{combined}` replaced.
     pub format: String,
-    /// Which outcomes.
+    /// The outcomes that are logged.
     pub classes: Classes,
 }
 
-/// Classes of outcomes that `log` tells apart.
+/// A set of outcome classes, as in `class` of the Corefile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Classes {
-    /// NOERROR with an answer or a delegation, and everything else that is none of the others.
+    /// NOERROR with an answer or a delegation, and all outcomes of no other class.
     pub success: bool,
     /// NXDOMAIN and NODATA.
     pub denial: bool,
@@ -35,36 +35,36 @@ pub struct Classes {
     pub error: bool,
 }
 
-/// A query and what became of it, as far as a line tells it.
+/// A query and its reply: the fields that a line can print.
 #[derive(Debug, Clone, Copy)]
 pub struct LogEntry<'q> {
-    /// Who asked.
+    /// The client.
     pub client: SocketAddr,
-    /// The address that was asked, if it is known.
+    /// The address that received the query, if known.
     pub local: Option<SocketAddr>,
-    /// Over what.
+    /// UDP or TCP.
     pub proto: Proto,
     /// The query's id.
     pub id: u16,
     /// The query's opcode.
     pub opcode: Opcode,
-    /// The name asked for.
+    /// The query name.
     pub name: &'q Name,
-    /// The type asked for.
+    /// The query type.
     pub rtype: RType,
-    /// The class asked for.
+    /// The query class.
     pub class: Class,
-    /// Octets of the query.
+    /// The query's size in bytes.
     pub size: usize,
     /// Whether the client set DO.
     pub dnssec_ok: bool,
-    /// The client's EDNS size; what it may be at least, and over TCP, is seen to here.
+    /// The client's EDNS size as sent; printed with a minimum of 512, and as 65535 over TCP.
     pub bufsize: u16,
-    /// What was answered.
+    /// The reply's rcode.
     pub rcode: Rcode,
     /// The reply's flags as sent.
     pub flags: Flags,
-    /// Octets of the reply.
+    /// The reply's size in bytes.
     pub rsize: usize,
     /// From receipt to reply, in nanoseconds.
     pub nanos: u64,
@@ -72,14 +72,14 @@ pub struct LogEntry<'q> {
     pub answers: u16,
     /// Whether the reply's authority section holds an SOA.
     pub soa: bool,
-    /// The upstream that was asked for it, if one was.
+    /// The upstream of the answer, if any.
     pub upstream: Option<SocketAddr>,
 }
 
 impl LogEntry<'_> {
-    /// What became of the query.
+    /// The class of the outcome.
     ///
-    /// CoreDNS also calls an answer with an expired signature an error when the client set DO; that is not looked at.
+    /// CoreDNS also classifies an answer with an expired signature as an error when the client set DO; signatures are not checked here.
     pub fn outcome(&self) -> LogClass {
         let transfer = matches!(self.rtype, RType::AXFR | RType::IXFR);
         match self.rcode {
@@ -91,7 +91,7 @@ impl LogEntry<'_> {
         }
     }
 
-    /// The label `log/type`: CoreDNS's word for the reply, but for referrals, which are not looked for.
+    /// The label `log/type`: CoreDNS's response type, except that referrals are not distinguished from answers.
     fn kind(&self) -> &'static str {
         let transfer = matches!(self.rtype, RType::AXFR | RType::IXFR);
         match (self.opcode, self.rcode) {
@@ -114,7 +114,7 @@ impl LogEntry<'_> {
     }
 }
 
-/// What became of a query, as `class` in a Corefile tells it.
+/// The outcome class of a query, as in `class` of the Corefile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogClass {
     /// An answer, a referral, or an empty NOERROR without SOA.
@@ -168,15 +168,15 @@ impl LogRules {
         Self { rules: rules.into_iter().map(compile).collect() }
     }
 
-    /// How to log this name with this outcome. The first rule whose zone holds the name decides, even if it is not for
-    /// this outcome.
+    /// The format for this name and outcome. The first rule whose zone contains the name decides, even if it does not log this
+    /// outcome.
     #[inline]
     pub fn find(&self, name: &Name, outcome: LogClass) -> Option<&LogFormat> {
         let rule = self.rules.iter().find(|rule| name.is_within(&rule.zone))?;
         outcome.is_in(rule.classes).then_some(&rule.format)
     }
 
-    /// Logs a query if a rule wants it.
+    /// Logs a query if a rule selects it.
     #[inline]
     pub fn log(&self, entry: &LogEntry<'_>, to: &mut LineRing) {
         if let Some(format) = self.find(entry.name, entry.outcome()) {
@@ -196,8 +196,8 @@ pub struct LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Literal(Box<[u8]>),
-    /// A literal of one octet, such as the blank between two others.
-    Octet(u8),
+    /// A literal of one byte, such as the blank between two placeholders.
+    Byte(u8),
     Type,
     Name,
     Class,
@@ -220,12 +220,12 @@ enum Part {
     Kind,
     /// `log/class`
     LogClass,
-    /// What others know.
+    /// A label of another plugin.
     Label(Box<str>),
 }
 
 impl Part {
-    /// What `{..}` stands for, braces included; a label that nobody knows reads `-`.
+    /// The part for a placeholder, braces included; without `metadata` a label reads `-`. `None` for text that is no placeholder.
     fn of(placeholder: &str, labels: bool) -> Option<Self> {
         Some(match placeholder {
             "{type}" => Self::Type,
@@ -257,8 +257,8 @@ impl Part {
 }
 
 impl LogFormat {
-    /// Compiles CoreDNS's format text. What stands in braces and is no placeholder is printed as it is; of nested braces
-    /// the inner ones are looked at.
+    /// Compiles CoreDNS's format text. Text in braces that is no placeholder is printed as it is; of nested braces the innermost
+    /// are looked up.
     pub fn new(text: &str, format: Format, labels: Option<&Arc<dyn Labels>>) -> Self {
         let mut parts = Vec::new();
         let mut literal = String::new();
@@ -270,9 +270,9 @@ impl LogFormat {
             let (before, after) = rest.split_at(close + 1);
             let open = before.rfind('{').unwrap_or(before.len());
             match Part::of(&before[open..], labels.is_some()) {
-                Some(Part::Literal(octets)) => {
+                Some(Part::Literal(bytes)) => {
                     literal.push_str(&before[..open]);
-                    literal.push_str(&String::from_utf8_lossy(&octets));
+                    literal.push_str(&String::from_utf8_lossy(&bytes));
                 }
                 Some(part) => {
                     literal.push_str(&before[..open]);
@@ -291,7 +291,7 @@ impl LogFormat {
         Self { parts: parts.into(), format, labels: labels.cloned() }
     }
 
-    /// Puts the line of `entry` into `ring`. JSON lines read the clock for their time.
+    /// Writes the line of `entry` to `ring`. JSON lines read the clock for their time.
     #[inline]
     pub fn write(&self, entry: &LogEntry<'_>, ring: &mut LineRing) {
         match self.format {
@@ -305,7 +305,7 @@ impl LogFormat {
         for part in &self.parts {
             match part {
                 Part::Literal(text) => line.extend_from_slice(text),
-                Part::Octet(octet) => line.push(*octet),
+                Part::Byte(byte) => line.push(*byte),
                 Part::Type => push_type(line, entry.rtype),
                 Part::Name => push_name(line, entry.name),
                 Part::Class => push_class(line, entry.class),
@@ -319,7 +319,7 @@ impl LogFormat {
                 },
                 Part::Id => push_number(line, u64::from(entry.id)),
                 Part::Opcode => push_number(line, u64::from(entry.opcode.0)),
-                Part::DnssecOk => line.extend_from_slice(truth(entry.dnssec_ok)),
+                Part::DnssecOk => line.extend_from_slice(bool_text(entry.dnssec_ok)),
                 Part::Bufsize => push_number(line, u64::from(entry.bufsize())),
                 Part::Rcode => push_rcode(line, entry.rcode),
                 Part::Rsize => push_number(line, entry.rsize as u64),
@@ -339,19 +339,18 @@ impl LogFormat {
         }
     }
 
-    /// A value with what no line should hold, such as its end, is not told.
+    /// Appends a label's value. A value with a quote or anything but printable ASCII reads `-`, since it could forge lines.
     fn push_label(&self, entry: &LogEntry<'_>, label: &str, line: &mut Vec<u8>) {
         let client = entry.client.ip().to_canonical();
         let value = self.labels.as_ref().and_then(|labels| labels.label(label, entry.name, Some(client)));
-        let is_plain =
-            |value: &String| value.bytes().all(|octet| matches!(octet, b' '..=b'~') && octet != b'"');
+        let is_plain = |value: &String| value.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"');
         match value.filter(is_plain) {
             Some(value) => line.extend_from_slice(value.as_bytes()),
             None => line.push(b'-'),
         }
     }
 
-    /// CoreDNS's JSON: the formatted line is `msg`, and every field stands beside it with its own type.
+    /// Renders CoreDNS's JSON: the formatted line as `msg`, and each field under its own key.
     fn render_json(&self, entry: &LogEntry<'_>, at: SystemTime, line: &mut Vec<u8>) {
         begin_json(line, at, "INFO");
         let message = line.len();
@@ -378,7 +377,7 @@ impl LogFormat {
         line.extend_from_slice(b",\"request_size\":");
         push_number(line, entry.size as u64);
         line.extend_from_slice(b",\"dnssec_ok\":");
-        line.extend_from_slice(truth(entry.dnssec_ok));
+        line.extend_from_slice(bool_text(entry.dnssec_ok));
         line.extend_from_slice(b",\"bufsize\":");
         push_number(line, u64::from(entry.bufsize()));
         line.extend_from_slice(b",\"rcode\":\"");
@@ -394,13 +393,13 @@ impl LogFormat {
 fn push_literal(parts: &mut Vec<Part>, literal: &mut String) {
     match *std::mem::take(literal).into_bytes() {
         [] => {}
-        [octet] => parts.push(Part::Octet(octet)),
-        ref octets => parts.push(Part::Literal(octets.into())),
+        [byte] => parts.push(Part::Byte(byte)),
+        ref bytes => parts.push(Part::Literal(bytes.into())),
     }
 }
 
-fn truth(it_is: bool) -> &'static [u8] {
-    if it_is { b"true" } else { b"false" }
+fn bool_text(value: bool) -> &'static [u8] {
+    if value { b"true" } else { b"false" }
 }
 
 /// Appends the flags that are set, with commas between them.
@@ -430,7 +429,7 @@ fn push_flags(line: &mut Vec<u8>, flags: Flags) {
     }
 }
 
-/// The one bit of the header that no RFC has given away (RFC 1035, section 4.1.1).
+/// The header bit that is still reserved (RFC 1035, section 4.1.1).
 const RESERVED: u16 = 0x0040;
 
 #[cfg(test)]

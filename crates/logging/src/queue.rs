@@ -9,7 +9,7 @@ use super::ring::{self, Consumer, Producer};
 
 /// The queue of lines without a ring, the rings that the writer does not know yet, and the state of sleep and flush.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct LogQueue {
     /// Lines that were logged without a ring.
     lines: Mutex<Vec<u8>>,
     /// Rings that the writer does not know yet.
@@ -23,7 +23,7 @@ pub(super) struct Queue {
     flushed: Condvar,
 }
 
-impl Queue {
+impl LogQueue {
     /// Sets the thread that new lines wake.
     pub(super) fn set_writer(&self, thread: Thread) {
         self.writer.get_or_init(|| thread);

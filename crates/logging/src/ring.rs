@@ -1,21 +1,20 @@
 //! A bounded ring of log lines between one thread that answers queries and the thread that writes the log.
 //!
 //! Pushing takes no lock, makes no system call and allocates nothing. A full ring refuses a line and counts it.
-//! Lines are stored as words, so that plain atomics carry them: a header word with the length, then the octets, eight to
-//! a word.
+//! Lines are stored in atomic words: a header word with the length, then the bytes, eight to a word.
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// How large a ring is unless told otherwise, in octets: 1 MiB, some 8,000 lines.
+/// Default size of a ring in bytes: 1 MiB, some 8,000 lines.
 pub const DEFAULT_BYTES: usize = 1 << 20;
 
-/// Makes a ring of at least `bytes` octets, rounded up to a power of two, at least 4 KiB; refused lines add to `dropped`.
+/// Makes a ring of `bytes` bytes, rounded up to a power of two, at least 4 KiB; refused lines add to `dropped`.
 pub fn ring(bytes: usize, dropped: Arc<AtomicU64>) -> (Producer, Consumer) {
     of_words((bytes.max(4096) / WORD).next_power_of_two(), dropped)
 }
 
-/// Makes a ring of so many words, a power of two.
+/// Makes a ring of this many words, a power of two.
 pub fn of_words(words: usize, dropped: Arc<AtomicU64>) -> (Producer, Consumer) {
     let ring = Arc::new(Ring {
         words: (0..words).map(|_| AtomicU64::new(0)).collect(),
@@ -28,7 +27,7 @@ pub fn of_words(words: usize, dropped: Arc<AtomicU64>) -> (Producer, Consumer) {
 
 #[derive(Debug)]
 struct Ring {
-    /// A power of two of them.
+    /// Their number is a power of two.
     words: Box<[AtomicU64]>,
     /// Words read since the start; written by the consumer only.
     head: Apart<AtomicUsize>,
@@ -37,7 +36,7 @@ struct Ring {
     dropped: Arc<AtomicU64>,
 }
 
-/// Keeps what two threads write on cache lines of their own; 128 octets, because processors fetch lines in pairs.
+/// Puts a value on cache lines of its own, since different threads write them; 128 bytes, because processors prefetch lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -47,12 +46,12 @@ struct Apart<T>(T);
 pub struct Producer {
     ring: Arc<Ring>,
     tail: usize,
-    /// The consumer's position when last looked at: it is only looked at when the ring seems full.
+    /// The consumer's position when last loaded: it is loaded only when the ring seems full.
     head_seen: usize,
 }
 
 impl Producer {
-    /// Appends one line, its newline included. `false`: there was no room, and the line is counted as dropped.
+    /// Appends one line, newline included. `false`: the ring is full, and the line is counted as dropped.
     #[inline]
     pub fn push(&mut self, line: &[u8]) -> bool {
         let words = &*self.ring.words;
@@ -97,7 +96,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Appends waiting lines to `batch` until it holds `enough` octets or none is left.
+    /// Moves lines to `batch` until it has at least `enough` bytes or the ring is empty.
     pub fn drain(&mut self, batch: &mut Vec<u8>, enough: usize) {
         let words = &*self.ring.words;
         let mask = words.len() - 1;
@@ -115,17 +114,17 @@ impl Consumer {
         self.ring.head.0.store(self.head, Ordering::Release);
     }
 
-    /// Whether nothing waits.
+    /// Whether the ring is empty.
     pub fn is_empty(&self) -> bool {
         self.ring.tail.0.load(Ordering::Acquire) == self.head
     }
 
-    /// Whether the producer is gone: what waits is all that will ever come.
+    /// Whether the producer is dropped: no more lines are added.
     pub fn is_abandoned(&self) -> bool {
         let abandoned = Arc::strong_count(&self.ring) == 1;
-        // The count is read without order, and the producer gave it back with release: what is read from here on, such as
-        // whether the ring is empty, is no older than the producer's last push. A processor with a weak memory (ARM) may
-        // otherwise see the count of after that push beside the tail of before it, and the last lines are lost.
+        // The producer's drop releases the count, and `strong_count` loads it relaxed. With this fence later loads, such as that of
+        // the tail in `is_empty`, see the producer's last push. Without it a weakly ordered processor (ARM) may see the new count and
+        // the old tail, and the last lines are lost.
         fence(Ordering::Acquire);
         abandoned
     }

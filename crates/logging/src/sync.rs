@@ -1,3 +1,3 @@
-//! What threads share by. The ring, whose steps are modelled (`models/`), takes it from here; there, loom's stands in this place.
+//! The synchronization types of the ring: std's here, loom's in its model (`tests/models`).
 
 pub(crate) use std::sync::{Arc, atomic};

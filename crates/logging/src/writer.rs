@@ -1,4 +1,4 @@
-//! The one thread that writes the log: takes lines in bulk, writes them in bulk, and is the only one that ever waits.
+//! The writer thread of the log: takes and writes lines in bulk, and is the only thread that waits for stdout.
 
 use std::io::{self, Write};
 use std::mem;
@@ -7,23 +7,23 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use super::queue::{Queue, lock};
+use super::queue::{LogQueue, lock};
 use super::ring::Consumer;
 
 /// The thread's state.
-pub(super) struct Writer<W> {
-    queue: Arc<Queue>,
+pub(super) struct LogWriter<W> {
+    queue: Arc<LogQueue>,
     out: W,
     rings: Vec<Consumer>,
     batch: Vec<u8>,
 }
 
-impl<W: Write> Writer<W> {
-    pub(super) fn new(queue: Arc<Queue>, out: W) -> Self {
+impl<W: Write> LogWriter<W> {
+    pub(super) fn new(queue: Arc<LogQueue>, out: W) -> Self {
         Self { queue, out, rings: Vec::new(), batch: Vec::new() }
     }
 
-    /// Writes until every handle and every ring is gone.
+    /// Writes until every handle and every ring is dropped.
     pub(super) fn run(mut self) {
         loop {
             let wanted = self.queue.flushes_wanted.load(Ordering::SeqCst);
@@ -36,7 +36,7 @@ impl<W: Write> Writer<W> {
                 continue;
             }
             if written > 0 {
-                // Lets lines gather, so that a busy server wakes this thread a hundred times a second and not per line.
+                // Collects lines, so that a busy server wakes this thread a hundred times a second and not for each line.
                 thread::park_timeout(GATHER);
                 continue;
             }
@@ -51,7 +51,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes the queue and a batch of each ring: how many octets that was, and whether it was all that waited.
+    /// Writes the queue and a batch of each ring. Returns the number of bytes, and whether the rings are empty.
     fn pass(&mut self) -> (usize, bool) {
         self.rings.append(&mut lock(&self.queue.new_rings));
         self.batch.clear();
@@ -68,7 +68,7 @@ impl<W: Write> Writer<W> {
         (written, complete)
     }
 
-    /// Writes the batch; what stdout refuses is counted as dropped.
+    /// Writes the batch. Lines that stdout refuses are counted as dropped. Returns the batch's size.
     fn write_batch(&mut self) -> usize {
         let mut rest = self.batch.as_slice();
         while !rest.is_empty() {
@@ -76,12 +76,12 @@ impl<W: Write> Writer<W> {
                 Ok(0) => break,
                 Ok(written) => rest = rest.get(written..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Another process made the terminal or pipe that it shares with this one non-blocking.
+                // Another process has set the shared terminal or pipe to non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::park_timeout(GATHER),
                 Err(_) => break,
             }
         }
-        let lost = rest.iter().filter(|&&octet| octet == b'\n').count();
+        let lost = rest.iter().filter(|&&byte| byte == b'\n').count();
         self.queue.dropped.fetch_add(lost as u64, Ordering::Relaxed);
         self.batch.len()
     }
@@ -93,11 +93,11 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// How much is written at once, in octets: what a pipe holds by default (pipe(7)).
+/// Maximum size of a write in bytes: a pipe's default capacity (pipe(7)).
 const BATCH_BYTES: usize = 64 * 1024;
-/// How long lines gather before they are written together.
+/// How long lines are collected before a write.
 const GATHER: Duration = Duration::from_millis(10);
-/// How long the writer sleeps at most.
+/// Maximum sleep of the writer.
 const NAP: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
     use crate::logger::{Format, Logger};
     use crate::queue::QUEUE_BYTES;
 
-    /// Takes nothing until it is told to.
+    /// Blocks until its channel is closed.
     struct Stalled(mpsc::Receiver<()>, CapturedLog);
 
     impl Write for Stalled {
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Takes a few octets at a time, and says now and then that it cannot.
+    /// Writes a few bytes at a time, and fails now and then.
     struct Halting(u8, CapturedLog);
 
     impl Write for Halting {
@@ -154,17 +154,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_reader_costs_lines_and_no_caller_waits() {
+    fn stalled_stdout_drops_lines() {
         let (go_on, gate) = mpsc::channel();
         let log = CapturedLog::default();
         let logger = Logger::start(Format::Text, Stalled(gate, log.clone())).unwrap();
         let mut ring = logger.ring(4096);
         for _ in 0..10_000 {
-            logger.info(None, &"x".repeat(90)); // 98 octets
+            logger.info(None, &"x".repeat(90)); // 98 bytes
             ring.write(|line| line.extend_from_slice(&[b'\n'; 1]));
         }
         let dropped = logger.dropped_lines();
-        // Each source holds its bound, and at most once more what the writer has already taken.
+        // Each source holds its bound, and at most as much again that the writer has already taken.
         let (queue, ring_lines) = ((QUEUE_BYTES / 98) as u64, 4096 / 16);
         assert!(20_000 - dropped >= queue + ring_lines, "{dropped}");
         assert!(20_000 - dropped <= 2 * (queue + ring_lines), "{dropped}");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_reader_drops_every_line() {
+    fn closed_stdout_drops_lines() {
         let logger = Logger::start(Format::Text, Closed).unwrap();
         let mut ring = logger.ring(4096);
         for _ in 0..10 {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn partial_and_interrupted_writes_lose_nothing() {
+    fn partial_and_interrupted_writes() {
         let log = CapturedLog::default();
         let logger = Logger::start(Format::Text, Halting(0, log.clone())).unwrap();
         logger.info(None, "a line of some length");
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_every_ring_are_written_also_after_its_thread_ended() {
+    fn rings_of_ended_threads_are_written() {
         let (logger, log) = CapturedLog::logger(Format::Text);
         let threads: Vec<_> = (0..4)
             .map(|thread| {
@@ -223,9 +223,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_wakes_the_writer_without_a_flush() {
-        struct Told(mpsc::Sender<Vec<u8>>);
-        impl Write for Told {
+    fn lines_wake_the_writer() {
+        struct Lines(mpsc::Sender<Vec<u8>>);
+        impl Write for Lines {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
                 Ok(bytes.len())
@@ -234,8 +234,8 @@ mod tests {
                 Ok(())
             }
         }
-        let (told, lines) = mpsc::channel();
-        let logger = Logger::start(Format::Text, Told(told)).unwrap();
+        let (sender, lines) = mpsc::channel();
+        let logger = Logger::start(Format::Text, Lines(sender)).unwrap();
         let mut ring = logger.ring(4096);
         for _ in 0..3 {
             ring.write(|line| line.extend_from_slice(b"ring\n"));
@@ -244,7 +244,7 @@ mod tests {
             assert_eq!(lines.recv_timeout(PATIENCE).unwrap(), b"[INFO] queue\n");
         }
         drop((ring, logger));
-        // The writer ends, and its output with it.
+        // The writer ends and drops its output.
         assert_eq!(lines.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
     }
 }

@@ -1,4 +1,4 @@
-//! `/metrics`: everything that is counted, summed at the moment it is asked for.
+//! Collects all metrics for a page of /metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::counters::ZoneRegistry;
 use super::families::{Families, MetricSource};
 use super::{names, zone_metrics};
 
-/// Sums what the zones and every registered source counted.
+/// Sums the counters of the zones and of all registered sources.
 pub struct Collector {
     zones: Arc<ZoneRegistry>,
     build: Build,
@@ -31,14 +31,14 @@ impl Collector {
         Self { zones, build, sources: Vec::new() }
     }
 
-    /// Registers another source, for as long as the process lives.
+    /// Registers another source, for the life of the process.
     #[must_use]
     pub fn with(mut self, source: Arc<dyn MetricSource>) -> Self {
         self.sources.push(source);
         self
     }
 
-    /// Everything as it is now, with native histograms or without.
+    /// All metrics now; `native`: with native histograms.
     pub fn families(&self, native: bool) -> Families {
         let mut families = Families::new(native);
         self.always_there(&mut families);
@@ -49,7 +49,7 @@ impl Collector {
         families
     }
 
-    /// What CoreDNS prints from the first scrape on, used or not.
+    /// Metrics that CoreDNS exposes from the first scrape on, even if 0.
     fn always_there(&self, into: &mut Families) {
         let Build { version, revision, compiler } = self.build;
         let labels = [("version", version), ("revision", revision), ("goversion", compiler)];
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unused_server_prints_what_coredns_prints_unused() {
+    fn unused_server() {
         let text = collector(Arc::default()).families(false).text(false);
         for line in [
             "coredns_build_info{goversion=\"rustc 1.95\",revision=\"\",version=\"0.1.0\"} 1",

@@ -1,7 +1,7 @@
-//! What is counted per zone and thread: no lock and no hash on a query's way.
+//! Counters of each zone and thread: a query takes no lock and computes no hash.
 //!
-//! Each worker has its own counters of each zone and is the only one that writes them, so adding is a plain load and
-//! store. The stream side (TCP) has one set for all its threads and adds atomically. The collector sums what it finds.
+//! Each worker has its own counters of each zone and is their only writer, so that an addition is a plain load and store. The
+//! threads of the stream side (TCP) share one set and add atomically. The collector sums all sets.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -10,7 +10,7 @@ pub use crate::histogram::{Counter, DURATIONS, Histogram};
 use crate::histogram::{Native, NativeCounts};
 use wire::{Proto, RType, Rcode};
 
-/// A number that each thread adds to on a cache line of its own; the last one is for those that share it.
+/// A counter with a cache line for each thread; the threads of the stream side share the last one.
 #[derive(Debug)]
 pub struct PerThread(Box<[Line]>);
 
@@ -19,7 +19,7 @@ pub struct PerThread(Box<[Line]>);
 struct Line(Counter);
 
 impl PerThread {
-    /// Zero, for so many threads.
+    /// Zero, for this many threads.
     pub fn new(threads: usize) -> Self {
         Self((0..threads).map(|_| Line::default()).collect())
     }
@@ -37,7 +37,7 @@ impl PerThread {
     }
 }
 
-/// The types with a label of their own; every other one counts as `other`.
+/// The types with their own label; all others count as `other`.
 pub const TYPES: [(RType, &str); 19] = [
     (RType::A, "A"),
     (RType::AAAA, "AAAA"),
@@ -60,23 +60,23 @@ pub const TYPES: [(RType, &str); 19] = [
     (RType::ANY, "ANY"),
 ];
 
-/// Upper bounds of message sizes in octets.
+/// Upper bounds of message sizes in bytes.
 pub const SIZES: [u64; 14] =
     [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16_000, 32_000, 48_000, 64_000];
 
-/// How many rcodes are told apart; higher ones share the last place.
+/// The number of rcode counters; higher rcodes share the last one.
 pub const RCODES: usize = 24;
 
-/// What is counted of one zone on one thread.
+/// The counters of one zone on one thread.
 ///
-/// In this order and at the start of a cache line: with a thousand zones it is the lines touched that a query costs. What every
-/// hit counts stands first, so a new field belongs to the end.
+/// The order and the alignment to a cache line matter: with a thousand zones the cache lines that are touched dominate a query's cost.
+/// The counters of every hit are first; new fields belong at the end.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ZoneCounters {
-    /// Names that hosts answered.
+    /// Queries answered by hosts.
     pub hosts_hits: Counter,
-    /// Names that hosts was asked for and did not know.
+    /// Queries whose name is not in hosts.
     pub hosts_misses: Counter,
     /// Lookups in the cache.
     pub cache_requests: Counter,
@@ -86,7 +86,7 @@ pub struct ZoneCounters {
     pub cache_misses: Counter,
     /// Requests with DO.
     pub dnssec_ok: Counter,
-    /// Stale answers given.
+    /// Stale answers served.
     pub cache_stale: Counter,
     /// Responses by rcode that a plugin wrote.
     pub responses: [Counter; RCODES],
@@ -94,19 +94,19 @@ pub struct ZoneCounters {
     pub request_sizes: [Histogram<14>; 2],
     /// Response sizes by protocol.
     pub response_sizes: [Histogram<14>; 2],
-    /// Finer buckets, from when on a scraper asked for them.
+    /// Native histograms, from the first scrape that requests them.
     pub native: OnceLock<Box<NativeCounters>>,
     /// Durations in nanoseconds.
     pub durations: Histogram<16>,
     /// Requests by protocol (udp, tcp), family (1, 2) and type.
     pub requests: [[[Counter; TYPES.len() + 1]; 2]; 2],
-    /// Responses by rcode that say that no plugin could.
+    /// Responses by rcode where no plugin had an answer.
     pub failures: [Counter; RCODES],
     /// Prefetches started.
     pub cache_prefetches: Counter,
 }
 
-/// The native histograms of one zone on one thread: 10 KiB, which only those have who ask for them.
+/// The native histograms of one zone on one thread: 10 KiB, allocated once they are requested.
 #[derive(Debug)]
 pub struct NativeCounters {
     /// Durations in seconds.
@@ -117,7 +117,7 @@ pub struct NativeCounters {
     pub response_sizes: [Native; 2],
 }
 
-/// The native histograms of one zone, all threads together.
+/// The native histograms of one zone, summed over its threads.
 #[derive(Debug, Default)]
 pub struct NativeSums {
     /// Durations in seconds.
@@ -128,27 +128,27 @@ pub struct NativeSums {
     pub response_sizes: [NativeCounts; 2],
 }
 
-/// How queries ended, as they are counted; their sizes, which may differ, aside.
+/// The counted attributes that a batch of queries has in common, all but the sizes.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
     /// The client's transport.
     pub proto: Proto,
     /// Whether the client came over IPv6.
     pub ipv6: bool,
-    /// The type asked for.
+    /// The query type.
     pub rtype: RType,
     /// Whether the client set DO.
     pub dnssec_ok: bool,
-    /// What was answered.
+    /// The reply's rcode.
     pub rcode: Rcode,
-    /// Whether it says that no plugin had an answer.
+    /// Whether no plugin had an answer.
     pub failed: bool,
     /// From receipt to reply, in nanoseconds.
     pub nanos: u64,
 }
 
 impl ZoneCounters {
-    /// Counts queries that ended alike, each by the octets of query and reply. `shared`: other threads write these
+    /// Counts queries with equal attributes, each with the sizes of query and reply in bytes. `shared`: other threads write these
     /// counters, too.
     #[inline]
     pub fn count(
@@ -196,14 +196,13 @@ impl ZoneCounters {
 }
 
 impl NativeCounters {
-    /// What was counted until now, each value at the bound of its classic bucket. A query that is counted meanwhile may be
-    /// missed.
+    /// Converts the classic histograms, each value at the bound of its bucket. A query that is counted concurrently may be missed.
     pub fn of(counters: &ZoneCounters) -> Self {
-        let octets = |histogram: &Histogram<14>| Native::octets(histogram.by_bound(&SIZES, 1.0));
+        let bytes = |histogram: &Histogram<14>| Native::bytes(histogram.by_bound(&SIZES, 1.0));
         Self {
             durations: Native::seconds(counters.durations.by_bound(&DURATIONS, 1e9)),
-            request_sizes: counters.request_sizes.each_ref().map(octets),
-            response_sizes: counters.response_sizes.each_ref().map(octets),
+            request_sizes: counters.request_sizes.each_ref().map(bytes),
+            response_sizes: counters.response_sizes.each_ref().map(bytes),
         }
     }
 
@@ -227,7 +226,7 @@ impl NativeCounters {
     }
 }
 
-/// Where one thread counts one zone; nowhere if the zone is not measured.
+/// The counters of one zone for one thread; none if the zone is not measured.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadCounters<'z> {
     counters: Option<&'z ZoneCounters>,
@@ -249,7 +248,7 @@ impl<'z> ThreadCounters<'z> {
         if self.shared { counter(counters).add_shared(1) } else { counter(counters).add(1) }
     }
 
-    /// Counts queries that ended alike, each by the octets of query and reply.
+    /// Counts queries with equal attributes, each with the sizes of query and reply in bytes.
     #[inline]
     pub fn count(&self, counted: &Counted, sizes: impl ExactSizeIterator<Item = [u32; 2]> + Clone) {
         if let Some(counters) = self.counters {
@@ -265,18 +264,18 @@ pub struct ZoneLabels {
     pub server: String,
     /// The zone with its final dot, or `dropped`.
     pub zone: String,
-    /// What the label `zones` of the cache's metrics says: the zones it is for, joined by commas.
+    /// The label `zones` of the cache's metrics: the cache's zones, joined by commas.
     pub cache_zones: String,
-    /// What the label `plugin` says of responses that a plugin wrote; it is empty for all others.
+    /// The label `plugin` of responses that a plugin wrote; it is empty for all others.
     pub plugin: &'static str,
-    /// Whether its queries are told; what its plugins count is in any case.
+    /// Whether its queries are exposed; its plugins' counters always are.
     pub queries: bool,
 }
 
 /// Counters of one zone, one set per worker and one, the last, for the stream side.
 pub type ZoneSet = Arc<[ZoneCounters]>;
 
-/// Every zone's counters, kept for as long as the process lives so that a reload loses none.
+/// Every zone's counters, for the life of the process, so that a reload loses none.
 #[derive(Debug, Default)]
 pub struct ZoneRegistry {
     zones: Mutex<HashMap<ZoneLabels, ZoneSet>>,

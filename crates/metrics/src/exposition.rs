@@ -1,5 +1,5 @@
-//! Families as a scraper reads them: the text format 0.0.4, OpenMetrics 1.0.0, delimited protobuf; each as Go's
-//! client library (`expfmt`) writes it.
+//! The exposition formats of metric families: text 0.0.4, OpenMetrics 1.0.0, delimited protobuf; each as written by Go's client
+//! library (`expfmt`).
 
 use std::fmt::Write as _;
 
@@ -12,14 +12,14 @@ use super::families::{Families, Family, Kind, Labels, Sample};
 pub enum Form {
     /// The text format, version 0.0.4.
     Text,
-    /// OpenMetrics of version 1.0.0, or, in the same words, of 0.0.1.
+    /// OpenMetrics 1.0.0, or 0.0.1, which is the same text.
     OpenMetrics(&'static str),
-    /// `io.prometheus.client.MetricFamily`, each with its length in front.
+    /// `io.prometheus.client.MetricFamily` messages, length-delimited.
     Protobuf,
 }
 
 impl Families {
-    /// Everything in this format.
+    /// All families in this format.
     pub fn encode(&self, form: Form) -> Vec<u8> {
         match form {
             Form::Text => self.text(false).into_bytes(),
@@ -28,7 +28,7 @@ impl Families {
         }
     }
 
-    /// Everything in the text format, version 0.0.4, or as OpenMetrics.
+    /// All families in the text format 0.0.4, or as OpenMetrics.
     pub(crate) fn text(&self, open: bool) -> String {
         let mut out = String::new();
         for (name, family) in &self.families {
@@ -55,7 +55,7 @@ impl Families {
     }
 }
 
-/// One family's part of a text page.
+/// Appends one family to a text page.
 struct Page<'p> {
     out: &'p mut String,
     name: &'p str,
@@ -144,12 +144,12 @@ fn escape(out: &mut String, text: &str, quotes: bool) {
     }
 }
 
-/// The fields' numbers are those of `io/prometheus/client/metrics.proto`.
+/// Field numbers are those of `io/prometheus/client/metrics.proto`.
 impl Family {
     fn message(&self, name: &str) -> Vec<u8> {
         let mut out = Vec::new();
-        octets(&mut out, 1, name.as_bytes());
-        octets(&mut out, 2, self.help.as_bytes());
+        bytes(&mut out, 1, name.as_bytes());
+        bytes(&mut out, 2, self.help.as_bytes());
         let kind = match self.kind {
             Kind::Counter => 0,
             Kind::Gauge => 1,
@@ -157,7 +157,7 @@ impl Family {
         };
         number(&mut out, 3, kind);
         for (labels, sample) in &self.samples {
-            octets(&mut out, 4, &sample.message(self.kind, labels));
+            bytes(&mut out, 4, &sample.message(self.kind, labels));
         }
         out
     }
@@ -168,15 +168,15 @@ impl Sample {
         let mut out = Vec::new();
         for (label, word) in labels {
             let mut pair = Vec::new();
-            octets(&mut pair, 1, label.as_bytes());
-            octets(&mut pair, 2, word.as_bytes());
-            octets(&mut out, 1, &pair);
+            bytes(&mut pair, 1, label.as_bytes());
+            bytes(&mut pair, 2, word.as_bytes());
+            bytes(&mut out, 1, &pair);
         }
         let mut value = Vec::new();
         match kind {
             Kind::Counter | Kind::Gauge => double(&mut value, 1, self.value),
             Kind::Histogram => {
-                // A native histogram that does not add up is refused.
+                // Prometheus refuses a native histogram whose counts do not add up.
                 let native = self.native.as_ref();
                 let total = native.map_or_else(|| self.counts.iter().sum(), NativeCounts::total);
                 number(&mut value, 1, total);
@@ -185,7 +185,7 @@ impl Sample {
                     let mut bucket = Vec::new();
                     number(&mut bucket, 1, total);
                     double(&mut bucket, 2, bound);
-                    octets(&mut value, 3, &bucket);
+                    bytes(&mut value, 3, &bucket);
                 }
                 if let Some(native) = native {
                     spread(&mut value, native);
@@ -197,12 +197,12 @@ impl Sample {
             Kind::Counter => 3,
             Kind::Histogram => 7,
         };
-        octets(&mut out, field, &value);
+        bytes(&mut out, field, &value);
         out
     }
 }
 
-/// A native histogram's fields: runs of buckets, and by how much each count differs from the one before.
+/// The fields of a native histogram: spans of buckets, and the difference of each count from the previous one.
 fn spread(out: &mut Vec<u8>, native: &NativeCounts) {
     number(out, 5, zigzag(SCHEMA.into()));
     double(out, 6, ZERO_THRESHOLD);
@@ -213,7 +213,7 @@ fn spread(out: &mut Vec<u8>, native: &NativeCounts) {
     for (&key, &count) in &native.buckets {
         let gap = key - next;
         match spans.last_mut() {
-            // Up to two empty buckets are written as zeros, which takes fewer octets than another span.
+            // Up to two empty buckets are written as zeros, which takes fewer bytes than another span.
             Some((_, length)) if gap <= 2 => {
                 for _ in 0..gap {
                     deltas.push(-last);
@@ -234,7 +234,7 @@ fn spread(out: &mut Vec<u8>, native: &NativeCounts) {
         let mut span = Vec::new();
         number(&mut span, 1, zigzag(gap.into()));
         number(&mut span, 2, length);
-        octets(out, 12, &span);
+        bytes(out, 12, &span);
     }
     for delta in deltas {
         number(out, 13, zigzag(delta));
@@ -263,7 +263,7 @@ fn double(out: &mut Vec<u8>, field: u8, value: f64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-fn octets(out: &mut Vec<u8>, field: u8, value: &[u8]) {
+fn bytes(out: &mut Vec<u8>, field: u8, value: &[u8]) {
     out.push(field << 3 | 2);
     varint(out, value.len() as u64);
     out.extend_from_slice(value);

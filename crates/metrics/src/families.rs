@@ -1,10 +1,10 @@
-//! Metric families as they are gathered: whoever counts something adds its samples here, `expose` writes them down.
+//! Metric families: sources add their samples, `exposition` writes them as text or protobuf.
 
 use std::collections::BTreeMap;
 
 use crate::histogram::{Durations, NativeCounts};
 
-/// Who has metrics to add. Called for every page, from a thread that serves nobody; no waiting all the same.
+/// A source of metrics. Called for each page, on a thread that serves no query; must not block.
 pub trait MetricSource: Send + Sync {
     /// Adds the samples as they are now.
     fn collect(&self, into: &mut Families);
@@ -19,12 +19,12 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-/// What a histogram counted.
+/// The counts of a histogram.
 #[derive(Debug, Clone, Copy)]
 pub struct Distribution<'d> {
     /// Upper bounds, ascending, without infinity.
     pub bounds: &'d [f64],
-    /// How many values fell under each bound and above the one before, and last those above all: one more than bounds.
+    /// The number of values in each bucket, the last above all bounds: one more than bounds.
     pub counts: &'d [u64],
     /// The sum of all values.
     pub sum: f64,
@@ -67,12 +67,12 @@ pub(super) struct Sample {
 }
 
 impl Families {
-    /// For a page whose histograms are native as well, or not.
+    /// No samples; `native`: histograms have native buckets, too.
     pub fn new(native: bool) -> Self {
         Self { native, families: BTreeMap::new() }
     }
 
-    /// Whether histograms are to have native buckets.
+    /// Whether histograms have native buckets, too.
     pub fn are_native(&self) -> bool {
         self.native
     }
@@ -91,7 +91,7 @@ impl Families {
         }
     }
 
-    /// Adds to a histogram: samples with equal labels and bounds are summed, those with other bounds left out.
+    /// Adds to a histogram: samples with equal labels and bounds are summed, those with other bounds are left out.
     pub fn histogram(&mut self, metric: Metric, labels: &[(&'static str, &str)], seen: Distribution<'_>) {
         debug_assert_eq!(seen.bounds.len() + 1, seen.counts.len(), "{}", metric.name);
         let Some(sample) = self.sample(metric, Kind::Histogram, labels) else { return };

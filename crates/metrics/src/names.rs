@@ -1,8 +1,7 @@
-//! Names and help texts of metrics: CoreDNS's as CoreDNS has them, ours under `localdns_`. What a plugin counts for itself
-//! has its names in that plugin's folder; those of `cache`, `health` and `hosts` stand here, for whoever counts is below
-//! the plugins.
+//! Names and help texts of metrics: CoreDNS's as in CoreDNS, ours under `localdns_`. Metrics of a plugin are named in that plugin's
+//! folder, except those of `cache`, `health` and `hosts`, whose counters are in crates below the plugins.
 //!
-//! The labels stand in each constant's documentation; whoever collects a family gives them in any order.
+//! Each constant's documentation lists the labels, whose order does not matter.
 
 use super::families::Metric;
 
@@ -49,21 +48,21 @@ metrics! {
     CACHE_SERVED_STALE = "coredns_cache_served_stale_total" "The number of requests served from stale cache entries.";
 
     /// Gauge {hostsfile, name, family, source}; family: ipv4, ipv6; source: shipped, file, refreshed.
-    REFRESH_ENTRY_AGE = "localdns_refresh_entry_age_seconds" "Time since the addresses of a refreshed name were known to be good.";
+    REFRESH_ENTRY_AGE = "localdns_refresh_entry_age_seconds" "Time since the addresses of a refreshed name were last confirmed.";
     /// Gauge {hostsfile, name, family}.
     REFRESH_ENTRY_TTL = "localdns_refresh_entry_ttl_seconds" "TTL of the last good answer for a refreshed name.";
     /// Counter {hostsfile, name, family}.
-    REFRESH_FAILURES = "localdns_refresh_failures_total" "Rounds that brought no good answer for a refreshed name.";
+    REFRESH_FAILURES = "localdns_refresh_failures_total" "Counter of rounds without a good answer for a refreshed name.";
     /// Counter {hostsfile, result}; result: ok, partial, failed.
-    REFRESH_ROUNDS = "localdns_refresh_rounds_total" "Rounds of lookups, by how many of their names were answered.";
+    REFRESH_ROUNDS = "localdns_refresh_rounds_total" "Counter of rounds of lookups by result: all, some or none of the names answered.";
     /// Gauge {hostsfile}.
-    REFRESH_LAST_ROUND = "localdns_refresh_last_round_timestamp_seconds" "When the last round began.";
+    REFRESH_LAST_ROUND = "localdns_refresh_last_round_timestamp_seconds" "Start of the last round, in seconds since 1970.";
     /// Gauge {hostsfile}.
-    REFRESH_LAST_ROUND_DURATION = "localdns_refresh_last_round_duration_seconds" "How long the last round took.";
+    REFRESH_LAST_ROUND_DURATION = "localdns_refresh_last_round_duration_seconds" "Duration of the last round in seconds.";
     /// Gauge {hostsfile}.
     REFRESH_LAST_ROUND_FAILED = "localdns_refresh_last_round_failed" "Names and families without a good answer in the last round.";
     /// Counter {hostsfile}.
-    REFRESH_PUBLISH_FAILURES = "localdns_refresh_publish_failures_total" "Times that a hosts file could not be written.";
+    REFRESH_PUBLISH_FAILURES = "localdns_refresh_publish_failures_total" "Counter of failed writes of a hosts file.";
 
     /// Histogram.
     HEALTH_REQUEST_DURATION = "coredns_health_request_duration_seconds" "Histogram of the time (in seconds) each request took.";
@@ -73,55 +72,55 @@ metrics! {
     /// Counter {server, zone, view}.
     HOSTS_HITS = "localdns_hosts_hits_total" "Counter of queries that the hosts table answered.";
     /// Counter {server, zone, view}.
-    HOSTS_MISSES = "localdns_hosts_misses_total" "Counter of queries whose name the hosts table does not hold.";
+    HOSTS_MISSES = "localdns_hosts_misses_total" "Counter of queries whose name is not in the hosts table.";
     /// Counter.
     KERNEL_DROPS = "localdns_kernel_drops_total" "Counter of datagrams that the kernel dropped because a receive buffer was full.";
     /// Gauge {address}.
-    LEASE_HELD = "localdns_lease_held" "1 while queries to this address come to this server, 0 while they go elsewhere.";
+    LEASE_HELD = "localdns_lease_held" "1 while queries to this address reach this server, 0 while they are redirected to another.";
     /// Counter {address}.
-    LEASES_LOST = "localdns_leases_lost_total" "Counter of leases that ended while this server lived.";
+    LEASES_LOST = "localdns_leases_lost_total" "Counter of leases that ended while this server was running.";
     /// Counter.
-    RULES_PUT_BACK = "localdns_rules_put_back_total" "Counter of times that somebody had removed the rules and they were put back.";
+    RULES_PUT_BACK = "localdns_rules_put_back_total" "Counter of times that the rules were restored after another process had removed them.";
     /// Gauge {status}.
-    SERVICE_STATUS = "localdns_service_status" "1 for the state that the service is in.";
+    SERVICE_STATUS = "localdns_service_status" "1 for the current state of the service.";
     /// Gauge.
-    MEMORY_USAGE = "localdns_memory_usage_bytes" "Memory of the service: of its control group, else resident in its process.";
+    MEMORY_USAGE = "localdns_memory_usage_bytes" "Memory of the service in bytes: of its control group, else resident memory of the process.";
     /// Counter.
     CPU_USAGE = "localdns_cpu_usage_seconds_total" "Processor time of the service: of its control group, else of its process.";
     /// Gauge.
-    LAST_UPDATE = "localdns_metrics_last_update_timestamp_seconds" "When the service was looked at, in seconds since 1970.";
+    LAST_UPDATE = "localdns_metrics_last_update_timestamp_seconds" "Time of the last update of these metrics, in seconds since 1970.";
     /// Gauge {ip, block, status}.
-    VNETDNS_FORWARD = "localdns_vnetdns_forward_info" "Addresses that `forward .` of 169.254.10.10 asks.";
+    VNETDNS_FORWARD = "localdns_vnetdns_forward_info" "Upstreams of `forward .` at 169.254.10.10.";
     /// Gauge {ip, block, status}.
-    KUBEDNS_FORWARD = "localdns_kubedns_forward_info" "Addresses that `forward .` of 169.254.10.11 asks.";
+    KUBEDNS_FORWARD = "localdns_kubedns_forward_info" "Upstreams of `forward .` at 169.254.10.11.";
     /// Counter {errortype}.
     NODECACHE_SETUP_ERRORS = "coredns_nodecache_setup_errors_total" "Counter of errors while the node was set up for node-cache, by kind.";
     /// Counter.
-    LOG_LINES_DROPPED = "localdns_log_lines_dropped_total" "Counter of log lines that were lost because nobody read them in time.";
+    LOG_LINES_DROPPED = "localdns_log_lines_dropped_total" "Counter of log lines that were dropped because they were not read in time.";
     /// Gauge.
     WORKERS = "localdns_workers" "Number of threads that answer queries over UDP.";
     /// Gauge.
-    WORKER_HEARTBEAT_AGE = "localdns_worker_heartbeat_age_seconds" "Time since the worker that is furthest behind began a turn.";
+    WORKER_HEARTBEAT_AGE = "localdns_worker_heartbeat_age_seconds" "Time since the slowest worker began its turn.";
     /// Counter.
-    WORKER_RESTARTS = "localdns_worker_restarts_total" "Counter of workers that ended and were started again.";
+    WORKER_RESTARTS = "localdns_worker_restarts_total" "Counter of restarts of worker threads.";
     /// Counter.
     QUERIES_SHED = "localdns_queries_shed_total" "Counter of queries refused because too many were in flight.";
     /// Counter {was}.
     CONNECTIONS_EVICTED = "localdns_connections_evicted_total" "Counter of TCP connections closed to make room for others.";
     /// Counter.
-    CONNECTIONS_REFUSED = "localdns_connections_refused_total" "Counter of new TCP connections closed at once because none gave way.";
+    CONNECTIONS_REFUSED = "localdns_connections_refused_total" "Counter of new TCP connections closed at once because no other could be evicted.";
     /// Gauge.
-    STREAM_BYTES = "localdns_stream_bytes" "Octets of messages half come and of replies not read that TCP clients make us hold.";
+    STREAM_BYTES = "localdns_stream_bytes" "Bytes of incomplete messages and of unread replies that are held for TCP clients.";
     /// Counter.
     NODE_RESOLVER_ROUNDS = "localdns_node_resolver_rounds_total" "Counter of rounds in which every service was looked up.";
     /// Counter {outcome}; outcome: addresses, failed, no_data, no_such_name.
     NODE_RESOLVER_LOOKUPS = "localdns_node_resolver_lookups_total" "Counter of lookups, one for each service and family.";
     /// Counter {result}; result: failed, in_place, replaced, unchanged.
-    NODE_RESOLVER_WRITES = "localdns_node_resolver_writes_total" "Counter of what rounds did to the hosts file.";
+    NODE_RESOLVER_WRITES = "localdns_node_resolver_writes_total" "Counter of rounds by their result for the hosts file.";
     /// Gauge.
-    NODE_RESOLVER_AGE = "localdns_node_resolver_age_seconds" "Time since the hosts file was last known to be right.";
+    NODE_RESOLVER_AGE = "localdns_node_resolver_age_seconds" "Time since the hosts file was last known to be correct.";
     /// Gauge {service, verdict}; verdict: absent, alias, defined_by_others, headless, kept, known, refused.
-    NODE_RESOLVER_LINES = "localdns_node_resolver_lines" "Lines that a service has in the hosts file.";
+    NODE_RESOLVER_LINES = "localdns_node_resolver_lines" "Lines of a service in the hosts file.";
 
     /// Counter.
     PROCESS_CPU_SECONDS = "process_cpu_seconds_total" "Total user and system CPU time spent in seconds.";

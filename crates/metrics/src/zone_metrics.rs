@@ -1,4 +1,4 @@
-//! The zones' counters as CoreDNS's families of `prometheus` and `cache`, and our own of `hosts`.
+//! Metrics of the zones' counters: CoreDNS's of `prometheus` and `cache`, and ours of `hosts`.
 
 use crate::histogram::NativeCounts;
 
@@ -10,7 +10,7 @@ use super::families::{Distribution, Families, Metric};
 use super::names;
 use wire::{Proto, Rcode};
 
-/// Adds the sum over all threads of each zone. Series that are still 0 are left out, as in Go.
+/// Adds the counters of each zone, summed over its threads. Series that are still 0 are left out, as in Go.
 pub(super) fn collect(zones: &[(ZoneLabels, ZoneSet)], into: &mut Families) {
     let all = zones.iter().flat_map(|(_, set)| set.iter());
     let mut room = MOST_NATIVE.saturating_sub(all.filter(|counters| counters.native.get().is_some()).count());
@@ -20,8 +20,8 @@ pub(super) fn collect(zones: &[(ZoneLabels, ZoneSet)], into: &mut Families) {
     }
 }
 
-/// The native histograms of a zone's threads. They are kept from the first time on that any of them has counted, while there is
-/// room; without, they are as fine as the classic ones.
+/// The native histograms of a zone, summed over its threads. They are kept from the first scrape on after any thread has counted,
+/// while `room` is above 0; otherwise they are only as precise as the classic ones.
 fn native(set: &[ZoneCounters], room: &mut usize) -> NativeSums {
     let mut sums = NativeSums::default();
     let used = set.iter().any(|counters| counters.durations.is_used());
@@ -81,8 +81,7 @@ impl<'z> Zone<'z> {
                 let own = [("rcode", rcode.as_str()), ("plugin", plugin)];
                 counted(into, names::DNS_RESPONSES, &[server, zone, view, own[0], own[1]], total);
             };
-            // Responses that no server block gave have an empty `plugin` label whether they are failures or not, so both are
-            // one sample.
+            // Responses of no server block have an empty `plugin` label, failures or not, so both are one sample.
             if self.labels.plugin.is_empty() {
                 written += failed;
             } else {
@@ -100,7 +99,7 @@ impl<'z> Zone<'z> {
 
     fn sizes(&self, into: &mut Families) {
         let [server, zone, view] = self.zone_labels();
-        let bounds = SIZES.map(|octets| octets as f64);
+        let bounds = SIZES.map(|bytes| bytes as f64);
         for proto in PROTOS {
             let labels = [server, zone, view, ("proto", proto.label())];
             let at = proto as usize;
@@ -131,7 +130,7 @@ impl<'z> Zone<'z> {
     fn hosts(&self, into: &mut Families) {
         let hits = self.sum(|counters| &counters.hosts_hits);
         let misses = self.sum(|counters| &counters.hosts_misses);
-        // Hits and misses are exposed together, or neither: a hit rate needs the zero of the other one.
+        // Hits and misses are exposed together, since a hit rate needs both, zero or not.
         if hits + misses > 0 {
             into.counter(names::HOSTS_HITS, &self.zone_labels(), hits as f64);
             into.counter(names::HOSTS_MISSES, &self.zone_labels(), misses as f64);
@@ -146,7 +145,7 @@ impl<'z> Zone<'z> {
         self.set.iter().map(|counters| counter(counters).get()).sum()
     }
 
-    /// Adds a histogram whose sum is counted in units, `per` of which make one.
+    /// Adds a histogram whose sum is in units of 1/`per`.
     fn histogram<const N: usize>(
         &self,
         into: &mut Families,
@@ -172,7 +171,7 @@ fn counted(into: &mut Families, metric: Metric, labels: &[(&'static str, &str)],
     }
 }
 
-/// Zones and threads with native histograms of their own: 5 MiB of them.
+/// Maximum number of native histogram sets, one for each zone and thread: 5 MiB.
 const MOST_NATIVE: usize = 512;
 const PROTOS: [Proto; 2] = [Proto::Udp, Proto::Tcp];
 
@@ -196,12 +195,12 @@ mod tests {
             nanos: 700_000,
         };
         let mut room = 8;
-        assert_eq!((native(&set, &mut room).request_sizes[0].total(), room), (0, 8), "nobody has counted");
+        assert_eq!((native(&set, &mut room).request_sizes[0].total(), room), (0, 8), "no thread has counted");
         set[0].count(&counted, [[27, 27]].into_iter(), false);
         assert_eq!((native(&set, &mut room).request_sizes[0].total(), room), (1, 5));
         set[1].count(&counted, [[27, 27]].into_iter(), false);
         let sizes = &native(&set, &mut room).request_sizes[0];
-        // At most 100 octets, as far as the classic buckets know; and at most 2 to the power of 77/16, which is 28.1.
+        // At most 100 bytes, by the classic buckets; and at most 2 to the power of 77/16, which is 28.1.
         assert!(sizes.buckets.keys().eq([&77, &107]), "{sizes:?}");
         assert_eq!(room, 5);
     }

@@ -1,4 +1,4 @@
-//! The hosts file as this crate reads and writes it: foreign lines stay, kept names have a section of their own.
+//! Reads and writes the hosts file: lines of other programs stay, refreshed names are in a section.
 //!
 //! ```text
 //! 192.0.2.99 canary.localdns.test
@@ -8,8 +8,8 @@
 //! # localdns refresh: end
 //! ```
 //!
-//! The comment above each name and family says where its addresses are from, and when they were last seen to be good, in
-//! seconds since 1970; so a start knows how old they are.
+//! The comment above each name and family has the source of its addresses, and when they were last confirmed, in seconds since
+//! 1970, so that a new process knows their age.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,16 +21,16 @@ use wire::Name;
 use crate::known_name::Origin;
 use stub_resolver::{Family, MAX_ADDRESSES, Question};
 
-/// What a file says about one name and family.
+/// The file's entry for one name and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FileAddresses {
     /// Sorted, each once.
     pub(crate) addresses: Vec<IpAddr>,
-    /// What the section's comment says, if there is one.
+    /// Source and time of the section's comment, if there is one.
     pub(crate) mark: Option<(Origin, u64)>,
 }
 
-/// The addresses that `text` has for names that are kept. Calls `rest` at every line.
+/// Returns the addresses in `text` of refreshed names. Calls `rest` at every line.
 pub(crate) fn read(
     text: &[u8],
     is_kept: impl Fn(&Question) -> bool,
@@ -61,16 +61,16 @@ pub(crate) fn read(
     found
 }
 
-/// What one section entry consists of.
+/// One entry of the section.
 pub(crate) struct Written<'k> {
     pub(crate) question: Question,
     pub(crate) addresses: &'k [IpAddr],
     pub(crate) source: Origin,
-    /// When the addresses were good, in seconds since 1970.
+    /// When the addresses were confirmed, in seconds since 1970.
     pub(crate) good: u64,
 }
 
-/// `base` without what it says about kept names, and then `entries`. Calls `rest` at every line of `base`.
+/// Returns `base` without its lines of refreshed names, followed by `entries`. Calls `rest` at every line of `base`.
 pub(crate) fn render<'k>(
     base: &[u8],
     is_kept: impl Fn(&Question) -> bool,
@@ -105,14 +105,14 @@ pub(crate) fn render<'k>(
     text
 }
 
-/// How far a text is read: which lines are ours.
+/// A line parser that recognizes the lines that we wrote.
 ///
-/// Only what we write is, comment by comment and address by address: somebody may have written between our lines, or
-/// behind them where the last one is gone.
+/// Each comment and address is checked, since another program may have written lines into the section, or behind it where its end
+/// is gone.
 #[derive(Default)]
 struct Section {
     open: bool,
-    /// What the last comment was about.
+    /// The question of the last comment.
     entry: Option<Question>,
 }
 
@@ -130,7 +130,7 @@ impl Section {
             return true;
         }
         let ours = self.entry.is_some_and(|Question { name, family }| {
-            // No blank but ours, no second name, no comment.
+            // Exactly our format: one blank, one name, no comment.
             let fields = line.split(|&byte| byte == b' ').count();
             fields == 2 && entry(line).is_some_and(|(ip, names)| names == [name] && Family::of(ip) == family)
         });
@@ -141,7 +141,7 @@ impl Section {
     }
 }
 
-/// Copies a line that is not ours, without the kept names in it; `bare` is the line without its end.
+/// Copies another program's line, without refreshed names; `bare` is the line without its end.
 fn foreign(line: &[u8], bare: &[u8], is_kept: &impl Fn(&Question) -> bool, text: &mut Vec<u8>) {
     if is_stale_comment(bare, is_kept) {
         return;
@@ -169,7 +169,7 @@ fn foreign(line: &[u8], bare: &[u8], is_kept: &impl Fn(&Question) -> bool, text:
     }
 }
 
-/// The address and the names of a line, if it has both.
+/// Parses the address and the names of a line.
 fn entry(line: &[u8]) -> Option<(IpAddr, Vec<Name>)> {
     let mut fields = parse::fields(line);
     let address = parse::address(fields.next()?).ok()?;
@@ -186,8 +186,8 @@ fn mark(line: &[u8]) -> Option<(Question, (Origin, u64))> {
     Some((question, (Origin::from_label(source)?, good.parse().ok()?)))
 }
 
-/// Whether this is what the script that refreshes a node's hosts file from outside writes above entries it owns, and we
-/// own now: its header, `# NAME` and `# NAME (preserved ...)`.
+/// Whether this is a comment of AKS's refresh script above entries that we have taken over: its header, `# NAME` or
+/// `# NAME (preserved ...)`.
 fn is_stale_comment(line: &[u8], is_kept: &impl Fn(&Question) -> bool) -> bool {
     let Some(words) = line.strip_prefix(b"#").and_then(|rest| str::from_utf8(rest).ok()) else {
         return false;
@@ -238,7 +238,7 @@ mod tests {
                            192.0.2.1 a.example\n192.0.2.2 a.example\n# localdns refresh: end\n";
 
     #[test]
-    fn foreign_lines_stay_and_kept_names_move_into_the_section() {
+    fn refreshed_names_move_into_the_section() {
         for (base, rest) in [
             ("", ""),
             ("192.0.2.99 canary\n", "192.0.2.99 canary\n"),
@@ -257,7 +257,7 @@ mod tests {
                 &format!("192.0.2.98 first\n{SECTION}192.0.2.99 canary\n"),
                 "192.0.2.98 first\n192.0.2.99 canary\n",
             ),
-            // What others wrote into a section, or behind one whose end is gone, is theirs.
+            // Lines of other programs in a section, or behind one without an end, stay.
             (&SECTION.replace("# localdns refresh: end\n", ""), ""),
             (
                 &SECTION.replace(
@@ -271,7 +271,7 @@ mod tests {
                 &SECTION.replace("# a.example A", "127.0.0.1 localhost\n# a.example A"),
                 "127.0.0.1 localhost\n",
             ),
-            // A name that is kept no more leaves with its comment.
+            // A name that is no longer refreshed is removed with its comment.
             (&SECTION.replace("a.example", "c.example"), ""),
         ] {
             assert_eq!(written(base), format!("{rest}{SECTION}"), "{base:?}");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn section_round_trip() {
         let read = |text: &str| read(text.as_bytes(), kept, AT_ONCE);
         let four = question("a.example", Family::Ipv4);
         let found = FileAddresses {
@@ -290,7 +290,7 @@ mod tests {
             mark: Some((Origin::Refreshed, 17)),
         };
         assert_eq!(read(SECTION), HashMap::from([(four, found.clone())]));
-        // Outside of a section a comment is a comment.
+        // Outside of a section our comments have no meaning.
         let bare =
             "# a.example A refreshed 17\n192.0.2.2 a.example\n192.0.2.1 a.example x\n192.0.2.1 a.example\n";
         assert_eq!(read(bare), HashMap::from([(four, FileAddresses { mark: None, ..found })]));
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Lines of others, with kept names in some of them.
+    /// Lines of other programs, some with refreshed names.
     fn base() -> impl Strategy<Value = String> {
         let line = prop_oneof![
             Just("192.0.2.99 canary.test".to_owned()),
@@ -339,7 +339,7 @@ mod tests {
             let text = written(base.as_bytes());
             prop_assert_eq!(&read(&text, kept, AT_ONCE), &wanted);
             prop_assert_eq!(&written(&text), &text);
-            // Without the section it is what others wrote, without what we took over.
+            // Without the section: the other programs' lines, without refreshed names.
             let rest = render(&text, kept, std::iter::empty(), AT_ONCE);
             prop_assert_eq!(&rest, &render(base.as_bytes(), kept, std::iter::empty(), AT_ONCE));
             prop_assert_eq!(read(&rest, kept, AT_ONCE), HashMap::new());

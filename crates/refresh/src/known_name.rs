@@ -1,4 +1,4 @@
-//! What is known of one name and family, and what an outcome is worth. The time is an argument.
+//! The state of one name and family, and its transitions. The time is an argument.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use stub_resolver::{LookupError, LookupOutcome};
 /// Where an entry's addresses are from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The file that came with the image.
+    /// The file shipped with the image.
     Shipped,
-    /// The hosts file, as it was found or as another program wrote it.
+    /// The hosts file, as found at the start or as written by another program.
     File,
     /// A good answer since the start.
     Refreshed,
@@ -26,7 +26,7 @@ pub enum LookupFailure {
     /// No address of this family.
     #[error("no address of this family")]
     NoData,
-    /// Every address was refused; this is why the first was.
+    /// All addresses were refused; the reason for the first.
     #[error("every address was refused: {0}")]
     Refused(Refused),
     /// The lookup failed.
@@ -34,12 +34,12 @@ pub enum LookupFailure {
     Lookup(#[from] LookupError),
 }
 
-/// What is known of one name and family.
+/// The state of one name and family.
 #[derive(Debug, Clone)]
 pub struct KnownName {
-    /// Sorted; none if nothing is known.
+    /// Sorted; empty if none are known.
     pub addresses: Vec<IpAddr>,
-    /// Where they are from.
+    /// The source of the addresses.
     pub source: Origin,
     /// The TTL of the last good answer in seconds.
     pub ttl: Option<u32>,
@@ -47,21 +47,21 @@ pub struct KnownName {
     pub failures: u32,
     /// Rounds without a good answer since the start.
     pub all_failures: u64,
-    /// Why the last round had none, if it had none.
+    /// Why the last round had no good answer, if so.
     pub failure: Option<LookupFailure>,
-    /// When it is asked for next.
+    /// When the next lookup is due.
     pub due: Instant,
-    /// When the addresses were good the last time, and how much longer ago than that.
+    /// When the addresses were last confirmed: a point in time, and an age at that point.
     good: (Instant, Duration),
-    /// When the last round that asked for it began.
+    /// When the last round with a lookup of it began.
     pub(crate) asked: Option<Instant>,
-    /// Whether a server ever said anything about it, and how many rounds in a row none did.
+    /// Whether a server ever answered for it, and the number of consecutive rounds without any reply.
     pub(crate) heard: bool,
     pub(crate) silences: u32,
 }
 
 impl KnownName {
-    /// Nothing; it is asked for at once.
+    /// No addresses; due at once.
     pub(crate) fn unknown(now: Instant) -> Self {
         Self {
             addresses: Vec::new(),
@@ -78,37 +78,37 @@ impl KnownName {
         }
     }
 
-    /// Takes addresses that were known to be good at that time, and so much earlier.
+    /// Sets the addresses; `good` is a point in time and their age at that point.
     pub(crate) fn replace(&mut self, addresses: Vec<IpAddr>, source: Origin, good: (Instant, Duration)) {
         (self.addresses, self.source, self.good) = (addresses, source, good);
     }
 
-    /// How long ago the addresses were known to be good: since the last good answer, or since the file was written.
+    /// The age of the addresses: since the last good answer, or since the file was written.
     pub fn age(&self, now: Instant) -> Duration {
         let (at, older) = self.good;
         now.saturating_duration_since(at).saturating_add(older)
     }
 
-    /// When the addresses will be so old.
+    /// When the addresses reach an age.
     pub(crate) fn aged(&self, age: Duration) -> Option<Instant> {
         let (at, older) = self.good;
         at.checked_add(age.saturating_sub(older))
     }
 
-    /// A round brought a good answer.
+    /// Applies a good answer.
     pub(crate) fn answered(&mut self, addresses: Vec<IpAddr>, ttl: u32, now: Instant) {
         self.replace(addresses, Origin::Refreshed, (now, Duration::ZERO));
         (self.ttl, self.failures, self.failure) = (Some(ttl), 0, None);
         (self.heard, self.silences) = (true, 0);
     }
 
-    /// A round brought the answer that there is no such address, and none is known: nothing is missing.
+    /// Applies an answer without addresses where none are known: counts as good.
     pub(crate) fn absent(&mut self) {
         (self.ttl, self.failures, self.failure) = (None, 0, None);
         (self.heard, self.silences) = (true, 0);
     }
 
-    /// A round brought none: the addresses stay.
+    /// Applies a failure: the addresses stay.
     pub(crate) fn failed(&mut self, failure: LookupFailure) {
         self.failures = self.failures.saturating_add(1);
         self.all_failures += 1;
@@ -121,7 +121,7 @@ impl KnownName {
 }
 
 impl Origin {
-    /// As metrics, status and the file call it.
+    /// Its name in metrics, status and the file.
     pub fn label(self) -> &'static str {
         match self {
             Self::Shipped => "shipped",

@@ -1,11 +1,11 @@
-//! Names that are looked up on a schedule: what keeps addresses true.
+//! Names that are looked up on a schedule and served from hosts files.
 //!
 //! ```text
 //! Settings -> NameStore::begin -> questions -> stub_resolver::Resolver::round -> outcomes -> NameStore::finish -> hosts text
 //! ```
 //!
-//! It knows no server block, asks nobody, opens no file and reads no clock. Whoever uses it has the questions asked, says what
-//! stands in the file and what time it is, and serves and writes the text that comes of it.
+//! All modules but `io` are pure: they send no query, open no file and read no clock. `io` sends the questions, reads the file and
+//! the clock, and serves and writes the resulting text.
 
 mod address;
 mod hosts_section;

@@ -1,23 +1,23 @@
-//! Which names are kept: written out, or by the name of a list.
+//! Refreshed names: host names, or names of lists (`@LIST`).
 
 use thiserror::Error;
 use wire::Name;
 
-/// Why a word names nothing to keep.
+/// Why a word is no name or list.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NameError {
-    /// No host name.
+    /// Not a host name.
     #[error("{0:?} is not a host name: letters, digits, `-` and `_` in labels of 1 to 63")]
     Host(String),
-    /// `@` and no list that is known.
+    /// `@` with an unknown list.
     #[error("there is no list {0:?}; there are {lists}", lists = lists())]
     List(String),
-    /// Too many.
+    /// Too many names.
     #[error("more than {MAX_NAMES} names")]
     Many,
 }
 
-/// Adds what `word` stands for, a host name or `@LIST`, to `names`, each once.
+/// Adds the names of `word`, a host name or `@LIST`, to `names`, each once.
 ///
 /// # Errors
 /// [`NameError`].
@@ -38,7 +38,7 @@ fn push(names: &mut Vec<Name>, word: &str) -> Result<(), NameError> {
     let name = Name::from_text(word)
         .ok()
         .filter(|name| *name != Name::ROOT && name.labels().all(label))
-        // An address is no name, however much it looks like one.
+        // An IPv4 address is a syntactically valid name.
         .filter(|_| word.parse::<std::net::IpAddr>().is_err())
         .ok_or_else(|| NameError::Host(word.to_owned()))?;
     if names.contains(&name) {
@@ -59,10 +59,10 @@ fn lines() -> impl Iterator<Item = &'static str> {
     LISTS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// Names kept for one hosts file.
+/// Maximum number of names of one hosts file.
 pub const MAX_NAMES: usize = 10_000;
 
-/// The lists, each a line with its name behind `@`, then its names.
+/// The lists: each a line `@LIST`, followed by its names.
 const LISTS: &str = include_str!("../data/clouds");
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stand_for_names_or_for_lists_of_them() {
+    fn names_and_lists() {
         let names = |words: &[&str]| {
             let mut names = Vec::new();
             words.iter().try_for_each(|word| add(&mut names, word)).map(|()| names.len())

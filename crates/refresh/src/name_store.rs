@@ -1,12 +1,12 @@
-//! What is known of each name and family, and what a round's outcomes make of it. The time is an argument.
+//! The state of all names of a hosts file, and how a round's outcomes change it. The time is an argument.
 //!
 //! ```text
 //! due -> begin -> questions          outcomes -> finish -> changes, text to serve and to publish
 //! file text -> read -> text to serve
 //! ```
 //!
-//! An answer replaces; NXDOMAIN, an empty answer, a failure and addresses that are refused keep what was there, until
-//! `max_age` lets it go. An empty answer where nothing is known of the family says that there is nothing to know.
+//! A good answer replaces the addresses. NXDOMAIN, an empty answer, a failure and refused addresses keep them, until they are older
+//! than `max_age`. An empty answer counts as good if no address of the family is known.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,91 +20,91 @@ use crate::known_name::{KnownName, LookupFailure, Origin, good};
 use crate::schedule::Schedule;
 use stub_resolver::{Family, LookupError, LookupOutcome, Question};
 
-/// What is to be kept, and how.
+/// The names to refresh, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The names, each once.
     pub names: Vec<Name>,
-    /// Which of their addresses.
+    /// The families of addresses.
     pub families: Families,
-    /// How often they are asked for.
+    /// When they are looked up.
     pub schedule: Schedule,
-    /// How old an entry may become without a good answer before it is let go, and its name goes upstream; never by default.
+    /// Maximum age of an entry without a good answer. Older ones are removed, and queries for them go upstream; default: no limit.
     pub max_age: Option<Duration>,
-    /// Addresses that stand for "blocked", and are never taken.
+    /// Addresses that mean "blocked", and are refused.
     pub sinkholes: Vec<IpAddr>,
 }
 
-/// Which families are asked for and told.
+/// The families that are looked up and served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Families {
     /// Both.
     #[default]
     Both,
-    /// Both are asked for; IPv4 is told only where there is no IPv6.
+    /// Both are looked up; IPv4 is served only where there is no IPv6.
     PreferIpv6,
-    /// Both are asked for; IPv6 is told only where there is no IPv4.
+    /// Both are looked up; IPv6 is served only where there is no IPv4.
     PreferIpv4,
-    /// IPv4 alone.
+    /// IPv4 only.
     Ipv4,
-    /// IPv6 alone.
+    /// IPv6 only.
     Ipv6,
 }
 
 /// One reading of both clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// For what is due, and for ages.
+    /// For due times and ages.
     pub now: Instant,
-    /// Seconds since 1970, for what is written into the file.
+    /// Seconds since 1970, for the file.
     pub wall: u64,
 }
 
-/// A name whose addresses are others now.
+/// A name whose addresses have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The name.
     pub name: Name,
-    /// What was served before.
+    /// The addresses served before.
     pub before: Vec<IpAddr>,
-    /// What is served now; nothing once it is too old.
+    /// The addresses served now; empty once they are too old.
     pub after: Vec<IpAddr>,
 }
 
-/// How a round, or a part of it, went.
+/// The result of a round, or of a part of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Names and families with a good answer, be it that there is no such address.
+    /// Names and families with a good answer, empty ones included.
     pub answered: usize,
     /// Those without.
     pub failed: usize,
-    /// What became different.
+    /// The changes.
     pub changes: Vec<Change>,
 }
 
-/// The names of one hosts file.
+/// The refreshed names of one hosts file.
 #[derive(Debug)]
 pub struct NameStore {
     settings: Settings,
     entries: BTreeMap<Question, KnownName>,
     /// The file as it was read or written last.
     base: Arc<[u8]>,
-    /// What is served: `base`, overlaid by what was refreshed.
+    /// The text that is served: `base`, overlaid with refreshed addresses.
     text: Arc<[u8]>,
     /// Whether a file was ever there.
     has_file: bool,
-    /// Whether `text` has something that the file has not.
+    /// Whether `text` differs from the file.
     unpublished: bool,
-    /// When the ages in the file were true.
+    /// When the ages in the file were written.
     stamped: Instant,
     /// Called at every line of a text.
     rest: fn(),
 }
 
 impl NameStore {
-    /// Knows nothing yet; the first round is due at once.
+    /// A store without addresses; the first round is due at once.
     pub fn new(settings: Settings, clock: Clock) -> Self {
-        let mut keeper = Self {
+        let mut names = Self {
             settings: Settings::default(),
             entries: BTreeMap::new(),
             base: Arc::default(),
@@ -114,17 +114,16 @@ impl NameStore {
             stamped: clock.now,
             rest: || {},
         };
-        keeper.set(settings, clock);
-        keeper
+        names.set(settings, clock);
+        names
     }
 
-    /// Calls `rest` at every line that it reads or writes from now on: a file may be long, and others may be waiting for the
-    /// processor.
+    /// Calls `rest` at every line that it reads or writes from now on, to yield the processor: a file may be long.
     pub fn resting(self, rest: fn()) -> Self {
         Self { rest, ..self }
     }
 
-    /// Keeps other names from now on, or otherwise. What is known of names that stay is kept; new ones are due at once.
+    /// Replaces the settings. Names in both keep their state; new ones are due at once.
     pub fn set(&mut self, settings: Settings, clock: Clock) {
         if settings == self.settings {
             return;
@@ -145,29 +144,29 @@ impl NameStore {
         self.settings = settings;
         let is_unknown =
             |question: &Question| self.entries.get(question).is_some_and(|entry| entry.addresses.is_empty());
-        let found = text::read(&self.base, is_unknown, self.rest);
+        let found = hosts_section::read(&self.base, is_unknown, self.rest);
         for (question, found) in found {
             self.take(question, found, clock, Duration::ZERO);
         }
         self.render(clock);
     }
 
-    /// What is kept, and how.
+    /// The settings.
     #[cfg(test)]
     fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The file was read, and is `age` old; returns the text to serve.
+    /// Applies the text of the file, which was written `age` ago; returns the text to serve.
     ///
-    /// What another program wrote counts until the next good answer: what it says about a kept name replaces what was known,
-    /// and where it says nothing nothing is known. What we wrote ourselves changes nothing.
+    /// Lines of another program hold until the next good answer: they replace the addresses of a refreshed name, and a name without
+    /// lines has no addresses. Text that we wrote changes nothing.
     pub fn read(&mut self, text: &[u8], age: Duration, clock: Clock) -> Arc<[u8]> {
         if self.knows(text) {
             self.has_file = true;
             return self.text.clone();
         }
-        let found = text::read(text, |question| self.entries.contains_key(question), self.rest);
+        let found = hosts_section::read(text, |question| self.entries.contains_key(question), self.rest);
         for entry in self.entries.values_mut() {
             entry.addresses = Vec::new();
             entry.ttl = None;
@@ -183,18 +182,18 @@ impl NameStore {
         self.text.clone()
     }
 
-    /// Whether this is what the file was read as, or written.
+    /// Whether this is the text that was last read or written.
     pub fn knows(&self, text: &[u8]) -> bool {
         self.has_file && *text == *self.base || *text == *self.text
     }
 
-    /// There is no file: what was shipped answers until something better is known. Returns the text to serve.
+    /// Applies that there is no file: the shipped text is served until the first good answers. Returns the text to serve.
     pub fn ship(&mut self, text: &[u8], clock: Clock) -> Arc<[u8]> {
         if !self.has_file {
             let is_unknown = |question: &Question| {
                 self.entries.get(question).is_some_and(|entry| entry.addresses.is_empty())
             };
-            let found = text::read(text, is_unknown, self.rest);
+            let found = hosts_section::read(text, is_unknown, self.rest);
             for (question, mut found) in found {
                 found.mark = Some((Origin::Shipped, clock.wall));
                 self.take(question, found, clock, Duration::ZERO);
@@ -204,25 +203,25 @@ impl NameStore {
         self.text.clone()
     }
 
-    /// When there is something to do: a round, or an entry that is too old.
+    /// When the next round is due, or the next entry is too old.
     pub fn due(&self) -> Option<Instant> {
         let due = self.entries.values().map(|entry| entry.due);
         due.chain(self.entries.values().filter_map(|entry| self.expiry(entry))).min()
     }
 
-    /// What to ask for now, those first that have waited longest; they must be given back to [`NameStore::finish`].
+    /// The questions that are due, the longest overdue first; their outcomes must be passed to [`NameStore::finish`].
     pub fn begin(&mut self, now: Instant) -> Vec<Question> {
         let mut due: Vec<_> = self.entries.iter_mut().filter(|(_, entry)| entry.due <= now).collect();
         due.sort_by_key(|(_, entry)| entry.asked);
         let ask = |(question, entry): (&Question, &mut KnownName)| {
-            // Were an outcome lost, it would be asked for again.
+            // If an outcome is lost, the question is due again.
             entry.due = now + LOST;
             *question
         };
         due.into_iter().map(ask).collect()
     }
 
-    /// Takes what came of a round that began at `began`, or of a part of it. `draw` is from 0 to 1, by chance, one for the whole round.
+    /// Applies outcomes of a round that began at `began`, all or some. `draw` is a random number from 0 to 1, the same for the whole round.
     pub fn finish(
         &mut self,
         began: Instant,
@@ -256,7 +255,7 @@ impl NameStore {
                 Err(failure) => {
                     round.failed += 1;
                     entry.failed(failure);
-                    // Only where nothing was said is it worth asking again soon.
+                    // Only a question without any reply is repeated soon.
                     let wait = match failure {
                         LookupFailure::Lookup(_) => schedule.after_failure(entry.silences, entry.heard, draw),
                         _ => schedule.after_answer(None, draw),
@@ -272,7 +271,7 @@ impl NameStore {
         round
     }
 
-    /// Lets go of what is too old.
+    /// Removes entries that are too old.
     pub fn expire(&mut self, clock: Clock) -> Vec<Change> {
         let old: Vec<_> = self
             .entries
@@ -297,28 +296,28 @@ impl NameStore {
         self.text.clone()
     }
 
-    /// The text to write into the file, if it says something that the file does not.
+    /// The text to write to the file, if it differs from it.
     pub fn to_publish(&self) -> Option<Arc<[u8]>> {
         self.unpublished.then(|| self.text.clone())
     }
 
-    /// What the file was read as, or written; nothing if it was neither.
+    /// The text that was last read or written, if any.
     pub fn base(&self) -> Arc<[u8]> {
         self.base.clone()
     }
 
-    /// What is known of the names, without whatever else the file says: what another process [inherits](Self::inherit).
+    /// The section of the refreshed names only, for another process to [inherit](Self::inherit).
     pub fn section(&self, clock: Clock) -> Vec<u8> {
         self.over(b"", clock)
     }
 
-    /// Takes from another process's [section](Self::section) what was good later than what is known here; whether there is another
-    /// text to serve. The file has none of it: it is to be written.
+    /// Takes addresses from another process's [section](Self::section) that were confirmed later than those here. Returns whether the
+    /// text to serve has changed; it must be written, since the file has none of it.
     pub fn inherit(&mut self, section: &[u8], clock: Clock) -> bool {
         let newer = |question: &Question, good: u64| {
             self.entries.get(question).is_some_and(|entry| {
                 let age = match entry.addresses.is_empty() {
-                    // Where the file says nothing of it, that is as old as the file.
+                    // Without an entry in the file, its age is that of the file.
                     true if self.has_file => clock.now.saturating_duration_since(self.stamped),
                     true => Duration::MAX,
                     false => entry.age(clock.now),
@@ -326,7 +325,7 @@ impl NameStore {
                 good > clock.wall.saturating_sub(age.as_secs())
             })
         };
-        let found = text::read(section, |question| self.entries.contains_key(question), self.rest);
+        let found = hosts_section::read(section, |question| self.entries.contains_key(question), self.rest);
         let found: Vec<_> = found
             .into_iter()
             .filter(|(question, found)| found.mark.is_some_and(|(_, good)| newer(question, good)))
@@ -340,7 +339,7 @@ impl NameStore {
         learned
     }
 
-    /// Every name is due at `at`, if it is not due before.
+    /// Makes every name due at `at` at the latest.
     pub fn hurry(&mut self, at: Instant) {
         for entry in self.entries.values_mut() {
             entry.due = entry.due.min(at);
@@ -353,12 +352,12 @@ impl NameStore {
         (self.base, self.has_file, self.stamped) = (text, true, now);
     }
 
-    /// Every name and family with what is known of it, in order.
+    /// Every name and family with its state, in order.
     pub fn entries(&self) -> impl Iterator<Item = (&Question, &KnownName)> {
         self.entries.iter()
     }
 
-    fn take(&mut self, question: Question, found: text::FileAddresses, clock: Clock, age: Duration) {
+    fn take(&mut self, question: Question, found: hosts_section::FileAddresses, clock: Clock, age: Duration) {
         let (source, age) = match found.mark {
             Some((Origin::Shipped, _)) => (Origin::Shipped, Duration::ZERO),
             Some((_, good)) => (Origin::File, Duration::from_secs(clock.wall.saturating_sub(good))),
@@ -374,7 +373,7 @@ impl NameStore {
         entry.aged(max_age)
     }
 
-    /// How old the ages in the file may become.
+    /// When the ages in the file must be rewritten.
     fn stamp_interval(&self) -> Duration {
         self.settings.max_age.map_or(STAMP_INTERVAL, |max_age| STAMP_INTERVAL.min(max_age / 4))
     }
@@ -392,13 +391,13 @@ impl NameStore {
         }
     }
 
-    /// The addresses of a name that are told.
+    /// The addresses of a name that are served.
     fn served(&self, name: &Name) -> Vec<IpAddr> {
-        let of = |&family: &Family| self.told(&Question { name: *name, family });
+        let of = |&family: &Family| self.visible(&Question { name: *name, family });
         self.settings.families.asked().iter().flat_map(of).copied().collect()
     }
 
-    fn told(&self, question: &Question) -> &[IpAddr] {
+    fn visible(&self, question: &Question) -> &[IpAddr] {
         let addresses = |question| self.entries.get(&question).map_or(&[][..], |entry| &entry.addresses);
         let hidden = self
             .settings
@@ -412,21 +411,21 @@ impl NameStore {
         self.text = self.over(&self.base, clock).into();
     }
 
-    /// What is known, over this text.
+    /// The text overlaid with the known addresses.
     fn over(&self, base: &[u8], clock: Clock) -> Vec<u8> {
         let entries = self.entries.iter().filter_map(|(question, entry)| {
-            let addresses = self.told(question);
+            let addresses = self.visible(question);
             let good = clock.wall.saturating_sub(entry.age(clock.now).as_secs());
             let written = Written { question: *question, addresses, source: entry.source, good };
             (!addresses.is_empty()).then_some(written)
         });
         let is_kept = |question: &Question| self.entries.contains_key(question);
-        text::render(base, is_kept, entries, self.rest)
+        hosts_section::render(base, is_kept, entries, self.rest)
     }
 }
 
 impl Families {
-    /// What is asked for.
+    /// All questions.
     fn asked(self) -> &'static [Family] {
         match self {
             Self::Ipv4 => &[Family::Ipv4],
@@ -435,7 +434,7 @@ impl Families {
         }
     }
 
-    /// The family whose addresses keep those of `family` from being told.
+    /// The family whose addresses hide those of `family`.
     fn hidden_behind(self, family: Family) -> Option<Family> {
         match (self, family) {
             (Self::PreferIpv4, Family::Ipv6) => Some(Family::Ipv4),
@@ -445,7 +444,7 @@ impl Families {
     }
 }
 
-/// Ages are written anew at least this often, even if no address changed; more often where `max_age` is short.
+/// Ages are rewritten at least this often even if no address changed, and more often if `max_age` is short.
 const STAMP_INTERVAL: Duration = Duration::from_secs(3600);
 
 const LOST: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! One query to one server, and its reply. Waits for as long as it is let: the time is the caller's.
+//! One query to one server, and its reply. Has no timeout: the caller sets it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,20 +8,20 @@ use tokio::net::UdpSocket;
 
 use crate::is_reply;
 
-/// A socket at a port of its own that hears `server` alone, from `source` or wherever the machine sends from.
+/// A UDP socket on an ephemeral port, connected to `server`, with the address `source` or the machine's choice.
 ///
 /// # Errors
-/// What the kernel said: there is no way to that server, or no such address here.
+/// The kernel's: no route to the server, or no such source address.
 pub async fn udp_socket(server: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((source.unwrap_or_else(|| unspecified(server)), 0)).await?;
     socket.connect(server).await?;
     Ok(socket)
 }
 
-/// Sends `query` and waits for the reply to it; other datagrams are passed over.
+/// Sends `query` and waits for its reply; other datagrams are ignored.
 ///
 /// # Errors
-/// What the kernel said: as a rule that nobody is there.
+/// The kernel's, usually that no process listens there.
 pub async fn over_udp(socket: &UdpSocket, query: &[u8]) -> io::Result<Vec<u8>> {
     socket.send(query).await?;
     let mut reply = vec![0; LONGEST];
@@ -34,15 +34,15 @@ pub async fn over_udp(socket: &UdpSocket, query: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The same over TCP or TLS, with the length before the message (RFC 1035, section 4.2.2).
+/// The same over TCP or TLS, where a message is preceded by its length (RFC 1035, section 4.2.2).
 ///
 /// # Errors
-/// What the kernel said, that the stream ended, or [`io::ErrorKind::InvalidData`] for a reply to something else.
+/// The kernel's, the end of the stream, or [`io::ErrorKind::InvalidData`] for a reply to another query.
 pub async fn over_stream(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     query: &[u8],
 ) -> io::Result<Vec<u8>> {
-    // In one piece: some servers take the length for a message of two octets.
+    // In one write: some servers treat a separate length as a message of two octets.
     let framed = [&(query.len() as u16).to_be_bytes(), query].concat();
     stream.write_all(&framed).await?;
     stream.flush().await?;
@@ -51,12 +51,12 @@ pub async fn over_stream(
     if is_reply(&reply, query) { Ok(reply) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// The address that a socket for this one is bound to where none is asked for.
+/// The unspecified address of the family of `target`.
 pub fn unspecified(server: SocketAddr) -> IpAddr {
     if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// No datagram is longer that answers what we ask for: 512 octets without EDNS, [`wire::UDP_SIZE`] with it.
+/// Maximum size of a reply in bytes: 512 without EDNS, [`wire::UDP_SIZE`] with it.
 const LONGEST: usize = 4096;
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn over_udp_other_datagrams_are_passed_over() {
+    async fn udp_ignores_other_datagrams() {
         let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let socket = udp_socket(server.local_addr().unwrap(), None).await.unwrap();
         let answering = async {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn over_udp_it_is_known_that_nobody_is_there() {
+    async fn udp_port_unreachable() {
         let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let socket = udp_socket(server.local_addr().unwrap(), None).await.unwrap();
         drop(server);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn over_a_stream_messages_have_their_length_before_them() {
+    async fn stream_length_prefix() {
         for (id, heard) in [(7, Ok(reply(7))), (8, Err(io::ErrorKind::InvalidData))] {
             let (mut client, mut server) = duplex(512);
             let answering = async {

@@ -1,7 +1,7 @@
-//! Questions of our own, as a stub resolver asks them (RFC 9499, section 6): whether a server is there, and what it says.
+//! A stub resolver (RFC 9499, section 6) for this server's own queries: probes of a server, and lookups.
 //!
-//! One message to one server over one protocol. Knows no upstream, no configuration and no client's query; whoever asks
-//! says for how long, and drops what takes longer.
+//! An exchange is one query to one server over one protocol. The caller sets the timeout. Knows no upstream, no configuration and no
+//! client's query.
 
 mod exchange;
 mod lookup;

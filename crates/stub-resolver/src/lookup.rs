@@ -1,5 +1,5 @@
-//! Lookups: each server is asked in turn, over UDP and then over TCP, until one of them knows. Nothing is cached, no search
-//! list is used, and /etc/hosts is not read.
+//! Lookups: tries the servers in order, over UDP and then over TCP, until one gives an answer. Has no cache, uses no search list, and
+//! does not read /etc/hosts.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ use reply::{Chain, Reply};
 
 mod reply;
 
-/// Which addresses of a name are asked for.
+/// The address family of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// A records.
@@ -43,40 +43,40 @@ impl Family {
     }
 }
 
-/// One thing to look up.
+/// A name and family to look up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Question {
-    /// The name, absolute whatever it looks like.
+    /// The name; always absolute.
     pub name: Name,
-    /// The kind of address.
+    /// The address family.
     pub family: Family,
 }
 
-/// What a lookup came to.
+/// The outcome of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LookupOutcome {
-    /// At least one address, and at most [`MAX_ADDRESSES`]: of the family that was asked for, sorted, each once.
+    /// One to [`MAX_ADDRESSES`] addresses of the family, sorted, each once.
     Addresses {
-        /// The addresses as the server gave them: whether they may be used is for the caller to say.
+        /// The addresses of the reply, unfiltered: the caller must check whether they may be used.
         addresses: Vec<IpAddr>,
-        /// Seconds: the least of the addresses' and of the aliases' on the way to them.
+        /// The minimum TTL of addresses and aliases, in seconds.
         ttl: u32,
     },
     /// The name does not exist (NXDOMAIN), or its alias's target does not.
     NoSuchName,
     /// The name exists, and has no address of this family (RFC 2308, section 2.2).
     NoData,
-    /// Nothing is known.
+    /// The lookup failed.
     Failed(LookupError),
 }
 
-/// Why a lookup says nothing about its name.
+/// Why a lookup failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LookupError {
-    /// There is no server to ask.
+    /// There is no server.
     #[error("no server to ask")]
     NoServer,
-    /// The time of the round was over before it was this name's turn.
+    /// The round timed out before this name was looked up.
     #[error("the round was over before it was asked")]
     OutOfTime,
     /// No reply in time.
@@ -85,30 +85,30 @@ pub enum LookupError {
     /// An rcode that is neither NOERROR nor NXDOMAIN.
     #[error("the server answered {}", Rcode(*.0))]
     Rcode(u16),
-    /// A reply that leads to other name servers: the one that was asked does not recurse.
+    /// A referral: the server does not recurse.
     #[error("the server does not recurse")]
     Referral,
     /// A reply whose records are about other names.
     #[error("the reply is about other names")]
     Unasked,
-    /// The name is an alias, and aliases are not wanted.
+    /// The name is an alias, and the resolver follows none.
     #[error("the name is an alias")]
     Alias,
-    /// Aliases that lead in a circle, or through more than 16 names.
+    /// An alias loop, or more than 16 aliases.
     #[error("aliases without end")]
     Aliases,
-    /// A reply cut off over TCP, too.
+    /// A truncated reply over TCP.
     #[error("the reply was cut off")]
     Truncated,
-    /// What the kernel said.
+    /// The kernel's error.
     #[error("cannot reach the server: {0}")]
     Io(io::ErrorKind),
-    /// A reply that cannot be read.
+    /// A malformed reply.
     #[error("the reply cannot be read")]
     Unreadable,
 }
 
-/// Servers to ask, in order.
+/// A stub resolver with a list of servers.
 pub struct Resolver {
     servers: Vec<Server>,
     follows_aliases: bool,
@@ -116,9 +116,9 @@ pub struct Resolver {
 
 struct Server {
     address: SocketAddr,
-    /// Connections over which a reply came, until the next query: never more than there are lookups at the same time.
+    /// Idle connections that had a reply: at most as many as concurrent lookups.
     idle: Mutex<Vec<TcpStream>>,
-    /// Did not answer the last time: asked after the others. Names that come later in a round do not wait for it again.
+    /// Servers without a reply to their last query: tried after the others, so that later names do not wait for them again.
     silent: AtomicBool,
 }
 
@@ -129,20 +129,20 @@ enum Protocol {
 }
 
 impl Resolver {
-    /// Asks these servers, at most the first [`MAX_SERVERS`] of them. Make one for each round: it keeps connections.
+    /// A resolver of the first [`MAX_SERVERS`] servers. Make one for each round, since it keeps connections.
     pub fn new(servers: &[SocketAddr]) -> Self {
         let servers = servers.iter().take(MAX_SERVERS).map(Server::new).collect();
         Self { servers, follows_aliases: true }
     }
 
-    /// Follows no alias: a name that is one has failed, as [`LookupError::Alias`].
+    /// Follows no alias: the lookup of one fails with [`LookupError::Alias`].
     pub fn without_aliases(self) -> Self {
         Self { follows_aliases: false, ..self }
     }
 
-    /// Looks all of them up, at most 64 at a time; what is not begun when the time is over has failed.
+    /// Looks up all questions, at most 64 at a time; those not begun within the time fail.
     ///
-    /// Must run inside a tokio runtime. The outcomes come in no order.
+    /// Must run inside a tokio runtime. The outcomes are unordered.
     pub async fn round(
         self: &Arc<Self>,
         questions: &[Question],
@@ -153,7 +153,7 @@ impl Resolver {
         outcomes
     }
 
-    /// The same, and each outcome is told as soon as it is known: one silent name holds up no other.
+    /// The same, but reports each outcome at once, so that a name without a reply does not delay others.
     pub async fn round_telling(
         self: &Arc<Self>,
         questions: &[Question],
@@ -174,14 +174,14 @@ impl Resolver {
         }
     }
 
-    /// Looks one name up: 3 s for each server and protocol, or its share of the time if there is less.
+    /// Looks up one name, with 3 s for each server and protocol, or its share of `within` if that is less.
     ///
-    /// The first server that knows is believed, be it that the name does not exist. One that fails is passed over, and
-    /// asked over TCP once every server was asked over UDP. Takes at most `within`.
+    /// Returns the first answer, NXDOMAIN included. A server that fails is skipped, and tried over TCP once all servers were tried over
+    /// UDP. Takes at most `within`.
     pub async fn lookup(&self, question: Question, within: Duration) -> LookupOutcome {
         let end = Instant::now() + within;
         let mut last = LookupError::NoServer;
-        // Those that were silent before come last; the order stays otherwise.
+        // Servers that were silent before are last; otherwise the order stays.
         let (mut order, silent): (Vec<_>, Vec<_>) =
             self.servers.iter().partition(|server| !server.silent.load(Relaxed));
         order.extend(silent);
@@ -208,7 +208,7 @@ impl Resolver {
         for (at, server) in over_tcp.into_iter().enumerate() {
             match ask(server, Protocol::Tcp, share(end, waiting - at)).await {
                 Ok(outcome) => return server.spoke(outcome),
-                // Why UDP failed says more than that time is over.
+                // The error of UDP is more specific than a timeout.
                 Err(LookupError::OutOfTime) => {}
                 Err(error) => last = error,
             }
@@ -229,7 +229,7 @@ impl Server {
         }
     }
 
-    /// Asks again and again: datagrams are lost.
+    /// Sends the query repeatedly, since datagrams may be lost.
     async fn over_udp(&self, query: &[u8]) -> io::Result<Vec<u8>> {
         let socket = udp_socket(self.address, None).await?;
         loop {
@@ -241,7 +241,7 @@ impl Server {
 
     async fn over_tcp(&self, query: &[u8]) -> io::Result<Vec<u8>> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // The server may have closed it meanwhile.
+        // The server may have closed the idle connection.
         if let Some(mut stream) = idle
             && let Ok(reply) = over_stream(&mut stream, query).await
         {
@@ -265,7 +265,7 @@ impl Server {
 }
 
 impl LookupError {
-    /// Whether another protocol may do better at the same server.
+    /// Whether the same server may answer over another protocol.
     fn may_be_the_protocols(self) -> bool {
         matches!(self, Self::Silent | Self::OutOfTime | Self::Io(_) | Self::Unreadable)
     }
@@ -283,7 +283,7 @@ async fn ask(
         return Err(LookupError::OutOfTime);
     }
     match timeout(within, follow(server, protocol, question, follows_aliases)).await {
-        // That it is an alias is known, and no other server need be asked.
+        // The name is an alias: no other server needs to be tried.
         Ok(Err(LookupError::Alias)) => Ok(LookupOutcome::Failed(LookupError::Alias)),
         Ok(outcome) => outcome,
         Err(_) => Err(LookupError::Silent),
@@ -303,11 +303,11 @@ async fn follow(
         if let Some(addresses) = chain.read(&reply, question.family)? {
             return Ok(LookupOutcome::Addresses { addresses, ttl: chain.ttl });
         }
-        // With aliases in the answer the rcode is about the last of them (RFC 6604, section 3).
+        // With aliases in the answer the rcode is of the last of them (RFC 6604, section 3).
         if reply.rcode == Rcode::NXDOMAIN {
             return Ok(LookupOutcome::NoSuchName);
         }
-        // Name servers and no SOA lead elsewhere (RFC 2308, section 2.2).
+        // Name servers without an SOA: a referral (RFC 2308, section 2.2).
         let (soa, empty) = (reply.has_authority(RType::SOA), reply.is_empty());
         match chain.name == asked {
             true if empty && !soa && reply.has_authority(RType::NS) => return Err(LookupError::Referral),
@@ -319,7 +319,7 @@ async fn follow(
     }
 }
 
-/// One query and its reply; once more without EDNS, where a server does not know what that is (RFC 6891, section 7).
+/// One query and its reply; repeated without EDNS if the server does not support it (RFC 6891, section 7).
 async fn exchange(
     server: &Server,
     protocol: Protocol,
@@ -355,20 +355,20 @@ fn until(end: Instant) -> Duration {
     end.saturating_duration_since(Instant::now())
 }
 
-/// What one try may take, if `tries` may still come.
+/// The time for one of `tries` remaining tries.
 fn share(end: Instant, tries: usize) -> Duration {
     (until(end) / tries.max(1) as u32).min(TRY)
 }
 
-/// Servers that are asked; more are passed over.
+/// Maximum number of servers; more are ignored.
 pub const MAX_SERVERS: usize = 15;
-/// Addresses taken of one name and family.
+/// Maximum number of addresses of one name and family.
 pub const MAX_ADDRESSES: usize = 128;
-/// The longest wait for one server over one protocol.
+/// Maximum wait for one server over one protocol.
 const TRY: Duration = Duration::from_secs(3);
-/// How long a datagram is waited for until the query is sent again.
+/// The time after which a query over UDP is sent again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Lookups at the same time; each has one socket.
+/// Maximum number of concurrent lookups; each has one socket.
 const CONCURRENT: usize = 64;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The messages: one question, and whether a message is the reply to it.
+//! Builds queries, and matches replies to them.
 
 use wire::{Class, Flags, HEADER, Name, RType, Rcode};
 
-/// A query with one question and nothing else (RFC 1035, section 4.1); of `flags` RD alone makes sense.
+/// A query with one question and no record (RFC 1035, section 4.1); `flags` may have RD only.
 pub fn query(id: u16, flags: u16, name: &Name, rtype: RType, class: Class) -> Vec<u8> {
     let mut query = Vec::with_capacity(HEADER + name.as_wire().len() + 4);
     for number in [id, flags, 1, 0, 0, 0] {
@@ -20,7 +20,7 @@ pub(crate) fn add_edns(query: &mut Vec<u8>) {
     wire::write_opt(query, Rcode::NOERROR, false, &[]);
 }
 
-/// Whether this is a reply to `query`: its id and its question. Servers that cannot read a query leave the question out.
+/// Whether this is a reply to `query`: same id and question. Servers that cannot parse a query may leave the question out.
 pub fn is_reply(reply: &[u8], query: &[u8]) -> bool {
     let Some(header) = reply.first_chunk::<HEADER>() else { return false };
     let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
@@ -38,7 +38,7 @@ pub fn is_reply(reply: &[u8], query: &[u8]) -> bool {
         }
 }
 
-/// The question of a query of ours.
+/// The question of a query made here.
 pub(crate) fn question(query: &[u8]) -> &[u8] {
     let end = Name::read_plain(query, HEADER).map_or(HEADER, |(_, end)| end + 4);
     query.get(HEADER..end).unwrap_or_default()
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_one_question() {
+    fn query_has_one_question() {
         let name = Name::from_text("a.b").unwrap();
         assert_eq!(
             query(0x0102, Flags::RD, &name, RType::NS, Class::IN),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_has_the_id_and_the_question_or_none() {
+    fn reply_matching() {
         let asked = query(0x0707, Flags::RD, &Name::from_text("a.b").unwrap(), RType::NS, Class::IN);
         let reply = |head: &[u8], question: &[u8]| [head, &[0; 6], question].concat();
         for (head, question, counts) in [

@@ -22,7 +22,7 @@ use crate::{ExchangeError, StreamKind, UpstreamPath};
 /// A command from the pool.
 #[derive(Debug)]
 pub(super) enum Command {
-        /// Send this query.
+    /// Send this query.
     Ask(Request),
 
     /// No client waits for this query any more.

@@ -30,7 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use admin::{AdminServer, Content, Process, ServedPages};
+use admin::{AdminServer, PageSources, Process, ServedPages};
 use counters::Counters;
 use logging::logger::LAST_LINES;
 use logging::{Format, Logger};
@@ -140,7 +140,7 @@ impl NodeResolver {
             Process.collect(&mut families);
             families
         };
-        let content = Content {
+        let content = PageSources {
             metrics: Box::new(metrics),
             not_ready: Box::new(Vec::new),
             status: None,

@@ -236,7 +236,7 @@ impl HostsTable {
         }
         state.again = !whole;
         if std::mem::take(&mut state.overtaken) {
-            // A new table is empty until the file is read; the text that the refresher holds is served meanwhile.
+            // A new table is empty until the file is read; the text that `RefreshedFile` holds is served meanwhile.
             if let Some(kept) = self.kept.find(&self.spec.file) {
                 self.serve_text(state, kept.text());
             }

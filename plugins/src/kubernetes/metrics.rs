@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::kubernetes_api::RequestMetrics;
-use metrics::metrics::metrics::histogram::{Durations, doubling};
 use kubernetes_api::Kind;
+use metrics::histogram::{Durations, doubling};
 
 use metrics::{Families, Metric};
 

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::{Native, NativeCounts};
+use super::native::{Native, NativeCounts};
 
 /// A counter.
 #[derive(Debug, Default)]

@@ -29,7 +29,7 @@ impl Native {
     }
 
     /// For message sizes in bytes: a header has 12, the longest message 65,535.
-    pub fn octets(counted: impl Iterator<Item = (f64, u64)>) -> Self {
+    pub fn bytes(counted: impl Iterator<Item = (f64, u64)>) -> Self {
         Self::over(3, 16, counted)
     }
 
@@ -168,9 +168,9 @@ mod tests {
 
     #[test]
     fn every_message_size_has_a_bucket() {
-        let native = Native::octets([].into_iter());
-        for octets in [1.0, 12.0, 65_535.0, 1e9] {
-            native.observe(octets, false);
+        let native = Native::bytes([].into_iter());
+        for bytes in [1.0, 12.0, 65_535.0, 1e9] {
+            native.observe(bytes, false);
         }
         assert!(counts(&native).buckets.into_iter().eq([(49, 1), (58, 1), (256, 2)]));
     }

@@ -1,4 +1,4 @@
-//! The rounds of one hosts file: wait, ask, take what came of it.
+//! The rounds of one hosts file: wait, look up, apply the outcomes.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use stub_resolver::{LookupError, LookupOutcome, Question, Resolver};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 
-use super::{RefreshedFile, Server, servers};
+use super::{RefreshedFile, Server, upstreams};
 use clock::throttle;
 
-/// Refreshes until the server ends, or nobody wants it any more.
+/// Refreshes the names of a file until the server ends or the file is no longer refreshed.
 pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
     let mut warned = false;
     loop {
@@ -25,9 +25,9 @@ pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
         let asked = if questions.is_empty() {
             Vec::new()
         } else {
-            let upstreams = server.upstreams();
-            let find = move || servers::servers(&via, &upstreams);
-            // The list of servers may be on a disk that hangs. It fails only where the runtime ends.
+            let of_server = server.upstreams();
+            let find = move || upstreams::servers(&via, &of_server);
+            // The list of servers may be on a disk that hangs. Fails only if the runtime ends.
             tokio::task::spawn_blocking(find).await.unwrap_or_default()
         };
         if !questions.is_empty() {
@@ -59,8 +59,8 @@ pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
     }
 }
 
-/// Takes outcomes as they come, those of a moment together: what is known is served and written while others are silent.
-/// Returns how many names and families were answered, and how many failed.
+/// Applies outcomes as they arrive, those within 300 ms together, so that answers are served and written while other servers are silent.
+/// Returns the number of names and families with a good answer, and without.
 async fn take(
     kept: &Arc<RefreshedFile>,
     running: &Weak<impl Server>,
@@ -84,7 +84,7 @@ async fn take(
     (answered, failed)
 }
 
-/// Does what a disk may hold up: the runtime's threads have clients to serve. `None` only where the runtime ends.
+/// Runs work that may wait for a disk on a blocking thread. `None` only if the runtime ends.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(|| throttle::with_rests(work)).await.ok()
 }
@@ -101,24 +101,24 @@ pub(super) async fn ask(
 }
 
 impl RefreshedFile {
-    /// How long nothing is due.
+    /// The time until the next lookup is due.
     fn next(&self, now: Instant) -> Duration {
         let state = self.state();
-        let next = state.keeper.due().into_iter().chain(state.publish_again).min();
+        let next = state.names.due().into_iter().chain(state.publish_again).min();
         next.map_or(Duration::from_secs(3600), |next| next.saturating_duration_since(now)).max(LEAST_WAIT)
     }
 
-    /// What to ask now, whom the Corefile names, and whether the file is to be tried again.
+    /// The questions that are due, the Corefile's servers, and whether to retry writing the file.
     pub fn begin(&self, now: Instant) -> (Vec<Question>, Vec<std::net::SocketAddr>, bool) {
         let mut state = self.state();
         let publish = state.publish_again.is_some_and(|again| again <= now);
-        (state.keeper.begin(now), state.plan.via.clone(), publish)
+        (state.names.begin(now), state.plan.via.clone(), publish)
     }
 }
 
-/// A round takes no longer, all tries on all servers included; what remains of 15 s is for tables and the disk.
+/// Maximum duration of a round, all tries on all servers included; the rest of 15 s is for tables and the disk.
 const ROUND: Duration = Duration::from_secs(14);
-/// Answers that come within such a moment are written together: usually all of them.
+/// Outcomes within this time are written together: usually all.
 const TOGETHER: Duration = Duration::from_millis(300);
-/// Whatever is due, the loop does not spin.
+/// Minimum pause, so that the loop does not spin.
 const LEAST_WAIT: Duration = Duration::from_millis(10);

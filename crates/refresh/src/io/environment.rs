@@ -1,25 +1,25 @@
-//! What the environment says about names to keep, as the nodes' own provisioning passes it.
+//! Environment variables about refreshed names, as AKS's provisioning passes them.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use wire::Name;
 
-/// The variables, and where files lie.
+/// The variables, and paths of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
     /// LOCALDNS_CRITICAL_FQDNS: names and `@LIST`s between commas.
     pub names: Vec<Name>,
     /// LOCALDNS_HOSTS_PLUGIN_REFRESH_INTERVAL_IN_SECONDS, at least 5 s.
     pub interval: Option<Duration>,
-    /// LOCALDNS_SHIPPED_HOSTS: what came with the image; default /usr/share/localdns/hosts.
+    /// LOCALDNS_SHIPPED_HOSTS: the hosts file shipped with the image; default /usr/share/localdns/hosts.
     pub shipped: PathBuf,
-    /// What was passed over, a line each.
+    /// Warnings about invalid values, a line each.
     pub warnings: Vec<String>,
 }
 
 impl Environment {
-    /// Reads the variables. What makes no sense is passed over and told: a start must not fail over a name.
+    /// Reads the variables. Invalid values are ignored with a warning, since a start must not fail because of a name.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut environment = Self::default();
         for word in variable(NAMES).unwrap_or_default().split([',', ' ', '\t', '\n']) {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_passed_over_and_told() {
+    fn invalid_values_are_ignored() {
         for (names, interval, kept, seconds, warnings) in [
             ("", "", 0, None, 0),
             ("mcr.microsoft.com,a.example", "30", 2, Some(30), 0),

@@ -1,91 +1,91 @@
-//! Hosts files whose names are kept true: the machine's side of the crate `refresh`.
+//! The I/O of refreshed names: servers, lookups, hosts files, status.
 //!
 //! ```text
 //! Corefile, environment -> plan -> RefreshedFile, one for each file -> driver: servers -> lookups -> tables -> file
 //! hosts file -> a table looks -> RefreshedFile::read -> the text that is served
 //! ```
-//! It knows the server that it works for as a [`Server`]: whose tables serve a text, and whom it would ask.
+//! It knows its server as a trait, [`Server`]: the tables that serve a text, and the upstreams.
 //!
-//! Nothing of it is on a query's way: what is learned becomes a table that is swapped in whole, as a changed file does.
+//! No query waits for it: new addresses become a table that is swapped in whole, as after a change of the file.
 
 mod driver;
 mod environment;
 mod once;
-mod plan;
-mod servers;
+mod spec;
 mod status;
+mod upstreams;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::{Clock, NameStore, Round};
 use corefile::go::format_duration;
-use refresh::{Clock, Keeper, Round};
 use stub_resolver::{LookupOutcome, Question};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 pub use environment::Environment;
 pub use once::{Once, once};
-pub use plan::{RefreshPlan, RefreshSpec, plan};
-pub use servers::Upstreams;
+pub use spec::{RefreshPlan, RefreshSpec, plan};
 pub use status::{DEFAULT_SOCKET, Shown, StatusSocket, collect, listen, print, report};
+pub use upstreams::Upstreams;
 
 use clock::throttle;
 use logging::Logger;
 use tokio::runtime::Handle;
 
-/// The server that names are kept for.
+/// The server that names are refreshed for.
 pub trait Server: Send + Sync + 'static {
-    /// Has every table of this file serve [`RefreshedFile::text`].
+    /// Makes every table of this file serve [`RefreshedFile::text`].
     fn serve(&self, kept: &RefreshedFile);
-    /// What its /status says, [`report`] within it.
+    /// Its /status, with [`report`] in it.
     fn status(&self) -> serde_json::Value;
-    /// Whom it asks, and where it listens.
+    /// Its upstreams and listen addresses.
     fn upstreams(&self) -> Upstreams;
-    /// The files whose names it keeps.
+    /// The hosts files with refreshed names.
     fn kept(&self) -> &RefreshedFiles;
-    /// What the environment says.
+    /// The environment variables.
     fn environment(&self) -> &Environment;
-    /// Where rounds run.
+    /// The runtime of rounds.
     fn runtime(&self) -> &Handle;
     /// The process's log.
     fn logger(&self) -> &Logger;
 }
 
-/// One hosts file whose names are kept true, however many server blocks read it.
+/// A hosts file with refreshed names, shared by all server blocks that read it.
 #[derive(Debug)]
 pub struct RefreshedFile {
     file: PathBuf,
-    /// What was shipped for files that do not exist.
+    /// The shipped file, for hosts files that do not exist.
     shipped: PathBuf,
     state: Mutex<State>,
-    /// There are other names to keep.
+    /// Notified when the names change.
     woken: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    keeper: Keeper,
+    names: NameStore,
     plan: RefreshPlan,
     driver: Option<AbortHandle>,
-    /// Who was asked in the last round.
+    /// The servers of the last round.
     servers: Vec<std::net::SocketAddr>,
     last: Option<LastRound>,
-    /// Rounds after which every name, some names, no name had a good answer.
+    /// The number of rounds after which all, some or none of the names had a good answer.
     rounds: [u64; 3],
-    /// What has no good answer, as it was told last.
+    /// The questions without a good answer that were logged last.
     troubled: Vec<Question>,
     publish_failures: u64,
-    /// How often something was learned or written: what was read before that is older than it.
+    /// Incremented when addresses are learned or the file is written: text that was read before is obsolete.
     learned: u64,
-    /// Why the file is not what memory is.
+    /// Why the file could not be written.
     publish_error: Option<String>,
     publish_again: Option<Instant>,
 }
 
-/// How the last round went.
+/// The result of the last round.
 #[derive(Debug, Clone, Copy)]
 struct LastRound {
     began: Instant,
@@ -93,42 +93,42 @@ struct LastRound {
     wall: u64,
     answered: usize,
     failed: usize,
-    /// How names stand after it, those that were not its turn included: of [`RESULTS`].
+    /// The state of all names after it, also of those that were not due: an index of [`RESULTS`].
     result: usize,
 }
 
-/// What a look at the file found.
+/// The result of a look at the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Caught {
-    /// What was read or written before; or no file.
+    /// The text that was last read or written, or no file.
     Known,
-    /// What somebody else wrote.
+    /// Text of another program.
     New,
-    /// Somebody who is still writing.
+    /// Text that another program is still writing.
     Torn,
 }
 
-/// How a round went as a whole, as metrics and status call it.
+/// Results of rounds, as in metrics and status.
 const RESULTS: [&str; 3] = ["ok", "partial", "failed"];
 
-/// Every hosts file that is kept, found by its path.
+/// All hosts files with refreshed names, by path.
 #[derive(Debug, Default)]
 pub struct RefreshedFiles {
     kept: Mutex<Vec<Arc<RefreshedFile>>>,
 }
 
 impl RefreshedFiles {
-    /// The file at `path`, if its names are kept.
+    /// The file at `path`, if it has refreshed names.
     pub fn find(&self, path: &Path) -> Option<Arc<RefreshedFile>> {
         self.all().into_iter().find(|kept| kept.file == path)
     }
 
-    /// Every file in use.
+    /// All files in use.
     pub fn all(&self) -> Vec<Arc<RefreshedFile>> {
         self.lock().clone()
     }
 
-    /// Makes what `plans` need and is not there: a table's first text may depend on it. Nothing is asked yet.
+    /// Adds the files of `plans` that are missing, since a table's first text may depend on them. Sends no query.
     pub fn prepare(&self, plans: &[RefreshPlan], environment: &Environment, now: Instant) {
         let mut all = self.lock();
         for plan in plans {
@@ -138,7 +138,7 @@ impl RefreshedFiles {
         }
     }
 
-    /// Keeps what `plans` say from now on, and nothing else.
+    /// Refreshes the names of `plans` from now on, and no others.
     pub fn apply<S: Server>(&self, plans: &[RefreshPlan], running: &Arc<S>) {
         let now = clock::now();
         self.prepare(plans, running.environment(), now);
@@ -166,7 +166,7 @@ impl RefreshedFiles {
 impl RefreshedFile {
     fn new(plan: RefreshPlan, environment: &Environment, now: Instant) -> Self {
         let state = State {
-            keeper: Keeper::new(plan.settings.clone(), reading(now)).resting(throttle::step),
+            names: NameStore::new(plan.settings.clone(), reading(now)).resting(throttle::step),
             plan: plan.clone(),
             driver: None,
             servers: Vec::new(),
@@ -191,38 +191,38 @@ impl RefreshedFile {
         &self.file
     }
 
-    /// How often something was learned or written so far.
+    /// The counter of learned and written texts.
     pub fn learned(&self) -> u64 {
         self.state().learned
     }
 
-    /// The text to serve where the file reads `text` and was written `age` ago. `None` where something was learned or
-    /// written `since` the reading began: the file is to be read anew.
+    /// The text to serve for a file with `text` that was written `age` ago. `None` if the counter has changed from `since`, its value
+    /// before the read: the file must be read again.
     pub fn read(&self, since: u64, text: &[u8], age: Duration, now: Instant) -> Option<Arc<[u8]>> {
         let mut state = self.state();
-        (state.learned == since).then(|| state.keeper.read(text, age, reading(now)))
+        (state.learned == since).then(|| state.names.read(text, age, reading(now)))
     }
 
-    /// The text to serve where there is no file.
+    /// The text to serve if there is no file.
     pub fn missing(&self, now: Instant) -> Arc<[u8]> {
         let shipped = files::read_with_timeout(&self.shipped, MAX_SHIPPED).unwrap_or_default();
-        self.state().keeper.ship(&shipped, reading(now))
+        self.state().names.ship(&shipped, reading(now))
     }
 
     /// The text to serve.
     pub fn text(&self) -> Arc<[u8]> {
-        self.state().keeper.text()
+        self.state().names.text()
     }
 
-    /// What is known of its names, for another process.
+    /// The section of its names, for another process.
     pub fn section(&self, now: Instant) -> Vec<u8> {
-        self.state().keeper.section(reading(now))
+        self.state().names.section(reading(now))
     }
 
-    /// Takes what another process knew of its names later; whether there is another text to serve.
+    /// Takes later addresses of its names from another process. Returns whether the text to serve has changed.
     pub fn inherit(&self, section: &[u8], now: Instant) -> bool {
         let mut state = self.state();
-        let learned = state.keeper.inherit(section, reading(now));
+        let learned = state.names.inherit(section, reading(now));
         state.learned += u64::from(learned);
         learned
     }
@@ -241,7 +241,7 @@ impl RefreshedFile {
                 );
                 running.logger().info(Some("hosts"), &message);
             }
-            state.keeper.set(plan.settings.clone(), reading(now));
+            state.names.set(plan.settings.clone(), reading(now));
             state.plan = plan;
             if state.driver.is_none() {
                 let driver = driver::run(self.clone(), Arc::downgrade(running));
@@ -261,8 +261,8 @@ impl RefreshedFile {
         }
     }
 
-    /// Takes what came of a round so far: memory first, then the file. Blocks while the disk does. Returns how many names
-    /// and families were answered, and how many failed.
+    /// Applies outcomes of a round: to memory first, then to the file. Blocks while the disk does. Returns the number of names and
+    /// families with a good answer, and without.
     pub fn finish(
         &self,
         began: Instant,
@@ -271,19 +271,19 @@ impl RefreshedFile {
         running: &Weak<impl Server>,
     ) -> (usize, usize) {
         let Some(running) = running.upgrade() else { return (0, 0) };
-        // What another program wrote since the last look is older than these answers.
+        // Text that another program wrote since the last look is older than these answers.
         let caught = self.catch_up();
         let round = {
             let mut state = self.state();
             state.learned += 1;
-            state.keeper.finish(began, outcomes, reading(clock::now()), draw)
+            state.names.finish(began, outcomes, reading(clock::now()), draw)
         };
         self.tell(&round, &*running);
         self.publish(caught, &*running);
         (round.answered, round.failed)
     }
 
-    /// A round is over: counts it, and says what has no good answer, once and when that changes.
+    /// Counts a round at its end, and logs the names without a good answer when these change.
     fn over(
         &self,
         began: Instant,
@@ -294,9 +294,9 @@ impl RefreshedFile {
     ) {
         let mut state = self.state();
         let now = clock::now();
-        let all = state.keeper.entries().count();
+        let all = state.names.entries().count();
         let failing: Vec<_> =
-            state.keeper.entries().filter_map(|(q, entry)| Some((*q, entry.failure?))).collect();
+            state.names.entries().filter_map(|(q, entry)| Some((*q, entry.failure?))).collect();
         let result = match failing.len() {
             0 => 0,
             failing if failing == all => 2,
@@ -307,7 +307,7 @@ impl RefreshedFile {
         state.last = Some(LastRound { began, took, wall: reading(now).wall, answered, failed, result });
         state.servers = servers;
         let troubled: Vec<_> = failing.iter().map(|(question, _)| *question).collect();
-        // That there is nobody to ask is told already.
+        // That there are no servers is already logged.
         if troubled == state.troubled || state.servers.is_empty() {
             return;
         }
@@ -334,15 +334,15 @@ impl RefreshedFile {
         logger.warning(Some("hosts"), &message);
     }
 
-    /// Tries again to write what could not be written.
+    /// Retries a failed write of the file.
     fn publish_again(&self, running: &impl Server) {
         self.state().publish_again = None;
         self.publish(self.catch_up(), running);
     }
 
-    /// Lets go of what is too old.
+    /// Removes entries that are too old.
     fn expire(&self, running: &impl Server) {
-        let changes = self.state().keeper.expire(reading(clock::now()));
+        let changes = self.state().names.expire(reading(clock::now()));
         if !changes.is_empty() {
             self.tell(&Round { changes, ..Round::default() }, running);
             self.publish(Ok(Caught::Known), running);
@@ -371,7 +371,7 @@ impl RefreshedFile {
         }
     }
 
-    /// Reads the file, if somebody else wrote it.
+    /// Reads the file if another program has written it.
     fn catch_up(&self) -> io::Result<Caught> {
         let (text, age) = match read_file(&self.file) {
             Ok(found) => found,
@@ -381,22 +381,22 @@ impl RefreshedFile {
         };
         let mut state = self.state();
         state.learned += 1;
-        if state.keeper.knows(&text) {
-            state.keeper.read(&text, age, reading(clock::now()));
+        if state.names.knows(&text) {
+            state.names.read(&text, age, reading(clock::now()));
             return Ok(Caught::Known);
         }
         if text.last().is_none_or(|&last| last != b'\n') {
             return Ok(Caught::Torn);
         }
-        state.keeper.read(&text, age, reading(clock::now()));
+        state.names.read(&text, age, reading(clock::now()));
         Ok(Caught::New)
     }
 
-    /// Writes the file, if memory has what it has not. What cannot be written stays in memory, and is tried again.
+    /// Writes the file if it differs from memory. If that fails, memory is served on, and the write is retried.
     fn publish(&self, caught: io::Result<Caught>, running: &impl Server) {
         match caught {
             Ok(Caught::Known) => {}
-            // The tables do not look by themselves where `reload` is 0.
+            // Tables with `reload 0` do not check the file themselves.
             Ok(Caught::New) => running.serve(self),
             Ok(Caught::Torn) => return self.state().publish_again = Some(clock::now() + CATCH_UP_AGAIN),
             Err(error) => {
@@ -406,23 +406,23 @@ impl RefreshedFile {
         }
         let (text, base) = {
             let mut state = self.state();
-            let Some(text) = state.keeper.to_publish() else { return };
+            let Some(text) = state.names.to_publish() else { return };
             state.learned += 1;
-            (text, state.keeper.base())
+            (text, state.names.base())
         };
         match files::atomic_write(&self.file, Some(&base), &text) {
             Ok(()) => {
                 let mut state = self.state();
                 state.learned += 1;
-                state.keeper.published(text, clock::now());
+                state.names.published(text, clock::now());
                 (state.publish_error, state.publish_again) = (None, None);
             }
-            // Somebody else wrote the file: its addresses hold until the next round, which comes soon.
+            // Another program has written the file: its addresses hold until the next round, which is soon.
             Err(files::WriteError::Changed(_)) => {
                 let soon = clock::now() + CATCH_UP_AGAIN;
                 let caught = self.catch_up();
                 let mut state = self.state();
-                state.keeper.hurry(soon);
+                state.names.hurry(soon);
                 state.publish_again = (!matches!(caught, Ok(Caught::New))).then_some(soon);
                 drop(state);
                 running.serve(self);
@@ -446,7 +446,7 @@ impl RefreshedFile {
     }
 }
 
-/// A hosts file's text, and how long ago it was written.
+/// Reads a hosts file's text and age.
 fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
     let rests = throttle::rests();
     let rest = move || {
@@ -462,13 +462,13 @@ fn reading(now: Instant) -> Clock {
     Clock { now, wall: clock::wall_ms() / 1000 }
 }
 
-/// Names that fail are told one by one up to so many.
+/// Maximum number of failed names that are logged one by one.
 const MOST_TOLD: usize = 3;
 const PUBLISH_AGAIN: Duration = Duration::from_secs(30);
-/// How long another program has to finish what it writes.
+/// How long another program may take to finish its write.
 const CATCH_UP_AGAIN: Duration = Duration::from_secs(5);
 
-/// The longest hosts file, in octets: more than the pairs that a table has room for.
+/// Maximum size of a hosts file in bytes: more than a table can hold.
 pub const MAX_FILE: u64 = 256 << 20;
-/// What is shipped are some names.
+/// Maximum size of the shipped file in bytes.
 const MAX_SHIPPED: u64 = 16 << 20;

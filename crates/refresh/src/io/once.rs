@@ -5,28 +5,32 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use files::WriteError;
 use crate::{NameStore, Settings};
+use files::WriteError;
 use stub_resolver::{LookupOutcome, Question};
 use tokio::runtime::Handle;
 
-use super::{Environment, RefreshPlan, RefreshSpec, Upstreams, driver, read_file, reading, spec, upstreams as upstream_choice};
+use super::{
+    Environment, RefreshPlan, RefreshSpec, Upstreams, driver, read_file, reading, spec,
+    upstreams as upstream_choice,
+};
 
-/// What `refresh --once` is asked to do.
+/// The flags of `refresh --once`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Once {
     /// `--hosts`: the file; default the Corefile's, else /etc/localdns/hosts.
     pub hosts: Option<PathBuf>,
-    /// `--print`: print what would be written, and write nothing.
+    /// `--print`: print the new text, and write nothing.
     pub print: bool,
 }
 
-/// Does one round and publishes what came of it; what to print on standard output and on standard error.
+/// Does one round and writes the file. Returns the texts for standard output and standard error.
 ///
-/// `plans` and `upstreams` are those of the Corefile; without one there are none. Names that fail keep what the file says; where all fail, or there is no name, the file is not touched.
+/// `plans` and `upstreams` are those of the Corefile, if there is one. Names that fail keep the file's addresses; if all fail, or there
+/// are no names, the file is not touched.
 ///
 /// # Errors
-/// The file can be read or written no better than this says.
+/// The file cannot be read or written.
 pub fn once(
     wish: &Once,
     environment: &Environment,
@@ -44,11 +48,11 @@ pub fn once(
     }
     let (mut outcomes, mut failed) = (None, WriteError::Changing(file.clone()));
     for _ in 0..TRIES {
-        let mut keeper = NameStore::new(settings.clone(), reading(clock::now()));
+        let mut names = NameStore::new(settings.clone(), reading(clock::now()));
         match read_file(&file) {
-            Ok((text, age)) => drop(keeper.read(&text, age, reading(clock::now()))),
+            Ok((text, age)) => drop(names.read(&text, age, reading(clock::now()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // It was written, or replaced, while it was read.
+            // Another program wrote or replaced the file during the read.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 failed = WriteError::Changing(file.clone());
                 thread::sleep(SETTLES);
@@ -56,29 +60,29 @@ pub fn once(
             }
             Err(error) => return Err(format!("cannot read {}: {error}", file.display())),
         }
-        let base = keeper.base();
+        let base = names.base();
         let began = clock::now();
-        let questions = keeper.begin(began);
+        let questions = names.begin(began);
         let outcomes = outcomes.get_or_insert_with(|| {
             let mut found = Vec::new();
             runtime.block_on(driver::ask(&questions, &servers, |outcome| found.push(outcome)));
             found
         });
         let mut told = failures(outcomes);
-        let round = keeper.finish(began, outcomes.clone(), reading(clock::now()), 0.0);
+        let round = names.finish(began, outcomes.clone(), reading(clock::now()), 0.0);
         for change in &round.changes {
             let addresses: Vec<_> = change.after.iter().map(ToString::to_string).collect();
             told.push_str(&format!("{} is {}\n", change.name, addresses.join(" ")));
         }
         if wish.print {
-            return Ok((keeper.text().to_vec(), told));
+            return Ok((names.text().to_vec(), told));
         }
-        let Some(text) = keeper.to_publish() else { return Ok((Vec::new(), told)) };
+        let Some(text) = names.to_publish() else { return Ok((Vec::new(), told)) };
         match files::atomic_write(&file, Some(&base), &text) {
             Ok(()) => return Ok((Vec::new(), told)),
-            // The file changed since it was read: the answers are applied to the new text in the next round.
+            // The file has changed since it was read: the next try applies the answers to the new text.
             Err(WriteError::Changed(_)) => failed = WriteError::Changing(file.clone()),
-            // Who holds the lock may bring its own text to a slow disk.
+            // The lock's owner may be writing to a slow disk.
             Err(error @ WriteError::Busy(_)) => failed = error,
             Err(error) => return Err(error.to_string()),
         }
@@ -86,7 +90,7 @@ pub fn once(
     Err(failed.to_string())
 }
 
-/// The plan of the file that is meant, or one made of the environment alone.
+/// The plan of the selected file, or one of the environment only.
 fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>) -> RefreshPlan {
     let at = plans.iter().position(|plan| wish.hosts.as_ref() == Some(&plan.file)).unwrap_or(0);
     let mut plan = if plans.is_empty() {
@@ -115,8 +119,8 @@ fn failures(outcomes: &[(Question, LookupOutcome)]) -> String {
     outcomes.iter().filter_map(line).collect()
 }
 
-/// How often a file that others change, or keep locked for 2 s, is read again.
+/// Maximum number of tries with a file that other programs change, or keep locked for 2 s.
 const TRIES: usize = 5;
-/// How long who writes it has then.
+/// Pause for a program that is writing the file.
 const SETTLES: Duration = Duration::from_millis(200);
 const DEFAULT_HOSTS: &str = "/etc/localdns/hosts";

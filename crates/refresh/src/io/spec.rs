@@ -1,4 +1,4 @@
-//! Which hosts files have names to keep, and how: the Corefile's properties and the environment in one.
+//! The hosts files with refreshed names: merges the Corefile's properties and the environment.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,37 +9,37 @@ use wire::Name;
 
 use super::Environment;
 
-/// The properties of `hosts` that keep names true.
+/// The properties of `hosts` about refreshed names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RefreshSpec {
-    /// `refresh NAME...`: the names, each once; `@LIST` stands for a cloud's.
+    /// `refresh NAME...`: the names, each once; `@LIST` is a cloud's list.
     pub names: Vec<Name>,
     /// `refresh_interval D [jitter D]`: at least 5 s.
     pub interval: Option<(Duration, Option<Duration>)>,
-    /// `refresh_via ADDRESS...`: whom to ask, in order; at most 15.
+    /// `refresh_via ADDRESS...`: the servers, in order; at most 15.
     pub via: Vec<SocketAddr>,
     /// `refresh_family`.
     pub families: Families,
-    /// `max_age`: how old an entry may become without a good answer; 0 and absent mean for ever.
+    /// `max_age`: maximum age of an entry without a good answer; 0 and absent mean no limit.
     pub max_age: Option<Duration>,
-    /// `refresh_sinkhole ADDRESS...`: addresses that stand for "blocked".
+    /// `refresh_sinkhole ADDRESS...`: addresses that mean "blocked".
     pub sinkholes: Vec<IpAddr>,
 }
 
-/// What is to be kept in one file.
+/// The refreshed names of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefreshPlan {
     /// The hosts file.
     pub file: PathBuf,
-    /// The names, and how they are kept.
+    /// The names, and how they are refreshed.
     pub settings: Settings,
-    /// Whom to ask; where empty, whom the node asks.
+    /// The servers; if empty, those of the node.
     pub via: Vec<SocketAddr>,
-    /// Who wants it: a directive, a variable, or both.
+    /// The origin of the names: a directive, a variable, or both.
     pub because: &'static str,
 }
 
-/// One plan for each hosts file that has names, of what every `hosts` of a Corefile says, in its order.
+/// Returns one plan for each hosts file with refreshed names, from all `hosts` of a Corefile, in its order.
 ///
 /// Server blocks with the same file share one: their names are united, and other properties are those of the first block
 /// that has any. The environment's names go into the first file that is not the system's own.
@@ -73,7 +73,7 @@ pub fn plan(hosts: &[(&Path, &RefreshSpec)], environment: &Environment) -> Vec<R
     plans
 }
 
-/// What the properties and the environment say, without names.
+/// The settings of the properties and the environment, without names.
 pub(super) fn settings(refresh: &RefreshSpec, environment: &Environment) -> Settings {
     let schedule = match (refresh.interval, environment.interval) {
         (Some((interval, jitter)), _) => Schedule::every(interval, jitter),
@@ -90,5 +90,5 @@ pub(super) fn settings(refresh: &RefreshSpec, environment: &Environment) -> Sett
 }
 
 const SYSTEM: &str = "/etc/hosts";
-/// Why names are refreshed that no Corefile names.
+/// The origin of names that only the environment has.
 pub(super) const BY_VARIABLE: &str = "LOCALDNS_CRITICAL_FQDNS";

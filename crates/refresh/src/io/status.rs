@@ -1,4 +1,4 @@
-//! What is known of the names that are kept: metrics, /status on a unix socket, and `localdns status`.
+//! Metrics of refreshed names, /status on a unix socket, and `localdns status`.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -29,7 +29,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 use super::{RESULTS, RefreshedFile, RefreshedFiles, Server};
 use metrics::{Families, names};
 
-/// The socket while it listens; it goes with its value.
+/// The listening socket; dropping it removes the socket.
 #[derive(Debug)]
 pub struct StatusSocket {
     path: PathBuf,
@@ -43,10 +43,10 @@ impl Drop for StatusSocket {
     }
 }
 
-/// Serves /status at `path`, mode 0600; a socket that a killed process left there is replaced, and nothing else.
+/// Serves /status at `path`, mode 0600. A socket that a killed process left is replaced, other files are not.
 ///
 /// # Errors
-/// What the system says; or another process listens there, or a file is there that is no socket.
+/// The system's; another process listens there; a file that is no socket is there.
 pub fn listen(path: &Path, running: &Arc<impl Server>) -> io::Result<StatusSocket> {
     let _runtime = running.runtime().enter();
     let listener = match UnixListener::bind(path) {
@@ -57,8 +57,8 @@ pub fn listen(path: &Path, running: &Arc<impl Server>) -> io::Result<StatusSocke
                     "a file is there that is no socket; name another place with -status",
                 ));
             }
-            // A process that listens but accepts nothing has a full accept queue: connecting times out. Only a refused
-            // connection says that no process listens, and that the socket file is left over.
+            // Connecting to a process that does not accept times out once its queue is full. Only a refused connection shows that
+            // no process listens, and that the socket file is left over.
             if connect(path, Duration::from_millis(1)).err().map(|error| error.kind())
                 != Some(io::ErrorKind::ConnectionRefused)
             {
@@ -89,7 +89,7 @@ async fn accept(listener: UnixListener, running: Weak<impl Server>) {
                 let asked = (request.uri().path() == "/status").then(|| running.upgrade()).flatten();
                 async {
                     let body = match asked {
-                        // Sums take a moment, and others wait for this thread.
+                        // Rendering takes time, and other tasks wait for this thread.
                         Some(server) => spawn_blocking(move || server.status()).await.ok(),
                         None => None,
                     };
@@ -121,7 +121,7 @@ fn response(body: Option<Value>) -> Response<Full<Bytes>> {
     response
 }
 
-/// What /status says of the files whose names are kept.
+/// The part of /status about refreshed names.
 pub fn report(kept: &RefreshedFiles) -> Value {
     kept.all().iter().map(|kept| kept.report()).collect()
 }
@@ -139,7 +139,7 @@ impl RefreshedFile {
                 "failed": last.failed,
             })
         });
-        let mut entries: Vec<_> = state.keeper.entries().collect();
+        let mut entries: Vec<_> = state.names.entries().collect();
         entries.sort_by_cached_key(|(question, _)| (question.name.to_string(), question.family));
         let entries: Vec<_> =
             entries.into_iter().map(|(question, entry)| self::entry(question, entry, now)).collect();
@@ -168,14 +168,14 @@ fn entry(question: &Question, entry: &KnownName, now: std::time::Instant) -> Val
     })
 }
 
-/// Adds what is known of every kept name to the metrics.
+/// Adds the metrics of all refreshed names.
 pub fn collect(kept: &RefreshedFiles, into: &mut Families) {
     let now = clock::now();
     for kept in kept.all() {
         let file = kept.file.display().to_string();
         let hostsfile = ("hostsfile", file.as_str());
         let state = kept.state();
-        for (question, entry) in state.keeper.entries() {
+        for (question, entry) in state.names.entries() {
             let name = question.name.to_string();
             let labels = [hostsfile, ("name", name.as_str()), ("family", family(question.family))];
             if !entry.addresses.is_empty() {
@@ -201,12 +201,12 @@ pub fn collect(kept: &RefreshedFiles, into: &mut Families) {
     }
 }
 
-/// Where a server may show its status.
+/// A place where a server may serve its status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shown {
     /// A unix socket.
     Socket(PathBuf),
-    /// A unix socket that counts where its server reads this Corefile.
+    /// A unix socket that is used only if its server has read this Corefile.
     SocketOf(PathBuf, PathBuf),
     /// The address of its metrics.
     Page(SocketAddr),
@@ -221,10 +221,10 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Asks the server at the first of these places where one answers, and prints its answer as a table.
+/// Requests the status at the first of these places that answers, and returns it as a table.
 ///
 /// # Errors
-/// One line: nobody answers at any, or what he says cannot be read.
+/// One line: no place answers, or the answer cannot be parsed.
 pub fn print(places: &[Shown]) -> Result<String, String> {
     let mut failed = Vec::new();
     for place in places {
@@ -273,7 +273,7 @@ fn ask(mut stream: impl io::Read + io::Write) -> io::Result<String> {
     body.map(|(_, body)| body.to_owned()).ok_or_else(|| io::Error::other("it has no /status"))
 }
 
-/// Connects, and waits no longer than that for a place in the queue of one that hangs.
+/// Connects, with a timeout for a server whose accept queue is full.
 fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_write_timeout(Some(patience))?;
@@ -285,16 +285,18 @@ fn table(report: &Value) -> String {
     let mut text = String::new();
     let reload = &report["reload_failed"];
     if let Some(ago) = reload["seconds_ago"].as_u64() {
-        // The line of the Corefile below it is for the log.
+        // Only the first line: the Corefile's text below it is for the log.
         let error = cell(&reload["error"].as_str().and_then(|error| error.lines().next()).into());
         let ago = span(ago);
-        text.push_str(&format!("the last reload failed {ago} ago, what was read before serves: {error}\n"));
+        text.push_str(&format!(
+            "the last reload failed {ago} ago, the previous configuration is in use: {error}\n"
+        ));
     }
     for file in list(report, "refresh") {
         let entries = list(file, "entries");
         let failing = entries.iter().filter(|entry| !entry["failure"].is_null()).count();
         let round = match file["last_round"]["seconds_ago"].as_u64() {
-            None => "not asked for yet".to_owned(),
+            None => "not looked up yet".to_owned(),
             Some(ago) => {
                 let answered = entries.len() - failing;
                 let ago = span(ago);
@@ -303,7 +305,7 @@ fn table(report: &Value) -> String {
         };
         text.push_str(&format!("{}: {round}\n", cell(&file["file"])));
         if file["unpublished"].is_string() {
-            text.push_str(&format!("not written: {}\n", cell(&file["unpublished"])));
+            text.push_str(&format!("cannot be written: {}\n", cell(&file["unpublished"])));
         }
         let mut rows = vec![HEADER.map(str::to_owned)];
         for entry in entries {
@@ -339,16 +341,16 @@ fn table(report: &Value) -> String {
     if text.is_empty() { "no names are refreshed\n".to_owned() } else { text }
 }
 
-/// A line for each cluster that is followed, and one for each kind of its objects.
+/// A line for each cluster, and one for each kind of its objects.
 fn clusters(report: &Value) -> impl Iterator<Item = String> {
     let age = |value: &Value| value.as_u64().map(span);
     list(&report["kubernetes"], "clusters").iter().map(move |cluster| {
-        let known = if cluster["synced"] == true { "all is known" } else { "not all is known yet" };
+        let known = if cluster["synced"] == true { "all objects known" } else { "not all objects known yet" };
         let event =
             age(&cluster["event_age_seconds"]).map_or_else(|| "never".to_owned(), |age| format!("{age} ago"));
-        let mut text = format!("kubernetes {}: {known}, last change heard {event}", cell(&cluster["api"]));
+        let mut text = format!("kubernetes {}: {known}, last change received {event}", cell(&cluster["api"]));
         if let Some(age) = age(&cluster["snapshot_age_seconds"]) {
-            text.push_str(&format!(", answers are of a snapshot {age} old"));
+            text.push_str(&format!(", answers from a snapshot {age} old"));
         }
         for right in list(cluster, "rights_missing") {
             text.push_str(&format!(", may not {}", cell(right)));
@@ -357,7 +359,7 @@ fn clusters(report: &Value) -> impl Iterator<Item = String> {
         for kind in list(cluster, "kinds") {
             let known = if kind["known"] == true { "all known" } else { "not all known" };
             let followed =
-                if kind["followed"] == true { "changes are heard" } else { "changes are not heard" };
+                if kind["followed"] == true { "changes are received" } else { "changes are not received" };
             let objects = cell(&kind["objects"]);
             text.push_str(&format!("  {objects} {}: {known}, {followed}\n", cell(&kind["kind"])));
         }
@@ -385,7 +387,7 @@ fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A time as a person says it: `59s`, `15m`, `3h`, `4d`.
+/// A short duration: `59s`, `15m`, `3h`, `4d`.
 fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -395,7 +397,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// A value as a terminal may be shown it, whatever process listens there.
+/// A value without control characters, since any process may listen there.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -411,7 +413,7 @@ fn family(family: Family) -> &'static str {
     }
 }
 
-/// Where /status is served unless told otherwise.
+/// The default path of /status.
 pub const DEFAULT_SOCKET: &str = "/run/localdns.sock";
 const HEADER: [&str; 7] = ["NAME", "FAMILY", "SOURCE", "AGE", "NEXT", "ADDRESSES", "FAILURE"];
 const CONNECTIONS: usize = 16;
@@ -423,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_obeys_nothing_that_is_shown() {
+    fn table_escapes_control_characters() {
         let text = "\u{1b}[2J\u{9b}m\u{202e}\nb";
         let file = json!({ "file": text, "unpublished": text, "entries": [
             { "name": text, "family": text, "source": text, "addresses": [text, text], "failure": text },
@@ -438,7 +440,7 @@ mod tests {
             "upstreams": [{ "up": false, "address": text, "transport": text, "fails": text }],
         });
         let shown = table(&report);
-        assert!(shown.contains("not written: \\u{1b}[2J\\u{9b}m\\u{202e}\\nb\n"), "{shown}");
+        assert!(shown.contains("cannot be written: \\u{1b}[2J\\u{9b}m\\u{202e}\\nb\n"), "{shown}");
         let obeyed = shown.chars().find(|one| one.is_control() && *one != '\n' || *one == '\u{202e}');
         assert_eq!(obeyed, None, "{shown}");
         assert_eq!(shown.lines().count(), 10, "{shown}");

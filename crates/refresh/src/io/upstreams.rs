@@ -1,20 +1,20 @@
-//! Whom to ask for names that are kept: never ourselves, or we would hear what we said.
+//! The servers for refreshed names: never this server, which would return its own answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// What a server's configuration says of whom to ask.
+/// The server's addresses and upstreams.
 #[derive(Debug, Clone, Default)]
 pub struct Upstreams {
-    /// Where it listens: it is never asked itself.
+    /// Its listen addresses, which are never asked.
     pub ours: Vec<SocketAddr>,
-    /// Where the first of its blocks that forwards the root zone sends queries, in the clear.
+    /// The plain-DNS upstreams of its first block that forwards the root zone.
     pub forwarded: Vec<SocketAddr>,
 }
 
 /// The servers to ask, in order: `via`, else those of /etc/localdns/upstream-dns, else the upstreams of the first server
-/// block that forwards the root zone. TLS upstreams and our own addresses are left out; a source that has nobody else
-/// gives way to the next. Blocks while a file is read.
+/// block that forwards the root zone. TLS upstreams and our own addresses are left out; a source without other servers is skipped.
+/// Blocks while a file is read.
 pub(super) fn servers(via: &[SocketAddr], upstreams: &Upstreams) -> Vec<SocketAddr> {
     let usable =
         |server: &SocketAddr| !node::leads_to(*server, &upstreams.ours) && !is_node_local(server.ip());
@@ -31,14 +31,14 @@ pub(super) fn servers(via: &[SocketAddr], upstreams: &Upstreams) -> Vec<SocketAd
         .unwrap_or_default()
 }
 
-/// The system's own resolvers, without ourselves.
+/// The system's resolvers, without this server.
 pub(super) fn system(upstreams: &Upstreams) -> Vec<SocketAddr> {
     let text = files::read_with_timeout(Path::new("/etc/resolv.conf"), MAX_LIST).unwrap_or_default();
     let servers = node::name_servers(&String::from_utf8_lossy(&text));
     if servers.is_empty() { Vec::new() } else { self::servers(&servers, upstreams) }
 }
 
-/// The addresses of a list between blanks; what is no address is passed over.
+/// Parses a list of addresses separated by blanks; other words are skipped.
 fn listed(text: &str) -> Vec<SocketAddr> {
     let mut servers = Vec::new();
     for word in text.split_whitespace() {
@@ -52,7 +52,7 @@ fn listed(text: &str) -> Vec<SocketAddr> {
     servers
 }
 
-/// A link-local address that this node has: a server there is ours, or leads to us, even if it is not running now.
+/// Whether this node has the link-local address: a server there is ours, or forwards to us, even if it is not running now.
 fn is_node_local(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -61,9 +61,9 @@ fn is_node_local(ip: IpAddr) -> bool {
     link_local && node::has_address(ip)
 }
 
-/// What the node's own set-up found in the lease, space-joined.
+/// The file of the DHCP lease's servers, separated by blanks, which the node's set-up writes.
 const LIST: &str = "/etc/localdns/upstream-dns";
-/// A list of servers has some hundred octets.
+/// Maximum size of the list in bytes; it has some hundred.
 const MAX_LIST: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_may_hold_anything() {
+    fn list_parsing() {
         for (text, servers) in [
             ("", &[][..]),
             ("10.0.0.1 10.0.0.2\n", &["10.0.0.1:53", "10.0.0.2:53"]),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_himself() {
+    fn own_addresses_are_left_out() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let asked = |ours: &str, via: &[&str]| {
             let upstreams =

@@ -1,4 +1,4 @@
-//! The keeper at times that only the test moves.
+//! Tests of the name store with a clock that only the test moves.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,9 @@ use super::*;
 
 mod model;
 
-/// A keeper, and the clock that it is told.
+/// A name store with its clock.
 struct Scene {
-    keeper: NameStore,
+    names: NameStore,
     clock: Clock,
 }
 
@@ -16,7 +16,7 @@ impl Scene {
     fn new(settings: Settings) -> Self {
         #[allow(clippy::disallowed_methods, reason = "some instant has to be the first")]
         let clock = Clock { now: Instant::now(), wall: 1_800_000_000 };
-        Self { keeper: NameStore::new(settings, clock), clock }
+        Self { names: NameStore::new(settings, clock), clock }
     }
 
     fn with(names: &[&str]) -> Self {
@@ -29,20 +29,20 @@ impl Scene {
     }
 
     fn read(&mut self, text: &str) -> String {
-        string(&self.keeper.read(text.as_bytes(), Duration::ZERO, self.clock))
+        string(&self.names.read(text.as_bytes(), Duration::ZERO, self.clock))
     }
 
     /// Finishes a round that takes no time; what `outcome` leaves out stays as it is.
     fn round(&mut self, outcome: impl Fn(&Question) -> Option<LookupOutcome>) -> Round {
-        let questions = self.keeper.begin(self.clock.now);
+        let questions = self.names.begin(self.clock.now);
         let outcomes =
             questions.into_iter().filter_map(|q| outcome(&q).map(|outcome| (q, outcome))).collect();
-        self.keeper.finish(self.clock.now, outcomes, self.clock, 0.0)
+        self.names.finish(self.clock.now, outcomes, self.clock, 0.0)
     }
 
     /// Waits until something is due, and says for how long.
     fn until_due(&mut self) -> u64 {
-        let due = self.keeper.due().expect("something is due");
+        let due = self.names.due().expect("something is due");
         let wait = due.saturating_duration_since(self.clock.now).as_secs();
         self.wait(wait);
         wait
@@ -50,12 +50,12 @@ impl Scene {
 
     /// The lines with addresses that are served, sorted.
     fn lines(&self) -> BTreeSet<String> {
-        lines(&string(&self.keeper.text()))
+        lines(&string(&self.names.text()))
     }
 
     fn publish(&mut self) -> Option<String> {
-        let text = self.keeper.to_publish()?;
-        self.keeper.published(text.clone(), self.clock.now);
+        let text = self.names.to_publish()?;
+        self.names.published(text.clone(), self.clock.now);
         Some(string(&text))
     }
 }
@@ -89,11 +89,11 @@ fn four(question: &Question, texts: &[&str]) -> Option<LookupOutcome> {
 const SERVFAIL: LookupOutcome = LookupOutcome::Failed(LookupError::Rcode(2));
 
 #[test]
-fn an_answer_replaces_and_everything_else_keeps() {
+fn good_answers_replace_others_keep() {
     let mut scene = Scene::with(&["a.test", "b.test"]);
     let round = scene.round(|q| four(q, &["192.0.2.1", "192.0.2.2"]));
     assert_eq!((round.answered, round.failed, round.changes.len()), (4, 0, 2), "no AAAA is an answer");
-    assert!(scene.keeper.entries().all(|(_, entry)| entry.failure.is_none()));
+    assert!(scene.names.entries().all(|(_, entry)| entry.failure.is_none()));
     let all = ["192.0.2.1 a.test", "192.0.2.2 a.test", "192.0.2.1 b.test", "192.0.2.2 b.test"];
     assert_eq!(scene.lines(), set(&all));
     for outcome in [
@@ -125,12 +125,12 @@ fn an_answer_replaces_and_everything_else_keeps() {
     assert_eq!(round.changes, [Change { name: name("a.test"), before, after }]);
     assert_eq!(scene.lines(), set(&["192.0.2.3 a.test", "192.0.2.1 b.test", "192.0.2.2 b.test"]));
     let b = Question { name: name("b.test"), family: Family::Ipv4 };
-    let (_, entry) = scene.keeper.entries().find(|(question, _)| **question == b).unwrap();
+    let (_, entry) = scene.names.entries().find(|(question, _)| **question == b).unwrap();
     assert_eq!((entry.failures, entry.failure), (7, Some(LookupFailure::Lookup(LookupError::Rcode(2)))));
 }
 
 #[test]
-fn a_sinkhole_is_no_address() {
+fn sinkholes_are_refused() {
     let mut scene = Scene::new(Settings {
         names: vec![name("a.test")],
         sinkholes: vec!["192.0.2.66".parse().unwrap()],
@@ -138,12 +138,12 @@ fn a_sinkhole_is_no_address() {
     });
     scene.round(|q| four(q, &["192.0.2.66"]));
     assert_eq!(scene.lines(), set(&[]));
-    let (_, entry) = scene.keeper.entries().next().unwrap();
+    let (_, entry) = scene.names.entries().next().unwrap();
     assert_eq!(entry.failure.unwrap().to_string(), "every address was refused: a sinkhole");
 }
 
 #[test]
-fn what_another_program_writes_counts_until_the_next_good_answer() {
+fn lines_of_other_programs() {
     let mut scene = Scene::with(&["a.test", "b.test"]);
     scene.round(|q| four(q, &["192.0.2.1"]));
     let published = scene.publish().unwrap();
@@ -151,7 +151,7 @@ fn what_another_program_writes_counts_until_the_next_good_answer() {
 
     let foreign = "192.0.2.50 a.test\n192.0.2.99 canary\n";
     assert_eq!(scene.read(foreign), foreign);
-    assert_eq!(scene.keeper.to_publish(), None, "the file says it already");
+    assert_eq!(scene.names.to_publish(), None, "the file says it already");
     scene.wait(3600);
     scene.round(|_| Some(SERVFAIL));
     assert_eq!(scene.lines(), lines(foreign), "a failure keeps what the file says");
@@ -165,58 +165,58 @@ fn what_another_program_writes_counts_until_the_next_good_answer() {
 }
 
 #[test]
-fn memory_serves_on_where_the_file_cannot_be_written() {
+fn unwritable_file() {
     let mut scene = Scene::with(&["a.test"]);
     let old = "192.0.2.1 a.test\n";
     scene.read(old);
     scene.round(|q| four(q, &["192.0.2.2"]));
-    assert!(scene.keeper.to_publish().is_some());
+    assert!(scene.names.to_publish().is_some());
     // Another table looks at the old file after that.
     assert_eq!(lines(&scene.read(old)), set(&["192.0.2.2 a.test"]));
-    assert!(scene.keeper.to_publish().is_some(), "until it is written");
+    assert!(scene.names.to_publish().is_some(), "until it is written");
     assert!(scene.publish().is_some());
     assert_eq!(scene.publish(), None);
 }
 
 #[test]
-fn what_another_process_learned_later_is_inherited_and_written() {
+fn inherit_later_addresses() {
     let mut before = Scene::with(&["a.test", "b.test", "c.test"]);
     let old = "192.0.2.1 a.test\n192.0.2.1 b.test\n192.0.2.99 canary\n";
     before.read(old);
     before.wait(60);
     before.round(|q| (q.name != name("b.test")).then(|| four(q, &["192.0.2.2"])).flatten());
-    let section = before.keeper.section(before.clock);
+    let section = before.names.section(before.clock);
     assert!(!string(&section).contains("canary"), "what others wrote is in the file");
     let mut after = Scene::with(&["a.test", "b.test"]);
     after.clock = before.clock;
     // It knows the file as it was written 70 s ago.
     after.wait(10);
-    after.keeper.read(old.as_bytes(), Duration::from_secs(70), after.clock);
-    assert!(after.keeper.inherit(&section, after.clock));
+    after.names.read(old.as_bytes(), Duration::from_secs(70), after.clock);
+    assert!(after.names.inherit(&section, after.clock));
     let merged = set(&["192.0.2.2 a.test", "192.0.2.1 b.test", "192.0.2.99 canary"]);
     assert_eq!(after.lines(), merged);
     assert_eq!(lines(&after.publish().unwrap()), merged);
     // Once more it is nothing new; and what the file has since then is newer.
-    assert!(!after.keeper.inherit(&section, after.clock));
+    assert!(!after.names.inherit(&section, after.clock));
     after.wait(1);
     after.read("192.0.2.7 a.test\n");
-    assert!(!after.keeper.inherit(&section, after.clock));
+    assert!(!after.names.inherit(&section, after.clock));
     assert_eq!(after.lines(), set(&["192.0.2.7 a.test"]));
     for torn in [&b""[..], b"\xff", &section[..section.len() / 2]] {
-        after.keeper.inherit(torn, after.clock);
+        after.names.inherit(torn, after.clock);
         assert!(after.lines().contains("192.0.2.7 a.test"));
     }
 }
 
 #[test]
-fn the_shipped_file_answers_only_where_there_is_no_file() {
+fn shipped_file() {
     let shipped = "192.0.2.7 a.test\n2001:db8::7 a.test\n192.0.2.8 unkept.test\n";
     let mut scene = Scene::with(&["a.test", "b.test"]);
-    scene.keeper.ship(shipped.as_bytes(), scene.clock);
+    scene.names.ship(shipped.as_bytes(), scene.clock);
     assert_eq!(scene.lines(), set(&["192.0.2.7 a.test", "2001:db8::7 a.test"]));
-    assert!(scene.keeper.entries().all(|(_, e)| e.addresses.is_empty() || e.source == Origin::Shipped));
+    assert!(scene.names.entries().all(|(_, e)| e.addresses.is_empty() || e.source == Origin::Shipped));
     scene.round(|_| Some(SERVFAIL));
-    assert_eq!(scene.keeper.to_publish(), None, "what is shipped is not published by itself");
+    assert_eq!(scene.names.to_publish(), None, "what is shipped is not published by itself");
     scene.wait(60);
     scene.round(|q| four(q, &["192.0.2.1"]));
     let text = scene.publish().unwrap();
@@ -226,7 +226,7 @@ fn the_shipped_file_answers_only_where_there_is_no_file() {
     let mut restarted = Scene::with(&["a.test", "b.test"]);
     restarted.read(&text);
     let sources: Vec<_> = restarted
-        .keeper
+        .names
         .entries()
         .filter(|(_, entry)| !entry.addresses.is_empty())
         .map(|(question, entry)| (question.name.to_string(), question.family, entry.source))
@@ -241,15 +241,15 @@ fn the_shipped_file_answers_only_where_there_is_no_file() {
 
     let mut empty = Scene::with(&["a.test"]);
     empty.read("");
-    empty.keeper.ship(shipped.as_bytes(), empty.clock);
+    empty.names.ship(shipped.as_bytes(), empty.clock);
     assert_eq!(empty.lines(), set(&[]), "an empty file is a file");
     let mut late = Scene::with(&["a.test"]);
-    late.keeper.ship(shipped.as_bytes(), late.clock);
+    late.names.ship(shipped.as_bytes(), late.clock);
     assert_eq!(late.read(""), "");
 }
 
 #[test]
-fn an_entry_without_a_good_answer_is_let_go_when_it_is_too_old() {
+fn max_age() {
     let mut scene = Scene::new(Settings {
         names: vec![name("a.test")],
         max_age: Some(Duration::from_secs(5000)),
@@ -259,7 +259,7 @@ fn an_entry_without_a_good_answer_is_let_go_when_it_is_too_old() {
     let text = scene.publish().unwrap();
     for _ in 0..20 {
         scene.until_due();
-        scene.keeper.expire(scene.clock);
+        scene.names.expire(scene.clock);
         if scene.lines().is_empty() {
             break;
         }
@@ -269,18 +269,18 @@ fn an_entry_without_a_good_answer_is_let_go_when_it_is_too_old() {
     assert_eq!(scene.clock.wall, 1_800_005_000, "neither earlier nor later");
     assert_eq!(lines(&scene.publish().unwrap()), set(&[]), "nor does the file keep it");
 
-    // The file tells a start how old an entry is.
-    let mut restarted = Scene::new(scene.keeper.settings().clone());
+    // A new process reads an entry's age from the file.
+    let mut restarted = Scene::new(scene.names.settings().clone());
     restarted.wait(4000);
     restarted.read(&text);
     restarted.wait(999);
-    assert_eq!(restarted.keeper.expire(restarted.clock), []);
+    assert_eq!(restarted.names.expire(restarted.clock), []);
     restarted.wait(1);
-    assert_eq!(restarted.keeper.expire(restarted.clock).len(), 1);
+    assert_eq!(restarted.names.expire(restarted.clock).len(), 1);
 }
 
 #[test]
-fn a_preferred_family_hides_the_other_one() {
+fn preferred_family() {
     for (families, told, asked) in [
         (Families::Both, &["192.0.2.1 a.test", "192.0.2.1 v4.test", "2001:db8::1 a.test"][..], 4),
         (Families::PreferIpv4, &["192.0.2.1 a.test", "192.0.2.1 v4.test"], 4),
@@ -301,23 +301,23 @@ fn a_preferred_family_hides_the_other_one() {
 }
 
 #[test]
-fn a_reload_keeps_what_is_known_of_names_that_stay() {
+fn reload_keeps_state() {
     let mut scene = Scene::with(&["a.test", "b.test"]);
     scene.round(|q| four(q, &["192.0.2.1"]));
     scene.publish();
     let settings = Settings { names: vec![name("b.test"), name("c.test")], ..Settings::default() };
-    scene.keeper.set(settings.clone(), scene.clock);
+    scene.names.set(settings.clone(), scene.clock);
     assert_eq!(scene.lines(), set(&["192.0.2.1 b.test"]));
-    let due: Vec<_> = scene.keeper.begin(scene.clock.now).iter().map(|q| q.name.to_string()).collect();
+    let due: Vec<_> = scene.names.begin(scene.clock.now).iter().map(|q| q.name.to_string()).collect();
     assert_eq!(due, ["c.test.", "c.test."], "only the new one is due");
     assert_eq!(lines(&scene.publish().unwrap()), set(&["192.0.2.1 b.test"]));
     let schedule = Schedule::exactly(Duration::from_secs(5));
-    scene.keeper.set(Settings { schedule, ..settings }, scene.clock);
-    assert_eq!(scene.keeper.begin(scene.clock.now).len(), 4, "another schedule begins anew");
+    scene.names.set(Settings { schedule, ..settings }, scene.clock);
+    assert_eq!(scene.names.begin(scene.clock.now).len(), 4, "another schedule begins anew");
 }
 
 #[test]
-fn unchanged_answers_write_the_file_once_an_hour() {
+fn ages_are_written_hourly() {
     let mut scene = Scene::with(&["a.test"]);
     scene.round(|q| four(q, &["192.0.2.1"]));
     assert!(scene.publish().is_some());
@@ -331,7 +331,7 @@ fn unchanged_answers_write_the_file_once_an_hour() {
 }
 
 #[test]
-fn a_day_asks_for_each_name_as_often_as_the_schedule_says() {
+fn lookups_of_a_day() {
     const DAY: u64 = 24 * 3600;
     for (schedule, ttl, least, most) in [
         (Schedule::default(), 3600, DAY / 960, DAY / 900 + 1),
@@ -344,7 +344,7 @@ fn a_day_asks_for_each_name_as_often_as_the_schedule_says() {
         let mut asked = BTreeMap::<Question, u64>::new();
         let mut draw = 0.37_f64;
         while scene.clock.now < end {
-            let questions = scene.keeper.begin(scene.clock.now);
+            let questions = scene.names.begin(scene.clock.now);
             for question in &questions {
                 *asked.entry(*question).or_default() += 1;
             }
@@ -361,8 +361,8 @@ fn a_day_asks_for_each_name_as_often_as_the_schedule_says() {
             scene.wait(1);
             let outcomes = questions.into_iter().map(outcome).collect();
             draw = (draw * 997.0).fract();
-            scene.keeper.finish(began, outcomes, scene.clock, draw);
-            let wait = scene.keeper.due().unwrap().saturating_duration_since(scene.clock.now);
+            scene.names.finish(began, outcomes, scene.clock, draw);
+            let wait = scene.names.due().unwrap().saturating_duration_since(scene.clock.now);
             scene.clock.now += wait;
         }
         assert_eq!(asked.len(), 4);
@@ -371,7 +371,7 @@ fn a_day_asks_for_each_name_as_often_as_the_schedule_says() {
 }
 
 #[test]
-fn an_outage_is_noticed_soon_and_not_asked_into_the_ground() {
+fn outage_backoff() {
     let mut scene = Scene::with(&["a.test"]);
     let mut waits = Vec::new();
     for _ in 0..9 {
@@ -383,14 +383,14 @@ fn an_outage_is_noticed_soon_and_not_asked_into_the_ground() {
     assert_eq!(scene.until_due(), 900);
     scene.round(|_| Some(LookupOutcome::Failed(LookupError::Silent)));
     assert_eq!(
-        scene.keeper.due().unwrap() - scene.clock.now,
+        scene.names.due().unwrap() - scene.clock.now,
         Duration::from_secs(30),
         "no hurry where something is known"
     );
 }
 
 #[test]
-fn nodes_started_together_spread_from_the_second_round_on() {
+fn jitter_spreads_nodes() {
     use proptest::test_runner::{Config, TestRunner};
     let mut runner = TestRunner::new_with_rng(
         Config::default(),
@@ -400,11 +400,11 @@ fn nodes_started_together_spread_from_the_second_round_on() {
     for _ in 0..1000 {
         let draw = f64::from(rand_core(&mut runner)) / f64::from(u32::MAX);
         let mut scene = Scene::with(&["a.test"]);
-        let questions = scene.keeper.begin(scene.clock.now);
+        let questions = scene.names.begin(scene.clock.now);
         assert_eq!(questions.len(), 2, "round one at once");
         let outcomes = questions.into_iter().map(|q| (q, addresses(&["192.0.2.1"]).unwrap())).collect();
-        scene.keeper.finish(scene.clock.now, outcomes, scene.clock, draw);
-        let wait = (scene.keeper.due().unwrap() - scene.clock.now).as_secs_f64();
+        scene.names.finish(scene.clock.now, outcomes, scene.clock, draw);
+        let wait = (scene.names.due().unwrap() - scene.clock.now).as_secs_f64();
         assert!((900.0..=960.0).contains(&wait), "{wait}");
         tenths[(((wait - 900.0) / 6.0) as usize).min(9)] += 1;
     }

@@ -1,4 +1,4 @@
-//! What a reply says of a name: its aliases, and the addresses at their end.
+//! Follows a name's aliases in a reply to its addresses.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use wire::{Answer, Class, Flags, HEADER, Name, RType, Rcode, Record, Records, Se
 use super::{Family, LookupError, MAX_ADDRESSES};
 use crate::message::question;
 
-/// A reply whose records can all be read.
+/// A reply whose records are all well-formed.
 pub(super) struct Reply {
     octets: Vec<u8>,
-    /// Where the records begin.
+    /// The offset of the records.
     start: usize,
     counts: [u16; 3],
     pub(super) rcode: Rcode,
@@ -18,7 +18,7 @@ pub(super) struct Reply {
 
 impl Reply {
     /// # Errors
-    /// [`LookupError::Truncated`], or that it cannot be read.
+    /// [`LookupError::Truncated`], or a malformed reply.
     pub(super) fn read(octets: Vec<u8>, query: &[u8]) -> Result<Self, LookupError> {
         let question = question(query);
         let mut answer = Answer::default();
@@ -31,19 +31,19 @@ impl Reply {
             0 => (HEADER, [0; 3]),
             _ => (HEADER + question.len(), [6, 8, 10].map(number)),
         };
-        // That a name does not exist must be said of that name.
+        // NXDOMAIN must be for the name of the question.
         if start == HEADER && answer.rcode == Rcode::NXDOMAIN {
             return Err(LookupError::Unreadable);
         }
         Ok(Self { octets, start, counts, rcode: answer.rcode })
     }
 
-    /// Whether it answers nothing.
+    /// Whether the answer section is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.counts[0] == 0
     }
 
-    /// Whether a record of that type stands in the authority section.
+    /// Whether the authority section has a record of this type.
     pub(super) fn has_authority(&self, rtype: RType) -> bool {
         self.records().any(|record| record.section == Section::Authority && record.rtype == rtype)
     }
@@ -52,7 +52,7 @@ impl Reply {
         Records::new(&self.octets, self.start, self.counts).map_while(Result::ok)
     }
 
-    /// What is answered about this name.
+    /// The answer's records of this name.
     fn answers_of(&self, name: &Name) -> impl Iterator<Item = Record> {
         let of =
             |record: &Record| Name::read(&self.octets, record.owner).is_ok_and(|(owner, _)| owner == *name);
@@ -71,7 +71,7 @@ impl Reply {
     }
 }
 
-/// Where a lookup has got to, alias by alias.
+/// The state of a lookup: the current name in a chain of aliases.
 pub(super) struct Chain {
     pub(super) name: Name,
     pub(super) ttl: u32,
@@ -84,7 +84,7 @@ impl Chain {
         Self { name, ttl: u32::MAX, follows_aliases, aliases: 0 }
     }
 
-    /// Goes along the aliases of a reply, to the addresses if they are there. Records of other names are passed over.
+    /// Follows the aliases of a reply to the addresses, if it has them. Records of other names are ignored.
     pub(super) fn read(&mut self, reply: &Reply, family: Family) -> Result<Option<Vec<IpAddr>>, LookupError> {
         loop {
             let own = || reply.answers_of(&self.name);

@@ -8,14 +8,14 @@ use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
 
-/// How a query came.
+/// The transport of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
     Udp,
     Tcp,
 }
 
-/// What the server does with a query; nothing means silence.
+/// The server's replies to a query; none means silence.
 type Script = fn(&Message, Over) -> Option<Message>;
 
 /// A name server on a loopback address, the same port over UDP and TCP.
@@ -116,7 +116,7 @@ async fn outcome(servers: &[&NameServer], name: &str) -> LookupOutcome {
     Resolver::new(&addresses).lookup(question(name), Duration::from_secs(15)).await
 }
 
-/// What each reply means, by name.
+/// The outcome for each reply, by name.
 fn replies(query: &Message, _: Over) -> Option<Message> {
     let name = query.queries[0].name().to_string();
     let ok = |answers: &[Record]| reply(query, ResponseCode::NoError, answers);
@@ -155,7 +155,7 @@ fn replies(query: &Message, _: Over) -> Option<Message> {
 }
 
 #[tokio::test]
-async fn a_reply_means_what_its_records_and_rcode_say() {
+async fn outcomes_of_replies() {
     let server = NameServer::start(replies).await;
     for (name, expected) in [
         ("two.test", four(&[8, 9], 60)),
@@ -186,7 +186,7 @@ async fn a_reply_means_what_its_records_and_rcode_say() {
 }
 
 #[tokio::test]
-async fn aliases_are_not_followed_where_they_are_not_wanted() {
+async fn without_aliases() {
     let server = NameServer::start(replies).await;
     let unused = NameServer::start(replies).await;
     let resolver = Resolver::new(&[server.address, unused.address]).without_aliases();
@@ -204,7 +204,7 @@ async fn aliases_are_not_followed_where_they_are_not_wanted() {
 }
 
 #[tokio::test]
-async fn what_is_cut_off_is_asked_again_over_tcp() {
+async fn truncated_reply_retries_over_tcp() {
     let server = NameServer::start(|query, over| {
         let mut reply = reply(query, ResponseCode::NoError, &[a("big.test.", 300, 1)])?;
         if over == Over::Udp {
@@ -220,7 +220,7 @@ async fn what_is_cut_off_is_asked_again_over_tcp() {
 }
 
 #[tokio::test]
-async fn the_first_server_that_knows_is_believed_and_the_rest_is_not_asked() {
+async fn first_answer_wins() {
     let failing = NameServer::start(|query, _| reply(query, ResponseCode::ServFail, &[])).await;
     let denying = NameServer::start(|query, _| reply(query, ResponseCode::NXDomain, &[])).await;
     let unused = NameServer::start(replies).await;
@@ -231,7 +231,7 @@ async fn the_first_server_that_knows_is_believed_and_the_rest_is_not_asked() {
 }
 
 #[tokio::test]
-async fn a_silent_server_costs_one_share_of_the_time_and_is_then_asked_last() {
+async fn silent_server_is_tried_last() {
     let silent = NameServer::start(|_, _| None).await;
     let good = NameServer::start(replies).await;
     let resolver = Resolver::new(&[silent.address, good.address]);
@@ -244,7 +244,7 @@ async fn a_silent_server_costs_one_share_of_the_time_and_is_then_asked_last() {
 }
 
 #[tokio::test]
-async fn where_udp_is_swallowed_tcp_answers() {
+async fn tcp_where_udp_is_dropped() {
     let server =
         NameServer::start(|query, over| if over == Over::Tcp { replies(query, over) } else { None }).await;
     let resolver = Resolver::new(&[server.address]);
@@ -253,7 +253,7 @@ async fn where_udp_is_swallowed_tcp_answers() {
 }
 
 #[tokio::test]
-async fn the_time_of_a_round_is_kept_whoever_is_silent() {
+async fn round_timeout() {
     let silent = NameServer::start(|_, _| None).await;
     let resolver = Arc::new(Resolver::new(&[silent.address, silent.address]));
     let questions: Vec<_> = (0..CONCURRENT * 3).map(|n| question(&format!("n{n}.test"))).collect();
@@ -265,7 +265,7 @@ async fn the_time_of_a_round_is_kept_whoever_is_silent() {
     assert!(late.count() >= CONCURRENT, "what was not begun says so");
 }
 
-/// Answers the second query of each name, and sends what `forged` makes of the reply before it.
+/// Answers the second query of each name, preceded by the replies of `forged`.
 async fn careless(forged: fn(&mut Vec<u8>)) -> SocketAddr {
     let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = udp.local_addr().unwrap();
@@ -285,13 +285,13 @@ async fn careless(forged: fn(&mut Vec<u8>)) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn over_udp_it_asks_again_and_believes_the_reply_to_its_question_alone() {
+async fn udp_rejects_forged_replies() {
     for (forged, expected) in [
         ((|reply| reply[0] ^= 1) as fn(&mut Vec<u8>), four(&[8, 9], 60)),
         (|reply| reply[2] &= 0x7f, four(&[8, 9], 60)),
         (|reply| reply[13] ^= 1, four(&[8, 9], 60)),
         (|reply| reply.truncate(11), four(&[8, 9], 60)),
-        // Nobody else knows id and port: it is the server's, which is asked over TCP then, where nobody is.
+        // Id and port match, so that it is the server's; the retry over TCP fails, where no process listens.
         (
             |reply| reply.truncate(40),
             LookupOutcome::Failed(LookupError::Io(io::ErrorKind::ConnectionRefused)),
@@ -304,11 +304,11 @@ async fn over_udp_it_asks_again_and_believes_the_reply_to_its_question_alone() {
 }
 
 #[tokio::test]
-async fn over_tcp_a_connection_serves_until_the_server_closes_it() {
+async fn tcp_connection_reuse() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let serving = tokio::spawn(async move {
-        // Two queries over the first connection, which is closed then, and one over the next.
+        // Two queries over the first connection, which the server then closes, and one over the next.
         for queries in [2, 1] {
             let (mut stream, _) = listener.accept().await.unwrap();
             for _ in 0..queries {
@@ -321,7 +321,7 @@ async fn over_tcp_a_connection_serves_until_the_server_closes_it() {
             }
         }
     });
-    // Nobody is there over UDP.
+    // No process listens over UDP.
     let resolver = Resolver::new(&[address]);
     for _ in 0..3 {
         let outcome = resolver.lookup(question("two.test"), Duration::from_secs(8)).await;

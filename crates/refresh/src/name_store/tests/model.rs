@@ -1,4 +1,4 @@
-//! The keeper against a map: whatever happens in whatever order, what is served is what the map says.
+//! The names against a map: whatever happens in whatever order, what is served is what the map says.
 
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ enum Reply {
     NoSuchName,
     NoData,
     Failed,
-    /// Nothing came back at all.
+    /// No reply.
     Lost,
 }
 
@@ -121,7 +121,7 @@ fn settings() -> Settings {
 
 proptest! {
     #[test]
-    fn what_is_served_is_what_a_map_says(steps in proptest::collection::vec(step(), 0..40)) {
+    fn store_agrees_with_model(steps in proptest::collection::vec(step(), 0..40)) {
         let mut scene = Scene::new(settings());
         let mut model = Model::default();
         let mut file: Option<String> = None;
@@ -130,7 +130,7 @@ proptest! {
                 Step::Round(replies) => {
                     scene.wait(60);
                     model.expire(scene.clock.wall);
-                    scene.keeper.expire(scene.clock);
+                    scene.names.expire(scene.clock);
                     let all = questions();
                     let round = scene.round(|question| {
                         let at = all.iter().position(|known| known == question).unwrap();
@@ -193,7 +193,7 @@ proptest! {
                 Step::Wait(seconds) => {
                     scene.wait(*seconds);
                     model.expire(scene.clock.wall);
-                    scene.keeper.expire(scene.clock);
+                    scene.names.expire(scene.clock);
                 }
                 Step::Restart => {
                     let clock = scene.clock;
@@ -202,16 +202,16 @@ proptest! {
                     (model.known, model.canary) = model.file.clone().unwrap_or_default();
                     if let Some(text) = &file {
                         scene.read(text);
-                        for (known, (_, entry)) in model.known.iter_mut().zip(scene.keeper.entries()) {
+                        for (known, (_, entry)) in model.known.iter_mut().zip(scene.names.entries()) {
                             if let Some((_, good)) = known {
                                 let told = scene.clock.wall - entry.age(scene.clock.now).as_secs();
-                                // Our own file tells how old an entry is; a foreign one is as old as it is itself.
+                                // Our file has the age of an entry; an entry of another program's file is as old as the file.
                                 prop_assert!(told == *good || !text.contains("localdns") && told == scene.clock.wall);
                                 *good = told;
                             }
                         }
                     }
-                    scene.keeper.expire(scene.clock);
+                    scene.names.expire(scene.clock);
                     model.expire(scene.clock.wall);
                 }
             }
@@ -222,11 +222,11 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_and_written_without_loss_of_foreign_lines(text in "[a-c #.:\n0-9]{0,200}") {
+    fn foreign_lines_survive_any_text(text in "[a-c #.:\n0-9]{0,200}") {
         let mut scene = Scene::with(&["a"]);
         scene.read(&text);
         scene.round(|q| four(q, &["192.0.2.1"]));
-        let written = string(&scene.keeper.text());
+        let written = string(&scene.names.text());
         prop_assert!(written.contains("192.0.2.1 a\n"));
         let foreign = |text: &str| -> Vec<String> {
             text.lines().filter(|line| !line.split('#').next().unwrap().split(' ').any(|word| word.trim_end_matches('.') == "a"))

@@ -1,4 +1,4 @@
-//! What outlives every configuration.
+//! [`Shared`]: the state that outlives reloads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,44 +15,44 @@ use refresh::Environment;
 use tokio::runtime::Handle;
 use wire::Name;
 
-/// What outlives every configuration.
+/// The state that all configurations of the process share.
 pub struct Shared {
-    /// All blocks' answers.
+    /// The cache of all blocks.
     pub cache: cache::Cache,
     /// All upstreams, their health and connections.
     pub upstreams: forwarder::Registry,
-    /// What is counted of `forward`.
+    /// Metrics of `forward`.
     pub forward: Arc<forwarder::StanzaMetrics>,
-    /// Whom 168.63.129.16 stands for among upstreams, where it stands for the servers of the node's network.
+    /// The network's DNS servers, where 168.63.129.16 stands for them among upstreams.
     pub node_upstreams: Option<Arc<node::Upstreams>>,
-    /// Files of upstreams that are followed.
+    /// Watched files of upstreams.
     pub followed: forward::Followed,
     /// All hosts tables.
     pub hosts: Arc<HostsRegistry>,
-    /// What the environment says about names to keep.
+    /// Environment variables about refreshed names.
     pub environment: Environment,
     /// All zones' counters.
     pub zones: Arc<ZoneRegistry>,
-    /// What plugins keep.
+    /// State of plugins.
     pub lasting: Lasting,
-    /// Octets that evaluations which wait hold.
+    /// The quota of bytes held by suspended evaluations.
     pub held: Arc<Fair>,
-    /// The name by which this process asks itself whether it serves.
+    /// The name of the watchdog's self-probe.
     pub probe: Name,
-    /// The runtime that looks names up.
+    /// The runtime of name lookups.
     pub handle: Handle,
-    /// Whether host names among upstreams are looked up; not where nothing will be asked.
+    /// Whether host names among upstreams are looked up: not where the configuration is only checked.
     pub resolve_names: bool,
     /// The process's log.
     pub logger: Logger,
     /// The number of the next block.
     pub next_block: AtomicU64,
-    /// How many threads count: every worker and, last, the stream side.
+    /// The number of threads with counters: every worker and, last, the stream side.
     pub writers: usize,
 }
 
 impl Shared {
-    /// What `forward` is built with.
+    /// The context that `forward` is built with.
     pub fn forward(&self) -> forward::ForwardContext<'_> {
         forward::ForwardContext {
             upstreams: &self.upstreams,
@@ -67,7 +67,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// What a process starts with, and the probes that upstreams will ask for.
+    /// The state of a new process, and the receiver of upstreams' probe requests.
     pub fn new(
         cache_bytes: usize,
         writers: usize,
@@ -100,8 +100,8 @@ impl Shared {
     }
 }
 
-/// A name that nobody outside can guess: a query for it in class CH is answered before anything else and is neither
-/// counted nor logged nor forwarded.
+/// A random name that no other process can guess: a query for it in class CH is answered first, and is neither counted, logged
+/// nor forwarded.
 fn probe_name() -> Name {
     let secret: [u64; 2] = rand::rng().random();
     // Letters, digits and dots: it is always a name.

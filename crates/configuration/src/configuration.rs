@@ -1,4 +1,4 @@
-//! A configuration ready to serve, as plain data.
+//! [`Configuration`]: a Corefile ready to serve, as plain data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use plugins::timeouts::TimeoutsSpec;
 use plugins::tls::ServerTls;
 use query::{Block, ServedEndpoint, ServedZone};
 
-use crate::shared::Shared;
+use crate::reload_state::Shared;
 
 /// One configuration, ready to serve.
 pub struct Configuration {
-    /// Every endpoint with the zones served there, sorted.
+    /// Every endpoint with its zones, sorted.
     pub endpoints: BTreeMap<Endpoint, EndpointPlan>,
     /// Every server block, in file order.
     pub blocks: Vec<Arc<Block>>,
     /// Every served zone, by its index.
     pub zones: Vec<Arc<ServedZone>>,
-    /// How many UDP sockets each address has: what `multisocket` says.
+    /// The number of UDP sockets for each address: `multisocket`.
     pub sockets: usize,
-    /// `reload`, the first that stands in the file.
+    /// The first `reload` in the file.
     pub reload: Option<ReloadSpec>,
-    /// How long to go on after SIGTERM: the longest `lameduck`.
+    /// How long to serve after SIGTERM: the longest `lameduck`.
     pub lameduck: Duration,
     /// Admin listeners.
     pub admin: AdminPlan,
-    /// Whether `debug` stands anywhere.
+    /// Whether any block has `debug`.
     pub debug: bool,
-    /// Whether plugins that were ready once are asked again.
+    /// Whether `ready` checks plugins again that were ready once.
     pub asks_ready_again: bool,
-    /// Hosts files whose names are kept.
+    /// Hosts files with refreshed names.
     pub keep: Vec<refresh::RefreshPlan>,
-    /// Ports that upstreams are asked from; read with each configuration.
+    /// Source ports of queries to upstreams; read with each configuration.
     pub source_ports: SourcePorts,
 }
 
@@ -58,16 +58,16 @@ pub struct EndpointPlan {
     pub served: ServedEndpoint,
     /// TCP limits; the first block that has `timeouts` decides for its address.
     pub timeouts: TimeoutsSpec,
-    /// What connections are encrypted with; none where they are not.
+    /// The TLS configuration of an endpoint for DNS over TLS.
     pub tls: Option<Arc<ServerTls>>,
 }
 
 impl Configuration {
-    /// Reads every file that has not been read yet: the first answer must not come before the first table.
+    /// Reads every hosts file that has not been read yet, so that no query is answered before its table exists.
     pub fn look_at_files(&self, shared: &Shared, now: Instant, logger: &Logger) {
         shared.hosts.kept.prepare(&self.keep, &shared.environment, now);
         let tables = shared.hosts.all();
-        // All are read at once: of those that hang none waits for another.
+        // All reads run at once, so that files that hang share one timeout.
         for table in &tables {
             table.glance(now, logger);
         }

@@ -1,7 +1,8 @@
-//! The connections of one listening socket: what each is about, and which one gives way to a newcomer.
+//! The connections of one listening socket: the state of each, and which one is evicted for a new connection.
 //!
-//! Who is owed an answer keeps its slot while another waits for its client: an idle connection costs its client nothing,
-//! and a page of /metrics may take a second. Who has just been answered and asks again keeps it no more than that.
+//! Connections that wait for their client are evicted before those that wait for an answer: losing an idle connection costs a
+//! client nothing, and a page of /metrics may take a second. A client that has just been answered and asks again has no such
+//! priority.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,41 +13,41 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// One connection's slot, given up with its last reference. Its task alone says what it is about.
+/// The slot of one connection, freed with its last reference. Only the connection's task updates its state.
 #[derive(Debug)]
-pub(super) struct Slot {
-    /// The client's.
+pub(super) struct ConnectionSlot {
+    /// The client's address.
     address: IpAddr,
-    /// When it was taken.
+    /// When the connection was accepted.
     taken: Instant,
-    /// [`Waits`], and since when: microseconds since it was taken, times 4.
+    /// [`WaitsFor`], and since when: microseconds since `taken`, times 4.
     waits: AtomicU64,
-    /// When the last answer was ready: microseconds since it was taken, and 1; 0 before.
+    /// When the last answer was ready: microseconds since `taken`, plus 1; 0 before the first.
     answered: AtomicU64,
-    /// Whether an answer is being made.
+    /// Whether an answer is being rendered.
     answering: AtomicBool,
-    /// Whether that is for a request that came soon after the answer before.
+    /// Whether the current request arrived within [`GRACE`] after the previous answer.
     again: AtomicBool,
     cut: Notify,
 }
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waits {
-    /// For the client to send a request.
+enum WaitsFor {
+    /// The client's next request.
     Idle,
-    /// For us.
+    /// Our answer.
     Busy,
-    /// For the client to read.
+    /// The client's reading.
     Unread,
 }
 
-impl Slot {
+impl ConnectionSlot {
     pub(super) fn new(address: IpAddr, now: Instant) -> Self {
         Self {
             address,
             taken: now,
-            waits: AtomicU64::new(Waits::Idle as u64),
+            waits: AtomicU64::new(WaitsFor::Idle as u64),
             answered: AtomicU64::new(0),
             answering: AtomicBool::new(false),
             again: AtomicBool::new(false),
@@ -54,39 +55,39 @@ impl Slot {
         }
     }
 
-    /// A request has come whole. It is to be answered after so long, for the sake of others.
+    /// Records that a request was received whole. Returns how long to delay its answer, so that other connections get their turn.
     pub(super) fn begin(&self, now: Instant) -> Duration {
         self.answering.store(true, Relaxed);
-        self.set(Waits::Busy, now);
+        self.set(WaitsFor::Busy, now);
         let since = self.since_answer(now);
         self.again.store(since.is_some_and(|since| since < GRACE), Relaxed);
         since.map_or(Duration::ZERO, |since| PACE.saturating_sub(since))
     }
 
-    /// Its answer is ready to be written.
+    /// Records that the answer is ready to be written.
     pub(super) fn answer(&self, now: Instant) {
         self.answering.store(false, Relaxed);
         self.answered.store(self.micros(now) + 1, Relaxed);
     }
 
-    /// The client took some of what is written, or none.
+    /// Records whether a write made progress.
     pub(super) fn wrote(&self, some: bool, now: Instant) {
-        let waits = if some { Waits::Busy } else { Waits::Unread };
+        let waits = if some { WaitsFor::Busy } else { WaitsFor::Unread };
         if self.waits().0 != waits {
             self.set(waits, now);
         }
     }
 
-    /// All that was to be written is.
+    /// Records that all output is written.
     pub(super) fn flushed(&self, now: Instant) {
-        if !self.answering.load(Relaxed) && self.waits().0 != Waits::Idle {
-            self.set(Waits::Idle, now);
+        if !self.answering.load(Relaxed) && self.waits().0 != WaitsFor::Idle {
+            self.set(WaitsFor::Idle, now);
         }
     }
 
-    /// Whether the client does not take what is written.
+    /// Whether a write is stalled.
     pub(super) fn is_unread(&self) -> bool {
-        self.waits().0 == Waits::Unread
+        self.waits().0 == WaitsFor::Unread
     }
 
     /// Ends the connection.
@@ -94,18 +95,18 @@ impl Slot {
         self.cut.notify_one();
     }
 
-    /// Waits for [`Self::cut`].
+    /// WaitsFor for [`Self::cut`].
     pub(super) async fn was_cut(&self) {
         self.cut.notified().await;
     }
 
-    fn set(&self, waits: Waits, now: Instant) {
+    fn set(&self, waits: WaitsFor, now: Instant) {
         self.waits.store(self.micros(now) << 2 | waits as u64, Relaxed);
     }
 
-    /// What it waits for, and since when.
-    fn waits(&self) -> (Waits, Instant) {
-        let all = [Waits::Idle, Waits::Busy, Waits::Unread];
+    /// The event that the connection waits for, and since when.
+    fn waits(&self) -> (WaitsFor, Instant) {
+        let all = [WaitsFor::Idle, WaitsFor::Busy, WaitsFor::Unread];
         let waits = self.waits.load(Relaxed);
         (all[(waits & 3).min(2) as usize], self.taken + Duration::from_micros(waits >> 2))
     }
@@ -119,61 +120,61 @@ impl Slot {
         now.saturating_duration_since(self.taken).as_micros() as u64
     }
 
-    /// How far from giving way it is, and in which order with its like.
-    fn claim(&self, now: Instant) -> (Claim, Reverse<Instant>, Instant) {
+    /// The eviction class, and the order within it: the smallest is evicted first.
+    fn claim(&self, now: Instant) -> (EvictionClass, Reverse<Instant>, Instant) {
         let (waits, since) = self.waits();
         let [longest, newest] = [(Reverse(since), now), (Reverse(now), since)];
         let waited = now.saturating_duration_since(since);
         let (claim, (longest, newest)) = match waits {
-            Waits::Busy if self.again.load(Relaxed) => (Claim::Again, longest),
-            Waits::Busy => (Claim::Owed, newest),
-            _ if waited >= GRACE => (Claim::Waiting, longest),
-            _ => (Claim::New, longest),
+            WaitsFor::Busy if self.again.load(Relaxed) => (EvictionClass::Again, longest),
+            WaitsFor::Busy => (EvictionClass::Owed, newest),
+            _ if waited >= GRACE => (EvictionClass::Waiting, longest),
+            _ => (EvictionClass::New, longest),
         };
         (claim, longest, newest)
     }
 }
 
-/// What a connection has to say for keeping its slot; the least first.
+/// Eviction classes; connections of the first are evicted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Claim {
-    /// It has waited for its client for a while.
+enum EvictionClass {
+    /// Has waited for its client for at least [`GRACE`].
     Waiting,
-    /// It had an answer, and asked again soon after.
+    /// Asked again within [`GRACE`] after an answer.
     Again,
-    /// It has waited for a request of its client for a short time only.
+    /// Has waited for its client for less than [`GRACE`].
     New,
-    /// It is owed an answer.
+    /// WaitsFor for our answer.
     Owed,
 }
 
-/// The slots of one listening socket.
+/// The connections of one listening socket.
 #[derive(Debug, Default)]
-pub(super) struct Slots {
-    taken: Vec<Weak<Slot>>,
+pub(super) struct ConnectionTable {
+    taken: Vec<Weak<ConnectionSlot>>,
 }
 
-impl Slots {
-    /// A slot for one more client, if need be that of another.
-    pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> Arc<Slot> {
+impl ConnectionTable {
+    /// Adds a connection, and evicts another if the table is full.
+    pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> Arc<ConnectionSlot> {
         self.taken.retain(|slot| slot.strong_count() > 0);
         if self.taken.len() >= CONNECTIONS {
-            self.evict(Claim::Owed, now);
+            self.evict(EvictionClass::Owed, now);
         }
-        let slot = Arc::new(Slot::new(address, now));
+        let slot = Arc::new(ConnectionSlot::new(address, now));
         self.taken.push(Arc::downgrade(&slot));
         slot
     }
 
-    /// Ends a connection that waits for its client: descriptors are short.
+    /// Ends a connection that waits for its client, since the process has no more descriptors.
     pub(super) fn make_room(&mut self, now: Instant) {
-        self.evict(Claim::Waiting, now);
+        self.evict(EvictionClass::Waiting, now);
     }
 
-    /// Ends one whose claim is no more than this: of the address with most connections first, then by its claim. Of those
-    /// that are owed an answer the newest goes, of others the one that has been so for longest.
-    fn evict(&mut self, most: Claim, now: Instant) {
-        let slots: Vec<Arc<Slot>> = self.taken.iter().filter_map(Weak::upgrade).collect();
+    /// Ends a connection whose class is at most this one: of the address with most connections, then of the lowest class. Among those
+    /// that wait for an answer it is the newest, among others the one that has been in its class for longest.
+    fn evict(&mut self, most: EvictionClass, now: Instant) {
+        let slots: Vec<Arc<ConnectionSlot>> = self.taken.iter().filter_map(Weak::upgrade).collect();
         let mut from = HashMap::<IpAddr, usize>::new();
         for slot in &slots {
             *from.entry(slot.address).or_default() += 1;
@@ -189,11 +190,12 @@ impl Slots {
     }
 }
 
-/// How many connections a listening socket serves at once.
+/// Maximum number of connections of a listening socket.
 pub(super) const CONNECTIONS: usize = 128;
-/// What a client has for its request to come, and what makes it one that asks again and again.
+/// How long a client may take for its request before it can be evicted first; a request within this time after an answer has low
+/// priority.
 const GRACE: Duration = Duration::from_secs(1);
-/// From one answer to the next on the same connection: what one sends ahead is answered in turns with others.
+/// Minimum time between two answers on a connection, so that pipelined requests do not delay other connections.
 const PACE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -204,8 +206,12 @@ mod tests {
         [127, 0, 0, last].into()
     }
 
-    /// Each a millisecond after the other.
-    fn fill(slots: &mut Slots, start: Instant, from: impl Fn(usize) -> IpAddr) -> Vec<Arc<Slot>> {
+    /// Fills the table with connections a millisecond apart.
+    fn fill(
+        slots: &mut ConnectionTable,
+        start: Instant,
+        from: impl Fn(usize) -> IpAddr,
+    ) -> Vec<Arc<ConnectionSlot>> {
         (0..CONNECTIONS).map(|n| slots.take(from(n), start + ms(n as u64))).collect()
     }
 
@@ -213,16 +219,17 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Which of these were cut, each told once.
-    fn cut(all: &[Arc<Slot>]) -> Vec<usize> {
+    /// The connections that were cut since the last call.
+    fn cut(all: &[Arc<ConnectionSlot>]) -> Vec<usize> {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let mut told = |slot: &Slot| std::pin::pin!(slot.was_cut()).as_mut().poll(&mut context).is_ready();
-        (0..all.len()).filter(|&n| told(&all[n])).collect()
+        let mut was_cut =
+            |slot: &ConnectionSlot| std::pin::pin!(slot.was_cut()).as_mut().poll(&mut context).is_ready();
+        (0..all.len()).filter(|&n| was_cut(&all[n])).collect()
     }
 
     #[test]
-    fn claims_are_heard_in_order_and_the_newest_of_those_owed_an_answer_goes() {
-        let (mut slots, start) = (Slots::default(), clock::now());
+    fn eviction_by_class() {
+        let (mut slots, start) = (ConnectionTable::default(), clock::now());
         let all = fill(&mut slots, start, |_| ip(1));
         let later = start + ms(10_000);
         // Two are owed an answer, one of which had one long ago; one asks again; one does not read; one has just asked.
@@ -244,7 +251,7 @@ mod tests {
             assert_eq!(cut(&all), [expected]);
             new.last().unwrap().begin(later + ms(1));
         }
-        // The newcomers began last. Who was answered in an instant is gone by then.
+        // The new connections began last, and evict each other.
         for expected in [3, 4, 5] {
             new.push(slots.take(ip(1), later + ms(2)));
             new.last().unwrap().begin(later + ms(2 + expected));
@@ -253,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn the_address_with_most_connections_gives_way_whatever_the_others_do() {
-        let (mut slots, start) = (Slots::default(), clock::now());
+    fn eviction_by_address() {
+        let (mut slots, start) = (ConnectionTable::default(), clock::now());
         let all = fill(&mut slots, start, |n| ip(if n < 60 { 1 } else { 2 }));
         for slot in &all[60..] {
             slot.begin(start + ms(500));
@@ -263,14 +270,14 @@ mod tests {
         assert_eq!(cut(&all), [127]);
         new.extend((0..7).map(|_| slots.take(ip(3), start + ms(9_000))));
         assert_eq!(cut(&all), (120..127).collect::<Vec<_>>());
-        // As many of one as of the other: who is owed an answer stays.
+        // Equal numbers: a connection that waits for an answer stays.
         new.push(slots.take(ip(3), start + ms(9_000)));
         assert_eq!(cut(&all), [0]);
     }
 
     #[test]
-    fn who_left_takes_no_seat_and_short_descriptors_end_no_answer() {
-        let (mut slots, start) = (Slots::default(), clock::now());
+    fn closed_connections_and_short_descriptors() {
+        let (mut slots, start) = (ConnectionTable::default(), clock::now());
         let mut all = fill(&mut slots, start, |_| ip(1));
         all.pop();
         all.push(slots.take(ip(2), start));
@@ -285,9 +292,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_ahead_is_answered_in_its_turn() {
+    fn pipelined_requests_are_delayed() {
         let start = clock::now();
-        let slot = Slot::new(ip(1), start);
+        let slot = ConnectionSlot::new(ip(1), start);
         assert_eq!(slot.begin(start), Duration::ZERO);
         slot.answer(start + ms(3));
         assert_eq!(slot.begin(start + ms(4)), PACE - ms(1));

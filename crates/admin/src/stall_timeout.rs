@@ -1,4 +1,4 @@
-//! A client's stream that says what the connection waits for, and gives up a client that does not read.
+//! A client's stream that fails when the client does not read for too long, and updates the connection's state.
 
 use std::io;
 use std::pin::Pin;
@@ -9,37 +9,37 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-use super::slots::Slot;
+use super::connection_table::ConnectionSlot;
 
 /// The stream of one connection.
-pub(super) struct Watched<'s> {
+pub(super) struct StallTimeout<'s> {
     stream: &'s mut TcpStream,
-    slot: &'s Slot,
-    /// How long the client may read nothing of what is written.
-    patience: Duration,
-    /// Runs while it reads nothing.
+    slot: &'s ConnectionSlot,
+    /// How long a write may stall.
+    timeout: Duration,
+    /// Runs while a write stalls.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<'s> Watched<'s> {
-    pub(super) fn new(stream: &'s mut TcpStream, slot: &'s Slot, patience: Duration) -> Self {
-        Self { stream, slot, patience, stalled: None }
+impl<'s> StallTimeout<'s> {
+    pub(super) fn new(stream: &'s mut TcpStream, slot: &'s ConnectionSlot, timeout: Duration) -> Self {
+        Self { stream, slot, timeout, stalled: None }
     }
 
-    /// Notes how a write ended; one that waits for too long is an error.
+    /// Records the result of a write; one that stalls for too long is an error.
     fn wrote(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.slot.wrote(done.is_ready(), clock::now());
         if done.is_ready() {
             self.stalled = None;
             return done;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(self.patience)));
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
         ready!(stalled.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl AsyncRead for Watched<'_> {
+impl AsyncRead for StallTimeout<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -49,9 +49,9 @@ impl AsyncRead for Watched<'_> {
     }
 }
 
-impl AsyncWrite for Watched<'_> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
-        let done = Pin::new(&mut *self.stream).poll_write(cx, octets);
+impl AsyncWrite for StallTimeout<'_> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let done = Pin::new(&mut *self.stream).poll_write(cx, bytes);
         self.wrote(cx, done)
     }
 
@@ -68,7 +68,7 @@ impl AsyncWrite for Watched<'_> {
         self.stream.is_write_vectored()
     }
 
-    /// Called when all is written.
+    /// Called by hyper once all is written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.slot.flushed(clock::now());
         Pin::new(&mut *self.stream).poll_flush(cx)

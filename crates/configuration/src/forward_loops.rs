@@ -1,11 +1,11 @@
-//! Upstreams that are this server itself: legal, unless a query would return to the same endpoint and zone.
+//! Finds forwarding loops: upstreams that are this server itself, by which a query would return to the same endpoint and zone.
 //!
 //! ```text
 //! . { forward . 127.0.0.1:5301 }             .:5301 { forward . 192.0.2.53 }     a chain: served
-//! . { forward . 127.0.0.1:5301 192.0.2.53 }  .:5301 { forward . 127.0.0.1:53 }   a circle: 127.0.0.1:5301 is left out
-//! . { forward . 127.0.0.1:5301 }             .:5301 { forward . 127.0.0.1:53 }   nothing would be left: refused
+//! . { forward . 127.0.0.1:5301 192.0.2.53 }  .:5301 { forward . 127.0.0.1:53 }   a loop: 127.0.0.1:5301 is left out
+//! . { forward . 127.0.0.1:5301 }             .:5301 { forward . 127.0.0.1:53 }   no upstream remains: refused
 //! ```
-//! Circles through other machines are found by `loop`.
+//! The plugin `loop` finds loops through other machines.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,64 +25,63 @@ use plugin::{SetupError, Spec};
 use plugins::forward::{ForwardSpec, ForwardSpecs, ForwardTarget};
 use query::ServedZone;
 
-/// Leaves out, in every `forward` of a new configuration, the upstreams by which queries would return, with a warning for each.
+/// Removes looping upstreams from every `forward` of a new configuration, with a warning for each.
 ///
-/// `all_known`: host names among upstreams have been looked up; where they have not, one of them may be left.
+/// `all_known`: host names among upstreams have been looked up. Otherwise one of them may remain as an upstream.
 ///
 /// # Errors
-/// [`SetupError::Circle`] where no upstream of a `forward` would be left, at the upstream or at the file or host name that it
-/// is from.
-pub(crate) fn leave_out(
+/// [`SetupError::Circle`] if no upstream of a `forward` would remain, at the word of the upstream, or of the file or host name
+/// that it is from.
+pub(crate) fn remove_loops(
     spec: &Spec,
     configuration: &Configuration,
     all_known: bool,
     logger: &Logger,
 ) -> Result<()> {
-    for judged in judged(configuration, None) {
-        let specs = spec.blocks[judged.block].get::<ForwardSpecs>();
-        let Some(forward) = specs.and_then(|specs| specs.stanzas.get(judged.nth)) else { continue };
-        let ourselves = judged.ourselves();
+    for checked in check(configuration, None) {
+        let specs = spec.blocks[checked.block].get::<ForwardSpecs>();
+        let Some(forward) = specs.and_then(|specs| specs.stanzas.get(checked.nth)) else { continue };
+        let looping = checked.looping();
         let has_name = forward.targets.iter().any(|(target, _)| matches!(target, ForwardTarget::Host { .. }));
-        if judged.is_nothing_left()
+        if checked.none_remains()
             && (all_known || !has_name)
-            && let Some(upstream) = ourselves.last().map(|upstream| endpoint(upstream))
+            && let Some(upstream) = looping.last().map(|upstream| endpoint(upstream))
         {
             return Err(Located::new(place(forward, upstream), SetupError::Circle { upstream }));
         }
-        for upstream in ourselves.iter().map(|upstream| endpoint(upstream)) {
+        for upstream in looping.iter().map(|upstream| endpoint(upstream)) {
             let at = place(forward, upstream);
             logger.warning(None, &format!("{at}: {}", plugins::forward::left_out(upstream)));
         }
-        judged.stanza.leave_out_ourselves(ourselves);
+        checked.stanza.leave_out_ourselves(looping);
     }
     Ok(())
 }
 
-/// Those of these upstreams by which queries would return to the stanza, were they its upstreams.
-pub fn ourselves(
+/// Returns which of `upstreams` would loop back to the stanza if they were its upstreams.
+pub fn looping(
     configuration: &Configuration,
     stanza: &Stanza,
     upstreams: &[Arc<Upstream>],
 ) -> Vec<Arc<Upstream>> {
-    let mut all = judged(configuration, Some((stanza, upstreams))).into_iter();
-    let found = all.find(|judged| std::ptr::eq(judged.stanza, stanza));
-    found.map(|judged| judged.ourselves()).unwrap_or_default()
+    let mut all = check(configuration, Some((stanza, upstreams))).into_iter();
+    let found = all.find(|checked| std::ptr::eq(checked.stanza, stanza));
+    found.map(|checked| checked.looping()).unwrap_or_default()
 }
 
-/// Judges again which upstreams of the configuration that serves are this server itself: the machine has got or lost an
-/// address, or a `forward` has other upstreams.
-pub fn judge_again(configuration: &Configuration, logger: &Logger) {
-    for judged in judged(configuration, None) {
-        let (stanza, ourselves) = (judged.stanza, judged.ourselves());
-        let before = stanza.leave_out_ourselves(ourselves.clone());
-        let at = &configuration.blocks[judged.block].at;
+/// Checks the serving configuration for loops again, after the machine's addresses or the upstreams of a `forward` have changed.
+pub fn recheck(configuration: &Configuration, logger: &Logger) {
+    for checked in check(configuration, None) {
+        let (stanza, looping) = (checked.stanza, checked.looping());
+        let before = stanza.leave_out_ourselves(looping.clone());
+        let at = &configuration.blocks[checked.block].at;
         let only_in = |one: &[Arc<Upstream>], other: &[Arc<Upstream>]| {
             let is_in = |upstream: &&Arc<Upstream>| !other.iter().any(|of| Arc::ptr_eq(of, upstream));
             one.iter().filter(is_in).map(|upstream| endpoint(upstream)).collect::<Vec<_>>()
         };
-        for upstream in only_in(&ourselves, &before) {
+        for upstream in only_in(&looping, &before) {
             let warning = format!("{at}: {}", plugins::forward::left_out(upstream));
-            match ourselves.len() == judged.known.len() {
+            match looping.len() == checked.known.len() {
                 true => logger.error(
                     None,
                     &format!("{warning}; no upstream of `forward {}` is left", stanza.spec().from),
@@ -90,7 +89,7 @@ pub fn judge_again(configuration: &Configuration, logger: &Logger) {
                 false => logger.warning(None, &warning),
             }
         }
-        for upstream in only_in(&before, &ourselves) {
+        for upstream in only_in(&before, &looping) {
             logger.info(
                 None,
                 &format!("{at}: plugin/forward: the upstream {upstream} is no longer this server itself: it is asked"),
@@ -99,36 +98,36 @@ pub fn judge_again(configuration: &Configuration, logger: &Logger) {
     }
 }
 
-/// The upstreams of one `forward`, and which of them are left out.
-struct Judged<'h> {
+/// The upstreams of one `forward`, and which of them loop.
+struct Checked<'h> {
     block: usize,
-    /// Which `forward` of the block.
+    /// The number of the `forward` within the block.
     nth: usize,
     stanza: &'h Stanza,
     known: Arc<Vec<Arc<Upstream>>>,
     is_out: Vec<bool>,
 }
 
-impl Judged<'_> {
-    fn ourselves(&self) -> Vec<Arc<Upstream>> {
+impl Checked<'_> {
+    fn looping(&self) -> Vec<Arc<Upstream>> {
         let all = self.known.iter().zip(&self.is_out);
         all.filter(|(_, is_out)| **is_out).map(|(upstream, _)| upstream.clone()).collect()
     }
 
-    fn is_nothing_left(&self) -> bool {
+    fn none_remains(&self) -> bool {
         !self.known.is_empty() && !self.is_out.contains(&false)
     }
 }
 
-/// Every `forward`, with the upstreams that are left out so that no query returns. `changed` has others than it is known to
-/// have.
+/// Returns every `forward` with the upstreams to remove so that no query returns. `changed` is a stanza with the upstreams to
+/// assume for it.
 ///
-/// Of a longer chain one link is enough: the first, in file order, of a `forward` that has other upstreams; where each has
-/// this one alone, all that lead back.
-fn judged<'h>(
+/// Removing one link breaks a longer loop: the first, in file order, whose `forward` has other upstreams. If each `forward` of
+/// the loop has a single upstream, all of them are removed.
+fn check<'h>(
     configuration: &'h Configuration,
     changed: Option<(&Stanza, &[Arc<Upstream>])>,
-) -> Vec<Judged<'h>> {
+) -> Vec<Checked<'h>> {
     let mut all = Vec::new();
     let mut search = Search::new(configuration);
     for block in &configuration.blocks {
@@ -140,21 +139,21 @@ fn judged<'h>(
             };
             let is_out = vec![false; known.len()];
             search
-                .asked
+                .upstreams
                 .insert((block.index, nth), known.iter().map(|upstream| endpoint(upstream)).collect());
-            all.push(Judged { block: block.index, nth, stanza, known, is_out });
+            all.push(Checked { block: block.index, nth, stanza, known, is_out });
         }
     }
-    for to_be_left in [1, 0] {
-        for judged in &mut all {
-            let mut left = judged.is_out.iter().filter(|is_out| !**is_out).count();
-            for (upstream, is_out) in judged.known.iter().zip(&mut judged.is_out) {
+    for must_remain in [1, 0] {
+        for checked in &mut all {
+            let mut left = checked.is_out.iter().filter(|is_out| !**is_out).count();
+            for (upstream, is_out) in checked.known.iter().zip(&mut checked.is_out) {
                 let upstream = endpoint(upstream);
-                let from = &judged.stanza.spec().from;
-                if !*is_out && left > to_be_left && search.leads_back(judged.block, from, upstream) {
+                let from = &checked.stanza.spec().from;
+                if !*is_out && left > must_remain && search.loops(checked.block, from, upstream) {
                     *is_out = true;
                     left -= 1;
-                    if let Some(asked) = search.asked.get_mut(&(judged.block, judged.nth)) {
+                    if let Some(asked) = search.upstreams.get_mut(&(checked.block, checked.nth)) {
                         asked.retain(|asked| *asked != upstream);
                     }
                 }
@@ -164,16 +163,16 @@ fn judged<'h>(
     all
 }
 
-/// What is looked for, and what was found already: the steps grow with blocks and upstreams, not with their product, where
-/// upstreams are others' servers.
+/// The search for loops, with its memo: its cost grows with blocks plus upstreams, not with their product, while upstreams are
+/// on other machines.
 struct Search<'h> {
     endpoints: &'h BTreeMap<Endpoint, EndpointPlan>,
-    /// Where each block serves which zones.
+    /// The endpoints and zones of each block.
     homes: HashMap<usize, Vec<Home<'h>>>,
-    /// What each `forward` of each block asks.
-    asked: HashMap<(usize, usize), Vec<Endpoint>>,
-    /// Which listener receives what is sent to an address.
-    heard: HashMap<Endpoint, Option<(Endpoint, &'h EndpointPlan)>>,
+    /// The upstreams of each `forward` of each block.
+    upstreams: HashMap<(usize, usize), Vec<Endpoint>>,
+    /// The listener that receives packets to an address.
+    listeners: HashMap<Endpoint, Option<(Endpoint, &'h EndpointPlan)>>,
     /// The machine's addresses; read once.
     interfaces: OnceCell<Vec<Interface>>,
 }
@@ -191,27 +190,28 @@ impl<'h> Search<'h> {
         Self {
             endpoints: &configuration.endpoints,
             homes,
-            asked: HashMap::new(),
-            heard: HashMap::new(),
+            upstreams: HashMap::new(),
+            listeners: HashMap::new(),
             interfaces: OnceCell::new(),
         }
     }
 
-    /// Whether names below `from` that this block sends to `upstream` return to the same endpoint and zone.
-    fn leads_back(&mut self, block: usize, from: &Name, upstream: Endpoint) -> bool {
-        // Most upstreams are at addresses that this server does not listen on: no name leads back from them.
+    /// Whether queries below `from` that this block sends to `upstream` return to the same endpoint and zone.
+    fn loops(&mut self, block: usize, from: &Name, upstream: Endpoint) -> bool {
+        // Most upstreams are at addresses that this server does not listen on.
         if self.plan_at(upstream).is_none() {
             return false;
         }
         let homes = self.homes.get(&block).cloned().unwrap_or_default();
         homes.into_iter().any(|home| {
-            // The names that both have; where neither is within the other there is none.
+            // The names that are in both; there is none unless one is within the other.
             let Some(name) = deeper(&home.1.zone, from) else { return false };
-            self.comes_back(home, name, upstream)
+            self.reaches(home, name, upstream)
         })
     }
 
-    fn comes_back(&mut self, home: Home<'h>, name: &Name, upstream: Endpoint) -> bool {
+    /// Whether a query for `name` to `upstream` is forwarded to `home`.
+    fn reaches(&mut self, home: Home<'h>, name: &Name, upstream: Endpoint) -> bool {
         let (mut seen, mut next) = (HashSet::new(), vec![upstream]);
         while let Some(upstream) = next.pop() {
             let Some((endpoint, plan)) = self.plan_at(upstream) else { continue };
@@ -225,8 +225,8 @@ impl<'h> Search<'h> {
             let Some(forwarding) = zone.block.pipeline.forwarding() else { continue };
             let stanzas = forwarding.chain.stanzas().iter().enumerate();
             for (nth, stanza) in stanzas.filter(|(_, stanza)| stanza.matches(name)) {
-                next.extend(self.asked.get(&(zone.block.index, nth)).into_iter().flatten());
-                // Else the one that is asked next has queries of this one.
+                next.extend(self.upstreams.get(&(zone.block.index, nth)).into_iter().flatten());
+                // With `next`, the next `forward` gets queries of this one, too.
                 if stanza.spec().next.is_empty() && !stanza.spec().next_on_nodata {
                     break;
                 }
@@ -235,10 +235,9 @@ impl<'h> Search<'h> {
         false
     }
 
-    /// The listener that receives what is sent there: that of exactly this address before one of all addresses, and of those
-    /// the one of its family first.
+    /// The listener that receives packets to an address: that of the exact address, else a wildcard, that of its family first.
     fn plan_at(&mut self, endpoint: Endpoint) -> Option<(Endpoint, &'h EndpointPlan)> {
-        if let Some(known) = self.heard.get(&endpoint) {
+        if let Some(known) = self.listeners.get(&endpoint) {
             return *known;
         }
         let Endpoint { transport, address: at } = endpoint;
@@ -261,16 +260,17 @@ impl<'h> Search<'h> {
             is_local(self.interfaces.get_or_init(read)).then_some(found)
         };
         let found = exact.or_else(of_all).map(|(endpoint, plan)| (*endpoint, plan));
-        self.heard.insert(endpoint, found);
+        self.listeners.insert(endpoint, found);
         found
     }
 }
 
-/// Where an upstream is asked.
+/// The endpoint of an upstream.
 fn endpoint(upstream: &Upstream) -> Endpoint {
     Endpoint::of_upstream(upstream.address(), upstream.tls().is_some())
 }
 
+/// Returns the name that is within the other.
 fn deeper<'n>(one: &'n Name, other: &'n Name) -> Option<&'n Name> {
     match (one.is_within(other), other.is_within(one)) {
         (true, _) => Some(one),
@@ -279,7 +279,7 @@ fn deeper<'n>(one: &'n Name, other: &'n Name) -> Option<&'n Name> {
     }
 }
 
-/// The word that the upstream came from.
+/// The word of the Corefile that the upstream is from.
 fn place(forward: &ForwardSpec, upstream: Endpoint) -> &Location {
     let written = forward.targets.iter().find(
         |(target, _)| matches!(target, ForwardTarget::Address { address, .. } if *address == upstream.address),
@@ -293,8 +293,8 @@ fn place(forward: &ForwardSpec, upstream: Endpoint) -> &Location {
 mod tests {
     use scene::Scene;
 
-    /// Builds it: the error, or what is warned of and what each block asks.
-    fn judged(text: &str) -> Result<(String, Vec<String>), String> {
+    /// Builds a configuration: the error, or the warnings and the upstreams of each block.
+    fn built(text: &str) -> Result<(String, Vec<String>), String> {
         let scene = Scene::build(text)?;
         let asked = scene.configuration.blocks.iter().map(|block| {
             let chain = block.pipeline.forwarding().map(|forwarding| &forwarding.chain);
@@ -326,15 +326,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_returns_to_its_zone_is_left_out() {
+    fn looping_upstreams_are_left_out() {
         let itself = ".:54 {\nforward . 127.0.0.1:54 [::1]:54 192.0.2.53\n}\n".to_owned();
         let both = left_out("2:11", "127.0.0.1:54") + &left_out("2:24", "[::1]:54");
         for (text, warned, asked) in [
-            // By itself.
+            // Directly.
             (block(".", "forward . 192.0.2.53 127.0.0.1"), left_out("3:22", "127.0.0.1:53"), "192.0.2.53:53"),
             (itself, both, "192.0.2.53:53"),
             (block(".", "forward . 127.0.0.1:54 127.0.0.2"), String::new(), "127.0.0.1:54 127.0.0.2:53"),
-            // By others of ours; which of its links is left out depends on where others are left.
+            // Through other blocks; the link that is removed depends on where other upstreams remain.
             (chain("forward . 192.0.2.2"), String::new(), "127.0.0.1:5301 127.0.0.1:5302"),
             (chain("forward . 127.0.0.1:5301"), String::new(), "127.0.0.1:5301 127.0.0.1:5302"),
             (chain("forward . 127.0.0.1"), left_out("3:26", "127.0.0.1:5302"), "127.0.0.1:5301"),
@@ -353,20 +353,20 @@ mod tests {
                 left_out("3:26", "127.0.0.1:5302"),
                 "127.0.0.1:5301",
             ),
-            // Only names below a.example go on, and end elsewhere.
+            // Only names below a.example are forwarded on, and end at another block.
             (
                 chain("forward a.example 127.0.0.1") + &block("a.example", "whoami"),
                 String::new(),
                 "127.0.0.1:5301 127.0.0.1:5302",
             ),
         ] {
-            let found = judged(&text).map(|(warned, blocks)| (warned, blocks[0].clone()));
+            let found = built(&text).map(|(warned, blocks)| (warned, blocks[0].clone()));
             assert_eq!(found, Ok((warned, asked.to_owned())), "{text}");
         }
     }
 
     #[test]
-    fn a_stanza_of_which_nothing_is_left_is_refused() {
+    fn stanza_without_upstreams_is_refused() {
         let refused = |place: &str, upstream: &str| {
             Some(format!(
                 "stdin:{place}: plugin/forward: the upstream {upstream} is this server itself and leads back to this block: queries would go round in circles; name another one"
@@ -378,17 +378,17 @@ mod tests {
             (".:54 {\nforward . [::1]:54\n}\n".to_owned(), refused("2:11", "[::1]:54")),
             (".:54 {\nforward . [::1]:54 127.0.0.1:54\n}\n".to_owned(), refused("2:20", "127.0.0.1:54")),
             (".:54 {\nforward . 127.0.0.1:53 192.0.2.53:54\n}\n".to_owned(), None),
-            // Nothing is known of a name that was not looked up.
+            // A host name that was not looked up may be another server.
             (block(".", "forward . 127.0.0.1 dns.example"), None),
-            // Another `forward` of the block has others, which are not asked for these names.
+            // Another `forward` of the block has other upstreams, but not for these names.
             (block(".", "forward a.example 127.0.0.1\nforward . 192.0.2.1"), refused("3:19", "127.0.0.1:53")),
             (
                 block(".", "forward . 127.0.0.1:5302") + &block(".:5302", "forward . 127.0.0.1"),
                 refused("3:11", "127.0.0.1:5302"),
             ),
-            // Only names below a.example go on, and return as such.
+            // Only names below a.example are forwarded on, and return as such.
             (chain("forward a.example 127.0.0.1"), refused("11:19", "127.0.0.1:53")),
-            // Another zone of the same endpoint is no circle.
+            // Another zone of the same endpoint: no loop.
             (
                 block("a.example", "forward . 127.0.0.1") + &block(".", "forward . 192.0.2.1"),
                 refused("3:11", "127.0.0.1:53"),
@@ -404,7 +404,7 @@ mod tests {
                 None,
             ),
         ] {
-            assert_eq!(judged(&text).err(), error, "{text}");
+            assert_eq!(built(&text).err(), error, "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Octets for the next process, in memory that nobody can change any more (memfd_create(2), sealed).
+//! Bytes for the next process, in a sealed memfd (memfd_create(2)), which no process can change any more.
 //!
 //! ```text
-//! what it is and its version (16) | moment (8) | length (8) | SHA-256 of all that follows (32) | octets
+//! magic and version (16) | time (8) | length (8) | SHA-256 of the bytes (32) | bytes
 //! ```
 
 use std::fs::File;
@@ -13,59 +13,59 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use sha2::{Digest as _, Sha256};
 
-/// The most octets that are left or taken.
-pub const MOST_OCTETS: usize = 16 << 20;
+/// Maximum number of bytes.
+pub const MAX_BYTES: usize = 16 << 20;
 
-/// Leaves octets as they are at a moment, which is counted from the machine's boot.
+/// Writes the bytes to a sealed memfd. `time` is the time since the machine's boot.
 ///
 /// # Errors
-/// What the kernel says; more than [`MOST_OCTETS`].
-pub fn seal(octets: &[u8], moment: Duration) -> io::Result<OwnedFd> {
-    if octets.len() > MOST_OCTETS {
+/// The kernel's; more than [`MAX_BYTES`].
+pub fn seal(bytes: &[u8], time: Duration) -> io::Result<OwnedFd> {
+    if bytes.len() > MAX_BYTES {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let memory = memfd_create("localdns-warm", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(memory);
     let mut head = [0; HEAD];
-    head[..16].copy_from_slice(WHAT);
-    head[16..24].copy_from_slice(&(moment.as_nanos() as u64).to_le_bytes());
-    head[24..32].copy_from_slice(&(octets.len() as u64).to_le_bytes());
-    head[32..].copy_from_slice(&Sha256::digest(octets));
+    head[..16].copy_from_slice(MAGIC);
+    head[16..24].copy_from_slice(&(time.as_nanos() as u64).to_le_bytes());
+    head[24..32].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    head[32..].copy_from_slice(&Sha256::digest(bytes));
     file.write_all(&head)?;
-    file.write_all(octets)?;
+    file.write_all(bytes)?;
     fcntl_add_seals(&file, SEALS)?;
     Ok(file.into())
 }
 
-/// Reads what was left, and how long ago that was.
+/// Returns the bytes of a memfd that [`seal`] wrote, and their age.
 ///
 /// # Errors
-/// `InvalidData` where it is nothing of this version, not whole, or not sealed; what the kernel says.
+/// `InvalidData` if it is of another version, incomplete, corrupt, from before this boot, or not sealed; the kernel's.
 pub fn unseal(memory: OwnedFd, now: Duration) -> io::Result<(Vec<u8>, Duration)> {
     let refused = || io::Error::from(io::ErrorKind::InvalidData);
-    // Of what is no such memory the kernel knows no seals.
+    // Fails for descriptors that are no memfd.
     if !fcntl_get_seals(&memory)?.contains(SEALS) {
         return Err(refused());
     }
     let file = File::from(memory);
     let mut head = [0; HEAD];
     file.read_exact_at(&mut head, 0)?;
-    let number = |at: usize| head[at..].first_chunk().map_or(0, |octets| u64::from_le_bytes(*octets));
-    let length = usize::try_from(number(24)).ok().filter(|length| *length <= MOST_OCTETS);
+    let number = |at: usize| head[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let length = usize::try_from(number(24)).ok().filter(|length| *length <= MAX_BYTES);
     let length = length.ok_or_else(refused)?;
-    if head[..16] != *WHAT || file.metadata()?.len() != (HEAD + length) as u64 {
+    if head[..16] != *MAGIC || file.metadata()?.len() != (HEAD + length) as u64 {
         return Err(refused());
     }
-    let mut octets = vec![0; length];
-    file.read_exact_at(&mut octets, HEAD as u64)?;
-    let since = now.checked_sub(Duration::from_nanos(number(16))).ok_or_else(refused)?;
-    match head[32..] == *Sha256::digest(&octets) {
-        true => Ok((octets, since)),
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, HEAD as u64)?;
+    let age = now.checked_sub(Duration::from_nanos(number(16))).ok_or_else(refused)?;
+    match head[32..] == *Sha256::digest(&bytes) {
+        true => Ok((bytes, age)),
         false => Err(refused()),
     }
 }
 
-const WHAT: &[u8; 16] = b"localdns warm 2\n";
+const MAGIC: &[u8; 16] = b"localdns warm 2\n";
 const HEAD: usize = 64;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
 
@@ -73,15 +73,15 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 mod tests {
     use super::*;
 
-    fn memory(octets: &[u8], seals: SealFlags) -> OwnedFd {
+    fn memory(bytes: &[u8], seals: SealFlags) -> OwnedFd {
         let mut file = File::from(memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap());
-        file.write_all(octets).unwrap();
+        file.write_all(bytes).unwrap();
         fcntl_add_seals(&file, seals).unwrap();
         file.into()
     }
 
     #[test]
-    fn what_was_left_is_read_with_its_age_and_nothing_else_is() {
+    fn unseal_rejects_all_but_whole_and_sealed() {
         let (then, now) = (Duration::from_secs(1000), Duration::from_millis(1_001_500));
         let whole = {
             let left = seal(b"answers", then).unwrap();
@@ -95,7 +95,7 @@ mod tests {
         assert!(unseal(memory(&whole, SEALS), now).is_ok());
         // From before this boot.
         assert!(unseal(memory(&whole, SEALS), Duration::ZERO).is_err());
-        assert!(unseal(memory(&whole, SealFlags::GROW), now).is_err(), "somebody may change it");
+        assert!(unseal(memory(&whole, SealFlags::GROW), now).is_err(), "can still be written");
         assert!(unseal(File::open("/dev/null").unwrap().into(), now).is_err());
         for at in 0..whole.len() {
             if (16..24).contains(&at) {
@@ -103,11 +103,11 @@ mod tests {
             }
             let mut changed = whole.clone();
             changed[at] ^= 0x80;
-            assert!(unseal(memory(&changed, SEALS), now).is_err(), "octet {at}");
-            assert!(unseal(memory(&whole[..at], SEALS), now).is_err(), "{at} octets");
+            assert!(unseal(memory(&changed, SEALS), now).is_err(), "byte {at}");
+            assert!(unseal(memory(&whole[..at], SEALS), now).is_err(), "{at} bytes");
         }
         let longer = [&whole[..], b"."].concat();
         assert!(unseal(memory(&longer, SEALS), now).is_err());
-        assert!(seal(&vec![0; MOST_OCTETS + 1], then).is_err());
+        assert!(seal(&vec![0; MAX_BYTES + 1], then).is_err());
     }
 }

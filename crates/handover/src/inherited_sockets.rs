@@ -1,4 +1,4 @@
-//! What a process was left by the one before.
+//! Sockets and the cache snapshot that a process receives from its predecessor.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,16 +8,16 @@ use rustix::net::sockopt::{ipv6_v6only, socket_acceptconn, socket_protocol, sock
 use rustix::net::{SocketType, getpeername, getsockname, ipproto};
 
 use crate::WARM;
-use crate::manager::Manager;
+use crate::fdstore::FdStore;
 
-/// Descriptors, each with the name that the one before gave it.
+/// Received descriptors, each with the name that the predecessor gave it.
 #[derive(Debug, Default)]
-pub struct Inherited {
+pub struct InheritedSockets {
     sockets: Vec<Socket>,
     warm: Option<OwnedFd>,
-    /// Names that the manager is told to forget: of what was taken out already.
-    rest: Vec<String>,
-    /// Those of what is neither.
+    /// Names of the descriptors that were taken out already, for the manager to forget.
+    taken: Vec<String>,
+    /// Names of descriptors that are neither listening sockets nor the snapshot.
     useless: Vec<String>,
 }
 
@@ -29,80 +29,82 @@ struct Socket {
     descriptor: OwnedFd,
 }
 
-impl Inherited {
-    /// What the service manager has for this process (`LISTEN_PID`, `LISTEN_FDS`, `LISTEN_FDNAMES`); to be asked once, before
-    /// anything else is opened.
+impl InheritedSockets {
+    /// The descriptors that the service manager passed to this process (`LISTEN_PID`, `LISTEN_FDS`, `LISTEN_FDNAMES`). Must be
+    /// called once, before any other file is opened.
     pub fn from_manager(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let number = |name: &str| variable(name)?.parse::<u32>().ok();
         if number("LISTEN_PID") != Some(std::process::id()) {
             return Self::default();
         }
-        let descriptors = sockets::inherited(FIRST, number("LISTEN_FDS").unwrap_or(0).min(MOST));
+        let descriptors = sockets::inherited(FIRST, number("LISTEN_FDS").unwrap_or(0).min(MAX_DESCRIPTORS));
         let names = variable("LISTEN_FDNAMES").unwrap_or_default();
         let names = names.split(':').map(str::to_owned).chain(std::iter::repeat(String::new()));
         names.zip(descriptors).filter_map(|(name, descriptor)| Some((name, descriptor?))).collect()
     }
 
-    /// Whether there was anything.
+    /// Whether there are no descriptors.
     #[cfg(test)]
     fn is_empty(&self) -> bool {
-        self.sockets.is_empty() && self.rest.is_empty() && self.useless.is_empty()
+        self.sockets.is_empty() && self.taken.is_empty() && self.useless.is_empty()
     }
 
-    /// Has the service manager close what is neither a socket that serves nor the memory file, and waits for that: while it is open
-    /// it may keep an address from being bound.
+    /// Makes the service manager close the descriptors that are neither listening sockets nor the snapshot, and waits for it: an open
+    /// one may keep an address from being bound.
     pub fn forget_useless(&mut self, notifier: &node::Notifier) {
-        let manager = Manager::find(notifier).filter(|_| !self.useless.is_empty());
+        let manager = FdStore::find(notifier).filter(|_| !self.useless.is_empty());
         let Some(manager) = manager else { return };
-        if self.useless.iter().all(|name| manager.forget(name).is_ok()) && manager.settle().is_ok() {
+        if self.useless.iter().all(|name| manager.remove(name).is_ok()) && manager.barrier().is_ok() {
             self.useless.clear();
         }
     }
 
-    /// Takes the UDP sockets of an address, in the order in which the kernel counts them.
+    /// Takes the UDP sockets of an address, in the order of their SO_REUSEPORT group.
     pub fn udp(&mut self, address: SocketAddr) -> Vec<OwnedFd> {
         let mut sockets = self.take(SocketType::DGRAM, address);
-        // What has no number comes last, as it came.
+        // Sockets without a number are last, in the order received.
         sockets.sort_by_key(|socket| nth(&socket.name));
         sockets.into_iter().map(|socket| socket.descriptor).collect()
     }
 
-    /// Takes the listener of an address.
+    /// Takes the TCP listener of an address.
     pub fn tcp(&mut self, address: SocketAddr) -> Option<OwnedFd> {
         self.take(SocketType::STREAM, address).pop().map(|socket| socket.descriptor)
     }
 
-    /// Takes what the one before knew.
+    /// Takes the predecessor's cache snapshot.
     pub fn warm(&mut self) -> Option<OwnedFd> {
         self.warm.take()
     }
 
-    /// Closes what nobody took, and returns the names of all that was not put back under a name of its own: they mean
-    /// nothing any more.
-    pub(crate) fn into_rest(self) -> Vec<String> {
-        self.sockets.into_iter().map(|socket| socket.name).chain(self.rest).chain(self.useless).collect()
+    /// Closes the descriptors that were not taken. Returns all names received: each is obsolete unless the [`SocketStore`] uses
+    /// it again.
+    ///
+    /// [`SocketStore`]: crate::SocketStore
+    pub(crate) fn into_names(self) -> Vec<String> {
+        self.sockets.into_iter().map(|socket| socket.name).chain(self.taken).chain(self.useless).collect()
     }
 
     fn take(&mut self, kind: SocketType, address: SocketAddr) -> Vec<Socket> {
         let taken = self.sockets.extract_if(.., |socket| socket.kind == kind && socket.address == address);
         let taken: Vec<_> = taken.collect();
-        self.rest.extend(taken.iter().map(|socket| socket.name.clone()));
+        self.taken.extend(taken.iter().map(|socket| socket.name.clone()));
         taken
     }
 }
 
-impl FromIterator<(String, OwnedFd)> for Inherited {
-    /// Sorts descriptors by what they are; those that are neither sockets that serve nor the memory file are closed.
+impl FromIterator<(String, OwnedFd)> for InheritedSockets {
+    /// Sorts descriptors by kind. Those that are neither listening sockets nor the snapshot are closed.
     fn from_iter<I: IntoIterator<Item = (String, OwnedFd)>>(descriptors: I) -> Self {
         let mut inherited = Self::default();
         for (name, descriptor) in descriptors {
             if name == WARM {
-                // systemd gives descriptors of one name in the order newest first.
+                // systemd passes descriptors of the same name newest first.
                 inherited.warm.get_or_insert(descriptor);
-                inherited.rest.push(name);
+                inherited.taken.push(name);
                 continue;
             }
-            match looked_at(&descriptor) {
+            match listening_socket(&descriptor) {
                 Ok((kind, address)) => {
                     inherited.sockets.push(Socket { name, kind, address, descriptor });
                 }
@@ -113,18 +115,18 @@ impl FromIterator<(String, OwnedFd)> for Inherited {
     }
 }
 
-/// What a socket is that clients can send to, as ours are; an error for any other.
-fn looked_at(descriptor: &OwnedFd) -> io::Result<(SocketType, SocketAddr)> {
+/// Type and address of a socket that clients can send to, as ours are; an error for any other descriptor.
+fn listening_socket(descriptor: &OwnedFd) -> io::Result<(SocketType, SocketAddr)> {
     let kind = socket_type(descriptor.as_fd())?;
     let protocol = socket_protocol(descriptor.as_fd())?;
     let address = SocketAddr::try_from(getsockname(descriptor.as_fd())?)?;
     let serves = match kind {
-        // One that is connected hears one client alone.
+        // A connected socket receives from one client only.
         SocketType::DGRAM => protocol == Some(ipproto::UDP) && getpeername(descriptor.as_fd()).is_err(),
         SocketType::STREAM => protocol == Some(ipproto::TCP) && socket_acceptconn(descriptor.as_fd())?,
         _ => false,
     };
-    // One of both families would keep the other family's address from being bound.
+    // A dual-stack socket would keep the IPv4 address from being bound.
     match serves && (address.is_ipv4() || ipv6_v6only(descriptor.as_fd())?) {
         true => Ok((kind, address)),
         false => Err(io::ErrorKind::InvalidInput.into()),
@@ -136,10 +138,10 @@ fn nth(name: &str) -> usize {
     number.unwrap_or(usize::MAX)
 }
 
-/// The first descriptor that the manager gives (SD_LISTEN_FDS_START).
+/// The first descriptor that the manager passes (SD_LISTEN_FDS_START).
 const FIRST: i32 = 3;
-/// More than any unit of ours stores.
-const MOST: u32 = 4096;
+/// Maximum number of descriptors taken over; our units store fewer.
+const MAX_DESCRIPTORS: u32 = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -148,14 +150,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sockets_are_taken_by_what_they_are_in_the_order_of_their_numbers() {
+    fn sockets_by_kind_in_number_order() {
         let udp: Vec<_> = (0..3).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let at = udp[0].local_addr().unwrap();
         let tcp = TcpListener::bind(at).unwrap();
         let connection = std::net::TcpStream::connect(at).unwrap();
         let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
         let copy = |socket: &UdpSocket| OwnedFd::from(socket.try_clone().unwrap());
-        let mut inherited: Inherited = [
+        let mut inherited: InheritedSockets = [
             ("udp-10-x".to_owned(), copy(&udp[0])),
             ("stored".to_owned(), copy(&udp[0])),
             ("udp-2-x".to_owned(), copy(&udp[0])),
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(inherited.udp(at).len(), 3);
         assert_eq!(inherited.udp(at).len(), 0, "each is taken once");
         assert!(inherited.tcp(at).is_some() && inherited.tcp(at).is_none());
-        let mut rest = inherited.into_rest();
+        let mut rest = inherited.into_names();
         rest.sort();
         assert_eq!(rest, ["file", "stored", "tcp-x", "tcp-y", "udp-0-y", "udp-10-x", "udp-2-x"]);
         drop(connection);
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_was_left_is_not_ours() {
+    fn other_listen_pid_is_ignored() {
         let of = |pid: &'static str| {
             move |name: &str| match name {
                 "LISTEN_PID" => Some(pid.to_owned()),
@@ -190,7 +192,7 @@ mod tests {
             }
         };
         for pid in ["1", "", "x"] {
-            assert!(Inherited::from_manager(&of(pid)).is_empty(), "{pid}");
+            assert!(InheritedSockets::from_manager(&of(pid)).is_empty(), "{pid}");
         }
     }
 }

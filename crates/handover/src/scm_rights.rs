@@ -1,4 +1,4 @@
-//! Messages with descriptors, over unix sockets.
+//! Messages with file descriptors (SCM_RIGHTS) over unix sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,14 +10,14 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The most descriptors that go with one message; the kernel takes 253 (SCM_MAX_FD).
-pub(crate) const MOST: usize = 64;
-/// The longest message.
-const LONGEST: usize = 32 * 1024;
+/// Maximum number of descriptors in a message; the kernel accepts 253 (SCM_MAX_FD).
+pub(crate) const MAX_DESCRIPTORS: usize = 64;
+/// Maximum size of a message, in bytes.
+const MAX_BYTES: usize = 32 * 1024;
 
-/// Sends one message with at most [`MOST`] descriptors.
+/// Sends one message with at most [`MAX_DESCRIPTORS`] descriptors.
 pub(crate) fn send(to: impl AsFd, text: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -32,7 +32,7 @@ pub(crate) fn send(to: impl AsFd, text: &[u8], descriptors: &[BorrowedFd<'_>]) -
     }
 }
 
-/// A patience that is over looks like a socket that never waits.
+/// Converts an error; a socket's timeout is reported as EAGAIN.
 pub(crate) fn explain(error: Errno) -> io::Error {
     match error {
         Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time"),
@@ -40,10 +40,10 @@ pub(crate) fn explain(error: Errno) -> io::Error {
     }
 }
 
-/// Receives one message with its descriptors; an empty one is the end.
+/// Receives one message with its descriptors; an empty message is the end of the connection.
 pub(crate) fn receive(from: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut text = vec![0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut text = vec![0; MAX_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         match recvmsg(&from, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC) {

@@ -1,4 +1,4 @@
-//! The health page as this process sees it: asked every second, like CoreDNS does, to tell when the process is too busy.
+//! Requests this process's own health page every second, as CoreDNS does, to detect overload.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::go::format_duration;
-use metrics::metrics::metrics::histogram::{Counter, Durations};
+use metrics::histogram::{Counter, Durations};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use logging::Logger;
 use metrics::{Families, MetricSource, names};
 
-/// How long our own `/health` took, over all addresses that have it.
+/// Durations and failures of requests for our own `/health`, over all addresses that have it.
 #[derive(Debug)]
 pub struct HealthProbe {
     logger: Logger,
@@ -27,7 +27,7 @@ impl HealthProbe {
         Self { logger, durations: Durations::new(&BOUNDS), failures: Counter::default() }
     }
 
-    /// Asks `/health` at `local` every second, for ever.
+    /// Requests `/health` at `local` every second, forever.
     pub(super) async fn run(self: Arc<Self>, local: SocketAddr) {
         let mut tick = interval(INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -38,16 +38,16 @@ impl HealthProbe {
         loop {
             tick.tick().await;
             let start = clock::now();
-            let asked = timeout(PATIENCE, ask(&mut kept, target)).await;
+            let asked = timeout(TIMEOUT, request(&mut kept, target)).await;
             let outcome = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
             if outcome.is_err() {
                 kept = None;
             }
-            self.tell(&url, outcome, clock::now().saturating_duration_since(start));
+            self.record(&url, outcome, clock::now().saturating_duration_since(start));
         }
     }
 
-    fn tell(&self, url: &str, outcome: io::Result<()>, took: Duration) {
+    fn record(&self, url: &str, outcome: io::Result<()>, took: Duration) {
         self.durations.observe(took);
         if let Err(error) = outcome {
             self.failures.add_shared(1);
@@ -67,8 +67,8 @@ impl MetricSource for HealthProbe {
     }
 }
 
-/// Asks over the kept connection; over a new one if there is none, or if the server has meanwhile closed it.
-async fn ask(kept: &mut Option<TcpStream>, target: SocketAddr) -> io::Result<()> {
+/// Sends a request over the kept connection, or over a new one if there is none or the server has closed it.
+async fn request(kept: &mut Option<TcpStream>, target: SocketAddr) -> io::Result<()> {
     if let Some(mut stream) = kept.take()
         && get(&mut stream, target).await.is_ok()
     {
@@ -81,7 +81,7 @@ async fn ask(kept: &mut Option<TcpStream>, target: SocketAddr) -> io::Result<()>
     Ok(())
 }
 
-/// One exchange; the reply is `OK` and short, so that one buffer holds it.
+/// One exchange; the reply is `OK` with a short head, so that one buffer holds it.
 async fn get(stream: &mut TcpStream, target: SocketAddr) -> io::Result<()> {
     stream.write_all(format!("GET /health HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).await?;
     let mut reply = [0; 1024];
@@ -98,7 +98,7 @@ async fn get(stream: &mut TcpStream, target: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// A wildcard cannot be asked; its loopback address can.
+/// The address to connect to: loopback for a wildcard.
 fn reachable(local: SocketAddr) -> SocketAddr {
     let ip = match local.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -112,7 +112,7 @@ const STATUS: &[u8] = b"HTTP/1.1 200";
 /// Upper bounds in nanoseconds, as CoreDNS has them.
 const BOUNDS: [u64; 5] = [250_000, 2_500_000, 25_000_000, 250_000_000, 2_500_000_000];
 const INTERVAL: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 const SLOW: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::runtime;
 
-    /// Begins well and never ends its header.
+    /// A valid start of a header that never ends.
     const LONG: [u8; 2000] = {
         let mut reply = [b'x'; 2000];
         let (start, _) = reply.split_at_mut(15);
@@ -152,7 +152,7 @@ mod tests {
             let mut kept = None;
             let mut outcomes = Vec::new();
             for _ in 0..times {
-                outcomes.push(ask(&mut kept, target).await.is_ok());
+                outcomes.push(request(&mut kept, target).await.is_ok());
             }
             server.await.unwrap();
             outcomes
@@ -160,12 +160,12 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_kept_and_made_anew_when_the_server_closed_them() {
+    fn connection_is_reused_or_replaced() {
         assert_eq!(asked(&[&[REPLY, REPLY], &[REPLY]], 3), [true; 3]);
     }
 
     #[test]
-    fn whatever_is_not_ok_is_a_failure() {
+    fn failures() {
         assert_eq!(asked(&[&[b"HTTP/1.1 503 no\r\n\r\nOK"]], 1), [false]);
         assert_eq!(asked(&[&[b"HTTP/1.1 200 OK\r\n\r\n"]], 1), [false]);
         assert_eq!(asked(&[&[&[b'x'; 5000]]], 1), [false]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_counted_and_told_as_coredns_does() {
+    fn outcomes_are_counted_and_logged() {
         let (logger, log) = CapturedLog::logger(Format::Text);
         let probe = HealthProbe::new(logger.clone());
         let url = "http://127.0.0.1:8080/health";
@@ -192,7 +192,7 @@ mod tests {
                 "[WARNING] plugin/health: Local health request to \"http://127.0.0.1:8080/health\" failed: connection refused\n",
             ),
         ] {
-            probe.tell(url, outcome, Duration::from_millis(took));
+            probe.record(url, outcome, Duration::from_millis(took));
             assert_eq!(log.read(&logger), line);
         }
         assert_eq!(probe.durations.counts(), [1, 0, 1, 1, 1, 1]);
