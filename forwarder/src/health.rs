@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use resolver::{over_stream, over_udp, udp_socket};
+use stub_resolver::{over_stream, over_udp, udp_socket};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::streams::{dial, handshake};
@@ -57,7 +57,7 @@ async fn replied(exchange: impl Future<Output = io::Result<Vec<u8>>>) -> bool {
 /// `domain NS`, class IN.
 fn probe_query(id: u16, check: &HealthCheck) -> Vec<u8> {
     let flags = if check.recursion { wire::Flags::RD } else { 0 };
-    resolver::query(id, flags, &check.domain, wire::RType::NS, wire::Class::IN)
+    stub_resolver::query(id, flags, &check.domain, wire::RType::NS, wire::Class::IN)
 }
 
 /// Timeout of the connection, and again of the reply, as in CoreDNS.

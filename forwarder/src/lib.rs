@@ -28,6 +28,7 @@ mod streams;
 mod tls;
 mod upstream;
 
+pub use self::metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
 pub use self::tls::{TlsSettings, UpstreamTlsSpec};
 pub use error::{ExchangeError, NoAnswer, NotSent};
 pub use fair::{Fair, Who, client_number};
@@ -35,7 +36,6 @@ pub use machine::{
     Action, Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
     slot_octets, waiter_octets,
 };
-pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
 pub use policy::{MAX_UPSTREAMS, Policy};
 pub use resolve::{Addresses, ResolveError, resolve};
 pub use stanza::{Chain, ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec};

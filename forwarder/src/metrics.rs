@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
-pub use histogram::Counter;
-use histogram::{DURATIONS, Durations};
+pub use metrics::histogram::Counter;
+use metrics::histogram::{DURATIONS, Durations};
 use wire::Rcode;
 
 /// The transport to an upstream, as CoreDNS's label `proto`.

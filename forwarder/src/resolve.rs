@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use resolver::{Family, LookupError, LookupOutcome, Question, Resolver};
+use stub_resolver::{Family, LookupError, LookupOutcome, Question, Resolver};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use wire::Name;

@@ -2,7 +2,7 @@
 //! what is compared with CoreDNS (`coredns.txt`). No folder imports another's.
 //!
 //! [`plugin_cfg`] has a row for each, in the order in which they act; [`read_corefile`] reads a Corefile
-//! by it. Counters of `hosts` and `cache` are fields of `observe::counters::ZoneCounters`.
+//! by it. Counters of `hosts` and `cache` are fields of `metrics::counters::ZoneCounters`.
 
 mod cidr;
 mod host_name;

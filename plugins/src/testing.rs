@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use observe::counters::PerThread;
+use metrics::counters::PerThread;
 use plugin::QueryContext;
 use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, Subqueries, SubqueryResult};
 use wire::{Class, HEADER, Message, Name, RType, Rr, Section, Verdict, accept};

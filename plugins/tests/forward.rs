@@ -17,7 +17,7 @@ fn look_at(scene: &Scene) -> Option<Instant> {
     let shared = &scene.shared;
     let looked = shared.followed.look(
         shared.forward(),
-        &|stanza, upstreams| configuration::ourselves(&scene.configuration, stanza, upstreams),
+        &|stanza, upstreams| configuration::looping(&scene.configuration, stanza, upstreams),
         scene.now,
         files::READ_TIMEOUT,
         &shared.logger,
@@ -68,7 +68,7 @@ fn a_file_of_upstreams_is_followed() {
         scene.now += Duration::from_secs(5);
         let next = look_at(&scene);
         assert_eq!(next, Some(scene.now + plugins::forward::FILE_INTERVAL));
-        (asked(&scene).join(" "), scene.paper.read(&scene.shared.logger))
+        (asked(&scene).join(" "), scene.log.read(&scene.shared.logger))
     };
     let changed = "192.0.2.3:53 192.0.2.9:53";
     let stay = "[ERROR] plugin/forward: upstreams stay as they were: stdin:3:11: plugin/forward: ";
@@ -129,7 +129,7 @@ fn a_list_without_servers_holds_up_no_other() {
     };
     assert_eq!(asked(&scene), ["192.0.2.1:53", "192.0.2.2:53"]);
     assert_eq!(
-        scene.paper.read(&scene.shared.logger),
+        scene.log.read(&scene.shared.logger),
         format!("[WARNING] {}; until then it is passed over\n", why(0, "none"))
     );
     write("emptied", "");
@@ -137,7 +137,7 @@ fn a_list_without_servers_holds_up_no_other() {
     let mut look = || {
         scene.now += plugins::forward::FILE_INTERVAL;
         look_at(&scene);
-        (asked(&scene).join(" "), scene.paper.read(&scene.shared.logger))
+        (asked(&scene).join(" "), scene.log.read(&scene.shared.logger))
     };
     let changed = |to: &str| format!("[INFO] plugin/forward: upstreams changed: {to}\n");
     let stays = format!("[ERROR] plugin/forward: upstreams stay as they were: {}\n", why(1, "emptied"));
@@ -159,7 +159,7 @@ fn a_list_of_ourselves_alone_changes_nothing() {
     look_at(&scene);
     assert_eq!(asked(&scene), ["192.0.2.1:53"]);
     assert_eq!(
-        scene.paper.read(&scene.shared.logger),
+        scene.log.read(&scene.shared.logger),
         "[ERROR] plugin/forward: upstreams stay as they were: plugin/forward: the upstream 127.0.0.1:53 is this server itself and leads back to this block: queries would go round in circles; name another one\n"
     );
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use files::READ_TIMEOUT;
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::{HostsGuard, Lookup, QueryContext};
 use plugins::hosts::HostsTable;
 use query::Block;
@@ -73,7 +73,7 @@ impl Followed {
     }
 
     fn log(&self) -> String {
-        self.scene.paper.read(&self.scene.shared.logger)
+        self.scene.log.read(&self.scene.shared.logger)
     }
 }
 

@@ -8,11 +8,11 @@ use tokio::runtime::Handle;
 use crate::metrics::{self, ServerMetrics};
 use crate::refresh_adapter::RefreshAdapter;
 use crate::reload_state::StatusReader;
-use admin::{AdminAddress, AdminServer, Content, ServedPages};
+use ::metrics::Collector;
+use admin::{AdminAddress, AdminServer, PageSources, ServedPages};
 use configuration::AdminPlan;
 use listen::Running;
 use node_run::exporter;
-use observe::Collector;
 
 /// The pages of a configuration and of the command line: all addresses, and the exporter.
 pub(crate) fn plan(
@@ -50,7 +50,7 @@ pub(crate) fn admin_server(
         Some(format!("{}\n", server.status.json(&server.running, StatusReader::Anyone)))
     };
     let exporter = move || of_exporter.upgrade().map(|running| exporter::page(&running.configuration.load()));
-    let content = Content {
+    let content = PageSources {
         metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),
         not_ready: Box::new(not_ready(running)),
         status: Some(Box::new(move || status().unwrap_or_default().into_bytes())),

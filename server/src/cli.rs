@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use wire::{Name, RType};
 
 use node_resolver::Request;
-use refresher::{Environment, Once};
+use refresh::{Environment, Once};
 
 use ::node_cache::Template;
 use admin::AdminAddress;

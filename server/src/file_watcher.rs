@@ -40,7 +40,7 @@ fn watch(running: &Weak<Running>, addresses_changed: &AtomicBool) {
         let mut next = now + SWEEP_INTERVAL;
         let (shared, configuration) = (&running.shared, running.configuration.load_full());
         let ourselves: Ourselves<'_> =
-            &|stanza, upstreams| configuration::ourselves(&configuration, stanza, upstreams);
+            &|stanza, upstreams| configuration::looping(&configuration, stanza, upstreams);
         for kept in shared.lasting.all() {
             if let Some(look) = kept.look(now, logger) {
                 next = next.min(look);
@@ -50,7 +50,7 @@ fn watch(running: &Weak<Running>, addresses_changed: &AtomicBool) {
         next = looked.next.map_or(next, |look| next.min(look));
         let is_other = !Weak::ptr_eq(&judged, &Arc::downgrade(&configuration));
         if addresses_changed.swap(false, Ordering::AcqRel) || is_other || looked.changed {
-            configuration::judge_again(&configuration, logger);
+            configuration::recheck(&configuration, logger);
             judged = Arc::downgrade(&configuration);
         }
         shared.cache.sweep(now, SWEEP_BUDGET);

@@ -34,7 +34,7 @@ use node_run::LeaseManager;
 use plugin::{SetupError, Spec};
 use plugins::bind::BindSpec;
 use plugins::r#loop::{self, Watch};
-use refresher::StatusSocket;
+use refresh::StatusSocket;
 
 pub use takeover::NextPhase;
 use takeover::Succession;
@@ -342,11 +342,11 @@ impl Server {
     /// Serves /status on a unix socket, which only its owner may read completely; once open it
     /// stays.
     fn serve_status(&mut self) {
-        let path = self.status_path.as_deref().unwrap_or_else(|| Path::new(refresher::DEFAULT_SOCKET));
+        let path = self.status_path.as_deref().unwrap_or_else(|| Path::new(refresh::DEFAULT_SOCKET));
         if self.status.is_some() || path.as_os_str().is_empty() {
             return;
         }
-        match refresher::listen(path, &self.refreshed) {
+        match refresh::listen(path, &self.refreshed) {
             Ok(socket) => self.status = Some(socket),
             Err(error) => {
                 let why = format!("/status is not served at {}: {error}", path.display());

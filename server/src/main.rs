@@ -16,10 +16,10 @@ use std::time::Duration;
 use background::{Background, BackgroundResult};
 use configuration::{Configuration, Explain, Shared};
 use dedup_stderr::DedupStderr;
+use logging::logger::LAST_LINES;
+use logging::{Format, Logger, json_line};
 use node::upstream_discovery::Listed;
 use node_run::NodeSettings;
-use observe::logger::LAST_LINES;
-use observe::{Format, Logger, json_line};
 use plugin::Spec;
 use server::cli::{self, Flags, Invocation, NodeCommand};
 use server::corefile_source::{Origin, ValidatedConfig};
@@ -376,7 +376,7 @@ fn explain(flags: &Flags, asked: &Explain) -> Result<ExitCode, Failure> {
     printed(configuration::explain(&configuration, asked))
 }
 
-fn refresh_once(flags: &Flags, once: &refresher::Once) -> Result<ExitCode, Failure> {
+fn refresh_once(flags: &Flags, once: &refresh::Once) -> Result<ExitCode, Failure> {
     for warning in &flags.environment.warnings {
         warn(warning);
     }

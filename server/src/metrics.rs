@@ -5,15 +5,15 @@ use std::sync::{Arc, OnceLock, Weak};
 use crate::reload_state::ReloadState;
 use admin::{HealthProbe, Process};
 use listen::Running;
+use metrics::collector::Build;
+use metrics::{Collector, Families, MetricSource, names};
 use node_run::{LeaseState, exporter};
-use observe::collector::Build;
-use observe::{Collector, Families, MetricSource, names};
 use plugins::plugin_cfg;
 
 /// The collector of all metrics.
 pub(crate) fn collector(running: &Running, told: ServerMetrics, health: Arc<HealthProbe>) -> Collector {
     let build = Build { version: env!("CARGO_PKG_VERSION"), revision: "", compiler: "rust" };
-    Collector::new(running.shared.zones.clone(), running.logger.clone(), build)
+    Collector::new(running.shared.zones.clone(), build)
         .with(Arc::new(told))
         .with(health)
         .with(Arc::new(Process))
@@ -31,6 +31,7 @@ impl MetricSource for ServerMetrics {
     fn collect(&self, into: &mut Families) {
         let Some(running) = self.running.upgrade() else { return };
         into.counter(names::PANICS, &[], running.panics.get() as f64);
+        into.counter(names::LOG_LINES_DROPPED, &[], running.logger.dropped_lines() as f64);
         into.gauge(names::WORKERS, &[], running.workers() as f64);
         into.counter(names::KERNEL_DROPS, &[], running.kernel_drops.get() as f64);
         into.gauge(names::WORKER_HEARTBEAT_AGE, &[], running.slowest_worker(clock::now()).as_secs_f64());
@@ -56,7 +57,7 @@ impl MetricSource for ServerMetrics {
                 exporter::collect(&running.configuration.load(), into);
             }
         }
-        refresher::collect(&running.shared.hosts.kept, into);
+        refresh::collect(&running.shared.hosts.kept, into);
         plugins::reload::metrics::collect_failed(self.reloads.failed.get(), into);
         if running.configuration.load().reload.is_some() {
             plugins::reload::metrics::collect_version(&self.reloads.hash(), into);

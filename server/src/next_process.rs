@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::time::Duration;
 
-use handover::{Giver, HandoverSocket, Taker};
+use handover::{HandoverSocket, PredecessorEnd, SuccessorEnd};
 use tokio::sync::{mpsc, oneshot};
 
 /// Handover events, for the main thread.
@@ -20,11 +20,11 @@ pub enum HandoverEvent {
     /// READY may be sent.
     Succeeded(bool, oneshot::Sender<()>),
     /// Another process has connected to take over.
-    Came(Giver),
+    Came(PredecessorEnd),
     /// The other process is ready: the workers stop reading the sockets before the reply.
     Ready(std_mpsc::Sender<()>),
     /// It serves, and waits to be the service's main process.
-    Serving(Giver),
+    Serving(PredecessorEnd),
     /// It does not serve in time: the sockets are read here again.
     TakenBack,
     /// It has ended, or was started by another process; with the error.
@@ -39,10 +39,10 @@ pub type HandoverEvents = mpsc::UnboundedSender<HandoverEvent>;
 ///
 /// # Errors
 /// If there is a predecessor, and its socket cannot be used.
-pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
+pub fn predecessor(at: Option<&Path>) -> io::Result<Option<SuccessorEnd>> {
     match at {
         _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {
-            match Taker::of_parent() {
+            match SuccessorEnd::of_parent() {
                 // Standard input is not a socket: the parent started this process, and hands no
                 // sockets over.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTSOCK.raw_os_error()) => {
@@ -51,7 +51,7 @@ pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
                 taken => taken.map(Some),
             }
         }
-        Some(path) => Taker::find(path),
+        Some(path) => SuccessorEnd::connect(path),
         None => Ok(None),
     }
 }
@@ -61,7 +61,11 @@ pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
 ///
 /// # Errors
 /// If the kernel refuses a thread.
-pub fn succeed(taker: Taker, may_say_so: oneshot::Sender<()>, events: HandoverEvents) -> io::Result<()> {
+pub fn succeed(
+    taker: SuccessorEnd,
+    may_say_so: oneshot::Sender<()>,
+    events: HandoverEvents,
+) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("predecessor".to_owned());
     // Sending fails only when this process ends.
     let work = move || drop(events.send(HandoverEvent::Succeeded(taker.serving(), may_say_so)));
@@ -114,7 +118,7 @@ impl Started {
 ///
 /// # Errors
 /// Errors of the kernel.
-pub fn start_again() -> io::Result<(Giver, Started)> {
+pub fn start_again() -> io::Result<(PredecessorEnd, Started)> {
     let (giver, theirs) = handover::pair()?;
     let mut arguments = std::env::args_os();
     let program = arguments.next().ok_or(io::ErrorKind::NotFound)?;
@@ -134,7 +138,7 @@ pub fn start_again() -> io::Result<(Giver, Started)> {
 /// # Errors
 /// If the kernel refuses a thread.
 pub fn hand_over(
-    giver: Giver,
+    giver: PredecessorEnd,
     sockets: Vec<(String, OwnedFd)>,
     started: Started,
     events: HandoverEvents,
@@ -161,18 +165,18 @@ pub fn hand_over(
 }
 
 fn until_it_serves(
-    giver: &Giver,
+    giver: &PredecessorEnd,
     sockets: Vec<(String, OwnedFd)>,
     events: &HandoverEvents,
 ) -> io::Result<()> {
-    giver.give(&sockets)?;
+    giver.send_sockets(&sockets)?;
     drop(sockets);
-    giver.ready()?;
+    giver.wait_ready()?;
     let (left, is_left) = std_mpsc::channel();
     let gone = || io::Error::from(io::ErrorKind::Interrupted);
     events.send(HandoverEvent::Ready(left)).map_err(|_| gone())?;
     is_left.recv().map_err(|_| gone())?;
-    giver.yours()
+    giver.release()
 }
 
 /// Waits at a path for successors, for the life of this process.
@@ -183,7 +187,7 @@ pub fn await_successors(path: &Path, events: HandoverEvents) -> io::Result<()> {
     let socket = HandoverSocket::open(path)?;
     let thread = std::thread::Builder::new().name("handover".to_owned());
     let wait = move || {
-        while events.send(HandoverEvent::Came(socket.wait())).is_ok() {}
+        while events.send(HandoverEvent::Came(socket.accept())).is_ok() {}
     };
     thread.spawn(wait).map(drop)
 }

@@ -1,10 +1,10 @@
-//! This server's implementation of `refresher`'s traits: the files of `hosts` directives, the
+//! This server's implementation of `refresh`'s traits: the files of `hosts` directives, the
 //! tables that serve them, and upstreams for lookups.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use refresher::{Environment, Once, RefreshedFile, RefreshedFiles, Server, Upstreams};
+use refresh::{Environment, Once, RefreshedFile, RefreshedFiles, Server, Upstreams};
 use tokio::runtime::Handle;
 use wire::Name;
 
@@ -12,10 +12,10 @@ use crate::reload_state::StatusReader;
 use crate::status::Status;
 use configuration::Configuration;
 use listen::Running;
-use observe::Logger;
+use logging::Logger;
 use plugin::Spec;
 
-/// Does one round without a server, as [`refresher::once`].
+/// Does one round without a server, as [`refresh::once`].
 ///
 /// # Errors
 /// One line.
@@ -28,7 +28,7 @@ pub fn once(
     let (plans, upstreams) = corefile
         .map(|(spec, configuration)| (plugins::hosts::plans(spec, environment), upstreams(configuration)))
         .unwrap_or_default();
-    refresher::once(wish, environment, plans, &upstreams, runtime)
+    refresh::once(wish, environment, plans, &upstreams, runtime)
 }
 
 fn upstreams(configuration: &Configuration) -> Upstreams {
@@ -46,7 +46,7 @@ fn forwarded(configuration: &Configuration) -> Vec<SocketAddr> {
     upstreams.filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
 }
 
-/// This server, for the refresher.
+/// This server, for `refresh`.
 pub struct RefreshAdapter {
     pub(crate) running: Arc<Running>,
     pub(crate) status: Status,

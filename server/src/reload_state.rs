@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use observe::counters::Counter;
+use metrics::counters::Counter;
 use serde_json::{Value, json};
 
 /// State of reloads.

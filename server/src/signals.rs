@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use listen::Running;
-use observe::Logger;
+use logging::Logger;
 
 /// A signal's request to the main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,8 +248,8 @@ const LAST_WORD: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
-    use observe::logger::Format;
-    use observe::paper::Paper;
+    use logging::captured_log::CapturedLog;
+    use logging::logger::Format;
 
     use super::*;
 
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn stop_is_short_before_serving() {
-        let life = ProcessControl::new(Paper::logger(Format::Text).0, None);
+        let life = ProcessControl::new(CapturedLog::logger(Format::Text).0, None);
         assert_eq!(life.patience_left(), Duration::ZERO);
         // All are answered, and the server is gone.
         life.serving.set((Weak::new(), Duration::from_secs(1))).expect("it is set once");

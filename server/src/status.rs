@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::reload_state::{ReloadState, StatusReader};
 use configuration::Configuration;
 use listen::Running;
+use metrics::{Collector, Families, names};
 use node_run::{LeaseState, STATUS_FORMAT};
-use observe::{Collector, Families, names};
 use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
 use plugins::plugin_cfg;
 
@@ -53,7 +53,7 @@ impl Status {
             "upstreams": upstreams(&configuration),
             "cache": { "bytes": running.shared.cache.bytes(), "partitions": partitions(&configuration) },
             "hosts": hosts(running, now),
-            "refresh": refresher::report(&running.shared.hosts.kept),
+            "refresh": refresh::report(&running.shared.hosts.kept),
             "kubernetes": clusters(running, now),
             "node": self.leased.get().map(|leased| leased.status(&servers)),
         })

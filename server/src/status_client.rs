@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use admin::AdminAddress;
 use plugins::prometheus::PrometheusSpec;
-use refresher::{DEFAULT_SOCKET, Shown};
+use refresh::{DEFAULT_SOCKET, Shown};
 
 use crate::cli::Flags;
 use crate::corefile_source::{Origin, ValidatedConfig};
@@ -27,16 +27,16 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
             ));
         }
         let address = text.and_then(AdminAddress::from_text);
-        return refresher::print(&address.map_or_else(|| vec![Shown::Socket(place)], pages));
+        return refresh::print(&address.map_or_else(|| vec![Shown::Socket(place)], pages));
     }
     if flags.conf.is_none() {
         let default = pages(PrometheusSpec::default().address);
-        return refresher::print(&[vec![Shown::Socket(DEFAULT_SOCKET.into())], default].concat());
+        return refresh::print(&[vec![Shown::Socket(DEFAULT_SOCKET.into())], default].concat());
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
     // Queried before the Corefile is read, which may be the one that a reload refused.
     let socket = origin.path().map(|corefile| Shown::SocketOf(DEFAULT_SOCKET.into(), corefile));
-    let of_socket = refresher::print(socket.as_slice());
+    let of_socket = refresh::print(socket.as_slice());
     if of_socket.is_ok() {
         return of_socket;
     }
@@ -46,7 +46,7 @@ pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
     let addresses: BTreeSet<AdminAddress> = all.map(|prometheus| prometheus.address).collect();
     let places: Vec<Shown> = addresses.into_iter().flat_map(pages).collect();
     if !places.is_empty() {
-        return refresher::print(&places);
+        return refresh::print(&places);
     }
     of_socket.map_err(|error| format!("the Corefile has no `prometheus` to show its status; {error}"))
 }

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use configuration::Configuration;
-use handover::memory;
+use handover::memfd;
 use listen::Running;
 
 /// Exports state for the next process; errors are logged, and that process starts cold.
@@ -28,11 +28,11 @@ pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
             running.logger.warning(None, &text);
         }
     }
-    let answers = running.shared.cache.export(now, memory::MOST_OCTETS - LENGTH - names.len());
+    let answers = running.shared.cache.export(now, memfd::MAX_BYTES - LENGTH - names.len());
     let mut octets = Vec::with_capacity(LENGTH + answers.len() + names.len());
     put(&mut octets, &answers);
     octets.extend(names);
-    let left = memory::seal(&octets, clock::since_boot());
+    let left = memfd::seal(&octets, clock::since_boot());
     let told = |error| {
         running.logger.warning(None, &format!("the next process starts with an empty cache: {error}"))
     };
@@ -49,7 +49,7 @@ pub(crate) fn take(configuration: &Configuration, running: &Running, left: Owned
             &format!("the cache starts empty: the previous process's export is not readable: {why}"),
         )
     };
-    let (octets, since) = match memory::unseal(left, clock::since_boot()) {
+    let (octets, since) = match memfd::unseal(left, clock::since_boot()) {
         Ok(read) => read,
         Err(error) => return refused(&error.to_string()),
     };

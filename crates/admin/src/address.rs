@@ -1,8 +1,8 @@
-//! Where an admin page is served. Knows no HTTP.
+//! The address of an admin listener.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// `HOST:PORT` of an admin listener; no host means every address.
+/// `HOST:PORT` of an admin listener; without a host it listens on all addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AdminAddress {
     /// The address, if one is named.
@@ -12,12 +12,12 @@ pub struct AdminAddress {
 }
 
 impl AdminAddress {
-    /// Every address.
+    /// All addresses.
     pub fn everywhere(port: u16) -> Self {
         Self { host: None, port }
     }
 
-    /// Reads `ADDRESS:PORT`; without an address it is everywhere, without a port on one that the kernel chooses, as in CoreDNS.
+    /// Parses `ADDRESS:PORT`. Without an address it is all addresses, without a port one that the kernel chooses, as in CoreDNS.
     pub fn from_text(text: &str) -> Option<Self> {
         let (host, port) = node::split_port(text)?;
         let port = match port? {

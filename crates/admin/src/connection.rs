@@ -1,4 +1,4 @@
-//! One HTTP connection: which page a path is, how long a client may take, and a polite end.
+//! One HTTP connection: routing, timeouts and an orderly close.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -22,44 +22,44 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::made::MadePage;
-use super::negotiate::Wanted;
+use super::connection_table::ConnectionSlot;
+use super::negotiate::Negotiated;
+use super::page_cache::CachedPage;
 use super::pages::{NotReady, Pages};
 use super::scrape::Scrapes;
-use super::slots::Slot;
+use super::stall_timeout::StallTimeout;
 use super::status_page;
-use super::watched::Watched;
-use observe::Logger;
+use logging::Logger;
 
-/// What every connection of a listener shares.
-pub(super) struct Site {
-    /// Which pages it has, as [`Pages::to_bits`]; changes on reload.
+/// The state that all connections of a listener share.
+pub(super) struct ListenerContext {
+    /// The listener's pages, as [`Pages::to_bits`]; changed by a reload.
     pub(super) pages: AtomicU8,
     pub(super) scrapes: Scrapes,
     pub(super) not_ready: Arc<NotReady>,
-    /// What /ready last said is waited for; empty where nothing is.
-    pub(super) waited_for: Mutex<String>,
-    pub(super) status: Option<Arc<MadePage>>,
-    pub(super) exporter: Option<Arc<MadePage>>,
+    /// The plugins that were not ready at the last request of /ready.
+    pub(super) reported_not_ready: Mutex<String>,
+    pub(super) status: Option<Arc<CachedPage>>,
+    pub(super) exporter: Option<Arc<CachedPage>>,
     pub(super) logger: Logger,
-    pub(super) patience: Patience,
+    pub(super) timeouts: Timeouts,
 }
 
-/// How long a client is waited for.
+/// Timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
-    /// For a request's head, and between two requests.
+pub(super) struct Timeouts {
+    /// A request's head, and the time between two requests.
     pub(super) head: Duration,
-    /// For the client to read some of what is written.
+    /// A stalled write.
     pub(super) read: Duration,
-    /// From accept to the end of the connection, whatever the client does or does not read.
+    /// The whole connection.
     pub(super) life: Duration,
-    /// For the client to close after us.
+    /// The client's close after ours.
     pub(super) linger: Duration,
 }
 
-impl Default for Patience {
-    /// CoreDNS waits 5 s for a request; the others are ours.
+impl Default for Timeouts {
+    /// `head` is CoreDNS's; the others are ours.
     fn default() -> Self {
         let [head, read] = [Duration::from_secs(5); 2];
         Self { head, read, life: Duration::from_secs(60), linger: Duration::from_secs(1) }
@@ -69,34 +69,34 @@ impl Default for Patience {
 /// Serves one connection to its end.
 pub(super) async fn serve(
     mut stream: TcpStream,
-    slot: Arc<Slot>,
-    site: Arc<Site>,
+    slot: Arc<ConnectionSlot>,
+    context: Arc<ListenerContext>,
     stop: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
     tokio::select! {
-        () = serve_politely(&mut stream, &slot, &site, stop) => {}
+        () = serve_requests(&mut stream, &slot, &context, stop) => {}
         () = slot.was_cut() => {}
     }
     if slot.is_unread() {
-        // Without this the kernel would keep what the client does not read, and probe its zero window for minutes (RFC 9293,
-        // section 3.8.6.1).
+        // Resets the connection. Otherwise the kernel would keep the unread data, and probe the client's zero window for minutes
+        // (RFC 9293, section 3.8.6.1).
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     }
 }
 
-async fn serve_politely(
+async fn serve_requests(
     stream: &mut TcpStream,
-    slot: &Arc<Slot>,
-    site: &Arc<Site>,
+    slot: &Arc<ConnectionSlot>,
+    context: &Arc<ListenerContext>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let Patience { head, read, life, linger } = site.patience;
+    let Timeouts { head, read, life, linger } = context.timeouts;
     {
         let service = service_fn(|request: Request<Incoming>| async move {
             sleep(slot.begin(clock::now())).await;
-            let wanted = Wanted::of(request.headers());
-            let response = site.respond(request.uri().path(), wanted, slot).await;
+            let negotiated = Negotiated::of(request.headers());
+            let response = context.respond(request.uri().path(), negotiated, slot).await;
             slot.answer(clock::now());
             Ok::<_, Infallible>(response)
         });
@@ -107,7 +107,7 @@ async fn serve_politely(
                 .half_close(true)
                 .auto_date_header(false)
                 .max_buf_size(BUFFER_BYTES)
-                .serve_connection(TokioIo::new(Watched::new(stream, slot, read)), service)
+                .serve_connection(TokioIo::new(StallTimeout::new(stream, slot, read)), service)
         );
         let ended = tokio::select! {
             _ = &mut connection => true,
@@ -124,8 +124,8 @@ async fn serve_politely(
     }
 }
 
-/// Ends our side, and reads what the client still sends: closing a socket with unread data resets it, and the reset may
-/// overtake our last reply (RFC 9112, section 9.6).
+/// Shuts down our side, and discards what the client still sends: closing a socket with unread data resets it, and the reset may
+/// destroy our last reply (RFC 9112, section 9.6).
 async fn close(stream: &mut TcpStream) {
     let _ = stream.shutdown().await;
     let mut waste = [0; 1024];
@@ -137,18 +137,25 @@ async fn close(stream: &mut TcpStream) {
     }
 }
 
-impl Site {
-    async fn respond(&self, path: &str, wanted: Wanted, slot: &Arc<Slot>) -> Response<Full<Bytes>> {
+impl ListenerContext {
+    async fn respond(
+        &self,
+        path: &str,
+        negotiated: Negotiated,
+        slot: &Arc<ConnectionSlot>,
+    ) -> Response<Full<Bytes>> {
         let pages = Pages::from_bits(self.pages.load(Ordering::Relaxed));
         match (path, &self.status, &self.exporter) {
-            ("/metrics", ..) if pages.metrics => self.metrics(wanted, slot).await,
-            ("/metrics", _, Some(exporter)) if pages.exporter => closing(made(exporter, EXPORTED).await),
+            ("/metrics", ..) if pages.metrics => self.metrics(negotiated, slot).await,
+            ("/metrics", _, Some(exporter)) if pages.exporter => closing(cached(exporter, EXPORTED).await),
             ("/health", ..) if pages.health => response(StatusCode::OK, PLAIN, "OK"),
             ("/ready", ..) if pages.ready => self.ready(),
-            ("/status", Some(status), _) if pages.metrics => unkept(made(status, "application/json").await),
+            ("/status", Some(status), _) if pages.metrics => {
+                no_store(cached(status, "application/json").await)
+            }
             ("/status.html", Some(_), _) if pages.metrics => {
                 let mut page =
-                    unkept(response(StatusCode::OK, "text/html; charset=utf-8", status_page::HTML));
+                    no_store(response(StatusCode::OK, "text/html; charset=utf-8", status_page::HTML));
                 page.headers_mut().insert(CONTENT_SECURITY_POLICY, status_page::policy());
                 page
             }
@@ -165,15 +172,15 @@ impl Site {
         }
     }
 
-    async fn metrics(&self, wanted: Wanted, slot: &Arc<Slot>) -> Response<Full<Bytes>> {
-        let Some(page) = self.scrapes.page(wanted, slot).await else {
+    async fn metrics(&self, negotiated: Negotiated, slot: &Arc<ConnectionSlot>) -> Response<Full<Bytes>> {
+        let Some(page) = self.scrapes.page(negotiated, slot).await else {
             return response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "no page could be made\n");
         };
         let mut response = response(StatusCode::OK, PLAIN, page);
-        if let Ok(kind) = HeaderValue::try_from(wanted.content_type()) {
+        if let Ok(kind) = HeaderValue::try_from(negotiated.content_type()) {
             response.headers_mut().insert(CONTENT_TYPE, kind);
         }
-        if wanted.gzip {
+        if negotiated.gzip {
             response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         response
@@ -181,32 +188,32 @@ impl Site {
 
     fn ready(&self) -> Response<Full<Bytes>> {
         let missing = (self.not_ready)().join(",");
-        let mut told = self.waited_for.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever probes asks again every few seconds, for as long as it takes.
-        let is_news = *told != missing;
-        if is_news {
-            told.clone_from(&missing);
+        let mut reported = self.reported_not_ready.lock().unwrap_or_else(PoisonError::into_inner);
+        // Probes repeat every few seconds: only changes are logged.
+        let has_changed = *reported != missing;
+        if has_changed {
+            reported.clone_from(&missing);
         }
-        drop(told);
+        drop(reported);
         if missing.is_empty() {
             return response(StatusCode::OK, PLAIN, "OK");
         }
-        if is_news {
+        if has_changed {
             self.logger.info(Some("ready"), &format!("Plugins not ready: {missing:?}"));
         }
         response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, missing)
     }
 }
 
-async fn made(page: &MadePage, kind: &'static str) -> Response<Full<Bytes>> {
+async fn cached(page: &CachedPage, kind: &'static str) -> Response<Full<Bytes>> {
     match page.bytes().await {
         Some(bytes) => response(StatusCode::OK, kind, bytes),
         None => response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "no page could be made\n"),
     }
 }
 
-/// Marks a page as one that no cache may keep: it is true for this request alone.
-fn unkept(mut page: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+/// Forbids caches to store the page.
+fn no_store(mut page: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     for (name, value) in
         [(CACHE_CONTROL, "no-store"), (X_CONTENT_TYPE_OPTIONS, "nosniff"), (REFERRER_POLICY, "no-referrer")]
     {
@@ -215,7 +222,7 @@ fn unkept(mut page: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     page
 }
 
-/// One page for a connection, as production's exporter has it.
+/// Closes the connection after the page, as AKS's exporter does.
 fn closing(mut page: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     page.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     page
@@ -231,15 +238,15 @@ fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> R
     response
 }
 
-/// Now (RFC 9110, section 5.6.7). Of a clock that was set back, hyper's own header would tell the time before until that comes
-/// again. Neither can write a year before 1970 or after 9999, where Linux lets no clock stand.
+/// The Date header (RFC 9110, section 5.6.7). After a clock is set back, hyper's own header would repeat the old time until the clock
+/// reaches it again. Neither can write a year before 1970 or after 9999, which Linux does not allow for its clock.
 fn date() -> Option<HeaderValue> {
     HeaderValue::try_from(httpdate::fmt_http_date(clock::wall())).ok()
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const EXPORTED: &str = "text/plain; version=0.0.4";
-/// How much of what it still sends is read.
+/// Maximum number of bytes discarded before the close.
 const LINGER_BYTES: usize = 64 * 1024;
-/// Bound of a request's head in octets.
+/// Maximum size of a request's head in bytes.
 const BUFFER_BYTES: usize = 16 * 1024;

@@ -1,34 +1,33 @@
-//! `/metrics`, `/health`, `/ready`, `/status` and the page that shows it over HTTP, and what the process tells about itself.
+//! The HTTP server of `/metrics`, `/health`, `/ready`, `/status` and the status page, and metrics of the process.
 //!
 //! ```text
-//! plan -> prepare (bind aside) -> commit (swap) -> listeners that outlive reloads -> connections -> pages
+//! plan -> prepare (bind) -> commit (swap) -> listeners that outlive reloads -> connections -> pages
 //! ```
 //!
-//! Connections run on a tokio runtime of their own, and pages of /metrics are made on a further thread: neither takes a
-//! moment from who serves queries. It is handed what the pages say as plain functions and knows
-//! no plugin, no zone and no configuration snapshot.
+//! Connections run on a separate tokio runtime, and pages of /metrics are rendered on another thread, so that queries wait for
+//! neither. The contents of pages are passed in as functions: the crate knows no plugin, no zone and no configuration.
 
 mod address;
 mod connection;
+mod connection_table;
 mod listen;
-mod made;
 mod negotiate;
+mod overload_probe;
+mod page_cache;
 mod pages;
-mod probe;
 mod process;
 mod scrape;
 mod server;
-mod slots;
+mod stall_timeout;
 mod status_page;
-mod watched;
 
 pub use address::AdminAddress;
 pub use listen::AdminError;
-pub use made::Make;
+pub use overload_probe::HealthProbe;
+pub use page_cache::RenderFn;
 pub use pages::{NotReady, Pages, ServedPages};
-pub use probe::HealthProbe;
 pub use process::Process;
-pub use server::{AdminServer, AdminThread, Content, Prepared};
+pub use server::{AdminServer, AdminThread, PageSources, Prepared};
 
 #[cfg(test)]
 mod tests;

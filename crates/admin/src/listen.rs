@@ -16,16 +16,16 @@ pub enum AdminError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// Who has it, where that can be told.
+        /// The process that has the port, if known.
         holder: Option<String>,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Listens on every address that is meant. Where that is both wildcards, IPv6 may be absent from the machine.
+/// Listens on all sockets of an address. If these are both wildcards, the machine may lack IPv6.
 ///
-/// The sockets have SO_REUSEPORT, as CoreDNS's have: a successor binds its own while this process drains.
+/// The sockets have SO_REUSEPORT, as in CoreDNS: a successor binds its own while this process drains.
 ///
 /// # Errors
 /// [`AdminError::Bind`] for the first address that cannot be bound.
@@ -49,13 +49,14 @@ pub(super) fn listen(address: AdminAddress) -> Result<Vec<TcpListener>, AdminErr
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
-        // The IPv4 wildcard has a socket of its own.
+        // The IPv4 wildcard has a separate socket.
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.set_nonblocking(true)?;
-    // Connections inherit them: without, the kernel keeps megabytes for each that does not read, or is not read from.
+    // Connections inherit these sizes. Without them the kernel may buffer megabytes for each client that does not read, or is not
+    // read from.
     socket.set_send_buffer_size(SEND_BYTES)?;
     socket.set_recv_buffer_size(RECEIVE_BYTES)?;
     socket.bind(&address.into())?;
@@ -68,7 +69,7 @@ fn lacks_family(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
 }
 
-/// CoreDNS's words, and what mends it.
+/// CoreDNS's text of the error, and a remedy.
 fn reason(error: &io::Error, holder: Option<&str>) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -85,13 +86,13 @@ fn reason(error: &io::Error, holder: Option<&str>) -> String {
     }
 }
 
-/// "Address family not supported by protocol", on every Linux architecture but those that nobody runs.
+/// "Address family not supported by protocol", on all Linux architectures that we support.
 const EAFNOSUPPORT: i32 = 97;
-/// What the kernel may hold of pages for one connection, before it is doubled.
+/// The send buffer of a connection in bytes; the kernel doubles it.
 const SEND_BYTES: usize = 64 * 1024;
-/// What it may hold of requests, before it is doubled: one head of the greatest length.
+/// The receive buffer of a connection in bytes, one head of maximum length; the kernel doubles it.
 const RECEIVE_BYTES: usize = 16 * 1024;
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 #[cfg(test)]
@@ -100,14 +101,14 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     #[test]
-    fn a_wildcard_listens_on_both_families_where_there_are_two() {
+    fn wildcard_listens_on_both_families() {
         let listeners = listen(AdminAddress { host: None, port: 0 }).unwrap();
         assert!(listeners[0].local_addr().unwrap().is_ipv4());
         assert!(listeners.get(1).is_none_or(|second| second.local_addr().unwrap().is_ipv6()));
     }
 
     #[test]
-    fn a_foreign_socket_on_the_address_is_an_error_in_coredns_words() {
+    fn bind_errors() {
         let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = foreign.local_addr().unwrap().port();
         let address = AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port };

@@ -1,21 +1,20 @@
-//! What a scraper asks for: the format of /metrics and its coding, chosen as Go's `expfmt` and `promhttp` choose them
-//! (RFC 9110, section 12.5).
+//! Content negotiation of /metrics: format and coding, chosen as by Go's `expfmt` and `promhttp` (RFC 9110, section 12.5).
 
 use hyper::HeaderMap;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING};
 
-use observe::Form;
+use metrics::Form;
 
-/// The page that is sent, and what its head says of it.
+/// The negotiated format and coding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct Negotiated {
     pub(super) form: Form,
     pub(super) gzip: bool,
-    /// How names would be written that none of ours is; the scraper's own word is told back.
+    /// The scraper's escaping scheme, returned to it. None of our metric names needs escaping.
     escaping: &'static str,
 }
 
-impl Wanted {
+impl Negotiated {
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (form, escaping) = form(header(ACCEPT));
@@ -36,8 +35,8 @@ impl Wanted {
     }
 }
 
-/// The first of our formats that the dearest clause means, and the last escaping named until there. Whoever asks for none
-/// of ours gets text.
+/// Returns the first format that matches the clause of highest quality, and the last escaping named up to there. The default is
+/// text.
 fn form(accept: &str) -> (Form, &'static str) {
     let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::read).collect();
     clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then(a.wildcards().cmp(&b.wildcards())));
@@ -46,7 +45,7 @@ fn form(accept: &str) -> (Form, &'static str) {
         let named = clause.parameter("escaping");
         escaping = ESCAPINGS.into_iter().find(|known| named == Some(*known)).unwrap_or(escaping);
         if let Some(&(form, _)) =
-            FORMS.iter().find(|(_, (media, parameters))| clause.means(media, parameters))
+            FORMS.iter().find(|(_, (media, parameters))| clause.matches(media, parameters))
         {
             return (form, escaping);
         }
@@ -85,7 +84,7 @@ impl<'a> Clause<'a> {
         self.parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    fn means(&self, media: &str, parameters: &[(&str, &str)]) -> bool {
+    fn matches(&self, media: &str, parameters: &[(&str, &str)]) -> bool {
         let Some((kind, subtype)) = media.split_once('/') else { return false };
         let default = match (self.kind, self.subtype) {
             ("application", "openmetrics-text") => Some("0.0.1"),
@@ -101,7 +100,7 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Whether gzip is wanted, and more than no coding.
+/// Whether gzip is accepted, with a higher quality than identity.
 fn gzip(accept: &str) -> bool {
     let quality = |coding: &str| {
         let specs = accept.split(',').filter_map(|spec| {
@@ -115,7 +114,7 @@ fn gzip(accept: &str) -> bool {
     quality("gzip") > quality("identity").max(0.0)
 }
 
-/// By preference where a clause means several.
+/// Formats by preference, for clauses that match several.
 const FORMS: [(Form, Media); 4] = [
     (Form::OpenMetrics("1.0.0"), ("application/openmetrics-text", &[("version", "1.0.0")])),
     (Form::OpenMetrics("0.0.1"), ("application/openmetrics-text", &[("version", "0.0.1")])),
@@ -128,9 +127,9 @@ const FORMS: [(Form, Media); 4] = [
     ),
     (Form::Text, ("text/plain", &[("version", "0.0.4")])),
 ];
-/// A media type and the parameters that it has to have.
+/// A media type and its required parameters.
 type Media = (&'static str, &'static [(&'static str, &'static str)]);
-/// The first is meant where none is named. `dots` would rename even what needs no escaping, and is not had.
+/// Escaping schemes; the first is the default. `dots` is not supported: it would rename even names that need no escaping.
 const ESCAPINGS: [&str; 3] = ["underscores", "allow-utf-8", "values"];
 
 #[cfg(test)]
@@ -142,7 +141,7 @@ mod tests {
     const OPEN: Form = Form::OpenMetrics("1.0.0");
 
     #[test]
-    fn the_dearest_format_that_is_had_is_spoken() {
+    fn format_by_quality() {
         let rows = [
             (String::new(), Form::Text),
             ("*/*".to_owned(), Form::Text),
@@ -175,11 +174,11 @@ mod tests {
     }
 
     #[test]
-    fn the_escaping_asked_for_is_told_back() {
+    fn escaping_is_returned() {
         let content_type = |accept: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT, accept.parse().unwrap());
-            Wanted::of(&headers).content_type()
+            Negotiated::of(&headers).content_type()
         };
         for (accept, expected) in [
             ("*/*", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"),
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_for_those_who_want_it_more_than_none() {
+    fn gzip_by_quality() {
         for (accept, expected) in [
             ("", false),
             ("gzip", true),

@@ -1,14 +1,14 @@
-//! Which pages an address has.
+//! The pages of each address.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::AdminAddress;
 
-/// The plugins that are not ready.
+/// Returns the names of the plugins that are not ready.
 pub type NotReady = dyn Fn() -> Vec<Cow<'static, str>> + Send + Sync;
 
-/// Which pages an address has; every other path is 404.
+/// The pages of an address; other paths are 404.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pages {
     /// `/metrics`.
@@ -17,7 +17,7 @@ pub struct Pages {
     pub health: bool,
     /// `/ready`.
     pub ready: bool,
-    /// The exporter's `/metrics`, where [`Pages::metrics`] is not.
+    /// The exporter's `/metrics`, unless [`Pages::metrics`] is set.
     pub exporter: bool,
 }
 
@@ -33,29 +33,29 @@ impl Pages {
     }
 }
 
-/// What a configuration wants served; server blocks that name the same address share it.
+/// The addresses and pages of a configuration; server blocks with the same address share it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServedPages {
     pub(super) pages: BTreeMap<AdminAddress, Pages>,
 }
 
 impl ServedPages {
-    /// Serves `/metrics` here, too.
+    /// Adds `/metrics` to an address.
     pub fn metrics(&mut self, at: AdminAddress) {
         self.pages.entry(at).or_default().metrics = true;
     }
 
-    /// Serves the exporter's `/metrics` here, unless that of everything is.
+    /// Adds the exporter's `/metrics` to an address, unless it has that of the server.
     pub fn exporter(&mut self, at: AdminAddress) {
         self.pages.entry(at).or_default().exporter = true;
     }
 
-    /// Serves `/health` here, too, and asks it every second.
+    /// Adds `/health` to an address, and probes it every second.
     pub fn health(&mut self, at: AdminAddress) {
         self.pages.entry(at).or_default().health = true;
     }
 
-    /// Serves `/ready` here, too.
+    /// Adds `/ready` to an address.
     pub fn ready(&mut self, at: AdminAddress) {
         self.pages.entry(at).or_default().ready = true;
     }

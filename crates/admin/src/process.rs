@@ -1,15 +1,15 @@
-//! What Linux tells about this process, as the `process_*` metrics that Go's client library prints.
+//! Metrics of this process from /proc: the `process_*` metrics of Go's client library.
 
 use std::fs;
 
-use observe::{Families, Metric, MetricSource, names};
+use metrics::{Families, Metric, MetricSource, names};
 
 /// Reads `/proc` at every scrape; what cannot be read is left out.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Process;
 
 impl Process {
-    /// What it has of memory, in octets, and the seconds of its processors, as far as `/proc` says.
+    /// Resident memory in bytes, and CPU time in seconds, as far as `/proc` has them.
     pub fn memory_and_cpu() -> [Option<f64>; 2] {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpu = Stat::read(&read("/proc/self/stat")).map(|stat| stat.cpu);
@@ -48,12 +48,12 @@ impl MetricSource for Process {
     }
 }
 
-/// What `/proc/self/stat` says, in seconds (proc_pid_stat(5)).
+/// Times of `/proc/self/stat` in seconds (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Stat {
-    /// In user and kernel mode.
+    /// CPU time in user and kernel mode.
     cpu: f64,
-    /// After the machine's boot.
+    /// Start time since the machine's boot.
     started: f64,
 }
 
@@ -67,14 +67,14 @@ impl Stat {
     }
 }
 
-/// The value after `key` at a line's start in `/proc/self/status`, in octets.
+/// The value of `key` in `/proc/self/status`, in bytes.
 fn kilobytes(status: &str, key: &str) -> Option<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     let number: f64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     Some(number * 1024.0)
 }
 
-/// The soft limit of that name in `/proc/self/limits`; "unlimited" is the largest number, as Go prints it.
+/// The soft limit of this name in `/proc/self/limits`; "unlimited" is the largest number, as in Go.
 fn limit(limits: &str, name: &str) -> Option<f64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     match line.split_whitespace().next()? {
@@ -83,7 +83,7 @@ fn limit(limits: &str, name: &str) -> Option<f64> {
     }
 }
 
-/// When the machine booted, in seconds since 1970.
+/// The machine's boot time in seconds since 1970.
 fn boot_time(stat: &str) -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
@@ -99,7 +99,7 @@ fn octets(netstat: &str) -> Option<[f64; 2]> {
     Some([find("InOctets")?, find("OutOctets")?])
 }
 
-/// Clock ticks a second in what the kernel tells: USER_HZ, 100 on every architecture (proc(5)).
+/// Clock ticks per second in /proc: USER_HZ, 100 on every architecture (proc(5)).
 const TICKS: f64 = 100.0;
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found_whatever_the_program_is_called() {
+    fn stat_with_odd_program_names() {
         let fields = "S 1 2 2 0 -1 4194560 5 0 0 0 250 150 0 0 20 0 3 0 123456 1000 50 0";
         for name in ["localdns", "a) b (c", ") S 1"] {
             let stat = Stat::read(&format!("7 ({name}) {fields}\n")).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_proc_are_read() {
+    fn proc_files() {
         assert_eq!(kilobytes("VmPeak:\t 9 kB\nVmRSS:\t  1234 kB\n", "VmRSS:"), Some(1_263_616.0));
         assert_eq!(kilobytes("VmRSS: many kB\n", "VmRSS:"), None);
         let limits = "Limit    Soft Limit  Hard Limit  Units\nMax open files   1024   4096   files\n\
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_a_sample_of_each() {
+    fn samples_of_this_process() {
         let mut families = Families::default();
         Process.collect(&mut families);
         let printed = format!("{families:?}");

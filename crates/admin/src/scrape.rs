@@ -1,11 +1,11 @@
-//! `/metrics`: one page for all who wait for it, made on a thread that serves nobody.
+//! Renders `/metrics` on a separate thread, once for all waiting requests.
 //!
 //! ```text
-//! requests -> orders -> families, once -> a page in each form that was ordered -> all who ordered it
+//! requests -> metric families, collected once -> one page for each format requested -> all requests of that format
 //! ```
 //!
-//! A page is begun after everybody who gets it has asked, and what is counted until then is in it. Where too much of what
-//! was made is not read, who holds the oldest page is cut off: nobody who comes is refused for those who do not read.
+//! Metrics are collected after all requests of a batch have arrived. If too many rendered bytes are unread, the clients that hold
+//! the oldest page are disconnected, so that clients that do not read cannot block others.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -19,132 +19,140 @@ use flate2::write::GzEncoder;
 use hyper::body::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use super::negotiate::Wanted;
-use super::slots::Slot;
-use observe::{Families, Form, Logger};
+use super::connection_table::ConnectionSlot;
+use super::negotiate::Negotiated;
+use logging::Logger;
+use metrics::{Families, Form};
 
-/// Where pages are ordered.
+/// A handle of the rendering thread.
 #[derive(Debug, Clone)]
 pub(super) struct Scrapes {
-    orders: mpsc::Sender<Order>,
+    requests: mpsc::Sender<PageRequest>,
 }
 
 #[derive(Debug)]
-struct Order {
+struct PageRequest {
     form: Form,
     gzip: bool,
-    slot: Weak<Slot>,
+    slot: Weak<ConnectionSlot>,
     page: oneshot::Sender<Bytes>,
 }
 
 impl Scrapes {
-    /// Starts the thread, which ends with the last of these. Where it cannot be started nobody gets a page.
+    /// Starts the thread, which ends with the last handle. If it cannot be started, no page is served.
     pub(super) fn start(collect: impl Fn(bool) -> Families + Send + 'static, logger: &Logger) -> Self {
         Self::bounded(collect, logger, UNREAD_BYTES)
     }
 
     fn bounded(collect: impl Fn(bool) -> Families + Send + 'static, logger: &Logger, unread: usize) -> Self {
-        let (orders, ordered) = mpsc::channel(ORDERS);
-        let out = Unread { pages: VecDeque::new(), most: unread };
+        let (requests, requested) = mpsc::channel(QUEUED_REQUESTS);
+        let out = UnreadPages { pages: VecDeque::new(), most: unread };
         let started =
-            thread::Builder::new().name("pages".to_owned()).spawn(move || serve(ordered, collect, out));
+            thread::Builder::new().name("pages".to_owned()).spawn(move || serve(requested, collect, out));
         if let Err(error) = started {
             logger.error(None, &format!("/metrics is not served: {error}"));
         }
-        Self { orders }
+        Self { requests }
     }
 
-    /// A page as it is wanted, for the connection of this slot; `None` where it cannot be made.
-    pub(super) async fn page(&self, wanted: Wanted, slot: &Arc<Slot>) -> Option<Bytes> {
+    /// A page in the requested format, for the connection of this slot; `None` if it cannot be rendered.
+    pub(super) async fn page(&self, negotiated: Negotiated, slot: &Arc<ConnectionSlot>) -> Option<Bytes> {
         let (page, made) = oneshot::channel();
         let slot = Arc::downgrade(slot);
-        self.orders.send(Order { form: wanted.form, gzip: wanted.gzip, slot, page }).await.ok()?;
+        self.requests
+            .send(PageRequest { form: negotiated.form, gzip: negotiated.gzip, slot, page })
+            .await
+            .ok()?;
         made.await.ok()
     }
 }
 
-fn serve(mut ordered: mpsc::Receiver<Order>, collect: impl Fn(bool) -> Families, mut out: Unread) {
-    let mut orders = Vec::new();
-    while let Some(first) = ordered.blocking_recv() {
-        orders.push(first);
-        while let Ok(next) = ordered.try_recv() {
-            orders.push(next);
+fn serve(
+    mut requested: mpsc::Receiver<PageRequest>,
+    collect: impl Fn(bool) -> Families,
+    mut out: UnreadPages,
+) {
+    let mut requests = Vec::new();
+    while let Some(first) = requested.blocking_recv() {
+        requests.push(first);
+        while let Ok(next) = requested.try_recv() {
+            requests.push(next);
         }
-        // Orders whose client closed its connection meanwhile are dropped.
-        orders.retain(|order| !order.page.is_closed());
-        if orders.is_empty() {
+        // Requests whose client has closed its connection are dropped.
+        requests.retain(|request| !request.page.is_closed());
+        if requests.is_empty() {
             continue;
         }
         out.make_room();
         let began = clock::now();
-        let native = orders.iter().any(|order| order.form == Form::Protobuf);
-        // A panic while a page is made fails the requests of this batch alone: the thread goes on with the next batch.
-        drop(catch_unwind(AssertUnwindSafe(|| deliver(&collect(native), &mut orders, &mut out))));
-        orders.clear();
+        let native = requests.iter().any(|request| request.form == Form::Protobuf);
+        // A panic fails the requests of this batch only: the thread continues with the next batch.
+        drop(catch_unwind(AssertUnwindSafe(|| deliver(&collect(native), &mut requests, &mut out))));
+        requests.clear();
         let took = clock::now().saturating_duration_since(began);
         thread::sleep((took * REST).min(LONGEST_REST));
     }
 }
 
-/// Writes each form that was ordered once, for all who ordered it.
-fn deliver(families: &Families, orders: &mut Vec<Order>, out: &mut Unread) {
-    while let Some(first) = orders.last() {
+/// Renders each requested format once, and answers all requests of it.
+fn deliver(families: &Families, requests: &mut Vec<PageRequest>, out: &mut UnreadPages) {
+    while let Some(first) = requests.last() {
         let (form, gzip) = (first.form, first.gzip);
-        let page = Bytes::from(if gzip { packed(&families.encode(form)) } else { families.encode(form) });
-        let mut made = Page { octets: page.len(), copies: Vec::new() };
-        for Order { slot, page: sender, .. } in
-            orders.extract_if(.., |order| (order.form, order.gzip) == (form, gzip))
+        let page = Bytes::from(if gzip { gzipped(&families.encode(form)) } else { families.encode(form) });
+        let mut made = Page { bytes: page.len(), copies: Vec::new() };
+        for PageRequest { slot, page: sender, .. } in
+            requests.extract_if(.., |request| (request.form, request.gzip) == (form, gzip))
         {
-            let copy = Arc::new(Copy { page: page.clone(), slot });
+            let copy = Arc::new(PageCopy { page: page.clone(), slot });
             made.copies.push(Arc::downgrade(&copy));
-            // Sending fails only where the client closed its connection meanwhile.
-            let _ = sender.send(Bytes::from_owner(Handed(copy)));
+            // Sending fails only if the client has closed its connection.
+            let _ = sender.send(Bytes::from_owner(PageBytes(copy)));
         }
         out.pages.push_back(made);
     }
 }
 
-fn packed(page: &[u8]) -> Vec<u8> {
+fn gzipped(page: &[u8]) -> Vec<u8> {
     let mut packer = GzEncoder::new(Vec::with_capacity(page.len() / 8), Compression::fast());
     // Writing to a `Vec` cannot fail.
     let _ = packer.write_all(page);
     packer.finish().unwrap_or_default()
 }
 
-/// Pages handed out, of which some clients may read no octet.
-struct Unread {
+/// Rendered pages that clients have not read completely.
+struct UnreadPages {
     /// The oldest first.
     pages: VecDeque<Page>,
-    /// Octets.
+    /// Maximum size in bytes.
     most: usize,
 }
 
-/// One page, for all who ordered it.
+/// One page, for all its requests.
 struct Page {
-    octets: usize,
-    copies: Vec<Weak<Copy>>,
+    bytes: usize,
+    copies: Vec<Weak<PageCopy>>,
 }
 
-/// The page as one client has it.
-struct Copy {
+/// The page for one client.
+struct PageCopy {
     page: Bytes,
-    slot: Weak<Slot>,
+    slot: Weak<ConnectionSlot>,
 }
 
-/// Held by the connection until all of it is written.
-struct Handed(Arc<Copy>);
+/// The page's bytes, held by the connection until all are written.
+struct PageBytes(Arc<PageCopy>);
 
-impl AsRef<[u8]> for Handed {
+impl AsRef<[u8]> for PageBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0.page
     }
 }
 
-impl Unread {
-    /// Cuts off who holds the oldest pages, until there is room for one more.
+impl UnreadPages {
+    /// Disconnects the clients that hold the oldest pages, until the size is below the maximum.
     fn make_room(&mut self) {
         self.pages.retain(|page| page.copies.iter().any(|copy| copy.strong_count() > 0));
-        while self.pages.iter().map(|page| page.octets).sum::<usize>() >= self.most
+        while self.pages.iter().map(|page| page.bytes).sum::<usize>() >= self.most
             && let Some(oldest) = self.pages.pop_front()
         {
             let held = oldest.copies.iter().filter_map(Weak::upgrade);
@@ -153,13 +161,13 @@ impl Unread {
     }
 }
 
-/// Orders that may wait; who comes then waits to order.
-const ORDERS: usize = 1024;
-/// The thread rests so many times as long as a page took: it has a tenth of a processor at most, and a scraper that comes
-/// while it rests waits with the others.
+/// Maximum number of queued requests; further ones wait to be queued.
+const QUEUED_REQUESTS: usize = 1024;
+/// The thread pauses this many times as long as the last batch took, so that it uses at most a tenth of a processor. Requests that
+/// arrive meanwhile wait for the next batch.
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(1);
-/// Octets of pages that clients have not read yet; of more the oldest are taken back.
+/// Maximum size of unread pages in bytes.
 const UNREAD_BYTES: usize = 16 << 20;
 
 #[cfg(test)]
@@ -170,32 +178,39 @@ mod tests {
     use hyper::header::{ACCEPT, ACCEPT_ENCODING};
 
     use super::*;
-    use observe::Metric;
-    use observe::logger::Format;
-    use observe::paper::Paper;
+    use logging::captured_log::CapturedLog;
+    use logging::logger::Format;
+    use metrics::Metric;
 
-    /// Less than three pages.
+    /// Less than the size of three pages.
     const UNREAD: usize = 80;
     const BUILT: Metric = Metric { name: "built", help: "B." };
 
-    fn wanted(accept: &str, coding: &str) -> Wanted {
+    fn negotiated(accept: &str, coding: &str) -> Negotiated {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, accept.parse().unwrap());
         headers.insert(ACCEPT_ENCODING, coding.parse().unwrap());
-        Wanted::of(&headers)
+        Negotiated::of(&headers)
     }
 
-    fn order(scrapes: &Scrapes, wanted: Wanted) -> oneshot::Receiver<Bytes> {
-        order_for(scrapes, wanted, Weak::new())
+    fn request(scrapes: &Scrapes, negotiated: Negotiated) -> oneshot::Receiver<Bytes> {
+        request_for(scrapes, negotiated, Weak::new())
     }
 
-    fn order_for(scrapes: &Scrapes, wanted: Wanted, slot: Weak<Slot>) -> oneshot::Receiver<Bytes> {
+    fn request_for(
+        scrapes: &Scrapes,
+        negotiated: Negotiated,
+        slot: Weak<ConnectionSlot>,
+    ) -> oneshot::Receiver<Bytes> {
         let (page, made) = oneshot::channel();
-        scrapes.orders.try_send(Order { form: wanted.form, gzip: wanted.gzip, slot, page }).unwrap();
+        scrapes
+            .requests
+            .try_send(PageRequest { form: negotiated.form, gzip: negotiated.gzip, slot, page })
+            .unwrap();
         made
     }
 
-    /// Pages that tell how many there were, each made when the sender says so.
+    /// Pages with their number, each rendered when the sender allows it.
     fn scrapes() -> (Scrapes, channel::Receiver<()>, channel::Sender<()>) {
         let (began, begun) = channel::channel();
         let (go, gone) = channel::channel::<()>();
@@ -208,7 +223,7 @@ mod tests {
             families.gauge(BUILT, &[], count.get());
             families
         };
-        (Scrapes::bounded(collect, &Paper::logger(Format::Text).0, UNREAD), begun, go)
+        (Scrapes::bounded(collect, &CapturedLog::logger(Format::Text).0, UNREAD), begun, go)
     }
 
     fn text(page: oneshot::Receiver<Bytes>) -> String {
@@ -216,61 +231,62 @@ mod tests {
     }
 
     #[test]
-    fn all_who_ask_while_one_page_is_made_share_the_next() {
+    fn concurrent_requests_share_a_page() {
         let (scrapes, begun, go) = scrapes();
-        let first = order(&scrapes, wanted("", ""));
+        let first = request(&scrapes, negotiated("", ""));
         begun.recv().unwrap();
-        let later: Vec<_> = (0..120).map(|_| order(&scrapes, wanted("", ""))).collect();
-        let open = order(&scrapes, wanted("application/openmetrics-text;version=1.0.0", ""));
+        let later: Vec<_> = (0..120).map(|_| request(&scrapes, negotiated("", ""))).collect();
+        let open = request(&scrapes, negotiated("application/openmetrics-text;version=1.0.0", ""));
         go.send(()).unwrap();
         assert!(text(first).ends_with("\nbuilt 1\n"));
         begun.recv().unwrap();
         go.send(()).unwrap();
         for page in later {
-            assert!(text(page).ends_with("\nbuilt 2\n"), "not what was so when it asked");
+            assert!(text(page).ends_with("\nbuilt 2\n"), "older than the request");
         }
         assert!(text(open).ends_with("\nbuilt 2.0\n# EOF\n"));
-        assert_eq!(begun.try_recv(), Err(channel::TryRecvError::Empty), "a page that nobody asked for");
+        assert_eq!(begun.try_recv(), Err(channel::TryRecvError::Empty), "a page without a request");
     }
 
     #[test]
-    fn a_page_that_nobody_waits_for_is_not_made() {
+    fn no_page_without_requests() {
         let (scrapes, begun, go) = scrapes();
-        let first = order(&scrapes, wanted("", ""));
+        let first = request(&scrapes, negotiated("", ""));
         begun.recv().unwrap();
         for _ in 0..120 {
-            drop(order(&scrapes, wanted("", "")));
+            drop(request(&scrapes, negotiated("", "")));
         }
         go.send(()).unwrap();
         text(first);
-        let last = order(&scrapes, wanted("", ""));
+        let last = request(&scrapes, negotiated("", ""));
         begun.recv().unwrap();
         go.send(()).unwrap();
         assert!(text(last).ends_with("\nbuilt 2\n"));
     }
 
     #[test]
-    fn of_too_many_pages_that_are_not_read_the_oldest_are_taken_back() {
+    fn unread_pages_are_bounded() {
         let (scrapes, begun, go) = scrapes();
-        let slot = |_| Arc::new(Slot::new([127, 0, 0, 1].into(), clock::now()));
+        let slot = |_| Arc::new(ConnectionSlot::new([127, 0, 0, 1].into(), clock::now()));
         let mut taken: Vec<_> = (0..5).map(slot).collect();
-        let next = |of: &[Arc<Slot>]| -> Vec<Bytes> {
-            // All who order while another page is made share the next.
-            let first = order(&scrapes, wanted("", ""));
+        let next = |of: &[Arc<ConnectionSlot>]| -> Vec<Bytes> {
+            // Requests that arrive while a page is rendered share the next.
+            let first = request(&scrapes, negotiated("", ""));
             begun.recv().unwrap();
-            let mut orders = Vec::new();
+            let mut requests = Vec::new();
             for slot in of {
-                orders.push(order_for(&scrapes, wanted("", ""), Arc::downgrade(slot)));
+                requests.push(request_for(&scrapes, negotiated("", ""), Arc::downgrade(slot)));
             }
             drop(first);
             go.send(()).unwrap();
             begun.recv().unwrap();
             go.send(()).unwrap();
-            orders.into_iter().map(|page| page.blocking_recv().unwrap()).collect()
+            requests.into_iter().map(|page| page.blocking_recv().unwrap()).collect()
         };
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let mut is_cut =
-            |slot: &Arc<Slot>| std::pin::pin!(slot.was_cut()).as_mut().poll(&mut context).is_ready();
+        let mut is_cut = |slot: &Arc<ConnectionSlot>| {
+            std::pin::pin!(slot.was_cut()).as_mut().poll(&mut context).is_ready()
+        };
         // The first page is not read by the second of two.
         let mut unread = next(&taken[..2]);
         unread.remove(0);
@@ -278,7 +294,7 @@ mod tests {
         assert!(!taken.iter().any(&mut is_cut));
         unread.extend(next(&taken[3..4]));
         assert_eq!(taken.iter().map(&mut is_cut).collect::<Vec<_>>(), [false, true, false, false, false]);
-        // Who is cut off drops its page; what was read, and who left, counts no more.
+        // A disconnected client drops its page; pages that were read, or whose client has left, do not count.
         unread.drain(..2);
         taken.remove(2);
         next(&taken[3..4]);
@@ -286,9 +302,9 @@ mod tests {
     }
 
     #[test]
-    fn gzip_holds_the_same_page() {
+    fn gzip() {
         let (scrapes, begun, go) = scrapes();
-        let page = order(&scrapes, wanted("", "gzip"));
+        let page = request(&scrapes, negotiated("", "gzip"));
         begun.recv().unwrap();
         go.send(()).unwrap();
         let page = page.blocking_recv().unwrap();

@@ -1,4 +1,4 @@
-//! The admin server: listeners by address that outlive reloads.
+//! The admin server: listeners by address, which outlive reloads.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -12,29 +12,30 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
-use super::connection::{self, Patience, Site};
+use super::connection::{self, ListenerContext, Timeouts};
+use super::connection_table::ConnectionTable;
 use super::listen::{AdminError, listen};
-use super::made::{MadePage, Make};
+use super::overload_probe::HealthProbe;
+use super::page_cache::{CachedPage, RenderFn};
 use super::pages::{NotReady, Pages, ServedPages};
-use super::probe::HealthProbe;
 use super::scrape::Scrapes;
-use super::slots::Slots;
 use crate::AdminAddress;
-use observe::{Families, Logger};
+use logging::Logger;
+use metrics::Families;
 
-/// What the pages say.
-pub struct Content {
-    /// `/metrics`, for all who ask at a time, with native histograms or without; on a thread of its own.
+/// The functions that render the pages.
+pub struct PageSources {
+    /// `/metrics`, once for all concurrent requests, with or without native histograms; on a separate thread.
     pub metrics: Box<dyn Fn(bool) -> Families + Send + Sync>,
-    /// The plugins that are not ready, for `/ready`; for each request. Quick: it runs between those of other clients.
+    /// The plugins that are not ready, for each request of `/ready`. Must be quick: it runs on the thread of all connections.
     pub not_ready: Box<NotReady>,
-    /// `/status`, JSON, wherever `/metrics` is, and `/status.html`, which shows it; `None` for neither.
-    pub status: Option<Box<Make>>,
-    /// `/metrics` of an exporter's address, in the text format.
-    pub exporter: Option<Box<Make>>,
+    /// `/status` (JSON), served where `/metrics` is, with `/status.html`, which shows it; `None` for neither.
+    pub status: Option<Box<RenderFn>>,
+    /// `/metrics` at an exporter's address, in the text format.
+    pub exporter: Option<Box<RenderFn>>,
 }
 
-/// The thread that serves the connections: however much they read, queries do not wait for it.
+/// The thread that serves the connections, apart from those that serve queries.
 #[derive(Debug)]
 pub struct AdminThread {
     runtime: Option<Runtime>,
@@ -45,7 +46,7 @@ impl AdminThread {
     /// Starts it.
     ///
     /// # Errors
-    /// What the kernel says to a thread or to epoll.
+    /// The kernel's, for a thread or epoll.
     pub fn start() -> io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(1).max_blocking_threads(1).thread_name("admin").enable_all();
@@ -53,7 +54,7 @@ impl AdminThread {
         Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
     }
 
-    /// Where its tasks are spawned.
+    /// The runtime of its tasks.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -61,14 +62,14 @@ impl AdminThread {
 
 impl Drop for AdminThread {
     fn drop(&mut self) {
-        // A drop of the runtime itself would wait for pages that are still being made.
+        // Dropping the runtime itself would wait for pages that are being rendered.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// A plan whose new addresses are bound. Dropping it closes them and changes nothing.
+/// A plan whose new addresses are bound. Dropping it closes them, and changes nothing else.
 #[derive(Debug)]
 #[must_use = "nothing is served before it is committed"]
 pub struct Prepared {
@@ -76,39 +77,40 @@ pub struct Prepared {
     bound: BTreeMap<AdminAddress, Vec<TcpListener>>,
 }
 
-/// Serves the pages. Dropping it ends every listener and connection at once.
+/// Serves the pages. Dropping it closes all listeners and connections at once.
 pub struct AdminServer {
     runtime: Handle,
     scrapes: Scrapes,
     not_ready: Arc<NotReady>,
-    made: [Option<Arc<MadePage>>; 2],
+    cached_pages: [Option<Arc<CachedPage>>; 2],
     logger: Logger,
     probe: Arc<HealthProbe>,
-    patience: Patience,
-    serving: Mutex<BTreeMap<AdminAddress, Serving>>,
+    timeouts: Timeouts,
+    serving: Mutex<BTreeMap<AdminAddress, ServedAddress>>,
 }
 
 impl AdminServer {
-    /// A server that serves nothing yet.
-    pub fn new(runtime: Handle, content: Content, logger: Logger) -> Self {
-        Self::with_patience(runtime, content, logger, Patience::default())
+    /// A server without listeners.
+    pub fn new(runtime: Handle, content: PageSources, logger: Logger) -> Self {
+        Self::with_timeouts(runtime, content, logger, Timeouts::default())
     }
 
-    pub(super) fn with_patience(
+    pub(super) fn with_timeouts(
         runtime: Handle,
-        content: Content,
+        content: PageSources,
         logger: Logger,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Self {
         let probe = Arc::new(HealthProbe::new(logger.clone()));
         Self {
             runtime,
             scrapes: Scrapes::start(content.metrics, &logger),
             not_ready: content.not_ready.into(),
-            made: [content.status, content.exporter].map(|make| Some(Arc::new(MadePage::new(make?)))),
+            cached_pages: [content.status, content.exporter]
+                .map(|render| Some(Arc::new(CachedPage::new(render?)))),
             logger,
             probe,
-            patience,
+            timeouts,
             serving: Mutex::default(),
         }
     }
@@ -118,11 +120,11 @@ impl AdminServer {
         self.probe.clone()
     }
 
-    /// Binds what is new in `plan`. An address that cannot be bound is logged, and left out until the next plan, unless
-    /// it is to serve `/health`.
+    /// Binds the new addresses of `plan`. One that cannot be bound is logged, and not served until the next plan, unless it has
+    /// `/health`.
     ///
     /// # Errors
-    /// [`AdminError::Bind`] for an address of `/health`; everything bound here is closed again.
+    /// [`AdminError::Bind`] for an address of `/health`; all addresses bound here are closed again.
     pub fn prepare(&self, plan: ServedPages) -> Result<Prepared, AdminError> {
         let mut prepared = Prepared { pages: plan.pages, bound: BTreeMap::new() };
         let serving = self.serving();
@@ -146,7 +148,7 @@ impl AdminServer {
         Ok(prepared)
     }
 
-    /// Serves what was prepared, and no longer what is not in it. Listeners that stay notice nothing but their pages.
+    /// Serves the prepared plan, and closes listeners that are not in it. Listeners in both plans keep their connections.
     pub fn commit(&self, mut prepared: Prepared) {
         let mut serving = self.serving();
         serving.retain(|address, _| prepared.pages.contains_key(address));
@@ -155,54 +157,55 @@ impl AdminServer {
                 serving.insert(address, self.start(listeners));
             }
             if let Some(here) = serving.get_mut(&address) {
-                here.site.pages.store(pages.to_bits(), Ordering::Relaxed);
+                here.context.pages.store(pages.to_bits(), Ordering::Relaxed);
                 self.probe_if(pages.health, here);
             }
         }
     }
 
-    /// Serves `/ready` no longer, as the first step of a shutdown: an address that has no other page is closed.
+    /// Removes `/ready` everywhere, as the first step of a shutdown; addresses without another page are closed.
     pub fn stop_ready(&self) {
         self.serving().retain(|_, here| {
-            let pages = Pages { ready: false, ..Pages::from_bits(here.site.pages.load(Ordering::Relaxed)) };
-            here.site.pages.store(pages.to_bits(), Ordering::Relaxed);
+            let pages =
+                Pages { ready: false, ..Pages::from_bits(here.context.pages.load(Ordering::Relaxed)) };
+            here.context.pages.store(pages.to_bits(), Ordering::Relaxed);
             pages != Pages::default()
         });
     }
 
-    /// Serves nothing any more.
+    /// Closes all listeners and connections.
     pub fn close(&self) {
         self.serving().clear();
     }
 
-    /// The addresses listened on, with the ports that the system chose for port 0.
+    /// The listen addresses, with the ports that the kernel chose for port 0.
     pub fn addresses(&self) -> Vec<(AdminAddress, SocketAddr)> {
         let serving = self.serving();
         serving.iter().flat_map(|(address, here)| here.local.iter().map(|&local| (*address, local))).collect()
     }
 
-    fn start(&self, listeners: Vec<TcpListener>) -> Serving {
+    fn start(&self, listeners: Vec<TcpListener>) -> ServedAddress {
         let _inside = self.runtime.enter();
-        let [status, exporter] = self.made.clone();
-        let site = Arc::new(Site {
+        let [status, exporter] = self.cached_pages.clone();
+        let context = Arc::new(ListenerContext {
             pages: AtomicU8::new(0),
             status,
             exporter,
             scrapes: self.scrapes.clone(),
             not_ready: self.not_ready.clone(),
-            waited_for: Mutex::default(),
+            reported_not_ready: Mutex::default(),
             logger: self.logger.clone(),
-            patience: self.patience,
+            timeouts: self.timeouts,
         });
         let (stop, stopped) = watch::channel(false);
-        let mut serving = Serving { site, stop, tasks: Vec::new(), local: Vec::new(), probe: None };
+        let mut serving = ServedAddress { context, stop, tasks: Vec::new(), local: Vec::new(), probe: None };
         for listener in listeners {
             let local = listener.local_addr();
-            // It can only fail outside a runtime, or without its I/O driver.
+            // Fails only outside a runtime, or without its I/O driver.
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
                     serving.local.extend(local.ok());
-                    let accepting = accept(listener, serving.site.clone(), stopped.clone());
+                    let accepting = accept(listener, serving.context.clone(), stopped.clone());
                     serving.tasks.push(self.runtime.spawn(accepting));
                 }
                 Err(error) => self.logger.error(None, &format!("Failed to start admin handler: {error}")),
@@ -211,7 +214,7 @@ impl AdminServer {
         serving
     }
 
-    fn probe_if(&self, health: bool, here: &mut Serving) {
+    fn probe_if(&self, health: bool, here: &mut ServedAddress) {
         if !health {
             here.end_probe();
         } else if here.probe.is_none() {
@@ -219,22 +222,22 @@ impl AdminServer {
         }
     }
 
-    fn serving(&self) -> MutexGuard<'_, BTreeMap<AdminAddress, Serving>> {
+    fn serving(&self) -> MutexGuard<'_, BTreeMap<AdminAddress, ServedAddress>> {
         self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One address being served.
-struct Serving {
-    site: Arc<Site>,
-    /// Tells connections to end after the request they are at.
+/// A served address.
+struct ServedAddress {
+    context: Arc<ListenerContext>,
+    /// Makes connections end after their current request.
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
     local: Vec<SocketAddr>,
     probe: Option<JoinHandle<()>>,
 }
 
-impl Serving {
+impl ServedAddress {
     fn end_probe(&mut self) {
         if let Some(probe) = self.probe.take() {
             probe.abort();
@@ -242,7 +245,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServedAddress {
     fn drop(&mut self) {
         self.end_probe();
         for task in &self.tasks {
@@ -252,27 +255,31 @@ impl Drop for Serving {
     }
 }
 
-/// Accepts connections for ever. Of too many, one gives way.
-async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>, stop: watch::Receiver<bool>) {
-    let mut slots = Slots::default();
+/// Accepts connections forever, and evicts one if there are too many.
+async fn accept(
+    listener: tokio::net::TcpListener,
+    context: Arc<ListenerContext>,
+    stop: watch::Receiver<bool>,
+) {
+    let mut connections = ConnectionTable::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // Most likely there are no file descriptors left: to accept again without a pause would be a busy loop.
-            slots.make_room(clock::now());
+            // Most likely no file descriptors are left: accepting again without a pause would be a busy loop.
+            connections.make_room(clock::now());
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let slot = slots.take(peer.ip(), clock::now());
-        tokio::spawn(connection::serve(stream, slot, site.clone(), stop.clone()));
-        // The new connection's task runs first: a request that came with the connection is read before another connection may
+        let slot = connections.take(peer.ip(), clock::now());
+        tokio::spawn(connection::serve(stream, slot, context.clone(), stop.clone()));
+        // The new connection's task runs first: a request that arrived with the connection is read before another connection may
         // take its slot.
         yield_now().await;
     }
 }
 
-impl fmt::Debug for Content {
+impl fmt::Debug for PageSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Content").finish_non_exhaustive()
+        f.debug_struct("PageSources").finish_non_exhaustive()
     }
 }
 

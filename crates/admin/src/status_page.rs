@@ -1,4 +1,4 @@
-//! The page that shows /status: one file, whose style and script its policy knows by their hashes, and nothing from elsewhere.
+//! The page that shows /status: one file, whose content security policy allows its own style and script by their hashes.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 /// The page.
 pub(super) const HTML: &str = include_str!("status.html");
 
-/// What a browser lets it do (Content Security Policy Level 3): its own style and script, and to ask where it came from.
+/// The page's policy (Content Security Policy Level 3): its own style and script, and requests to its own origin.
 pub(super) fn policy() -> HeaderValue {
     static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
         let [style, script] = ["style", "script"].map(hash_of);
@@ -23,7 +23,7 @@ pub(super) fn policy() -> HeaderValue {
     POLICY.clone()
 }
 
-/// As a policy names what stands between the tags of an element.
+/// The policy's hash source of an element's text.
 fn hash_of(element: &str) -> String {
     let inside = HTML
         .split_once(&format!("<{element}>"))

@@ -8,39 +8,40 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-use super::connection::Patience;
-use super::slots::CONNECTIONS;
+use super::connection::Timeouts;
+use super::connection_table::CONNECTIONS;
 use super::*;
 use crate::AdminAddress;
-use observe::paper::Paper;
-use observe::{Families, Format, Logger, Metric, MetricSource};
+use logging::captured_log::CapturedLog;
+use logging::{Format, Logger};
+use metrics::{Families, Metric, MetricSource};
 
 struct Scene {
     server: AdminServer,
     ready: Arc<AtomicBool>,
     logger: Logger,
-    paper: Paper,
+    log: CapturedLog,
     /// Last, so that it ends after the server.
     _runtime: Runtime,
 }
 
 impl Scene {
     fn new() -> Self {
-        Self::with_patience(Patience::default())
+        Self::with_timeouts(Timeouts::default())
     }
 
-    fn with_patience(patience: Patience) -> Self {
-        Self::of_lines(0, patience)
+    fn with_timeouts(timeouts: Timeouts) -> Self {
+        Self::of_lines(0, timeouts)
     }
 
     /// With so many lines more on /metrics.
-    fn of_lines(more: usize, patience: Patience) -> Self {
+    fn of_lines(more: usize, timeouts: Timeouts) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (logger, paper) = Paper::logger(Format::Text);
+        let (logger, log) = CapturedLog::logger(Format::Text);
         let ready = Arc::new(AtomicBool::new(true));
         let is_ready = ready.clone();
-        let content = Content {
+        let content = PageSources {
             metrics: Box::new(move |native| {
                 let mut families = Families::new(native);
                 families.gauge(Metric { name: "up", help: "U." }, &[], 1.0);
@@ -59,8 +60,8 @@ impl Scene {
             status: Some(Box::new(|| b"{}\n".to_vec())),
             exporter: Some(Box::new(|| b"exported 1\n".to_vec())),
         };
-        let server = AdminServer::with_patience(runtime.handle().clone(), content, logger.clone(), patience);
-        Self { server, ready, logger, paper, _runtime: runtime }
+        let server = AdminServer::with_timeouts(runtime.handle().clone(), content, logger.clone(), timeouts);
+        Self { server, ready, logger, log, _runtime: runtime }
     }
 
     fn serve(&self, plan: &ServedPages) {
@@ -120,7 +121,7 @@ fn ask_again(stream: &mut TcpStream) {
 }
 
 #[test]
-fn pages_read_as_those_of_coredns() {
+fn pages() {
     let scene = Scene::new();
     scene.serve(&everything(place(1)));
     let address = scene.at(place(1));
@@ -138,14 +139,14 @@ fn pages_read_as_those_of_coredns() {
     scene.ready.store(false, Ordering::Relaxed);
     assert_eq!(get(address, "/ready"), (503, plain.to_owned(), "hosts,kubernetes".to_owned()));
     assert_eq!(
-        scene.paper.read(&scene.logger),
+        scene.log.read(&scene.logger),
         "[INFO] plugin/ready: Plugins not ready: \"hosts,kubernetes\"\n"
     );
     assert_eq!(get(address, "/health").2, "OK");
 }
 
 #[test]
-fn the_log_says_what_is_waited_for_where_that_changes() {
+fn readiness_changes_are_logged() {
     let scene = Scene::new();
     scene.serve(&everything(place(1)));
     let address = scene.at(place(1));
@@ -160,12 +161,12 @@ fn the_log_says_what_is_waited_for_where_that_changes() {
     ] {
         scene.ready.store(ready, Ordering::Relaxed);
         assert_eq!(get(address, "/ready").0, status);
-        assert_eq!(scene.paper.read(&scene.logger), said);
+        assert_eq!(scene.log.read(&scene.logger), said);
     }
 }
 
 #[test]
-fn an_exporter_s_port_has_its_page_and_says_where_it_is() {
+fn exporter_address() {
     let scene = Scene::new();
     let mut plan = ServedPages::default();
     plan.exporter(place(1));
@@ -188,7 +189,7 @@ fn an_exporter_s_port_has_its_page_and_says_where_it_is() {
 }
 
 #[test]
-fn an_address_has_the_pages_that_were_planned_for_it() {
+fn pages_by_address() {
     let scene = Scene::new();
     let mut plan = ServedPages::default();
     plan.health(place(1));
@@ -208,7 +209,7 @@ fn an_address_has_the_pages_that_were_planned_for_it() {
 }
 
 #[test]
-fn a_reload_keeps_sockets_and_connections_of_addresses_that_stay() {
+fn reload_keeps_connections() {
     let scene = Scene::new();
     let mut plan = everything(place(1));
     plan.ready(place(2));
@@ -237,7 +238,7 @@ fn a_reload_keeps_sockets_and_connections_of_addresses_that_stay() {
 }
 
 #[test]
-fn a_connection_of_a_removed_address_ends_without_a_reset() {
+fn removed_address_closes_gracefully() {
     let scene = Scene::new();
     scene.serve(&everything(place(1)));
     let mut kept = connect(scene.at(place(1)));
@@ -248,7 +249,7 @@ fn a_connection_of_a_removed_address_ends_without_a_reset() {
 }
 
 #[test]
-fn an_address_in_use_is_fatal_for_health_only() {
+fn address_in_use_fails_for_health() {
     let scene = Scene::new();
     let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = foreign.local_addr().unwrap().port();
@@ -263,7 +264,7 @@ fn an_address_in_use_is_fatal_for_health_only() {
         "listen tcp 127.0.0.1:{port}: bind: address already in use by {holder}; stop that process or choose another address"
     );
     assert_eq!(
-        scene.paper.read(&scene.logger),
+        scene.log.read(&scene.logger),
         format!(
             "[ERROR] Failed to start metrics handler: {reason}\n\
              [ERROR] plugin/ready: Failed to start ready handler: {reason}\n"
@@ -279,7 +280,7 @@ fn an_address_in_use_is_fatal_for_health_only() {
 }
 
 #[test]
-fn ready_ends_first_and_health_stays() {
+fn stop_ready() {
     let scene = Scene::new();
     let mut plan = everything(place(1));
     plan.ready(place(2));
@@ -294,7 +295,7 @@ fn ready_ends_first_and_health_stays() {
 }
 
 #[test]
-fn a_client_that_sends_more_than_is_read_still_gets_its_reply() {
+fn excess_input_does_not_lose_the_reply() {
     let scene = Scene::new();
     scene.serve(&everything(place(1)));
     let body = vec![b'x'; 48 * 1024];
@@ -313,7 +314,7 @@ fn a_client_that_sends_more_than_is_read_still_gets_its_reply() {
 }
 
 #[test]
-fn a_client_that_half_closes_gets_its_reply() {
+fn half_closed_client_gets_its_reply() {
     let scene = Scene::new();
     scene.serve(&everything(place(1)));
     let mut stream = connect(scene.at(place(1)));
@@ -325,9 +326,9 @@ fn a_client_that_half_closes_gets_its_reply() {
 }
 
 #[test]
-fn a_silent_client_is_cut_off_before_and_between_requests() {
+fn silent_client_times_out() {
     let short = Duration::from_millis(50);
-    let scene = Scene::with_patience(Patience { head: short, ..Patience::default() });
+    let scene = Scene::with_timeouts(Timeouts { head: short, ..Timeouts::default() });
     scene.serve(&everything(place(1)));
     for start in ["", "GET /hea"] {
         let mut stream = connect(scene.at(place(1)));
@@ -342,8 +343,8 @@ fn a_silent_client_is_cut_off_before_and_between_requests() {
 }
 
 #[test]
-fn a_connection_ends_when_its_time_is_over_however_busy_it_is() {
-    let scene = Scene::with_patience(Patience { life: Duration::from_millis(50), ..Patience::default() });
+fn connection_life_is_bounded() {
+    let scene = Scene::with_timeouts(Timeouts { life: Duration::from_millis(50), ..Timeouts::default() });
     scene.serve(&everything(place(1)));
     let mut stream = connect(scene.at(place(1)));
     let mut rounds = 0;
@@ -360,7 +361,7 @@ fn a_connection_ends_when_its_time_is_over_however_busy_it_is() {
 }
 
 #[test]
-fn of_too_many_connections_the_one_idle_for_longest_goes() {
+fn idle_connection_is_evicted() {
     let scene = Scene::new();
     scene.serve(&everything(place(1)));
     let address = scene.at(place(1));
@@ -372,10 +373,10 @@ fn of_too_many_connections_the_one_idle_for_longest_goes() {
 }
 
 #[test]
-fn a_client_that_does_not_read_its_page_is_reset() {
-    let patience = Patience { read: Duration::from_millis(50), ..Patience::default() };
+fn stalled_reader_is_reset() {
+    let timeouts = Timeouts { read: Duration::from_millis(50), ..Timeouts::default() };
     // More than the kernel takes at both ends.
-    let scene = Scene::of_lines(100_000, patience);
+    let scene = Scene::of_lines(100_000, timeouts);
     scene.serve(&everything(place(1)));
     let mut stream = connect(scene.at(place(1)));
     stream.write_all(head("GET", "/metrics", "").as_bytes()).unwrap();
@@ -390,7 +391,7 @@ fn a_client_that_does_not_read_its_page_is_reset() {
 }
 
 #[test]
-fn early_closing_clients_do_no_harm() {
+fn early_close() {
     let scene = Scene::new();
     scene.serve(&everything(place(1)));
     let address = scene.at(place(1));
@@ -401,7 +402,7 @@ fn early_closing_clients_do_no_harm() {
 }
 
 #[test]
-fn the_self_probe_is_told_from_the_start_even_if_it_never_asked() {
+fn self_probe_metrics_from_the_start() {
     let scene = Scene::new();
     let mut families = Families::default();
     scene.server.health_probe().collect(&mut families);

@@ -1,10 +1,4 @@
-//! Builds a configuration aside.
-//!
-//! ```text
-//! Spec -> addresses -> blocks with their pipelines -> a route for each listen address
-//! ```
-//! Nothing here binds a socket. What must outlive a reload (cache, upstreams' health, hosts tables, counters) comes from
-//! [`Shared`] and is found again by its identity.
+//! [`Configuration::build`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use admin::AdminAddress;
 use corefile::{Located, Location};
+use metrics::counters::ZoneLabels;
 use node::SourcePorts;
-use observe::counters::ZoneLabels;
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
 use plugin::extensions::Extensions;
@@ -37,23 +31,23 @@ use query::route::Route;
 use query::{Block, ServedEndpoint, ServedZone};
 use wire::Name;
 
-use crate::circles;
-use crate::serving::{AdminPlan, Configuration, EndpointPlan};
-use crate::shared::Shared;
+use crate::configuration::{AdminPlan, Configuration, EndpointPlan};
+use crate::forward_loops;
+use crate::reload_state::Shared;
 use crate::tls;
 
-/// Looks up what the machine says about a name in `bind`; ports are 0.
+/// Looks up the addresses of an interface name in `bind`; their ports are 0.
 pub type AddressesOf<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>;
 
 impl Configuration {
-    /// Builds what a Corefile says; nothing that serves now is touched.
+    /// Builds the configuration of a Corefile; the serving one is not touched.
     ///
     /// # Errors
-    /// What cannot be served, at the word that says so.
+    /// What cannot be served, at its word in the Corefile.
     pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
         let plan = planned_zones(spec, addresses_of)?;
         kubernetes::keep_snapshots_apart(spec)?;
-        // Who is asked for a name that we look up is asked over plain DNS.
+        // Hostname lookups of upstreams use plain DNS, so that only plain endpoints could be this server.
         let plain = |planned: &&Planned| planned.endpoint.transport == Transport::Dns;
         let ours: Vec<SocketAddr> =
             plan.values().flatten().filter(plain).map(|planned| planned.endpoint.address).collect();
@@ -65,8 +59,8 @@ impl Configuration {
             let endpoints: Vec<Endpoint> = plan[&index].iter().map(|planned| planned.endpoint).collect();
             blocks.push(Arc::new(build_block(index, block, shared, &endpoints, &ours)?));
         }
-        // What a cache counts is told by whichever block has `prometheus`.
-        let is_told = blocks.iter().any(|block| block.envelope.counts);
+        // Any block with `prometheus` exposes the counters of all caches.
+        let exposes_caches = blocks.iter().any(|block| block.envelope.counts);
         let mut zones = Vec::new();
         let tls = tls::certificates(spec, shared)?;
         let mut by_endpoint: BTreeMap<Endpoint, Vec<Arc<ServedZone>>> = BTreeMap::new();
@@ -77,7 +71,7 @@ impl Configuration {
             let server = planned.endpoint.label();
             let queries = block.envelope.counts;
             let keeps = block.pipeline.forwarding().is_some_and(|forwarding| forwarding.cache.is_some());
-            let counters = (queries || is_told && keeps).then(|| {
+            let counters = (queries || exposes_caches && keeps).then(|| {
                 let plugin = plugin_cfg::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
                     .get()
@@ -125,7 +119,7 @@ impl Configuration {
             keep: hosts::plans(spec, &shared.environment),
             source_ports: SourcePorts::read(),
         };
-        circles::leave_out(spec, &configuration, shared.resolve_names, &shared.logger)?;
+        forward_loops::remove_loops(spec, &configuration, shared.resolve_names, &shared.logger)?;
         Ok(configuration)
     }
 }
@@ -136,7 +130,7 @@ struct Planned {
     zone: Name,
 }
 
-/// Which block serves which zone on which endpoint, and that none is served twice.
+/// Returns the zones and endpoints of each block, and checks that no zone is served twice on an endpoint.
 fn planned_zones(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<usize, Vec<Planned>>> {
     let mut plan: BTreeMap<usize, Vec<Planned>> = BTreeMap::new();
     let mut seen: HashMap<(Endpoint, Name), &Location> = HashMap::new();
@@ -204,7 +198,7 @@ fn build_block(
         threads: shared.writers,
         hooks: Hooks::default(),
     };
-    // Envelopes are built first: sources and steps read `context.envelope` and what is lent when they are built.
+    // Envelopes are built first: sources and steps read `context.envelope` and `context.lent` when they are built.
     for envelope in spec.plugins.iter().filter_map(|(_, role)| role.hooks()) {
         envelope.build(&mut context);
     }
@@ -222,10 +216,10 @@ fn build_block(
     })
 }
 
-/// What acts and answers in a block.
+/// Builds the steps and sources of a block.
 ///
 /// # Errors
-/// What the Corefile names and the machine does not have, at its word.
+/// Names in the Corefile that the machine does not have, at their word.
 fn pipeline(
     spec: &BlockSpec,
     shared: &Shared,
@@ -242,7 +236,7 @@ fn pipeline(
             Role::Forwarding(_) | Role::Hooks(_) | Role::Setting(_) => {}
         }
     }
-    // Steps may want what sources lend.
+    // Steps are built last: they may use what sources put into `context.lent`.
     let built = specs.iter().map(|(name, step)| Ok((*name, step.build(context)?)));
     let steps = built.collect::<Result<Vec<_>>>()?;
     let forwarding = forwarding(spec, shared, endpoints, ours, context)?;
@@ -251,7 +245,7 @@ fn pipeline(
     Ok(Pipeline::new(steps, sources, forwarding, tail, last))
 }
 
-/// What asks upstreams for a block, with what keeps their answers around it; without `forward` there are none to keep.
+/// Builds `forward` and the cache around it; a block without `forward` has neither.
 ///
 /// # Errors
 /// Upstreams that cannot be used, at their word.
@@ -276,7 +270,7 @@ fn forwarding(
     Ok(Some(Forwarding { cache, chain, cache_source, forward_source }))
 }
 
-/// The same block keeps its answers over a reload: what counts are its zones and where it listens.
+/// The identity of a block's cache over reloads: its zones and endpoints.
 fn identity(spec: &BlockSpec, endpoints: &[Endpoint]) -> String {
     use std::fmt::Write as _;
     let mut identity = String::new();
@@ -316,7 +310,7 @@ fn endpoint_plan(
     Ok(EndpointPlan { served, timeouts, tls })
 }
 
-/// Zones as the label `zones` has them.
+/// The value of the metric label `zones`.
 pub fn zones_label(zones: &[Name]) -> String {
     zones.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }

@@ -1,4 +1,4 @@
-//! `localdns explain NAME [TYPE] [@ADDRESS]`: which server block and which plugin would answer, and why. It never dials.
+//! `localdns explain NAME [TYPE] [@ADDRESS]`: which server block and which plugin would answer, and why. Sends no query.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,28 +12,28 @@ use plugin::middleware::{EffectiveQuery, question};
 /// `explain NAME [TYPE] [@ADDRESS]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explain {
-    /// The name asked for.
+    /// The query name.
     pub name: Name,
-    /// The type asked for; default A.
+    /// The query type; default A.
     pub rtype: RType,
-    /// The address asked; every one where none is named.
+    /// The listen address; default all.
     pub address: Option<IpAddr>,
-    /// Its port; every one where none is named.
+    /// Its port; default all.
     pub port: Option<u16>,
 }
 
-/// One line for each listen address, or for each at which the one asked is served.
+/// Returns one line for each listen address that is selected.
 ///
 /// # Errors
 /// Nothing listens there.
-pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, String> {
-    let question = question(&wish.name, wish.rtype, Class::IN);
+pub fn explain(configuration: &Configuration, request: &Explain) -> Result<String, String> {
+    let question = question(&request.name, request.rtype, Class::IN);
     let query = Query {
         id: 0,
         flags: Flags(Flags::RD),
         question: &question,
-        name: wish.name,
-        rtype: wish.rtype,
+        name: request.name,
+        rtype: request.rtype,
         class: Class::IN,
         edns: None,
         size: wire::HEADER + question.len(),
@@ -42,14 +42,14 @@ pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, 
     let mut text = String::new();
     let bound: BTreeSet<_> = configuration.endpoints.keys().map(|endpoint| endpoint.address).collect();
     for (endpoint, plan) in &configuration.endpoints {
-        if !wish.address.is_none_or(|wanted| reaches(wanted, endpoint.address, &bound))
-            || wish.port.is_some_and(|port| port != endpoint.address.port())
+        if !request.address.is_none_or(|wanted| reaches(wanted, endpoint.address, &bound))
+            || request.port.is_some_and(|port| port != endpoint.address.port())
         {
             continue;
         }
-        let _ = writeln!(text, "{} {} @{endpoint}: {}", wish.name, wish.rtype, one(plan, &query));
+        let _ = writeln!(text, "{} {} @{endpoint}: {}", request.name, request.rtype, one(plan, &query));
     }
-    match (text.is_empty(), wish.address, wish.port) {
+    match (text.is_empty(), request.address, request.port) {
         (false, ..) => Ok(text),
         (true, Some(address), None) => {
             let served: BTreeSet<_> = bound.iter().map(SocketAddr::ip).collect();
@@ -63,8 +63,8 @@ pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, 
     }
 }
 
-/// Whether who asks `wanted` is heard at that address: it is that one, or the wildcard of its family and no endpoint has
-/// it alone.
+/// Whether a packet to `wanted` is received at that listen address: it is equal, or it is the wildcard of the family and no
+/// endpoint has exactly `wanted`.
 fn reaches(wanted: IpAddr, address: SocketAddr, bound: &BTreeSet<SocketAddr>) -> bool {
     let has_own = || bound.iter().any(|own| own.ip() == wanted && own.port() == address.port());
     wanted == address.ip()
@@ -83,9 +83,9 @@ fn one(plan: &EndpointPlan, query: &Query<'_>) -> String {
         Err(failure) => return format!("{}: {failure}", failure.rcode()),
     };
     let mut sought = EffectiveQuery::new(query, &zone.server, false);
-    let (who, why) = zone.block.pipeline.explain(&mut sought, &zone.zone);
-    format!("block {} ({}), {who}: {why}", zone.zone, zone.block.at)
+    let (plugin, reason) = zone.block.pipeline.explain(&mut sought, &zone.zone);
+    format!("block {} ({}), {plugin}: {reason}", zone.zone, zone.block.at)
 }
 
-/// Addresses that are told.
+/// Maximum number of addresses in the error.
 const MOST_SHOWN: usize = 8;

@@ -1,20 +1,20 @@
-//! A Corefile made ready to serve, built aside and swapped in whole.
+//! Builds a [`Configuration`] from a Corefile's [`Spec`](plugin::Spec), while the previous one serves.
 //!
 //! ```text
 //! Spec -> addresses -> blocks with their pipelines -> a route for each listen address
 //! ```
-//! Nothing here binds a socket. What must outlive a reload (cache, upstreams' health, hosts tables, counters) comes from
-//! [`Shared`] and is found again by its identity.
+//! Binds no socket. State that outlives a reload (cache, upstreams' health, hosts tables, counters) is in [`Shared`], and is found
+//! again by its identity.
 
 mod build;
-mod circles;
+mod configuration;
 mod explain;
-mod serving;
-mod shared;
+mod forward_loops;
+mod reload_state;
 mod tls;
 
 pub use build::{AddressesOf, zones_label};
-pub use circles::{judge_again, ourselves};
+pub use configuration::{AdminPlan, Configuration, EndpointPlan};
 pub use explain::{Explain, explain};
-pub use serving::{AdminPlan, Configuration, EndpointPlan};
-pub use shared::Shared;
+pub use forward_loops::{looping, recheck};
+pub use reload_state::Shared;

@@ -1,4 +1,4 @@
-//! What each block's `tls` says, and what becomes of it where blocks share a listener.
+//! Certificates of each block's `tls`, and the check that blocks of one listener agree.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use plugin::{BlockSpec, SetupError, Spec};
 use plugins::tls::{Certificates, ServerTls, TlsSpec};
 use query::ServedZone;
 
-use crate::shared::Shared;
+use crate::reload_state::Shared;
 
-/// What each block's `tls` says, with what stands in its files.
+/// Loads the files of each block's `tls`.
 pub(crate) fn certificates(spec: &Spec, shared: &Shared) -> Result<HashMap<usize, Arc<ServerTls>>> {
     let all = shared.lasting.get::<Certificates>();
     let read =
@@ -26,7 +26,7 @@ pub(crate) fn certificates(spec: &Spec, shared: &Shared) -> Result<HashMap<usize
     spec.blocks.iter().enumerate().filter_map(read).collect()
 }
 
-/// What a listener of TLS uses: all of its blocks must say the same.
+/// The TLS configuration of a listener: `tls` of all its blocks must be equal.
 pub(crate) fn of_listener(
     zones: &[Arc<ServedZone>],
     spec: &Spec,

@@ -1,4 +1,4 @@
-//! A configuration as it is built.
+//! Building a configuration.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -8,7 +8,7 @@ use admin::AdminAddress;
 use scene::Scene;
 
 #[test]
-fn a_zone_is_served_once_on_each_address() {
+fn zone_twice_on_an_address_is_refused() {
     const DEFINED: &str = "it is already defined at";
     const ONCE: &str = "; make one block of them, or give each a `bind` of its own";
     const MIXED: &str = "one is bound to addresses, the other listens everywhere; give both a `bind`";
@@ -61,7 +61,7 @@ fn a_zone_is_served_once_on_each_address() {
 }
 
 #[test]
-fn equal_zones_on_different_addresses_or_ports_are_served() {
+fn equal_zones_on_different_endpoints() {
     let scene = Scene::new(
         ". {\nbind 127.0.0.1\nwhoami\n}\n. {\nbind 127.0.0.2\nwhoami\n}\n.:54 example.org {\nwhoami\n}\n",
     );
@@ -74,7 +74,7 @@ fn equal_zones_on_different_addresses_or_ports_are_served() {
 }
 
 #[test]
-fn servers_are_labelled_as_coredns_labels_them() {
+fn server_labels() {
     let scene = Scene::new(
         ". {\nbind 127.0.0.1 ::1\nprometheus\nerrors\ncache\nforward . 192.0.2.53\n}\nexample.org:5300 {\nprometheus\nwhoami\n}\n",
     );
@@ -98,7 +98,7 @@ fn servers_are_labelled_as_coredns_labels_them() {
 }
 
 #[test]
-fn what_stands_in_several_blocks_is_gathered() {
+fn settings_of_several_blocks() {
     let scene = Scene::new(
         "a. {\nhealth :8080 {\nlameduck 5s\n}\nready\nprometheus :9253\nreload 10s 2s\nwhoami\n}\n\
          b. {\nhealth :8080 {\nlameduck 7s\n}\nready 127.0.0.1:8181\nprometheus :9253\nmultisocket 3\ndebug\nwhoami\n}\n",

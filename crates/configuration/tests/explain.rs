@@ -30,18 +30,18 @@ whoami
 }
 "#;
 
-fn told(name: &str, rtype: RType, address: &str) -> String {
-    let wish = Explain {
+fn explained(name: &str, rtype: RType, address: &str) -> String {
+    let request = Explain {
         name: Name::from_text(name).unwrap(),
         rtype,
         address: Some(address.parse().unwrap()),
         port: None,
     };
-    explain(&Scene::new(COREFILE).configuration, &wish).unwrap_or_else(|error| error)
+    explain(&Scene::new(COREFILE).configuration, &request).unwrap_or_else(|error| error)
 }
 
 #[test]
-fn the_block_the_plugin_and_the_reason_are_told() {
+fn explain_names_block_plugin_and_reason() {
     let root = "block . (stdin:1:1), ";
     for (name, rtype, expected) in [
         (
@@ -98,14 +98,14 @@ fn the_block_the_plugin_and_the_reason_are_told() {
     ] {
         let name_shown = Name::from_text(name).unwrap();
         assert_eq!(
-            told(name, rtype, "127.0.0.1"),
+            explained(name, rtype, "127.0.0.1"),
             format!("{name_shown} {rtype} @127.0.0.1:53: {expected}\n")
         );
     }
 }
 
 #[test]
-fn nobody_is_an_answer_too() {
+fn explain_without_a_source() {
     let scene = Scene::new(
         "example.org {\nbind 127.0.0.1\nforward example.org 192.0.2.53 {\nexcept a.example.org\n}\n}\n",
     );
@@ -116,23 +116,23 @@ fn nobody_is_an_answer_too() {
         ),
         ("example.net", "REFUSED: no server block serves this name"),
     ] {
-        let wish =
+        let request =
             Explain { name: Name::from_text(name).unwrap(), rtype: RType::A, address: None, port: None };
-        let told = explain(&scene.configuration, &wish).unwrap();
+        let told = explain(&scene.configuration, &request).unwrap();
         assert_eq!(told, format!("{name}. A @127.0.0.1:53: {expected}\n"));
     }
 }
 
 #[test]
-fn every_address_is_told_unless_one_is_named() {
+fn explain_by_address() {
     let scene = Scene::new(COREFILE);
-    let mut wish = Explain {
+    let mut request = Explain {
         name: Name::from_text("x.sub.example.org").unwrap(),
         rtype: RType::A,
         address: None,
         port: None,
     };
-    let all = explain(&scene.configuration, &wish).unwrap();
+    let all = explain(&scene.configuration, &request).unwrap();
     let starts: Vec<&str> = all.lines().filter_map(|line| line.split(", ").next()).collect();
     assert_eq!(
         starts,
@@ -141,23 +141,23 @@ fn every_address_is_told_unless_one_is_named() {
             "x.sub.example.org. A @127.0.0.2:53: block . (stdin:1:1)",
         ]
     );
-    wish.address = Some("127.0.0.9".parse().unwrap());
+    request.address = Some("127.0.0.9".parse().unwrap());
     assert_eq!(
-        explain(&scene.configuration, &wish),
+        explain(&scene.configuration, &request),
         Err("nothing listens on 127.0.0.9, but on 127.0.0.1, 127.0.0.2".to_owned())
     );
-    wish.address = Some("127.0.0.1".parse().unwrap());
-    wish.port = Some(54);
+    request.address = Some("127.0.0.1".parse().unwrap());
+    request.port = Some(54);
     assert_eq!(
-        explain(&scene.configuration, &wish),
+        explain(&scene.configuration, &request),
         Err("nothing listens on 127.0.0.1:54, but on 127.0.0.1:53, 127.0.0.2:53".to_owned())
     );
-    wish.port = Some(53);
-    assert_eq!(explain(&scene.configuration, &wish).unwrap().lines().count(), 1);
+    request.port = Some(53);
+    assert_eq!(explain(&scene.configuration, &request).unwrap().lines().count(), 1);
 }
 
 #[test]
-fn an_address_is_heard_at_the_wildcard_of_its_family_unless_a_listener_has_it_alone() {
+fn explain_at_wildcard_address() {
     let wildcard = Scene::new(
         ".:53 {\nwhoami\n}\nexample.org:54 {\nbind 127.0.0.1\nwhoami\n}\n.:54 {\nbind 0.0.0.0\nwhoami\n}\n",
     );
@@ -167,8 +167,8 @@ fn an_address_is_heard_at_the_wildcard_of_its_family_unless_a_listener_has_it_al
         ("2001:db8::1", &["[::]:53"]),
     ] {
         let name = Name::from_text("a.example.org").unwrap();
-        let wish = Explain { name, rtype: RType::A, address: Some(address.parse().unwrap()), port: None };
-        let told = explain(&wildcard.configuration, &wish).unwrap();
+        let request = Explain { name, rtype: RType::A, address: Some(address.parse().unwrap()), port: None };
+        let told = explain(&wildcard.configuration, &request).unwrap();
         let at: Vec<_> = told.lines().filter_map(|line| line.split_once('@')?.1.split_once(": ")).collect();
         assert_eq!(at.iter().map(|(at, _)| *at).collect::<Vec<_>>(), heard, "{address}");
     }
@@ -176,7 +176,7 @@ fn an_address_is_heard_at_the_wildcard_of_its_family_unless_a_listener_has_it_al
 
 /// A step may end a query: nobody behind it is asked.
 #[test]
-fn a_step_that_answers_is_told_and_nobody_behind_it() {
+fn explain_step_that_answers() {
     let rules = "any\nrewrite stop name regex ^(.*)\\.z\\.b\\.test\\.$ {1}..\nrewrite stop name a.b.test c.b.test\nrewrite ttl c.b.test 5\n\
                  rewrite cname exact www.example.org. w.example.net.";
     let of_all = "`rewrite cname exact www.example.org. w.example.net.` is for the answer";
@@ -258,8 +258,8 @@ fn a_step_that_answers_is_told_and_nobody_behind_it() {
         ),
     ] {
         let text = format!(". {{\nbind 127.0.0.1\n{lines}\nforward . 192.0.2.53\n}}\n");
-        let wish = Explain { name: Name::from_text(name).unwrap(), rtype, address: None, port: None };
-        let told = explain(&Scene::new(&text).configuration, &wish).unwrap();
+        let request = Explain { name: Name::from_text(name).unwrap(), rtype, address: None, port: None };
+        let told = explain(&Scene::new(&text).configuration, &request).unwrap();
         let expected = format!("{name}. {rtype} @127.0.0.1:53: block . (stdin:1:1), {expected}\n");
         assert_eq!(told, expected, "{lines}");
     }
@@ -267,7 +267,7 @@ fn a_step_that_answers_is_told_and_nobody_behind_it() {
 
 /// Explain and the pipeline must not drift apart.
 #[test]
-fn what_is_told_is_what_is_answered() {
+fn explain_agrees_with_answers() {
     let scene = Scene::new(COREFILE);
     for name in [
         "a.denied.example.org",
@@ -283,7 +283,7 @@ fn what_is_told_is_what_is_answered() {
     ] {
         for rtype in [RType::A, RType::AAAA, RType::TXT, RType::PTR] {
             let answer = scene.ask("127.0.0.1:53", name, rtype);
-            let told = told(name, rtype, "127.0.0.1");
+            let told = explained(name, rtype, "127.0.0.1");
             let expected = match answer.as_str() {
                 "forward" => "forward: ",
                 "SERVFAIL" => "SERVFAIL: ",

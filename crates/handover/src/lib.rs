@@ -1,35 +1,35 @@
-//! Listening sockets that outlive a process: what a server leaves to its successor, and how that comes by it.
+//! Listening sockets that outlive a process: passed from the serving process to the next one.
 //!
 //! ```text
-//! Shelf, of the one that serves  --(systemd's descriptor store | a unix socket)-->  Inherited, of the one that starts
+//! SocketStore of the predecessor --(systemd's FDSTORE | a unix socket)--> InheritedSockets of the successor
 //! ```
-//! What waits in a socket's queue goes with it, so that whoever reads it next answers it. It knows sockets by their addresses,
-//! and octets that one process says to the next; it must not know DNS, the Corefile or the query path.
+//! Datagrams and connections that are queued in a socket are passed with it, and the successor answers them. The crate knows
+//! sockets by their addresses, and opaque bytes for the next process; it must not know DNS, the Corefile or the query path.
 
-mod inherited;
-mod link;
-mod manager;
-pub mod memory;
-mod message;
-mod shelf;
+mod fdstore;
+mod inherited_sockets;
+pub mod memfd;
+mod protocol;
+mod scm_rights;
+mod socket_store;
 
 use std::net::SocketAddr;
 
-pub use inherited::Inherited;
-pub use link::{Giver, HandoverSocket, Taker, pair};
-pub use manager::succeed;
-pub use shelf::{Shelf, forget};
+pub use fdstore::succeed;
+pub use inherited_sockets::InheritedSockets;
+pub use protocol::{HandoverSocket, PredecessorEnd, SuccessorEnd, pair};
+pub use socket_store::{SocketStore, forget};
 
-/// Which socket a descriptor is.
+/// The identity of a listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SocketKey {
-    /// A UDP socket: the nth of its address, in the order in which the kernel counts them.
+    /// A UDP socket: the nth of its address, in the order of its SO_REUSEPORT group.
     Udp(SocketAddr, usize),
-    /// A listener for streams.
+    /// A TCP listener.
     Tcp(SocketAddr),
 }
 
-/// The name of what is known ([`memory`]).
+/// The descriptor name of the cache snapshot ([`memfd`]).
 const WARM: &str = "warm";
 
 impl SocketKey {
@@ -39,7 +39,7 @@ impl SocketKey {
         }
     }
 
-    /// A name that no other has, in the characters that systemd takes (FDNAME).
+    /// A unique descriptor name, in the characters that systemd accepts (FDNAME).
     fn name(self) -> String {
         let address = self.address();
         let kind = match self {

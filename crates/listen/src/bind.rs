@@ -4,7 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use handover::Inherited;
+use handover::InheritedSockets;
 use node::{AddressPolicy, SocketKind, port_owner};
 use rustix::io::Errno;
 use sockets::{ListenOptions, ListenSocket};
@@ -111,7 +111,7 @@ pub(super) fn with_port(mut address: SocketAddr, free_port: u16) -> SocketAddr {
 pub(super) fn bind_one(
     wanted: Wanted,
     whose: AddressPolicy,
-    inherited: &mut Inherited,
+    inherited: &mut InheritedSockets,
     handle: &Handle,
 ) -> Result<BoundEndpoint, BindError> {
     let address = wanted.address();
@@ -144,7 +144,10 @@ pub(super) fn bind_one(
     Ok(bound)
 }
 
-fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (SocketKind, io::Error)> {
+fn bind_sockets(
+    wanted: Wanted,
+    left: &mut InheritedSockets,
+) -> Result<BoundEndpoint, (SocketKind, io::Error)> {
     let Wanted { endpoint, count, workers, beside, .. } = wanted;
     let (mut address, options) = (node::with_link(wanted.address()), ListenOptions::default());
     let (mut sockets, mut inherited) = (Vec::new(), 0);

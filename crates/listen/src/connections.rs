@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use super::place::{BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress, Place};
 use super::transfers::Transfers;
-use observe::counters::Counter;
+use metrics::counters::Counter;
 
 /// All open connections of clients.
 #[derive(Default)]

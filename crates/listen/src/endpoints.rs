@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use handover::{Inherited, Shelf, SocketKey};
+use handover::{InheritedSockets, SocketKey, SocketStore};
 use node::{AddressPolicy, SocketKind};
 use sockets::{ListenOptions, ListenSocket};
 use tokio::runtime::Handle;
@@ -40,9 +40,9 @@ pub struct Endpoints {
     ours: AddressPolicy,
     /// Sockets of an earlier process; those that no endpoint of the first configuration uses are
     /// closed then.
-    inherited: Inherited,
+    inherited: InheritedSockets,
     /// systemd's descriptor store, from which the next process takes the sockets.
-    shelf: Shelf,
+    store: SocketStore,
 }
 
 /// Sockets bound for a configuration that is not served yet; dropping it unbinds them.
@@ -58,7 +58,7 @@ pub struct Bound {
 
 impl Endpoints {
     /// Nothing is bound yet but the sockets of an earlier process.
-    pub fn new(ours: AddressPolicy, inherited: Inherited) -> Self {
+    pub fn new(ours: AddressPolicy, inherited: InheritedSockets) -> Self {
         Self {
             sockets: 0,
             free_port: 0,
@@ -67,7 +67,7 @@ impl Endpoints {
             added: BTreeMap::new(),
             ours,
             inherited,
-            shelf: Shelf::new(),
+            store: SocketStore::new(),
         }
     }
 
@@ -174,7 +174,7 @@ impl Endpoints {
         {
             post(0, Task::Spread(address, keep));
             for nth in keep.max(running.inboxes.len())..before {
-                self.shelf.take_away(SocketKey::Udp(node::with_link(address), nth));
+                self.store.remove(SocketKey::Udp(node::with_link(address), nth));
                 post(nth, Task::CloseOne { address, nth, keep });
             }
         }
@@ -232,7 +232,7 @@ impl Endpoints {
         self.listeners.retain(|endpoint, task| {
             let stays = keep(endpoint);
             if !stays {
-                self.shelf.clear(node::with_link(endpoint.address));
+                self.store.remove_address(node::with_link(endpoint.address));
                 close(*endpoint, task, old, running);
             }
             stays
@@ -277,7 +277,7 @@ impl Endpoints {
             if scope_id(node::with_link(address)) != added.scope_id {
                 let (free_port, count) = (self.free_port, self.sockets);
                 let wanted = Wanted { endpoint: *endpoint, free_port, count, workers, beside: false };
-                match bind_one(wanted, self.ours, &mut Inherited::default(), handle) {
+                match bind_one(wanted, self.ours, &mut InheritedSockets::default(), handle) {
                     Ok(bound) => anew.push(bound),
                     Err(error) => running.logger.error(None, &error.to_string()),
                 }
@@ -285,7 +285,7 @@ impl Endpoints {
         }
         for bound in anew {
             if let Some(task) = self.listeners.remove(&bound.endpoint) {
-                self.shelf.clear(node::with_link(bound.endpoint.address));
+                self.store.remove_address(node::with_link(bound.endpoint.address));
                 close(bound.endpoint, &task, &running.configuration.load_full(), running);
             }
             let (sockets, free_port) = (self.sockets, self.free_port);
@@ -331,18 +331,18 @@ impl Endpoints {
 
     /// Has the service manager keep the sockets for its next process, and nothing else.
     pub fn offer(&mut self, notifier: &node::Notifier) {
-        self.shelf.offer(std::mem::take(&mut self.inherited), notifier);
+        self.store.offer(std::mem::take(&mut self.inherited), notifier);
     }
 
     /// Has the service manager keep nothing.
     pub fn withdraw(&mut self, notifier: &node::Notifier) {
         handover::forget(std::mem::take(&mut self.inherited), notifier);
-        self.shelf.withdraw();
+        self.store.withdraw();
     }
 
     /// Has the service manager keep the cache's contents with the sockets.
     pub fn leave(&mut self, warm: Option<OwnedFd>) {
-        self.shelf.leave(warm);
+        self.store.store_snapshot(warm);
     }
 
     /// Copies of all sockets, for another process, and the cache's contents.
@@ -350,13 +350,13 @@ impl Endpoints {
     /// # Errors
     /// No descriptor is left.
     pub fn copies(&self, warm: Option<OwnedFd>) -> io::Result<Vec<(String, OwnedFd)>> {
-        self.shelf.all(warm)
+        self.store.all(warm)
     }
 
     /// Accepts TCP connections again.
     pub fn accept_again(&mut self, running: &Arc<Running>, handle: &Handle) {
         for (endpoint, task) in &mut self.listeners {
-            match self.shelf.copy(SocketKey::Tcp(node::with_link(endpoint.address))) {
+            match self.store.copy(SocketKey::Tcp(node::with_link(endpoint.address))) {
                 Some(listener) => {
                     let ends = self.ends.subscribe();
                     *task = handle.spawn(accept::accept(listener.into(), *endpoint, running.clone(), ends));
@@ -369,25 +369,25 @@ impl Endpoints {
     /// Drops all listeners and copies; the workers drop their own sockets.
     pub fn drop_all(&mut self) {
         self.stop_accepting();
-        self.shelf = Shelf::new();
+        self.store = SocketStore::new();
         self.added.clear();
     }
 
     /// The number of descriptors that a restart hands over, and how many of them the service
     /// manager keeps, if that is fewer.
     pub fn beyond_store(&self, notifier: &node::Notifier) -> Option<(usize, usize)> {
-        self.shelf.beyond_store(notifier)
+        self.store.beyond_store(notifier)
     }
 
     /// Whether the next process gets the sockets, with the queries in them.
     pub fn are_left(&self) -> bool {
-        self.shelf.is_offered()
+        self.store.is_offered()
     }
 
     /// Keeps a copy of a socket for the next process. If there is no descriptor for it, that
     /// process binds its own.
     fn keep(&mut self, key: SocketKey, socket: &impl AsFd, running: &Running) {
-        if let Err(error) = self.shelf.put(key, socket) {
+        if let Err(error) = self.store.insert(key, socket) {
             running.logger.warning(None, &format!("a restart will lose what waits in a socket: {error}"));
         }
     }
@@ -407,7 +407,7 @@ impl Endpoints {
         // A listener that pauses, as descriptors are short, is not waited for.
         let _ = handle.block_on(async { tokio::time::timeout(LAST_CONNECTIONS, last).await });
         self.stop_accepting();
-        self.shelf = Shelf::new();
+        self.store = SocketStore::new();
     }
 
     /// Accepts no more TCP connections; open ones continue.

@@ -23,7 +23,7 @@ use super::waiter::{Client, Miss, Waiter};
 use crate::running::Running;
 use crowd::Crowds;
 use inner::Came;
-use observe::LineRing;
+use logging::LineRing;
 use plugin::failure::Failure;
 use query::serve::{self, Observed, Outcome};
 use query::{Block, ServedZone};

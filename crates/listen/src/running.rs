@@ -18,10 +18,10 @@ use crate::flights::FlightRegistry;
 use crate::inbox::{InFlight, Inbox, Task};
 use crate::{Connections, Taken};
 use configuration::{Configuration, Shared};
-use observe::LineRing;
-use observe::counters::Counter;
-use observe::logger::Logger;
-use observe::ring::DEFAULT_BYTES;
+use logging::LineRing;
+use logging::logger::Logger;
+use logging::ring::DEFAULT_BYTES;
+use metrics::counters::Counter;
 use plugin::failure::Failure;
 use query::serve::Outcome;
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use observe::counters::Counter;
+use metrics::counters::Counter;
 use plugin::endpoint::Endpoint;
 
 /// The number of receives, by endpoint and reader: a worker on its UDP socket, and, as one more

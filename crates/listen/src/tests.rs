@@ -22,9 +22,9 @@ use super::{BindError, Delivery, Endpoints, InFlight, Running};
 use crate::failpoint::{HALTED, SICK, is_halted, turns};
 use configuration::{Configuration, Shared};
 use forwarder::Streams;
+use logging::captured_log::CapturedLog;
+use logging::{Format, Logger};
 use node::AddressPolicy;
-use observe::paper::Paper;
-use observe::{Format, Logger};
 
 const NOERROR: u8 = 0;
 const SERVFAIL: u8 = 2;
@@ -280,7 +280,7 @@ struct Scene {
     running: Arc<Running>,
     at: SocketAddr,
     asked: Arc<Mutex<Vec<Vec<u8>>>>,
-    paper: Paper,
+    log: CapturedLog,
     first: String,
     _fatal: mpsc::UnboundedReceiver<String>,
 }
@@ -301,7 +301,7 @@ impl Scene {
         let heard = asked.clone();
         thread::spawn(move || answer(&upstream, &heard));
         let (fatal, fatal_messages) = mpsc::unbounded_channel();
-        let paper = Paper::default();
+        let log = CapturedLog::default();
         // The port is free, or somebody took it meanwhile.
         let (at, first, server) = (0..10)
             .find_map(|_| {
@@ -311,14 +311,14 @@ impl Scene {
                     at.port(),
                     at.ip()
                 );
-                let logger = Logger::start(Format::Text, paper.clone()).unwrap();
+                let logger = Logger::start(Format::Text, log.clone()).unwrap();
                 let corefile = format!("{first}{directives}\n}}\n");
                 let server = Server::start(&corefile, streams.handle(), logger, fatal.clone()).ok()?;
                 Some((at, first, server))
             })
             .unwrap();
         let running = server.running.clone();
-        Self { server: Some(server), running, at, asked, paper, first, _fatal: fatal_messages }
+        Self { server: Some(server), running, at, asked, log, first, _fatal: fatal_messages }
     }
 
     /// Its Corefile with these directives.
@@ -355,7 +355,7 @@ impl Scene {
 
     /// Whether a line of the log has this text.
     fn logged(&self, text: &str) -> bool {
-        self.paper.text().contains(text)
+        self.log.text().contains(text)
     }
 
     /// Panics, and restarts.
@@ -408,7 +408,7 @@ impl Server {
         let running =
             Arc::new(Running::new(configuration, shared, workers, streams, logger, fatal, start).unwrap());
         delivery.serves(&running);
-        let mut endpoints = Endpoints::new(AddressPolicy::LinkLocal, handover::Inherited::default());
+        let mut endpoints = Endpoints::new(AddressPolicy::LinkLocal, handover::InheritedSockets::default());
         let configuration = running.configuration.load_full();
         let bound = endpoints.bind(
             configuration.endpoints.keys().copied(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use corefile::Location;
 use forwarder::Fair;
-use observe::counters::{ThreadCounters, ZoneSet};
+use metrics::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
 use plugin::extensions::Extensions;
 use plugin::hooks::Hooks;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forwarder::{Who, client_number};
-use observe::counters::PerThread;
+use metrics::counters::PerThread;
 use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;

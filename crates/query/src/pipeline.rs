@@ -14,7 +14,7 @@ use cache::BlockCache;
 use forwarder::Chain;
 use wire::{Name, Query, RType, Reply, ZoneRequest};
 
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::failure::Failure;
 use plugin::middleware::{EffectiveQuery, Middleware};
 use plugin::spec::{Explanation, Source};

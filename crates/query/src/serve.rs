@@ -13,8 +13,8 @@ use crate::evaluate::{
 };
 use crate::inbound::{Inbound, Stop};
 use crate::route::Route;
-use observe::counters::{Counted, ThreadCounters, ZoneSet};
-use observe::{LineRing, LogEntry};
+use logging::{LineRing, LogEntry};
+use metrics::counters::{Counted, ThreadCounters, ZoneSet};
 use plugin::failure::Failure;
 use plugin::hooks::ReplySize;
 use plugin::{HostsGuard, Lookup, QueryContext};

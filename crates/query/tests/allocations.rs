@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
 use configuration::{Configuration, Shared};
-use observe::{Format, LineRing, Logger};
+use logging::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
 use plugin::{HostsGuard, QueryContext};
 use query::serve::{self, Observed, Outcome, Served};

@@ -192,7 +192,7 @@ fn log_and_metrics_see_the_reply() {
     );
     scene.now += Duration::from_secs(1);
     // The hosts file is missing.
-    assert!(scene.paper.read(&scene.shared.logger).starts_with("[WARNING] plugin/hosts: Cannot read"));
+    assert!(scene.log.read(&scene.shared.logger).starts_with("[WARNING] plugin/hosts: Cannot read"));
     let client = "192.0.2.200:40000".parse().unwrap();
     let seen =
         Observed { client, local: None, proto: Proto::Udp, nanos: 1_500_000, now: scene.now, upstream: None };
@@ -220,7 +220,7 @@ fn log_and_metrics_see_the_reply() {
         );
         log(zone, &outcome, &seen, &query, &mut lines);
         let mut told: Vec<String> =
-            scene.paper.read(&scene.shared.logger).lines().map(|line| format!("{line}\n")).collect();
+            scene.log.read(&scene.shared.logger).lines().map(|line| format!("{line}\n")).collect();
         told.sort();
         assert_eq!(told.concat(), line);
     }

@@ -1,11 +1,11 @@
-//! Which addresses may become hosts entries.
+//! Checks which addresses may become hosts entries.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Why an address is refused: a name outside that leads inside is an attack (DNS rebinding) or a mistake.
+/// Why an address is refused: a public name with an internal address is an attack (DNS rebinding) or a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// 0.0.0.0/8 or ::, which Linux takes for itself.
+    /// 0.0.0.0/8 or ::, which Linux treats as itself.
     #[error("unspecified")]
     Unspecified,
     /// 127.0.0.0/8 or ::1.
@@ -17,10 +17,10 @@ pub enum Refused {
     /// 169.254.0.0/16 or fe80::/10.
     #[error("link-local")]
     LinkLocal,
-    /// An IPv6 address that stands for an IPv4 one: ::ffff:0:0/96 (RFC 4291, section 2.5.5.2).
+    /// An IPv4-mapped IPv6 address: ::ffff:0:0/96 (RFC 4291, section 2.5.5.2).
     #[error("IPv4-mapped")]
     Mapped,
-    /// Listed as what a filter answers in place of the truth.
+    /// A configured sinkhole: the answer of a DNS filter.
     #[error("a sinkhole")]
     Sinkhole,
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_lead_inside_are_refused() {
+    fn internal_addresses_are_refused() {
         let sinkholes = ["192.0.2.66".parse().unwrap()];
         for (address, expected) in [
             ("0.0.0.0", Err(Refused::Unspecified)),
@@ -70,7 +70,7 @@ mod tests {
             ("::ffff:192.0.2.1", Err(Refused::Mapped)),
             ("192.0.2.66", Err(Refused::Sinkhole)),
             ("192.0.2.67", Ok(())),
-            // Private endpoints of public names are what many nodes are meant to use.
+            // Private addresses are allowed: many nodes must use private endpoints of public names.
             ("10.0.0.1", Ok(())),
             ("fd00::1", Ok(())),
             ("20.61.99.68", Ok(())),

@@ -1,35 +1,34 @@
-//! When a name is asked for again.
+//! When a name is looked up again.
 
 use std::time::Duration;
 
-/// How often names are asked for.
+/// The schedule of lookups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
-    /// From one round to the next; default 15 min, at least 5 s.
+    /// The time between rounds; default 15 min, at least 5 s.
     interval: Duration,
-    /// Up to how much is added, evenly spread over nodes; default 60 s.
+    /// Maximum random addition to the interval, which spreads nodes evenly; default 60 s.
     jitter: Duration,
-    /// How soon a TTL may bring the next round about; never where TTLs do not count.
+    /// The earliest next round because of a TTL; `None` if TTLs are ignored.
     floor: Option<Duration>,
 }
 
 impl Schedule {
-    /// Every `interval`, brought to at least 5 s, with `jitter` or else a fifteenth of the interval.
+    /// Every `interval`, at least 5 s, plus a jitter of up to `jitter`, by default a fifteenth of the interval.
     ///
-    /// A TTL brings the next round about earlier: after 5 min at the soonest, or after an interval that is less, and never
-    /// under 30 s.
+    /// A shorter TTL makes the next round earlier: after 5 min at the earliest, or after a shorter interval, but never before 30 s.
     pub fn every(interval: Duration, jitter: Option<Duration>) -> Self {
         let interval = interval.max(LEAST_INTERVAL);
         let floor = interval.clamp(LEAST_FLOOR, FLOOR);
         Self { interval, jitter: jitter.unwrap_or(interval / 15), floor: Some(floor) }
     }
 
-    /// Every `interval` as it is, at least 5 s: no jitter, whatever the TTLs say.
+    /// Every `interval`, at least 5 s, without jitter; TTLs are ignored.
     pub fn exactly(interval: Duration) -> Self {
         Self { interval: interval.max(LEAST_INTERVAL), jitter: Duration::ZERO, floor: None }
     }
 
-    /// How long after the beginning of a round an answer is asked for again. `draw` is from 0 to 1, by chance.
+    /// The delay from the start of a round with an answer to the next lookup. `draw` is a random number from 0 to 1.
     pub fn after_answer(&self, ttl: Option<u32>, draw: f64) -> Duration {
         let early = match (ttl, self.floor) {
             (Some(ttl), Some(floor)) => Duration::from_secs(ttl.into()).max(floor).min(self.interval),
@@ -38,16 +37,16 @@ impl Schedule {
         early + self.jitter.mul_f64(draw.clamp(0.0, 1.0))
     }
 
-    /// How long after the beginning of a round in which nobody said anything, for the `failures`th time in a row.
+    /// The delay from the start of a round without any reply, the `failures`th in a row.
     ///
-    /// 30 s, or 5 s where nobody ever did; twice that each time, and later than an answer never.
+    /// 30 s, or 5 s if no server ever replied, doubled each time, and at most the delay after an answer.
     pub fn after_failure(&self, failures: u32, heard_before: bool, draw: f64) -> Duration {
         let first = if heard_before { FIRST_RETRY } else { FIRST_RETRY_UNKNOWN };
         let retry = first.saturating_mul(1 << failures.saturating_sub(1).min(16));
         retry.mul_f64(1.0 + draw.clamp(0.0, 1.0) / 2.0).min(self.after_answer(None, draw))
     }
 
-    /// From one round to the next.
+    /// The time between rounds.
     pub fn interval(&self) -> Duration {
         self.interval
     }
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_brings_the_next_round_forward_within_bounds_and_never_puts_it_off() {
+    fn ttl_makes_the_next_round_earlier() {
         let usual = Schedule::default();
         let short = Schedule::every(seconds(60), Some(Duration::ZERO));
         let shortest = Schedule::every(seconds(10), Some(Duration::ZERO));
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_tried_again_ever_later_but_no_later_than_answers() {
+    fn failure_backoff() {
         let schedule = Schedule::default();
         let waits = |heard, draw| {
             (1..8).map(|n| schedule.after_failure(n, heard, draw).as_secs()).collect::<Vec<_>>()

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use observe::{Families, names};
+use metrics::{Families, names};
 
 /// Counters, one for each kind.
 #[derive(Debug, Default)]

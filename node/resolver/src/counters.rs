@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hostsfile::managed::UpdateOutcome;
-use resolver::LookupOutcome;
+use stub_resolver::LookupOutcome;
 
 use super::reconcile::{Outcomes, WantedLines};
-use observe::{Families, MetricSource, names};
+use metrics::{Families, MetricSource, names};
 
 /// Written after each round, read at each scrape.
 #[derive(Debug, Default)]

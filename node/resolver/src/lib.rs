@@ -23,17 +23,18 @@ use std::time::Duration;
 use files::WriteError;
 use hostsfile::managed::{HostsFile, ManagedLine, UpdateOutcome};
 use rand::Rng as _;
-use resolver::{Family, Question, Resolver};
+use stub_resolver::{Family, Question, Resolver};
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use admin::{AdminServer, Content, Process, ServedPages};
+use admin::{AdminServer, PageSources, Process, ServedPages};
 use counters::Counters;
-use observe::logger::LAST_LINES;
-use observe::{Families, Format, Logger, MetricSource as _};
+use logging::logger::LAST_LINES;
+use logging::{Format, Logger};
+use metrics::{Families, MetricSource as _};
 use reconcile::{Outcomes, Rules, Verdict, WantedLines, plan};
 use services::{Looked, Service, Services, ServicesFile};
 use settings::Settings;
@@ -139,7 +140,7 @@ impl NodeResolver {
             Process.collect(&mut families);
             families
         };
-        let content = Content {
+        let content = PageSources {
             metrics: Box::new(metrics),
             not_ready: Box::new(Vec::new),
             status: None,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use hostsfile::managed::ManagedLine;
 use ipnet::IpNet;
-use resolver::{Family, LookupError, LookupOutcome};
+use stub_resolver::{Family, LookupError, LookupOutcome};
 
 use super::services::Service;
 

@@ -53,7 +53,7 @@ pub enum SettingsError {
     )]
     Nameserver(String),
     /// Too many words in `NAMESERVER`.
-    #[error("NAMESERVER names more than {} servers", resolver::MAX_SERVERS)]
+    #[error("NAMESERVER names more than {} servers", stub_resolver::MAX_SERVERS)]
     TooManyNameservers,
     /// `CLUSTER_DOMAIN`.
     #[error(
@@ -119,7 +119,7 @@ fn servers(text: &str) -> Result<Vec<SocketAddr>, SettingsError> {
     let servers = words(text).map(read).collect::<Result<Vec<_>, _>>()?;
     match servers.len() {
         0 => Err(SettingsError::NoNameserver),
-        count if count > resolver::MAX_SERVERS => Err(SettingsError::TooManyNameservers),
+        count if count > stub_resolver::MAX_SERVERS => Err(SettingsError::TooManyNameservers),
         _ => Ok(servers),
     }
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use hostsfile::managed::{ManagedLine, Marker, Text};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use resolver::{Family, LookupError, LookupOutcome};
+use stub_resolver::{Family, LookupError, LookupOutcome};
 
 use super::DEFAULT_MARKER;
 use super::reconcile::{FAMILIES, Outcomes, Reason, Rules, Verdict, WantedLines, plan};

@@ -28,11 +28,12 @@ pub(super) fn answering(addresses: &[(IpAddr, Vec<Name>)]) -> Vec<IpAddr> {
 
 async fn answers(ip: IpAddr, probes: &[Name]) -> bool {
     let own = probes.iter().map(|name| (self_probe::query(name), OWN));
-    let root = || (resolver::query(rand::random(), Flags::RD, &Name::ROOT, RType::NS, Class::IN), PATIENCE);
+    let root =
+        || (stub_resolver::query(rand::random(), Flags::RD, &Name::ROOT, RType::NS, Class::IN), PATIENCE);
     for (query, patience) in own.chain([root(), root()]) {
         let asked = async {
-            let socket = resolver::udp_socket((ip, DNS_PORT).into(), None).await?;
-            resolver::over_udp(&socket, &query).await
+            let socket = stub_resolver::udp_socket((ip, DNS_PORT).into(), None).await?;
+            stub_resolver::over_udp(&socket, &query).await
         };
         if matches!(tokio::time::timeout(patience, asked).await, Ok(Ok(_))) {
             return true;

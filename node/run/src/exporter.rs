@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use admin::Process;
-use observe::{Families, Form, names};
+use metrics::{Families, Form, names};
 use wire::Name;
 
 use configuration::Configuration;

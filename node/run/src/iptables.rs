@@ -4,8 +4,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use logging::Logger;
 use node::{Iptables, Leases, Listener, NftError, Rules};
-use observe::Logger;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use metrics::{Families, names};
 use node::Diagnosis;
-use observe::{Families, names};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -162,8 +162,8 @@ impl AddressLease {
 
 #[cfg(test)]
 mod tests {
+    use metrics::Form;
     use node::Iptables;
-    use observe::Form;
 
     use super::*;
 

@@ -159,11 +159,11 @@ pub async fn stream(
 }
 
 async fn ask(target: SocketAddr, query: &[u8], manner: &ProbeOptions) -> std::io::Result<usize> {
-    let socket = UdpSocket::bind((resolver::unspecified(target), 0)).await?;
+    let socket = UdpSocket::bind((stub_resolver::unspecified(target), 0)).await?;
     // The mark is set before `connect`, which looks up the route.
     manner.mark(&socket)?;
     socket.connect(target).await?;
-    let reply = own_reply(resolver::over_udp(&socket, query).await?)?;
+    let reply = own_reply(stub_resolver::over_udp(&socket, query).await?)?;
     // The worker's number is the last two bytes of its TXT record.
     Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
@@ -176,7 +176,7 @@ async fn connect<'r>(
 ) -> std::io::Result<(TcpStream, Expected<'r>)> {
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     manner.mark(&socket)?;
-    socket.bind((resolver::unspecified(target), 0).into())?;
+    socket.bind((stub_resolver::unspecified(target), 0).into())?;
     let expected = running.connections.expect_own(socket.local_addr()?.port());
     // The source port is registered before `connect`, since the connection may be accepted much
     // later.
@@ -209,7 +209,7 @@ async fn tcp(
     manner: &ProbeOptions,
 ) -> std::io::Result<()> {
     let (mut stream, _expected) = connect(target, running, manner).await?;
-    own_reply(resolver::over_stream(&mut stream, query).await?).map(drop)
+    own_reply(stub_resolver::over_stream(&mut stream, query).await?).map(drop)
 }
 
 /// Accepts only replies that end in our TXT record, apart from the worker's number, so that another
@@ -233,7 +233,7 @@ struct OfOthers;
 
 /// The probe query: TXT of this name, class CH.
 pub fn query(name: &Name) -> Vec<u8> {
-    resolver::query(rand::random(), Flags::RD, name, RType::TXT, Class::CH)
+    stub_resolver::query(rand::random(), Flags::RD, name, RType::TXT, Class::CH)
 }
 
 fn reachable(address: SocketAddr) -> SocketAddr {

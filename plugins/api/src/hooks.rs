@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use observe::labels::Labels;
-use observe::{LineRing, LogEntry};
+use logging::metadata::Labels;
+use logging::{LineRing, LogEntry};
 use wire::{OptionBytes, Proto, Query};
 
 use crate::failure::Failure;

@@ -11,7 +11,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use observe::counters::PerThread;
+use metrics::counters::PerThread;
 use wire::{
     Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, OptionBytes, Query, RType, UpstreamOverrides, options,
     push_option,

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use observe::{Families, Logger};
+use logging::Logger;
+use metrics::Families;
 
 /// State of one plugin.
 pub trait Persistent: Any + Send + Sync {

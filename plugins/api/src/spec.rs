@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use corefile::Directive;
-use observe::Logger;
-use observe::counters::ThreadCounters;
-use observe::labels::Labels;
+use logging::Logger;
+use logging::metadata::Labels;
+use metrics::counters::ThreadCounters;
 use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::{Result, Root};

@@ -14,8 +14,8 @@ use ipnet::IpNet;
 use wire::{Ede, Message, Name, RType, Rcode};
 
 use crate::cidr::mapped;
-use observe::counters::PerThread;
-use observe::{Families, Metric};
+use metrics::counters::PerThread;
+use metrics::{Families, Metric};
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
 use plugin::middleware::{EffectiveQuery, Middleware, OnQuery};
 use plugin::reload_state::Persistent;

@@ -17,8 +17,8 @@ use wire::{Message, Name, Opcode, RType, Rcode, Rr, Section};
 pub use self::setup::AutopathSpec;
 pub(crate) use self::setup::read;
 use self::setup::{PLUGIN, PathSource};
-use observe::counters::PerThread;
-use observe::{Families, Metric};
+use metrics::counters::PerThread;
+use metrics::{Families, Metric};
 use plugin::args::Result;
 use plugin::failure::Failure;
 use plugin::middleware::{

@@ -2,8 +2,8 @@ use super::*;
 use crate::read_corefile::tests::{good, refused, refused_properties, said};
 use crate::testing::{Others, a, packet, through};
 use corefile::Location;
-use observe::Format;
-use observe::paper::Paper;
+use logging::Format;
+use logging::captured_log::CapturedLog;
 use plugin::hooks::Hooks;
 use plugin::reload_state::ReloadState;
 use std::path::{Path, PathBuf};
@@ -285,7 +285,7 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
     let context = BuildContext {
         reload_state: &lasting,
         extensions: &plugin::extensions::Extensions::default(),
-        logger: &Paper::logger(Format::Text).0,
+        logger: &CapturedLog::logger(Format::Text).0,
         endpoints: &[],
         servers: &[],
         zones: &[],

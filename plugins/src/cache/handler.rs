@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::CacheSpec;
 use ::cache::{AnswerKind, BlockCache, CacheResult, Partition};
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explanation, Source};
 use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};

@@ -1,7 +1,7 @@
-//! What is counted of the cache, beside what each query counts on its way (`observe::counters::ZoneCounters`).
+//! What is counted of the cache, beside what each query counts on its way (`metrics::counters::ZoneCounters`).
 
 use ::cache::{AnswerKind, Cache, Partition};
-use observe::{Families, Metric};
+use metrics::{Families, Metric};
 
 /// Adds what the cache of all server blocks holds.
 pub fn collect(cache: &Cache, into: &mut Families) {

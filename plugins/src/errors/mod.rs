@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use corefile::Directive;
-use observe::ErrorLog;
-use observe::errors::Consolidate;
-use observe::logger::Level;
+use corefile::go_values::format_duration;
+use logging::ErrorLog;
+use logging::error_log::Consolidate;
+use logging::logger::Level;
 use wire::Query;
 
 use plugin::args::{Args, Result, bad, flag, once, regex, unknown_property};
@@ -61,7 +62,8 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
                     }
                 }
                 let level = level.unwrap_or(Level::Error);
-                spec.consolidate.push(Consolidate { period, pattern, level, show_first });
+                let period_text = format_duration(period);
+                spec.consolidate.push(Consolidate { period, period_text, pattern, level, show_first });
             }
             _ => return Err(unknown_property(PLUGIN, property, &["consolidate", "stacktrace"])),
         }

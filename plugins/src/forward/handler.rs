@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forwarder::{Chain, StanzaSpec};
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explanation, Source};
 use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};

@@ -1,7 +1,7 @@
 //! What is counted of upstreams, and of all stanzas together.
 
 use forwarder::{StanzaMetrics, Upstream, UpstreamPath, UpstreamProto};
-use observe::{Families, Metric};
+use metrics::{Families, Metric};
 
 /// Adds what is counted of all stanzas.
 pub fn collect(stanzas: &StanzaMetrics, into: &mut Families) {

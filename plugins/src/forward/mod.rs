@@ -18,7 +18,7 @@ use wire::Name;
 
 pub use handler::ForwardSource;
 use hostname_upstreams::{Names, News, ResolvedNames};
-use observe::Logger;
+use logging::Logger;
 use plugin::args::Result;
 use plugin::endpoint::Endpoint;
 use plugin::{SetupError, Spec};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use files::{Change, FileRead, FileVersion, READ_TIMEOUT, read_if_changed};
 use hostsfile::{Found, Options, Report, Table};
-use refresher::{MAX_FILE, RefreshedFile, RefreshedFiles};
+use refresh::{MAX_FILE, RefreshedFile, RefreshedFiles};
 use wire::{Class, Flags, Query, RType, Reply};
 
 pub use self::registry::{HostsRegistry, plans};
@@ -19,8 +19,8 @@ pub use self::setup::HostsSpec;
 use self::setup::PLUGIN;
 pub(crate) use self::setup::read;
 use clock::throttle;
-use observe::Logger;
-use observe::counters::ThreadCounters;
+use logging::Logger;
+use metrics::counters::ThreadCounters;
 use plugin::failure::{Failure, FailureKind};
 use plugin::spec::{BuildContext, Explanation, Source, SourceSpec};
 use plugin::{HostsGuard, Lookup, QueryContext, Scope};
@@ -236,7 +236,7 @@ impl HostsTable {
         }
         state.again = !whole;
         if std::mem::take(&mut state.overtaken) {
-            // A new table is empty until the file is read; the text that the refresher holds is served meanwhile.
+            // A new table is empty until the file is read; the text that `RefreshedFile` holds is served meanwhile.
             if let Some(kept) = self.kept.find(&self.spec.file) {
                 self.serve_text(state, kept.text());
             }

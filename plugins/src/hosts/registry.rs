@@ -6,17 +6,18 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hostsfile::Table;
-use refresher::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
+use refresh::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 
 use super::{HostsSpec, HostsTable, State};
-use observe::{Families, Logger, Metric};
+use logging::Logger;
+use metrics::{Families, Metric};
 use plugin::Spec;
 use plugin::reload_state::Persistent;
 
 /// What is to be kept: the Corefile's properties and the environment in one.
 pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
     let hosts: Vec<_> = spec.said().map(|hosts: &HostsSpec| (hosts.file.as_path(), &hosts.refresh)).collect();
-    refresher::plan(&hosts, environment)
+    refresh::plan(&hosts, environment)
 }
 
 /// Every hosts table, found by what its directive says.

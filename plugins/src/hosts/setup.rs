@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use corefile::{Directive, Located};
 use refresh::Families;
-use refresher::RefreshSpec;
-use resolver::MAX_SERVERS;
+use refresh::RefreshSpec;
+use stub_resolver::MAX_SERVERS;
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
@@ -128,7 +128,7 @@ fn read_refresh(property: &Directive, spec: &mut RefreshSpec) -> Result<()> {
     match property.name.text.as_str() {
         "refresh" => {
             for word in Args::new(PLUGIN, property, "at least one name or list").some()? {
-                refresh::names::add(&mut spec.names, &word.text).map_err(|error| {
+                refresh::name_lists::add(&mut spec.names, &word.text).map_err(|error| {
                     Located::new(&word.at, SetupError::Own { plugin: PLUGIN, error: error.into() })
                 })?;
             }
@@ -245,7 +245,7 @@ mod tests {
             (with("hosts /run/h", "refresh @azure-china"), |s| {
                 s.file = "/run/h".into();
                 let mut names = Vec::new();
-                refresh::names::add(&mut names, "@azure-china").unwrap();
+                refresh::name_lists::add(&mut names, "@azure-china").unwrap();
                 s.refresh.names = names;
             }),
             (with("hosts", "refresh_interval 10m"), |s| {

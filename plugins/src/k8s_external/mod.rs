@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::kubernetes_zone;
 use ::kubernetes::{AnswerOutcome, ClusterHandle, External, ExternalRules};
 use corefile::{Directive, Location};
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
 use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
 use plugin::zone_request::ZoneOutcome;

@@ -19,7 +19,7 @@ use super::memory_limit::room;
 use super::metrics::Metrics;
 use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
 use super::sync_problem::Wrong;
-use observe::Logger;
+use logging::Logger;
 
 /// A cluster that is followed; blocks whose directives follow the same share one.
 pub(super) struct Cluster {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ::kubernetes::Responder;
-use observe::labels::Labels;
+use logging::metadata::Labels;
 use wire::Name;
 
 use super::cluster::Cluster;

@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::kubernetes_api::RequestMetrics;
-use histogram::{Durations, doubling};
 use kubernetes_api::Kind;
+use metrics::histogram::{Durations, doubling};
 
-use observe::{Families, Metric};
+use metrics::{Families, Metric};
 
 /// What is counted of all clusters.
 #[derive(Default)]

@@ -8,7 +8,8 @@ use super::KubernetesSpec;
 use super::cluster::Cluster;
 use super::metrics::Metrics;
 use super::status::ClusterStatus;
-use observe::{Families, Logger, Metric};
+use logging::Logger;
+use metrics::{Families, Metric};
 use plugin::reload_state::Persistent;
 
 /// Every cluster that blocks answer of.

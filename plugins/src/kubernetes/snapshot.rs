@@ -16,7 +16,7 @@ use files::ReadError;
 use kubernetes_api::{Access, Kind, WatchConfig};
 
 use super::sync_problem::Wrong;
-use observe::Logger;
+use logging::Logger;
 
 /// What `snapshot` says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use rand::Rng;
 use wire::{Name, Rr};
 
 use super::address;
-use observe::Logger;
+use logging::Logger;
 use plugin::reload_state::Persistent;
 
 /// One file's weights, as they are now.

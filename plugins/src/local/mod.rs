@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use corefile::Directive;
-use observe::counters::PerThread;
-use observe::{Families, Logger, Metric};
+use logging::Logger;
+use metrics::counters::PerThread;
+use metrics::{Families, Metric};
 use wire::{Message, Name, RType, Rcode, Rr, Section};
 
 use plugin::QueryContext;

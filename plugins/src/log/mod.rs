@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use corefile::Directive;
-use observe::log::{Classes, LogRule};
-use observe::{LineRing, LogEntry, LogRules};
+use logging::query_log::{Classes, LogRule};
+use logging::{LineRing, LogEntry, LogRules};
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};

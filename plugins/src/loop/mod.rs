@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use corefile::Directive;
 use wire::{Name, Query, RType, Reply};
 
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
 use plugin::{HostsGuard, Lookup, QueryContext};

@@ -8,7 +8,7 @@ use rand::Rng as _;
 use wire::{Class, Flags, Name, RType};
 
 use super::Watch;
-use observe::Logger;
+use logging::Logger;
 
 /// Probes a block's upstreams as long as `server` lives; what is found is logged and, for a loop, the upstream is taken out
 /// of its stanza while it lasts.
@@ -138,8 +138,8 @@ fn probe_name(zone: &Name) -> Option<Name> {
 
 /// What it answers is of no use: whether the query comes back here is.
 async fn send(upstream: &Upstream, name: &Name) -> std::io::Result<()> {
-    let socket = resolver::udp_socket(upstream.address(), upstream.source()).await?;
-    let query = resolver::query(rand::random(), Flags::RD, name, RType::HINFO, Class::IN);
+    let socket = stub_resolver::udp_socket(upstream.address(), upstream.source()).await?;
+    let query = stub_resolver::query(rand::random(), Flags::RD, name, RType::HINFO, Class::IN);
     socket.send(&query).await.map(drop)
 }
 

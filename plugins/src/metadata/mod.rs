@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use corefile::Directive;
-use observe::labels::Labels;
+use logging::metadata::Labels;
 use wire::Name;
 
 use plugin::args::{Result, no_block, once, zones_or};

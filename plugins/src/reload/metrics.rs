@@ -1,6 +1,6 @@
 //! What is counted of reloads.
 
-use observe::{Families, Metric};
+use metrics::{Families, Metric};
 
 /// Adds how many reloads failed, which CoreDNS tells with and without `reload`.
 pub fn collect_failed(failed: u64, into: &mut Families) {

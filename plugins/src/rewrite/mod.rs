@@ -18,8 +18,8 @@ use wire::{Class, Message, Name, RType, Rcode};
 
 use cname::Cname;
 use edns0::{Edns0, Undo};
+use logging::metadata::Labels;
 use name_match::{Pattern, Replacement};
-use observe::labels::Labels;
 use plugin::QueryContext;
 use plugin::failure::{Failure, FailureKind, beginning};
 use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, ResponseHook, Subqueries};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use observe::labels::Labels;
+use logging::metadata::Labels;
 use wire::{Proto, Query};
 
 use super::Facts;

@@ -13,7 +13,7 @@ use tls::{TlsError, native_root_store, pem};
 
 use super::keylog::{self, KeyLogFile};
 use super::{PLUGIN, Settings};
-use observe::Logger;
+use logging::Logger;
 use plugin::reload_state::Persistent;
 
 /// What TLS endpoints of one server block use.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corefile::Directive;
 use wire::{Class, Flags, Proto, Query, RType, Reply};
 
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explanation, ParseContext, Source, SourceSpec};
 use plugin::{HostsGuard, Lookup, QueryContext};

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use forwarder::Streams;
-use handover::Inherited;
+use handover::InheritedSockets;
 use node::{AddressPolicy, Notifier};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -23,9 +23,9 @@ use crate::watchdog::Watchdog;
 use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::{Delivery, Endpoints, Running};
+use logging::Logger;
 use node::upstream_discovery::Discovery;
 use node_run::{LeaseManager, LeaseState, NodeSettings, Readiness, ReloadStatus};
-use observe::Logger;
 
 impl Server {
     /// Reads, builds, binds and starts, in this order; an error leaves nothing behind.
@@ -48,8 +48,8 @@ impl Server {
         let predecessor =
             crate::next_process::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
         let mut inherited = match &predecessor {
-            Some(predecessor) => predecessor.sockets().map_err(StartError::Predecessor)?,
-            None => Inherited::from_manager(&env),
+            Some(predecessor) => predecessor.receive_sockets().map_err(StartError::Predecessor)?,
+            None => InheritedSockets::from_manager(&env),
         };
         inherited.forget_useless(&Notifier::from_environment());
         let draft = ValidatedConfig::first(&origin, flags.dns_port, node.is_some())?;

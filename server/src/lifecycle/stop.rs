@@ -7,8 +7,8 @@ use node::Job;
 
 use super::{LAST_CLIENTS, Server};
 use crate::warm_start;
+use logging::logger::LAST_LINES;
 use node_run::{LeaseManager, StopMode};
-use observe::logger::LAST_LINES;
 
 impl Server {
     /// Stops as CoreDNS does: /ready ends, `lameduck` passes in full service, then queries in

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use handover::{Giver, Taker};
+use handover::{PredecessorEnd, SuccessorEnd};
 use listen::InFlight;
-use observe::logger::LAST_LINES;
+use logging::logger::LAST_LINES;
 
 use tokio::sync::oneshot;
 
@@ -20,7 +20,7 @@ use crate::warm_start;
 pub(super) struct Succession {
     pub(super) events: HandoverEvents,
     /// The previous process, until it is notified that this one serves.
-    pub(super) taker: Option<Taker>,
+    pub(super) taker: Option<SuccessorEnd>,
     /// Whether it is being notified.
     pub(super) succeeds: bool,
     /// The socket path for the next process.
@@ -38,7 +38,7 @@ pub(super) struct Succession {
 }
 
 impl Succession {
-    pub(super) fn new(events: HandoverEvents, taker: Option<Taker>, flags: &Flags) -> Self {
+    pub(super) fn new(events: HandoverEvents, taker: Option<SuccessorEnd>, flags: &Flags) -> Self {
         let (handover, stays) = (flags.handover.clone(), flags.stays);
         let (succeeds, under_way, parked, gone) = (false, false, false, false);
         Self {
@@ -78,7 +78,7 @@ impl Server {
         }
     }
 
-    fn hand_over(&mut self, giver: Giver, started: Started) {
+    fn hand_over(&mut self, giver: PredecessorEnd, started: Started) {
         self.succession.started = started.clone();
         // The next process reads it once it has the sockets.
         self.leave_known();
@@ -212,7 +212,7 @@ impl Server {
     }
 
     /// Makes the next process the service's main process, and answers queries in flight.
-    fn leave(&mut self, giver: Giver) -> NextPhase {
+    fn leave(&mut self, giver: PredecessorEnd) -> NextPhase {
         let logger = self.running.logger.clone();
         // The next process serves and pings systemd itself; pings of this one no longer count.
         self.watchdog = None;

@@ -4,13 +4,13 @@ use super::*;
 use crate::corefile_source::{Origin, ValidatedConfig};
 use plugins::hosts::HostsSpec;
 use plugins::hosts::plans;
-use refresher::RefreshPlan;
+use refresh::RefreshPlan;
 use scene::Scene;
 use std::fs;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use resolver::LookupOutcome;
+use stub_resolver::LookupOutcome;
 
 fn planned(corefile: &str, names: &str, interval: Option<u64>) -> Vec<(String, String, u64)> {
     let environment = Environment {
@@ -105,7 +105,7 @@ impl Server for Serving {
     }
 
     fn status(&self) -> serde_json::Value {
-        refresher::report(self.kept())
+        refresh::report(self.kept())
     }
 
     fn kept(&self) -> &RefreshedFiles {

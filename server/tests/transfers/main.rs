@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use configuration::Configuration;
 use listen::Running;
-use observe::paper::Paper;
-use observe::{Format, Logger};
+use logging::captured_log::CapturedLog;
+use logging::{Format, Logger};
 use plugin::spec::Role;
 use server::cli::Flags;
 use server::corefile_source::{Origin, ValidatedConfig};
@@ -34,7 +34,7 @@ struct Scene {
     plain: SocketAddr,
     tls: SocketAddr,
     trust: TlsClient,
-    paper: Paper,
+    log: CapturedLog,
     corefile: Vec<u8>,
     _files: tempfile::TempDir,
     _fatal: mpsc::UnboundedReceiver<String>,
@@ -56,8 +56,8 @@ impl Scene {
             format!("example:{0} {{\n{common}\n}}\ntls://example:853 {{\n{tls}\n{common}\n}}\n", port())
                 .into_bytes();
         let (fatal, fatal_messages) = mpsc::unbounded_channel();
-        let paper = Paper::default();
-        let logger = Logger::start(Format::Text, paper.clone()).unwrap();
+        let log = CapturedLog::default();
+        let logger = Logger::start(Format::Text, log.clone()).unwrap();
         let origin = Origin::Text(corefile.clone());
         let told = Senders { fatal, handover: mpsc::unbounded_channel().0 };
         let server =
@@ -69,7 +69,7 @@ impl Scene {
             plain: (ip, port()).into(),
             tls: (ip, 853).into(),
             trust: authority.client(HOST, None),
-            paper,
+            log,
             corefile,
             _files: files,
             _fatal: fatal_messages,
@@ -124,7 +124,7 @@ fn a_hundred_thousand_records_come_whole_and_in_order_over_tcp_and_tls() {
         assert_eq!((behind.id, behind.rcode()), (8, 0), "{transport}");
         // It is one reply, counted and logged when it has ended, with all its bytes.
         let line = format!("\"AXFR IN example. tcp 36 false 65535\" NOERROR qr,aa,rd {} ", came.octets);
-        scene.wait("a line of the transfer", || scene.paper.text().contains(&line));
+        scene.wait("a line of the transfer", || scene.log.text().contains(&line));
         scene.wait("nothing held for the client", || scene.running.connections.octets() == 0);
         // Another one, until the client disconnects.
         client.send(&Ask::new("example", "AXFR").id(9).bytes()).unwrap();
@@ -141,7 +141,7 @@ fn a_transfer_of_one_message_has_taken_its_time() {
         assert_eq!(TransferReader::new(7, 3).read(&mut client).records, 3);
     }
     let took = || {
-        let text = scene.paper.text();
+        let text = scene.log.text();
         let lines = text.lines().filter(|line| line.contains("\"AXFR IN example."));
         lines.filter_map(|line| Some(line.rsplit_once(' ')?.1.to_owned())).collect::<Vec<_>>()
     };
@@ -196,7 +196,7 @@ fn who_reads_no_more_or_goes_away_is_given_up_and_the_zone_let_go() {
             assert!(clients.iter_mut().all(Connection::is_closed_by_peer));
         }
     }
-    let cut = || scene.paper.text().matches("AXFR: transfer cut off after ").count();
+    let cut = || scene.log.text().matches("AXFR: transfer cut off after ").count();
     scene.wait("an error for each", || cut() == 4);
     scene.assert_serves();
 }

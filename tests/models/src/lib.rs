@@ -1,7 +1,7 @@
 //! Loom models of concurrent data structures: waker, mailbox, flight registry, log ring, and a
 //! cluster's index.
 //!
-//! The files of `sockets`, `observe`, `listen` and `kubernetes` are compiled here a second time,
+//! The files of `sockets`, `logging`, `listen` and `kubernetes` are compiled here a second time,
 //! with loom's atomics, locks and reference counts in place of `crate::sync`. The tests run a few
 //! steps of them in every order of a bounded number of preemptions, with every value that a weak
 //! memory model may show. Loom has no loads that see later stores: bugs that need one are not found
@@ -23,7 +23,7 @@ pub mod index;
 mod kind_set;
 #[path = "../../../crates/listen/src/mailbox.rs"]
 pub mod mailbox;
-#[path = "../../../crates/observe/src/ring.rs"]
+#[path = "../../../crates/logging/src/ring.rs"]
 pub mod ring;
 pub mod seqlock;
 #[path = "../../../kubernetes/src/index/seqlock_table.rs"]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use configuration::{Configuration, EndpointPlan, Shared};
 use hickory_proto::op::Message;
-use observe::Format;
-use observe::paper::Paper;
+use logging::Format;
+use logging::captured_log::CapturedLog;
 use plugin::endpoint::Endpoint;
 use plugin::spec::{MiddlewareSpec, Role};
 use plugin::{HostsGuard, QueryContext, Spec};
@@ -28,7 +28,7 @@ pub struct Scene {
     /// State that survives reloads.
     pub shared: Shared,
     /// The captured log.
-    pub paper: Paper,
+    pub log: CapturedLog,
     /// The clock.
     pub now: Instant,
     /// The clients' transport.
@@ -70,13 +70,13 @@ impl Scene {
     /// The configuration cannot be built.
     pub fn build(corefile: &str) -> Result<Self, String> {
         let runtime = Builder::new_current_thread().build().unwrap();
-        let (logger, paper) = Paper::logger(Format::Text);
+        let (logger, log) = CapturedLog::logger(Format::Text);
         let now = clock::now();
         let (mut shared, _probes) = Shared::new(1 << 20, 1, runtime.handle(), logger, now);
         shared.resolve_names = false;
         let configuration = Self::read(corefile, &shared)?;
         configuration.look_at_files(&shared, now, &shared.logger);
-        Ok(Self { configuration, shared, paper, now, proto: Proto::Udp, _runtime: runtime })
+        Ok(Self { configuration, shared, log, now, proto: Proto::Udp, _runtime: runtime })
     }
 
     fn read(corefile: &str, shared: &Shared) -> Result<Configuration, String> {

@@ -37,7 +37,7 @@ fn every_alert_has_a_case_in_which_it_fires() {
 
 #[test]
 fn what_dashboard_and_alerts_look_at_is_exposed() {
-    let names = read("crates/observe/src/names.rs") + &text_of("plugins/src");
+    let names = read("crates/metrics/src/names.rs") + &text_of("plugins/src");
     let dashboard = dashboard();
     let looked_at: BTreeSet<String> = expressions(&dashboard)
         .chain(read("deploy/monitoring/alerts.yaml").lines().map(str::to_owned))
@@ -92,7 +92,7 @@ fn metrics_of_plugins_are_named_as_prometheus_wants() {
     let mut names = BTreeSet::new();
     for (name, help) in families {
         assert!(
-            names.insert(name) && !read("crates/observe/src/names.rs").contains(&format!("\"{name}\"")),
+            names.insert(name) && !read("crates/metrics/src/names.rs").contains(&format!("\"{name}\"")),
             "{name} twice"
         );
         assert!(name.bytes().all(|octet| octet.is_ascii_lowercase() || octet == b'_'), "{name}");

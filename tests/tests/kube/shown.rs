@@ -174,15 +174,15 @@ fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
     assert!(of["event_age_seconds"].as_u64().is_some_and(|age| age < 60), "{of:#}");
     let line = localdns(&["status", "-status", socket.to_str().expect("text")]);
     let url = cluster.api.url();
-    assert!(line.contains(&format!("kubernetes {url}: all is known, last change heard ")), "{line}");
-    assert!(line.contains("  5 services: all known, changes are heard\n"), "{line}");
+    assert!(line.contains(&format!("kubernetes {url}: all objects known, last change received ")), "{line}");
+    assert!(line.contains("  5 services: all known, changes are received\n"), "{line}");
     // The same by the address of its metrics, as it is named or as the Corefile has it.
     let page = format!("{}:9153", at.ip());
     let conf = directory.path().join("Corefile");
     std::fs::write(&conf, &text).expect("the test's own");
     for way in [["-status", &page], ["-conf", conf.to_str().expect("text")]] {
         let line = localdns(&[&["status"], &way[..]].concat());
-        assert!(line.contains("  5 services: all known, changes are heard\n"), "{way:?}: {line}");
+        assert!(line.contains("  5 services: all known, changes are received\n"), "{way:?}: {line}");
     }
     eventually("a snapshot", PATIENCE, || file.exists().then_some(()));
     drop(server);
@@ -195,7 +195,10 @@ fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
     assert_eq!((&of["synced"], &of["stale"]), (&json!(true), &json!(true)), "{of:#}");
     assert!(of["snapshot_age_seconds"].is_u64() && of["event_age_seconds"].is_null(), "{of:#}");
     let line = localdns(&["status", "-status", socket.to_str().expect("text")]);
-    assert!(line.contains("all is known, last change heard never, answers are of a snapshot "), "{line}");
+    assert!(
+        line.contains("all objects known, last change received never, answers from a snapshot "),
+        "{line}"
+    );
     cluster.comes_back();
     eventually("all is fresh", PATIENCE, || {
         let of = &status(at)["kubernetes"]["clusters"][0];
@@ -217,21 +220,21 @@ fn the_pages_part_of_clusters_reads_every_word_of_status_and_no_other() {
     });
     let (code, page) = http_get((at.ip(), 9153).into(), "/status.html").expect("a page");
     assert_eq!(code, 200);
-    let start = page.find("function kubernetes(said)").expect("the page shows clusters");
+    let start = page.find("function kubernetes(status)").expect("the page shows clusters");
     let part = &page[start..];
     let part = &part[..part.find("\n}\n").expect("the function ends")];
     let of = &told["clusters"][0];
     for (variable, object) in
-        [("said.kubernetes", &told), ("c", of), ("k", &of["kinds"][0]), ("p", &of["problems"][0])]
+        [("status.kubernetes", &told), ("c", of), ("k", &of["kinds"][0]), ("p", &of["problems"][0])]
     {
         let words: BTreeSet<&str> =
             object.as_object().expect("an object").keys().map(String::as_str).collect();
         // Whether every cluster is known is for programs: the page tells it of each.
         let words =
-            words.into_iter().filter(|word| (variable, *word) != ("said.kubernetes", "synced")).collect();
+            words.into_iter().filter(|word| (variable, *word) != ("status.kubernetes", "synced")).collect();
         assert_eq!(read_of(part, variable), words, "{variable}: {part}");
     }
-    assert!(page.contains(", kubernetes(said), "), "the part is shown");
+    assert!(page.contains(", kubernetes(status), "), "the part is shown");
 }
 
 /// The names that a script reads of this variable.

@@ -119,7 +119,7 @@ fn status_tells_why_the_last_reload_failed_until_one_succeeds() {
     assert!(failed["seconds_ago"].is_u64(), "{failed}");
     let printed_now = printed();
     assert_contains!(printed_now, "the last reload failed ");
-    assert_contains!(printed_now, format!("s ago, what was read before serves: {place}"));
+    assert_contains!(printed_now, format!("s ago, the previous configuration is in use: {place}"));
     assert_eq!(printed_now.lines().count(), 1, "{printed_now}");
 
     server.write_corefile(&corefile(""));

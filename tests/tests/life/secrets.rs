@@ -81,7 +81,7 @@ fn a_failed_reload_tells_no_variable() {
         let printed = super::localdns(&["status", "-status", &socket.to_string_lossy()]);
         let printed = text(&printed.stdout);
         let told = first.split_once("Restart failed: ").unwrap().1;
-        assert_contains!(printed, format!("what was read before serves: {told}"));
+        assert_contains!(printed, format!("the previous configuration is in use: {told}"));
         assert!(!tells(&printed), "{lines:?}: {printed}");
     }
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);

@@ -35,8 +35,8 @@ fn the_pages_script_shows_what_a_server_says() {
         let shown = output(page, PATIENCE);
         let text = String::from_utf8_lossy(&shown.stdout);
         assert!(shown.status.success(), "{text}{}", String::from_utf8_lossy(&shown.stderr));
-        let wrong = text.lines().find_map(|line| line.strip_prefix("wrong: "));
-        assert_eq!(wrong, Some(""), "{status}\n{text}");
+        let error = text.lines().find_map(|line| line.strip_prefix("error: "));
+        assert_eq!(error, Some(""), "{status}\n{text}");
         for part in [
             "title: localdns on n1",
             &format!("process {}, ", server.pid()),
@@ -48,7 +48,7 @@ fn the_pages_script_shows_what_a_server_says() {
             "Rules and leases",
             "169.254.10.10 held 0 answered ",
             "Hosts",
-            "What is answered here",
+            "Zones",
         ] {
             assert!(text.contains(part), "{part:?} is not shown:\n{text}");
         }
@@ -64,7 +64,7 @@ const COREFILE: &str = "
     prometheus :9253
 }
 ";
-/// As much of a document as the script asks for.
+/// The parts of a document that the script uses.
 const PAGE: &str = r#"
 const [page, said] = process.argv.slice(2).map(file => require("fs").readFileSync(file, "utf8"));
 class Node {
@@ -76,7 +76,7 @@ class Node {
   get textContent() { return this.inside.map(one => one instanceof Node ? one.textContent : one).join(" ") }
   set textContent(text) { this.inside = [text] }
 }
-const byId = {said: new Node, wrong: new Node, main: new Node};
+const byId = {summary: new Node, error: new Node, main: new Node};
 const document = {createElement: () => new Node, getElementById: id => byId[id], activeElement: {id: "", scrollLeft: 0}};
 require("vm").runInNewContext(page.match(/<script>([^]*)<\/script>/)[1], {
   document, Node, AbortSignal, location: {hostname: "n1"}, setTimeout() {},

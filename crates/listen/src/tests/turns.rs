@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use observe::counters::ThreadCounters;
+use metrics::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explanation, Role, Source, SourceSpec};
 use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};

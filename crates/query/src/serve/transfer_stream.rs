@@ -7,7 +7,7 @@ use wire::{Flags, OwnedQuery, Proto, Query, Rcode, Reply};
 
 use super::{Counted, LogEntry, Observed, Outcome, entry, fail, finish};
 use crate::ServedZone;
-use observe::LineRing;
+use logging::LineRing;
 use plugin::failure::Failure;
 use plugin::zone_request::{Messages, Next, StreamMessage};
 
