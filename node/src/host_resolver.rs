@@ -1,6 +1,6 @@
 //! Sends the host's own lookups to the server, and restores the host's resolver: by a drop-in for
-//! systemd-networkd, as AKS's script writes it, or for systemd-resolved, or by /etc/resolv.conf.
-//! Runs programs and blocks: not for a serving thread.
+//! systemd-networkd, like AKS's, or systemd-resolved, or by /etc/resolv.conf. Runs programs, and
+//! blocks.
 
 mod resolv_conf_file;
 
@@ -136,9 +136,8 @@ pub type ReadServers<'r> = &'r dyn Fn() -> io::Result<String>;
 type Result<T> = std::result::Result<T, HostResolverError>;
 
 impl HostResolver {
-    /// Sends the host's lookups to `server`, and waits until this takes effect; does nothing if it
-    /// already does. `upstreams` has the network's name servers; clearing `go_on` ends the wait, or
-    /// prevents its start.
+    /// Sends the host's lookups to `server` (the network's name servers are `upstreams`), and waits
+    /// until this takes effect; clearing `go_on` ends the wait, or prevents its start. Idempotent.
     ///
     /// # Errors
     /// [`HostResolverError`]; nothing is changed then, except for [`HostResolverError::Unsettled`].
@@ -156,8 +155,7 @@ impl HostResolver {
         }
     }
 
-    /// Restores the host's resolver, for any of these mechanisms, also after a killed predecessor
-    /// or AKS's script. Returns the removed or restored files, and the errors.
+    /// Restores the host's resolver; returns the removed or restored files, and the errors.
     pub fn take_back() -> (Vec<PathBuf>, Vec<HostResolverError>) {
         Self::None.restore_others()
     }
@@ -170,8 +168,7 @@ impl HostResolver {
             (Self::Resolved, resolved_drop_ins(), RESOLVED),
         ];
         for (_, files, owner) in owners.into_iter().filter(|(kind, ..)| *kind != self) {
-            // This process may end before the owner has reloaded: the mark lets the next one reload
-            // it.
+            // The mark lets the next process reload the owner, if this one ends before.
             let before = owner.not_reloaded();
             owner.note_not_reloaded(&files);
             let mut removed = !before.is_empty();
@@ -264,7 +261,7 @@ impl Owner {
         }
     }
 
-    /// Removes a drop-in after a failed reload; the reload may have succeeded if it only timed out.
+    /// Removes a drop-in after a failed reload, which may have succeeded if it only timed out.
     fn take_away(&self, path: &Path, error: HostResolverError) -> HostResolverError {
         if matches!(&error, HostResolverError::Program(source) if source.kind() == io::ErrorKind::TimedOut) {
             self.note_not_reloaded(&[path.to_owned()]);
@@ -284,7 +281,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     );
     let is_there = |path: &PathBuf| fs::read_to_string(path).is_ok_and(|there| there == text);
     let Some(link) = uplink(upstreams, server) else {
-        // For a link with a predecessor's drop-in, the list may name only this server.
+        // With a predecessor's drop-in the list may name only this server.
         let is_turned = upstreams().is_ok_and(|text| names(&text, server));
         let left = networkd_drop_ins().into_iter().find(|path| is_turned && is_there(path));
         return left.ok_or(HostResolverError::NoUplink);
@@ -303,16 +300,14 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
     settle(&path, &link, server, upstreams, go_on)
 }
 
-/// The name of a .network file, which becomes part of the drop-in's path: of an existing file, and
-/// without path separators or other special text.
+/// The name of an existing .network file, without path separators, for the drop-in's path.
 fn network_name(file: &str) -> Option<&str> {
     let path = Path::new(file);
     let is_one = path.is_file() && path.extension().is_some_and(|end| end == "network");
     path.file_name()?.to_str().filter(|name| is_one && *name == escaped(name))
 }
 
-/// Waits until networkd has configured the link and the resulting resolv.conf names the server:
-/// before, a lookup may find none.
+/// Waits until networkd has configured the link and the resulting resolv.conf names the server.
 fn settle(
     path: &Path,
     link: &str,
@@ -347,7 +342,7 @@ fn names(resolv_conf: &str, server: IpAddr) -> bool {
 fn uplink(upstreams: ReadServers<'_>, ours: IpAddr) -> Option<String> {
     let text = upstreams().unwrap_or_default();
     let servers = Usable::of_resolv_conf(&text, &|ip| ip == ours).servers;
-    // Our own addresses are on no link of the network: use the next one.
+    // Our own addresses are on no link of the network.
     [SocketAddr::new(WIRE_SERVER, 53)].into_iter().chain(servers).find_map(|server| {
         // Connecting a datagram socket sends nothing, but looks up the route.
         let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
@@ -415,8 +410,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     })
 }
 
-/// Creates missing directories, readable by all regardless of the umask; existing ones keep their
-/// mode.
+/// Creates missing directories, readable by all whatever the umask; existing ones keep their mode.
 fn create_directory(path: &Path) -> io::Result<()> {
     match (fs::create_dir(path), path.parent()) {
         (Ok(()), _) => fs::set_permissions(path, fs::Permissions::from_mode(0o755)),

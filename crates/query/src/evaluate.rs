@@ -9,6 +9,7 @@
 //! target of a template's CNAME, or one that middleware issues) takes the whole way of a query, but
 //! is not counted or logged; only `errors` reports its failures.
 
+mod subquery;
 mod subquery_answer;
 mod suspended_query;
 
@@ -27,6 +28,7 @@ use plugin::middleware::{EffectiveQuery, HookResult, Subqueries, SubqueryResult,
 use plugin::{HostsGuard, Lookup, QueryContext};
 
 pub use crate::memory_quota::MAX_SUSPENDED_BYTES;
+use subquery::{EntryPoint, SubqueryKey, SubqueryState};
 use subquery_answer::LookupKey;
 pub use subquery_answer::{FollowCnames, SubqueryAnswer};
 pub use suspended_query::{PendingLookups, SuspendedQuery, UpstreamQuery, Usage};
@@ -76,34 +78,6 @@ pub struct Evaluation<'h, 'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeedsUpstream;
 
-/// Identity of a subquery.
-#[derive(PartialEq, Eq)]
-struct SubqueryKey {
-    entry: EntryPoint,
-    name: Name,
-    rtype: RType,
-    class: Class,
-    overrides: Box<[u8]>,
-}
-
-/// Where a subquery starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EntryPoint {
-    /// At the route, as a client's query.
-    Top,
-    /// At middleware of a block: block id and index.
-    Step(u64, usize),
-}
-
-/// State of a subquery.
-enum SubqueryState {
-    /// Being evaluated: another subquery for it would be a loop.
-    InProgress,
-    /// An upstream must be asked.
-    NeedsUpstream,
-    Done(SubqueryResult),
-}
-
 impl<'h, 'a> Evaluation<'h, 'a> {
     /// An evaluation with the answers `found` so far and the resources `spent` before.
     pub fn new(
@@ -150,9 +124,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         mut inbound: Inbound<'h, 'a>,
         stop: Stop<'h>,
     ) -> Result<Evaluated, NeedsUpstream> {
-        let Query { name, rtype, class, .. } = *self.query;
-        let own = SubqueryKey { entry: EntryPoint::Top, name, rtype, class, overrides: Box::default() };
-        self.wishes.push((own, SubqueryState::InProgress));
+        self.wishes.push((SubqueryKey::new(EntryPoint::Top, self.query), SubqueryState::InProgress));
         self.room = inbound.zone.block.envelope.size.limit(self.query, self.context.proto);
         self.comparable = MAX_COMPARED * self.room;
         let end = self.evaluate(&mut inbound, stop);
@@ -400,8 +372,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     ) -> Option<SubqueryResult> {
         let is_target = from.is_none();
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
-        let Query { name, rtype, class, .. } = *query;
-        let key = SubqueryKey { entry, name, rtype, class, overrides: query.overrides.octets().into() };
+        let key = SubqueryKey::new(entry, query);
         if let Some((_, known)) = self.wishes.iter().find(|(other, _)| *other == key) {
             return match known {
                 SubqueryState::InProgress => Some(SubqueryResult::Failed(Failure::Circle)),

@@ -160,7 +160,7 @@ impl LeaseManager {
     }
 
     /// Keeps queries in the sockets' queues while no worker reads them, for `at_most`, or without
-    /// it for the life of this process and [`HELD`](handover_hold) more.
+    /// it for the life of this process and 2 s more.
     pub fn hold(&self, at_most: Option<Duration>) {
         let (sender, is_held) = std_mpsc::channel();
         let _ = self.tell.send(LeaseCommand::Hold(sender, at_most));

@@ -214,7 +214,7 @@ impl RunningServer {
     /// Sends a word, and returns the answer.
     ///
     /// # Errors
-    /// As [`send_all`](Self::tell_all).
+    /// As [`send_all`](Self::send_all).
     pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
         let mut answers = Self::send_all(std::slice::from_ref(self), word, patience);
         answers.pop().unwrap_or_else(|| Err(io::ErrorKind::NotConnected.into()))

@@ -171,12 +171,12 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
             (
                 "forward . 10.3.0.2",
                 "forward . 10.3.0.9",
-                "they send queries to 169.254.10.11 to 10.3.0.2, this Corefile to 10.3.0.9",
+                "169.254.10.11 has fallback 10.3.0.2, in this Corefile 10.3.0.9",
             ),
             (
                 "forward . 10.3.0.2 fd03::2",
                 "forward . fd03::2",
-                "they send queries to 169.254.10.11 to 10.3.0.2, this Corefile to nowhere",
+                "169.254.10.11 has fallback 10.3.0.2, in this Corefile none",
             ),
         ] {
             server.write_corefile(&COREFILE.replace(from, to));

@@ -126,7 +126,7 @@ fn the_line_of_a_deleted_service_goes_though_it_is_the_only_one() {
         let node = Node::new(&before, move |_| denial.clone());
         let told = node.once("");
         assert_eq!(node.text(), OTHERS);
-        assert_contains!(told, format!("{registry} is gone"));
+        assert_contains!(told, format!("{registry} removed"));
     }
 }
 
@@ -153,7 +153,7 @@ fn an_external_name_gets_no_line_and_a_warning() {
     for _ in 0..2 {
         let told = node.once("ext.t1.svc");
         assert_eq!(node.text(), OTHERS);
-        assert_contains!(told, "[WARNING] ext.t1.svc: is left out: it is an alias");
+        assert_contains!(told, "[WARNING] ext.t1.svc: is ignored: it is an alias");
     }
 }
 
@@ -173,7 +173,7 @@ fn a_headless_service_gets_no_line_and_a_warning() {
     let node = Node::new(OTHERS, script());
     let told = node.once("hl.t1.svc one.t1.svc web.t1.svc");
     assert_eq!(node.text(), format!("{OTHERS}{one}{web}"));
-    assert_contains!(told, "[WARNING] hl.t1.svc: is left out: it has 2 addresses");
+    assert_contains!(told, "[WARNING] hl.t1.svc: is ignored: it has 2 addresses");
     let node = Node::new(&format!("{OTHERS}{one}"), script());
     let mut command = node.command("hl.t1.svc one.t1.svc web.t1.svc", &["-once"]);
     command.env("SERVICE_CIDRS", "10.96.0.0/12, fd00:96::/112");
@@ -195,7 +195,7 @@ fn loopback_and_link_local_addresses_never_enter() {
         let node = Node::new(OTHERS, zone(records));
         let told = node.once("web.t1.svc");
         assert_eq!(node.text(), OTHERS, "{records}");
-        assert_contains!(told, "[WARNING] web.t1.svc: is left out: ");
+        assert_contains!(told, "[WARNING] web.t1.svc: is ignored: ");
     }
 }
 
@@ -206,7 +206,7 @@ fn a_name_that_another_line_defines_is_not_shadowed() {
         let node = Node::new(&others, zone("web.t1.svc.cluster.local. 5 IN A 10.96.0.100"));
         let told = node.once("web.t1.svc");
         assert_eq!(node.text(), others);
-        assert_contains!(told, "[WARNING] web.t1.svc: is left out: line 1 of the hosts file");
+        assert_contains!(told, "[WARNING] web.t1.svc: is ignored: line 1 of the hosts file");
     }
 }
 

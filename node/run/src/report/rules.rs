@@ -92,9 +92,9 @@ fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> Diag
             return Some(format!("{ip} of this Corefile is not in them"));
         };
         let named =
-            |target: Option<IpAddr>| target.map_or_else(|| "nowhere".to_owned(), |target| target.to_string());
+            |target: Option<IpAddr>| target.map_or_else(|| "none".to_owned(), |target| target.to_string());
         let (leads, wanted) = (named(*target), named(wanted));
-        (leads != wanted).then(|| format!("they send queries to {ip} to {leads}, this Corefile to {wanted}"))
+        (leads != wanted).then(|| format!("{ip} has fallback {leads}, in this Corefile {wanted}"))
     });
     let is_in = |ip: &IpAddr| listeners.iter().any(|listener| listener.address == *ip);
     let others = led.iter().filter(|(ip, _)| !is_in(ip));
