@@ -27,10 +27,10 @@ impl FlightRegistry {
     /// has no key.
     pub(crate) fn worker_for(&self, miss: &Miss, own: Option<usize>, workers: usize) -> (usize, u64) {
         let Miss { query, waiter, .. } = miss;
-        let question = query.query();
         if workers == 1 {
             return (0, 0);
         }
+        let question = query.query();
         if query.has_subnet() {
             let number = u32::from(question.rtype.0) << 16 | u32::from(question.class.0);
             let hash = self.hasher.hash_one((question.name.as_wire(), number));

@@ -158,7 +158,18 @@ impl ClientParams {
 }
 
 impl OwnedQuery {
-    /// The query.
+    /// The option CLIENT-SUBNET of the query, the client's or ours.
+    pub fn client_subnet(&self) -> Option<&[u8]> {
+        self.params.udp_size?;
+        self.subnet.as_ref().map(|(len, octets)| &octets[..usize::from(*len)])
+    }
+
+    /// As [`Query::forwards_client_subnet`].
+    pub fn forwards_client_subnet(&self) -> bool {
+        self.client_subnet().is_some() && !self.overrides().has_subnet()
+    }
+
+    /// The query. It is parsed anew: a field alone has a method of its own.
     pub fn query(&self) -> Query<'_> {
         let question = self.question();
         let ClientParams { id, flags, size, udp_size, dnssec_ok, nsid } = self.params;

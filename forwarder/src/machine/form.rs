@@ -164,8 +164,7 @@ impl<W> Forwarder<W> {
     pub(super) fn repeats_subnet(&mut self, slot: u32, nth: usize) -> bool {
         let flight = &mut self.table[slot];
         let sent = flight.attempts[nth].form == Form::Whole;
-        let query = flight.held.0.query();
-        let repeats = match (self.answer.subnet, query.edns.and_then(|edns| edns.client_subnet)) {
+        let repeats = match (self.answer.subnet, flight.held.0.client_subnet()) {
             (Some(subnet), Some(asked)) if sent => subnet.repeats(asked),
             _ => true,
         };
@@ -182,7 +181,7 @@ impl<W> Forwarder<W> {
         let sent = form == Form::Whole && flight.has_subnet();
         // Where the subnet was made here of the client's address, the cache finds the answer by that subnet, for its clients
         // alone.
-        let own = flight.held.0.query().forwards_client_subnet();
+        let own = flight.held.0.forwards_client_subnet();
         // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network. Section 7.3 would have one without
         // the option taken as one with scope 0; then a forger need not repeat anything (section 11.2), so here only what
         // repeats the subnet is for everybody.

@@ -25,6 +25,7 @@ mod timers;
 mod unsent;
 mod waiters;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -81,6 +82,8 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Forwarder<W> {
     epoch: Instant,
+    /// The last conversion of [`Self::machine_time`]: one input converts the same time several times.
+    converted: Cell<(Instant, MachineTime)>,
     table: Table<W>,
     /// Places for flights with waiters.
     places: Fair,
@@ -111,6 +114,7 @@ impl<W> Forwarder<W> {
         let linger_limit = places.places() as usize;
         Self {
             epoch: now,
+            converted: Cell::new((now, MachineTime(0))),
             // Results of the exchanges of a worker that ended may still come: they must fit no flight of the next one.
             table: Table::new(places.places() as usize, rng.random()),
             places,
@@ -356,7 +360,13 @@ impl<W> Forwarder<W> {
     }
 
     fn machine_time(&self, now: Instant) -> MachineTime {
-        MachineTime(now.saturating_duration_since(self.epoch).as_micros() as u64)
+        let (at, time) = self.converted.get();
+        if at == now {
+            return time;
+        }
+        let time = MachineTime(now.saturating_duration_since(self.epoch).as_micros() as u64);
+        self.converted.set((now, time));
+        time
     }
 
     /// The flight and attempt that an owner names, if they still are.
