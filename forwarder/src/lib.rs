@@ -16,7 +16,6 @@
 mod congestion;
 mod edns;
 mod error;
-mod fair;
 pub mod health;
 mod machine;
 mod metrics;
@@ -30,7 +29,6 @@ mod upstream;
 
 pub use self::tls::{TlsSettings, UpstreamTlsSpec};
 pub use error::{ExchangeError, NoAnswer, NotSent};
-pub use fair::{Fair, Who, client_number};
 pub use machine::{
     Action, Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
     slot_octets, waiter_octets,

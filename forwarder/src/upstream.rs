@@ -11,8 +11,8 @@ use wire::Name;
 
 use crate::congestion::{Congestion, RTT_MAX};
 use crate::edns::EdnsState;
-use crate::fair::Fair;
 use crate::{TlsSettings, UpstreamMetrics};
+use client_quota::ClientQuota;
 
 /// A server that we query, at one address over one kind of transport.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Upstream {
     edns: EdnsState,
     metrics: UpstreamMetrics,
     /// Quota of queries on its connections; created with the first one.
-    stream_places: LazyLock<Fair>,
+    stream_places: LazyLock<ClientQuota>,
 }
 
 /// The path by which an upstream is queried. State of one path says nothing about the other: a
@@ -184,7 +184,7 @@ impl Upstream {
     }
 
     /// The quota of queries on its connections, over all workers.
-    pub(crate) fn stream_places(&self) -> &Fair {
+    pub(crate) fn stream_places(&self) -> &ClientQuota {
         &self.stream_places
     }
 
@@ -267,7 +267,7 @@ impl Registry {
             stream: State::new(),
             edns: EdnsState::new(self.epoch),
             metrics: UpstreamMetrics::default(),
-            stream_places: LazyLock::new(|| Fair::new(STREAM_PLACES)),
+            stream_places: LazyLock::new(|| ClientQuota::new(STREAM_PLACES)),
         });
         known.next_id = known.next_id.wrapping_add(1);
         known.upstreams.push(Arc::downgrade(&upstream));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use forwarder::Fair;
+use client_quota::ClientQuota;
 use observe::Logger;
 use observe::counters::ZoneRegistry;
 use plugin::reload_state::ReloadState;
@@ -36,7 +36,7 @@ pub struct Shared {
     /// What plugins keep.
     pub lasting: ReloadState,
     /// Octets that evaluations which wait hold.
-    pub held: Arc<Fair>,
+    pub held: Arc<ClientQuota>,
     /// The name by which this process asks itself whether it serves.
     pub probe: Name,
     /// The runtime that looks names up.

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use forwarder::{ExchangeError, ExchangeId, Fair, Who};
+use client_quota::{ClientId, ClientQuota};
+use forwarder::{ExchangeError, ExchangeId};
 use sockets::{ListenSocket, Waker};
 use tokio::sync::mpsc;
 
@@ -78,7 +79,7 @@ pub(crate) enum Task {
 /// by bytes.
 pub(crate) struct Inbox {
     tasks: Mailbox<Task>,
-    asks: Arc<Fair>,
+    asks: Arc<ClientQuota>,
     results: Arc<AtomicUsize>,
 }
 
@@ -88,7 +89,7 @@ impl Inbox {
     /// # Errors
     /// What the kernel says to one more file descriptor.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { tasks: Mailbox::new()?, asks: Arc::new(Fair::new(ASKS)), results: Arc::default() })
+        Ok(Self { tasks: Mailbox::new()?, asks: Arc::new(ClientQuota::new(ASKS)), results: Arc::default() })
     }
 
     /// Posts a task of the server itself, which is never refused.
@@ -98,11 +99,11 @@ impl Inbox {
 
     /// Posts a miss, or returns it if the client's quota is exhausted.
     pub(crate) fn ask(&self, miss: Miss, key: u64) -> Option<Miss> {
-        let who = Who::of(miss.waiter.client.number());
-        if !self.asks.take(who) {
+        let client = ClientId::of(miss.waiter.client.number());
+        if !self.asks.acquire(client) {
             return Some(miss);
         }
-        let place = AskPlace { of: self.asks.clone(), who };
+        let place = AskPlace { of: self.asks.clone(), client };
         self.tasks.post(Task::Ask { miss, key, place });
         None
     }
@@ -126,7 +127,7 @@ impl Inbox {
     /// The number of queries that wait.
     #[cfg(test)]
     pub(crate) fn asks(&self) -> u32 {
-        self.asks.taken()
+        self.asks.in_use()
     }
 
     /// The waker, for the reader's epoll.
@@ -137,13 +138,13 @@ impl Inbox {
 
 /// A unit of a client's quota of queries that wait for a worker, released on drop.
 pub(crate) struct AskPlace {
-    of: Arc<Fair>,
-    who: Who,
+    of: Arc<ClientQuota>,
+    client: ClientId,
 }
 
 impl Drop for AskPlace {
     fn drop(&mut self) {
-        self.of.give_back(self.who);
+        self.of.release(self.client);
     }
 }
 

@@ -137,6 +137,6 @@ mod tests {
             // The template's own answer was found first.
             assert_eq!(ends.pop().flatten().map(|inner| inner.outer.found.len()), Some(1 + came), "{lost:?}");
         }
-        assert_eq!(scene.shared.held.taken(), 0);
+        assert_eq!(scene.shared.held.in_use(), 0);
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forwarder::client_number;
+use client_quota::client_number;
 use sockets::Local;
 use wire::{ClientParams, OwnedQuery, Proto, Query};
 

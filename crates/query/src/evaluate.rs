@@ -15,7 +15,7 @@ mod suspended_query;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forwarder::{Who, client_number};
+use client_quota::{ClientId, client_number};
 use observe::counters::PerThread;
 use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
 
@@ -167,7 +167,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// # Errors
     /// If this client's suspended queries hold too much memory.
     pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<PendingLookups<'h>>, Failure> {
-        let who = Who::of(client_number(self.context.client().ip()));
+        let who = ClientId::of(client_number(self.context.client().ip()));
         let suspended = SuspendedQuery::new(who, self.query, zone, self.route, self.found, self.spent)?;
         Ok(Box::new(PendingLookups {
             asked: self.missing,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use wire::{Answer, Proto, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, NoAnswer, StreamKind, Upstream, Who};
+use crate::{Chain, ConnectionLimits, NoAnswer, StreamKind, Upstream};
+use client_quota::ClientId;
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +71,7 @@ pub struct Exchange<'a> {
     /// The stanza's bounds.
     pub limits: ConnectionLimits,
     /// Whose places among the upstream's it takes.
-    pub who: Who,
+    pub client: ClientId,
     /// When its clients have been answered with a failure: a connection without another query is closed then.
     pub give_up_at: Instant,
     /// When its reply is of no use to the cache, either.

@@ -141,7 +141,7 @@ impl<W> Forwarder<W> {
         if this.hedge {
             upstream.metrics().hedges.add_shared(1);
         }
-        upstream.congestion(attempt.path()).sent(flight.waiters.asker);
+        upstream.congestion(attempt.path()).sent(flight.waiters.client);
         flight.attempts[nth] = attempt;
     }
 
@@ -275,8 +275,8 @@ impl<W> Forwarder<W> {
     pub(super) fn conclude(&mut self, slot: u32, outcome: Result<(u8, Duration), (NoAnswer, Option<u8>)>) {
         self.table.seal(slot);
         let flight = &mut self.table[slot];
-        flight.stanza().release(flight.waiters.asker);
-        self.places.give_back(flight.waiters.asker);
+        flight.stanza().release(flight.waiters.client);
+        self.places.release(flight.waiters.client);
         self.flying -= 1;
         flight.state = if outcome.is_ok() { State::Settled } else { State::Late };
         self.output.end(Ended::Flight(slot, outcome));
@@ -372,7 +372,7 @@ impl<W> Forwarder<W> {
             return;
         }
         let upstream = &flight.upstreams[usize::from(attempt.upstream)];
-        upstream.congestion(attempt.path()).ended(flight.waiters.asker);
+        upstream.congestion(attempt.path()).ended(flight.waiters.client);
         if attempt.way == Way::Udp {
             self.ports.release(attempt.socket, attempt.id);
         }

@@ -274,7 +274,7 @@ impl<W> Flight<W> {
             if (self.failed_over | self.unsent()) >> upstream & 1 == 1 || self.is_asking(upstream) {
                 continue;
             }
-            if self.congestion(upstream).has_room(self.waiters.asker) {
+            if self.congestion(upstream).has_room(self.waiters.client) {
                 return Pick::Upstream { upstream, cursor: ((turn + 1) % count) as u8 };
             }
             full = full.or(Some(upstream));

@@ -38,7 +38,8 @@ use wire::{Answer, Proto, Query};
 pub use actions::{Action, Ask, Exchange, ExchangeId, Finished, Refused, SocketId};
 pub use waiters::{Rest, Waiters};
 
-use crate::{DEADLINE, ExchangeError, Fair, NoAnswer, NotSent, Upstream, Who};
+use crate::{DEADLINE, ExchangeError, NoAnswer, NotSent, Upstream};
+use client_quota::{ClientId, ClientQuota};
 use flight::{ATTEMPTS, Attempt, CAME_OVER_TCP, Flight, KeptQuery, Open, SUBNET, State, key_bits, key_hash};
 use hedge_budget::HedgeBudget;
 use output::Output;
@@ -83,7 +84,7 @@ pub struct Forwarder<W> {
     epoch: Instant,
     table: Table<W>,
     /// Places for flights with waiters.
-    places: Fair,
+    places: ClientQuota,
     waiters: WaiterSlab<W>,
     timers: Timers,
     ports: Ports,
@@ -107,12 +108,12 @@ impl<W> Forwarder<W> {
         let limits = Limits { sockets: limits.sockets.max(1), ..limits };
         // ChaCha, seeded by the kernel: ids must not be guessed from earlier ones.
         let mut rng = StdRng::from_os_rng();
-        let places = Fair::new(limits.flights.clamp(1, FLIGHTS_MAX) as u32);
-        let linger_limit = places.places() as usize;
+        let places = ClientQuota::new(limits.flights.clamp(1, FLIGHTS_MAX) as u32);
+        let linger_limit = places.capacity() as usize;
         Self {
             epoch: now,
             // Results of the exchanges of a worker that ended may still come: they must fit no flight of the next one.
-            table: Table::new(places.places() as usize, rng.random()),
+            table: Table::new(places.capacity() as usize, rng.random()),
             places,
             waiters: WaiterSlab::new(limits.waiters),
             timers: Timers::new(),
@@ -147,7 +148,7 @@ impl<W> Forwarder<W> {
         let stanza = &ask.chain.stanzas()[at];
         let bits = key_bits(ask.query, stanza.asks_over_tcp(ask.proto));
         let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
-        let who = Who::of(ask.asker);
+        let client = ClientId::of(ask.asker);
         let started = self.machine_time(now);
         let until = ask.patience.map_or(MachineTime::NEVER, |patience| started.after(patience));
         let patience_at =
@@ -169,16 +170,16 @@ impl<W> Forwarder<W> {
             stanza.metrics().healthcheck_broken.add_shared(1);
             return refuse(waiter, NoAnswer::NoHealthy);
         }
-        let Some(admitted) = stanza.admit(who) else {
+        let Some(admitted) = stanza.admit(client) else {
             return refuse(waiter, NoAnswer::MaxConcurrent(spec.max_concurrent));
         };
-        if !self.places.take(who) {
+        if !self.places.acquire(client) {
             return refuse(waiter, NoAnswer::TableFull);
         }
         // The table has a slot for each of `places`: where it is full, one is held by a flight without waiters, which is
         // evicted.
         if self.table.is_full() && !self.evict() {
-            self.places.give_back(who);
+            self.places.release(client);
             return refuse(waiter, NoAnswer::TableFull);
         }
         let flight = Flight {
@@ -187,7 +188,7 @@ impl<W> Forwarder<W> {
             order: crate::policy::Order::in_sequence(0),
             upstreams,
             aside: None,
-            waiters: WaiterList::new(waiter, patience_at, who),
+            waiters: WaiterList::new(waiter, patience_at, client),
             block: ask.block,
             key: ask.key,
             hash,
@@ -228,7 +229,7 @@ impl<W> Forwarder<W> {
     ) -> Result<Option<&mut W>, Refused<W>> {
         let flight = &mut self.table[slot];
         let until = flight.offset(until);
-        let node = match self.waiters.push(&mut flight.waiters, waiter, until, Who::of(ask.asker)) {
+        let node = match self.waiters.push(&mut flight.waiters, waiter, until, ClientId::of(ask.asker)) {
             Ok(node) => node,
             Err(waiter) => return Err(Refused { waiter, failure: NoAnswer::TableFull, flies: true }),
         };
@@ -375,11 +376,11 @@ impl<W> Drop for Forwarder<W> {
         for slot in self.table.taken() {
             let flight = &self.table[slot];
             if flight.state == State::Flying {
-                flight.stanza().release(flight.waiters.asker);
+                flight.stanza().release(flight.waiters.client);
             }
             for attempt in flight.attempts.iter().filter(|attempt| attempt.open != Open::Free) {
                 let upstream = &flight.upstreams[usize::from(attempt.upstream)];
-                upstream.congestion(attempt.path()).ended(flight.waiters.asker);
+                upstream.congestion(attempt.path()).ended(flight.waiters.client);
             }
         }
     }

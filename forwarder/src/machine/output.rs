@@ -210,7 +210,7 @@ impl<W> Forwarder<W> {
             kind,
             message: &self.message,
             limits: flight.stanza().spec().connections,
-            who: flight.waiters.asker,
+            client: flight.waiters.client,
             give_up_at: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
             deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
         }

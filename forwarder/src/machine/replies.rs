@@ -155,12 +155,12 @@ impl<W> Forwarder<W> {
         for nth in 0..ATTEMPTS {
             self.drop_attempt(slot, nth);
         }
-        let who = self.table[slot].waiters.asker;
+        let client = self.table[slot].waiters.client;
         // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
         let admitted = if upstreams.is_empty() {
             Err(stanza.without_upstreams())
         } else {
-            stanza.admit(who).ok_or(NoAnswer::MaxConcurrent(stanza.spec().max_concurrent))
+            stanza.admit(client).ok_or(NoAnswer::MaxConcurrent(stanza.spec().max_concurrent))
         };
         match admitted {
             Ok(admitted) => admitted.keep(),
@@ -170,7 +170,7 @@ impl<W> Forwarder<W> {
             }
         }
         let flight = &mut self.table[slot];
-        flight.stanza().release(who);
+        flight.stanza().release(client);
         flight.stanza = next as u8;
         flight.upstreams = upstreams;
         (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);
@@ -191,9 +191,10 @@ impl<W> Forwarder<W> {
         }
         // The reply serves another flight of the same question only where that flight's upstreams include the one that
         // replied.
-        let who = flight.upstreams[usize::from(upstream)].id();
+        let upstream_id = flight.upstreams[usize::from(upstream)].id();
         let again = self.table.find_like(slot).and_then(|other| {
-            let theirs = self.table[other].upstreams.iter().position(|upstream| upstream.id() == who)?;
+            let theirs =
+                self.table[other].upstreams.iter().position(|upstream| upstream.id() == upstream_id)?;
             Some((other, theirs as u8))
         });
         if let Some((other, theirs)) = again {

@@ -1,7 +1,7 @@
 //! Who waits for which query: a list per flight, the first inline, the others in one slab.
 
 use super::timers::NEVER;
-use crate::{Fair, Who};
+use client_quota::{ClientId, ClientQuota};
 
 /// The waiters of one flight. When their patience ends is counted from the flight's start.
 #[derive(Debug)]
@@ -11,16 +11,16 @@ pub(super) struct WaiterList<W> {
     head: u32,
     tail: u32,
     /// Who asked first: the flight takes this client's places. It stands here because there is room.
-    pub(super) asker: Who,
+    pub(super) client: ClientId,
 }
 
 impl<W> WaiterList<W> {
-    pub(super) fn new(waiter: W, until: u32, asker: Who) -> Self {
-        Self { first: Some(waiter), first_until: until, ..Self::empty(asker) }
+    pub(super) fn new(waiter: W, until: u32, client: ClientId) -> Self {
+        Self { first: Some(waiter), first_until: until, ..Self::empty(client) }
     }
 
-    fn empty(asker: Who) -> Self {
-        Self { first: None, first_until: NEVER, head: NONE, tail: NONE, asker }
+    fn empty(client: ClientId) -> Self {
+        Self { first: None, first_until: NEVER, head: NONE, tail: NONE, client }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -28,7 +28,7 @@ impl<W> WaiterList<W> {
     }
 
     fn take(&mut self) -> Self {
-        let empty = Self::empty(self.asker);
+        let empty = Self::empty(self.client);
         std::mem::replace(self, empty)
     }
 }
@@ -38,7 +38,7 @@ impl<W> WaiterList<W> {
 pub(super) struct WaiterSlab<W> {
     nodes: Vec<Node<W>>,
     free: u32,
-    places: Fair,
+    places: ClientQuota,
 }
 
 #[derive(Debug)]
@@ -46,13 +46,13 @@ pub(super) struct Node<W> {
     waiter: Option<W>,
     until: u32,
     next: u32,
-    who: Who,
+    client: ClientId,
 }
 
 impl<W> WaiterSlab<W> {
     /// With so many places for one client.
     pub(super) fn new(most: usize) -> Self {
-        Self { nodes: Vec::new(), free: NONE, places: Fair::new(most.clamp(1, WAITERS_MAX) as u32) }
+        Self { nodes: Vec::new(), free: NONE, places: ClientQuota::new(most.clamp(1, WAITERS_MAX) as u32) }
     }
 
     /// Appends a waiter, and returns its node; gives it back where there is no place for this client.
@@ -61,16 +61,16 @@ impl<W> WaiterSlab<W> {
         list: &mut WaiterList<W>,
         waiter: W,
         until: u32,
-        who: Who,
+        client: ClientId,
     ) -> Result<u32, W> {
         if list.is_empty() {
             (list.first, list.first_until) = (Some(waiter), until);
             return Ok(NONE);
         }
-        if !self.places.take(who) {
+        if !self.places.acquire(client) {
             return Err(waiter);
         }
-        let node = Node { waiter: Some(waiter), until, next: NONE, who };
+        let node = Node { waiter: Some(waiter), until, next: NONE, client };
         let at = match self.nodes.get_mut(self.free as usize) {
             Some(vacant) => {
                 let at = self.free;
@@ -111,7 +111,7 @@ impl<W> WaiterSlab<W> {
 
     /// Those whose patience is over, taken off the list, and when the next one's will be.
     pub(super) fn take_impatient(&mut self, list: &mut WaiterList<W>, now: u32) -> (WaiterList<W>, u32) {
-        let mut over = WaiterList::empty(list.asker);
+        let mut over = WaiterList::empty(list.client);
         let mut next_over = NEVER;
         if list.first_until <= now {
             over.first = list.first.take();
@@ -161,13 +161,13 @@ impl<W> WaiterSlab<W> {
         let next = std::mem::replace(&mut node.next, self.free);
         let waiter = node.waiter.take();
         self.free = at;
-        self.places.give_back(node.who);
+        self.places.release(node.client);
         waiter.map(|waiter| (waiter, next))
     }
 
     /// Gives back what a crowd has made it, once the last of them left.
     fn shrink(&mut self) {
-        if self.places.taken() == 0 && self.nodes.len() > KEPT {
+        if self.places.in_use() == 0 && self.nodes.len() > KEPT {
             (self.nodes, self.free) = (Vec::new(), NONE);
         }
     }
@@ -199,7 +199,7 @@ pub struct Rest<W>(pub(super) WaiterList<W>);
 impl<W> Rest<W> {
     /// Nobody.
     pub fn none() -> Self {
-        Self(WaiterList::empty(Who::of(0)))
+        Self(WaiterList::empty(ClientId::of(0)))
     }
 
     /// Whether there are none.
@@ -233,42 +233,42 @@ const KEPT: usize = 256;
 mod tests {
     use super::*;
 
-    fn who() -> Who {
-        Who::of(1)
+    fn client() -> ClientId {
+        ClientId::of(1)
     }
 
     #[test]
     fn waiters_come_back_in_order_and_their_room_is_used_again() {
         let mut slab = WaiterSlab::new(8);
         for round in 0..3 {
-            let mut list = WaiterList::new(round, NEVER, who());
+            let mut list = WaiterList::new(round, NEVER, client());
             for waiter in 1..9 {
-                slab.push(&mut list, round + waiter, NEVER, who()).unwrap();
+                slab.push(&mut list, round + waiter, NEVER, client()).unwrap();
             }
-            assert_eq!(slab.push(&mut list, 99, NEVER, who()), Err(99));
+            assert_eq!(slab.push(&mut list, 99, NEVER, client()), Err(99));
             assert_eq!(slab.take_all(&mut list).collect::<Vec<_>>(), (round..round + 9).collect::<Vec<_>>());
-            assert_eq!((slab.nodes.len(), slab.places.taken()), (8, 0));
+            assert_eq!((slab.nodes.len(), slab.places.in_use()), (8, 0));
         }
     }
 
     #[test]
     fn who_is_told_later_keeps_his_place_until_then() {
         let mut slab = WaiterSlab::new(8);
-        let mut list = WaiterList::new(0, NEVER, who());
+        let mut list = WaiterList::new(0, NEVER, client());
         for waiter in 1..9 {
-            slab.push(&mut list, waiter, NEVER, who()).unwrap();
+            slab.push(&mut list, waiter, NEVER, client()).unwrap();
         }
         let mut waiters = slab.take_all(&mut list);
         assert_eq!((waiters.next(), waiters.next()), (Some(0), Some(1)));
         let mut rest = waiters.later();
         assert!(list.is_empty() && !rest.is_empty());
         // Others come and go meanwhile.
-        let mut other = WaiterList::new(20, NEVER, who());
-        slab.push(&mut other, 21, NEVER, who()).unwrap();
-        assert_eq!(slab.push(&mut other, 22, NEVER, who()), Err(22));
+        let mut other = WaiterList::new(20, NEVER, client());
+        slab.push(&mut other, 21, NEVER, client()).unwrap();
+        assert_eq!(slab.push(&mut other, 22, NEVER, client()), Err(22));
         assert_eq!(slab.take_all(&mut other).collect::<Vec<_>>(), [20, 21]);
         for (waiter, taken) in (2..9).zip((0..7).rev()) {
-            assert_eq!((slab.next(&mut rest.0), slab.places.taken()), (Some(waiter), taken));
+            assert_eq!((slab.next(&mut rest.0), slab.places.in_use()), (Some(waiter), taken));
         }
         assert!(rest.is_empty());
         assert_eq!(slab.next(&mut rest.0), None);
@@ -277,34 +277,35 @@ mod tests {
     #[test]
     fn only_the_impatient_leave() {
         let mut slab = WaiterSlab::new(8);
-        let mut list = WaiterList::new(0, 10, who());
+        let mut list = WaiterList::new(0, 10, client());
         for (waiter, until) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
-            slab.push(&mut list, waiter, until, who()).unwrap();
+            slab.push(&mut list, waiter, until, client()).unwrap();
         }
         let (over, next) = slab.take_impatient(&mut list, 10);
         assert_eq!((slab.hand_out(over).collect::<Vec<_>>(), next), (vec![0, 2, 4], 20));
-        slab.push(&mut list, 5, 40, who()).unwrap();
+        slab.push(&mut list, 5, 40, client()).unwrap();
         let (over, next) = slab.take_impatient(&mut list, 30);
         assert_eq!((slab.hand_out(over).collect::<Vec<_>>(), next), (vec![1, 3], 40));
         drop(slab.take_all(&mut list));
-        assert_eq!(slab.places.taken(), 0);
+        assert_eq!(slab.places.in_use(), 0);
     }
 
     #[test]
     fn what_a_crowd_took_comes_back_when_the_last_of_it_has_left() {
         let mut slab = WaiterSlab::new(10_000);
-        let (mut crowd, mut other) = (WaiterList::new(0, NEVER, who()), WaiterList::new(0, NEVER, who()));
-        slab.push(&mut other, 1, NEVER, who()).unwrap();
+        let (mut crowd, mut other) =
+            (WaiterList::new(0, NEVER, client()), WaiterList::new(0, NEVER, client()));
+        slab.push(&mut other, 1, NEVER, client()).unwrap();
         for waiter in 1..5_000 {
-            slab.push(&mut crowd, waiter, NEVER, who()).unwrap();
+            slab.push(&mut crowd, waiter, NEVER, client()).unwrap();
         }
         assert_eq!(slab.take_all(&mut crowd).count(), 5_000);
         assert!(slab.nodes.capacity() >= 5_000, "one waits yet");
         // Not all of them are looked at.
         assert_eq!(slab.take_all(&mut other).next(), Some(0));
         assert_eq!(slab.nodes.capacity(), 0);
-        let mut next = WaiterList::new(0, NEVER, who());
-        slab.push(&mut next, 1, NEVER, who()).unwrap();
+        let mut next = WaiterList::new(0, NEVER, client());
+        slab.push(&mut next, 1, NEVER, client()).unwrap();
         assert_eq!(slab.take_all(&mut next).collect::<Vec<_>>(), [0, 1]);
     }
 }
