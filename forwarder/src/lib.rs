@@ -14,29 +14,29 @@
 //! Corefile or a plugin: its caller stores what [`Finished`] carries and turns [`NoAnswer`] into an rcode.
 
 mod congestion;
-mod edns;
+mod edns_capability;
 mod error;
 pub mod health;
-mod machine;
 mod metrics;
 mod policy;
-mod resolve;
 mod stanza;
+mod state_machine;
 mod stream_kind;
 mod streams;
 mod tls;
 mod upstream;
+mod upstream_names;
 
 pub use self::tls::{TlsSettings, UpstreamTlsSpec};
 pub use error::{ExchangeError, NoAnswer, NotSent};
-pub use machine::{
+pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
+pub use policy::{MAX_UPSTREAMS, Policy};
+pub use stanza::{Chain, ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec};
+pub use state_machine::{
     Action, Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
     slot_octets, waiter_octets,
 };
-pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
-pub use policy::{MAX_UPSTREAMS, Policy};
-pub use resolve::{Addresses, ResolveError, resolve};
-pub use stanza::{Chain, ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec};
 pub use stream_kind::StreamKind;
 pub use streams::{Deliver, Streams};
 pub use upstream::{HealthCheck, ProbeRequest, ProbeRequests, Registry, Upstream, UpstreamPath};
+pub use upstream_names::{Addresses, ResolveError, resolve};

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use wire::Name;
 
 use crate::congestion::{Congestion, RTT_MAX};
-use crate::edns::EdnsState;
+use crate::edns_capability::EdnsState;
 use crate::{TlsSettings, UpstreamMetrics};
 use client_quota::ClientQuota;
 

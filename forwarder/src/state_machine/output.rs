@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::actions::{Action, Exchange, Finished};
 use super::flight::{State, Way};
-use super::ports::{Owner, SocketRequest};
-use super::timers::MachineTime;
+use super::timer_wheel::MachineTime;
+use super::udp_sockets::{Owner, SocketRequest};
 use super::waiters::WaiterList;
 use super::{ExchangeId, Forwarder, LATE, SWEEP, SocketId};
 use crate::{NoAnswer, StreamKind, Upstream};

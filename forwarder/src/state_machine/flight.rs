@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use wire::{Flags, OwnedQuery, Proto, Query};
 
-use super::ports::Ports;
-use super::timers::{MachineTime, NEVER};
+use super::timer_wheel::{MachineTime, NEVER};
+use super::udp_sockets::Ports;
 use super::waiters::WaiterList;
 use super::{Ask, SocketId};
 use crate::congestion::Congestion;

@@ -7,7 +7,7 @@ use wire::{Flags, Rcode};
 use super::Forwarder;
 use super::flight::{ATTEMPTS, Attempt, AttemptKind, Flight, Form, Open, Spare, State, Try, Way};
 use super::output::Ended;
-use super::timers::NEVER;
+use super::timer_wheel::NEVER;
 use crate::{DEADLINE, NoAnswer, UpstreamPath};
 
 impl<W> Forwarder<W> {

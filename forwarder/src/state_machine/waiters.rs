@@ -1,6 +1,6 @@
 //! Who waits for which query: a list per flight, the first inline, the others in one slab.
 
-use super::timers::NEVER;
+use super::timer_wheel::NEVER;
 use client_quota::{ClientId, ClientQuota};
 
 /// The waiters of one flight. When their patience ends is counted from the flight's start.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Forwarder;
 use super::flight::{Attempt, Form, Open, Pick, State, Try};
-use super::timers::{MachineTime, NEVER};
+use super::timer_wheel::{MachineTime, NEVER};
 use crate::UpstreamPath;
 
 impl<W> Forwarder<W> {

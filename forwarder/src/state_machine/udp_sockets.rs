@@ -14,7 +14,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use rand::Rng;
 
-use super::timers::MachineTime;
+use super::timer_wheel::MachineTime;
 use super::{Limits, SocketId};
 use crate::Upstream;
 use crate::metrics::UpstreamProto;

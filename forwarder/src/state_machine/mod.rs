@@ -11,18 +11,18 @@
 //! each one message to one upstream. This module does no I/O, reads no clock and takes no lock.
 
 mod actions;
-mod advance;
+mod attempts;
+mod ecs_limit;
+mod edns_fallback;
 mod flight;
-mod form;
+mod flight_table;
 mod hedge_budget;
 mod output;
-mod ports;
 mod repeat;
 mod replies;
-mod subnets;
-mod table;
-mod timers;
-mod unsent;
+mod send_errors;
+mod timer_wheel;
+mod udp_sockets;
 mod waiters;
 
 use std::collections::VecDeque;
@@ -40,13 +40,13 @@ pub use waiters::{Rest, Waiters};
 
 use crate::{DEADLINE, ExchangeError, NoAnswer, NotSent, Upstream};
 use client_quota::{ClientId, ClientQuota};
+use ecs_limit::Subnets;
 use flight::{ATTEMPTS, Attempt, CAME_OVER_TCP, Flight, KeptQuery, Open, SUBNET, State, key_bits, key_hash};
+use flight_table::Table;
 use hedge_budget::HedgeBudget;
 use output::Output;
-use ports::{Owner, Ports};
-use subnets::Subnets;
-use table::Table;
-use timers::{MachineTime, NEVER, Timers};
+use timer_wheel::{MachineTime, NEVER, Timers};
+use udp_sockets::{Owner, Ports};
 use waiters::{WaiterList, WaiterSlab};
 
 /// What one worker may hold at most.
@@ -388,7 +388,7 @@ impl<W> Drop for Forwarder<W> {
 
 /// The size of a flight's slot, its first waiter's record included; a question of more than 118 octets is apart.
 pub const fn slot_octets<W>() -> usize {
-    size_of::<table::Slot<W>>()
+    size_of::<flight_table::Slot<W>>()
 }
 
 /// The size of what is kept of a waiter that joined another's flight.

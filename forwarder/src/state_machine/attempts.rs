@@ -6,8 +6,8 @@ use rand::Rng;
 
 use super::flight::{ATTEMPTS, Attempt, AttemptKind, Form, Open, Pick, State, Try, Way, silent};
 use super::output::{Ended, StreamRequest};
-use super::ports::Owner;
-use super::timers::{MachineTime, NEVER};
+use super::timer_wheel::{MachineTime, NEVER};
+use super::udp_sockets::Owner;
 use super::{ExchangeId, Forwarder, LATE, SWEEP};
 use crate::{NoAnswer, StreamKind};
 
