@@ -11,7 +11,7 @@
 //! single-threaded.
 //! Its files import one way: transport, error, pem, tls < upstream < policy, stanza < machine < streams < health.
 //! What workers share are atomics in [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the
-//! Corefile or a plugin: its caller stores what [`Finished`] carries and turns [`NoAnswer`] into an rcode.
+//! Corefile or a plugin: its caller stores what [`FlightResult`] carries and turns [`ForwardError`] into an rcode.
 
 mod congestion;
 mod edns_capability;
@@ -28,13 +28,13 @@ mod upstream;
 mod upstream_names;
 
 pub use self::tls::{TlsSettings, UpstreamTlsSpec};
-pub use error::{ExchangeError, NoAnswer, NotSent};
+pub use error::{ExchangeError, ForwardError, SendError};
 pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
 pub use policy::{MAX_UPSTREAMS, Policy};
-pub use stanza::{Chain, ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec};
+pub use stanza::{ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec, Stanzas};
 pub use state_machine::{
-    Action, Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
-    slot_octets, waiter_octets,
+    Action, Exchange, ExchangeId, FlightResult, ForwardQuery, Forwarder, Limits, Refused, RemainingWaiters,
+    SocketId, Waiters, slot_octets, waiter_octets,
 };
 pub use stream_kind::StreamKind;
 pub use streams::{Deliver, Streams};

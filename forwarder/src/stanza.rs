@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use wire::{Name, Proto, Rcode};
 
-use crate::{HealthCheck, MAX_UPSTREAMS, NoAnswer, Policy, StanzaMetrics, Upstream, UpstreamPath};
+use crate::{ForwardError, HealthCheck, MAX_UPSTREAMS, Policy, StanzaMetrics, Upstream, UpstreamPath};
 use client_quota::{ClientId, ClientQuota};
 
 /// A stanza's properties, with CoreDNS's defaults.
@@ -242,8 +242,8 @@ impl Stanza {
     }
 
     /// The failure of a query where there is no upstream to try.
-    pub(crate) fn without_upstreams(&self) -> NoAnswer {
-        if self.choice().known.is_empty() { NoAnswer::NoUpstream } else { NoAnswer::AllLoop }
+    pub(crate) fn without_upstreams(&self) -> ForwardError {
+        if self.choice().known.is_empty() { ForwardError::NoUpstream } else { ForwardError::AllLoop }
     }
 
     /// Queries `upstreams` alone from now on, as those in `looping` forward our queries back to us.
@@ -348,11 +348,11 @@ pub const MOST_STANZAS: usize = u8::MAX as usize;
 
 /// A block's stanzas, in file order.
 #[derive(Debug, Default)]
-pub struct Chain {
+pub struct Stanzas {
     stanzas: Vec<Arc<Stanza>>,
 }
 
-impl Chain {
+impl Stanzas {
     /// A block's stanzas, in file order; those beyond [`MOST_STANZAS`] are ignored.
     pub fn new(mut stanzas: Vec<Arc<Stanza>>) -> Self {
         stanzas.truncate(MOST_STANZAS);
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn the_first_stanza_in_file_order_that_matches_is_asked() {
-        let chain = Chain::new(
+        let chain = Stanzas::new(
             [("lab.example.org", &[][..]), ("example.org", &["x.example.org"]), (".", &[])]
                 .map(|(from, except)| Arc::new(stanza(from, except)))
                 .into(),

@@ -23,15 +23,15 @@ pub struct Upstream {
     source: Option<IpAddr>,
     epoch: Instant,
     probes: mpsc::UnboundedSender<ProbeRequest>,
-    udp: State,
-    stream: State,
+    udp: PathState,
+    stream: PathState,
     edns: EdnsState,
     metrics: UpstreamMetrics,
     /// Quota of queries on its connections; created with the first one.
     stream_places: LazyLock<ClientQuota>,
 }
 
-/// The path by which an upstream is queried. State of one path says nothing about the other: a
+/// The path by which an upstream is queried. PathState of one path says nothing about the other: a
 /// firewall may drop one of them, and a connection takes round trips that a datagram does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamPath {
@@ -43,7 +43,7 @@ pub enum UpstreamPath {
 
 /// The state of an upstream over one path.
 #[derive(Debug)]
-struct State {
+struct PathState {
     congestion: Congestion,
     /// Probes that failed in a row.
     fails: AtomicU32,
@@ -55,7 +55,7 @@ struct State {
     trial_at: AtomicU64,
 }
 
-impl State {
+impl PathState {
     fn new() -> Self {
         Self {
             congestion: Congestion::new(),
@@ -100,7 +100,7 @@ impl Upstream {
         if tcp || self.tls.is_some() { UpstreamPath::Stream } else { UpstreamPath::Udp }
     }
 
-    fn state(&self, path: UpstreamPath) -> &State {
+    fn state(&self, path: UpstreamPath) -> &PathState {
         match path {
             UpstreamPath::Udp => &self.udp,
             UpstreamPath::Stream => &self.stream,
@@ -263,8 +263,8 @@ impl Registry {
             source,
             epoch: self.epoch,
             probes: self.probes.clone(),
-            udp: State::new(),
-            stream: State::new(),
+            udp: PathState::new(),
+            stream: PathState::new(),
             edns: EdnsState::new(self.epoch),
             metrics: UpstreamMetrics::default(),
             stream_places: LazyLock::new(|| ClientQuota::new(STREAM_PLACES)),

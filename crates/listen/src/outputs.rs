@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cache::{BlockCache, StoreResult};
-use forwarder::{Ask, Finished, Forwarder};
+use forwarder::{FlightResult, ForwardQuery, Forwarder};
 use sockets::Epoll;
 use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
 
@@ -88,7 +88,7 @@ impl Outputs {
         let zone = waiter.zone.clone();
         let Some(forwarding) = zone.block.pipeline.forwarding() else { return };
         let query = held.query();
-        let ask = Ask {
+        let ask = ForwardQuery {
             chain: &forwarding.chain,
             query: &query,
             proto: waiter.client.proto(),
@@ -110,7 +110,7 @@ impl Outputs {
             if workers_share(&self.running) && !refused.flies {
                 self.running.flights.release(key, self.index);
             }
-            if matches!(refused.failure, forwarder::NoAnswer::Subnets) {
+            if matches!(refused.failure, forwarder::ForwardError::Subnets) {
                 // Answered as by a resolver that does not know the option: the reply lacks it, which tells the client.
                 let query = held.without_subnet();
                 self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
@@ -275,7 +275,7 @@ impl Outputs {
     fn remember_failure(
         &mut self,
         waiter: &Waiter,
-        failure: &forwarder::NoAnswer,
+        failure: &forwarder::ForwardError,
         query: &Query<'_>,
         now: Instant,
     ) {
@@ -301,17 +301,17 @@ impl Outputs {
     }
 
     /// Keeps what came of a query, and tells everybody who waits for it.
-    fn tell(&mut self, flight: Finished<'_, Waiter>) {
+    fn tell(&mut self, flight: FlightResult<'_, Waiter>) {
         self.tell_all(flight);
         self.upstream = None;
     }
 
-    fn tell_all(&mut self, flight: Finished<'_, Waiter>) {
+    fn tell_all(&mut self, flight: FlightResult<'_, Waiter>) {
         let now = self.now;
-        let Finished { mut waiters, outcome, query, block, key, upstream, .. } = flight;
+        let FlightResult { mut waiters, outcome, query, block, key, upstream, .. } = flight;
         self.upstream = upstream.map(|upstream| upstream.address());
         let first = waiters.next();
-        let over = !matches!(outcome, Err(forwarder::NoAnswer::Patience));
+        let over = !matches!(outcome, Err(forwarder::ForwardError::Patience));
         if over && workers_share(&self.running) {
             self.running.flights.release(key, self.index);
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use forwarder::{Forwarder, NotSent, SocketId, Upstream};
+use forwarder::{Forwarder, SendError, SocketId, Upstream};
 use rand::rngs::ThreadRng;
 use sockets::{Epoll, RecvBatch, UpstreamSocket};
 
@@ -107,7 +107,7 @@ impl Upstreams {
             let sent = socket.send_batch(run.iter().map(message), |at, error| {
                 refused = true;
                 if let Some(query) = message(&run[at]).first_chunk() {
-                    forwarder.unsent(id, u16::from_be_bytes(*query), NotSent::from(&error));
+                    forwarder.unsent(id, u16::from_be_bytes(*query), SendError::from(&error));
                 }
             });
             if let Some(error) = sent.upstream_error {

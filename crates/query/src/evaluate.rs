@@ -305,7 +305,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             // A later query refreshes it.
             Lookup::Refresh => {}
             Lookup::Ask(_) if self.patience.is_zero() => {
-                let failure = Failure::Forward(forwarder::NoAnswer::Patience);
+                let failure = Failure::Forward(forwarder::ForwardError::Patience);
                 return Ok(SubqueryAnswer::new(zone, query, Err(failure), FollowCnames::No));
             }
             Lookup::Ask(_) if self.at_target && self.spent.asked == MAX_ASKED => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use wire::{Answer, Proto, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, NoAnswer, StreamKind, Upstream};
+use crate::{ConnectionLimits, ForwardError, Stanzas, StreamKind, Upstream};
 use client_quota::ClientId;
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
@@ -90,21 +90,21 @@ pub enum Action<'a, W> {
     /// Cancel an exchange: its result would change nothing.
     Cancel(Arc<Upstream>, StreamKind, ExchangeId),
     /// Answer clients: a flight ended, or some of its waiters gave up.
-    Finished(Finished<'a, W>),
+    Finished(FlightResult<'a, W>),
 }
 
 /// A client's miss.
 #[derive(Clone, Copy)]
-pub struct Ask<'a> {
+pub struct ForwardQuery<'a> {
     /// The stanzas of its block.
-    pub chain: &'a Arc<Chain>,
+    pub chain: &'a Arc<Stanzas>,
     /// The query.
     pub query: &'a Query<'a>,
     /// How it came: upstreams are asked the same way unless the stanza says otherwise.
     pub proto: Proto,
     /// The block's number: equal questions in different blocks are different flights.
     pub block: u64,
-    /// The caller's name for the flight, handed back in [`Finished`]; the first asker's.
+    /// The caller's name for the flight, handed back in [`FlightResult`]; the first asker's.
     pub key: u64,
     /// How long this waiter waits, at most; `None`: until the flight ends.
     pub patience: Option<Duration>,
@@ -118,22 +118,22 @@ pub struct Refused<W> {
     /// The asker's.
     pub waiter: W,
     /// Why.
-    pub failure: NoAnswer,
+    pub failure: ForwardError,
     /// Whether the same query is in flight all the same, and only this waiter found no room.
     pub flies: bool,
 }
 
 /// What became of a query.
-pub struct Finished<'a, W> {
+pub struct FlightResult<'a, W> {
     /// Who waits. None where the answer came after all had timed out, or was asked for by the cache alone (a prefetch).
     pub waiters: Waiters<'a, W>,
     /// The answer, which the callee may change or take; or why there is none.
-    pub outcome: Result<&'a mut Answer, NoAnswer>,
+    pub outcome: Result<&'a mut Answer, ForwardError>,
     /// The query as the first waiter asked it.
     pub query: Query<'a>,
-    /// As in [`Ask`].
+    /// As in [`ForwardQuery`].
     pub block: u64,
-    /// As in [`Ask`].
+    /// As in [`ForwardQuery`].
     pub key: u64,
     /// Who answered, or who failed last.
     pub upstream: Option<&'a Arc<Upstream>>,

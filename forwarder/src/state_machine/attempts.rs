@@ -4,12 +4,15 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-use super::flight::{ATTEMPTS, Attempt, AttemptKind, Form, Open, Pick, State, Try, Way, silent};
+use super::flight::{
+    ATTEMPTS, Attempt, AttemptKind, AttemptState, EdnsLevel, FlightState, Pick, Try, UpstreamTransport,
+    silent,
+};
 use super::output::{Ended, StreamRequest};
 use super::timer_wheel::{MachineTime, NEVER};
-use super::udp_sockets::Owner;
+use super::udp_sockets::AttemptId;
 use super::{ExchangeId, Forwarder, LATE, SWEEP};
-use crate::{NoAnswer, StreamKind};
+use crate::{ForwardError, StreamKind};
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
@@ -45,18 +48,18 @@ impl<W> Forwarder<W> {
             }
             Pick::Full { upstream } => {
                 let address = flight.upstreams[usize::from(upstream)].address();
-                flight.aside().failure = Some(NoAnswer::Congested(address));
+                flight.cold().failure = Some(ForwardError::Congested(address));
                 may = false;
                 None
             }
             // A reply is kept that can be given in the end, so no upstream that is down is asked.
             Pick::AllDown if has_spare => None,
             Pick::AllDown => {
-                if !std::mem::replace(&mut flight.aside().down, true) {
+                if !std::mem::replace(&mut flight.cold().down, true) {
                     flight.stanza().metrics().healthcheck_broken.add_shared(1);
                 }
-                if failfast && flight.aside().failure.is_none() {
-                    flight.aside().failure = Some(NoAnswer::NoHealthy);
+                if failfast && flight.cold().failure.is_none() {
+                    flight.cold().failure = Some(ForwardError::NoHealthy);
                 }
                 may = !failfast;
                 // CoreDNS: health checking itself may be broken, so ask anyone.
@@ -97,7 +100,7 @@ impl<W> Forwarder<W> {
         // A query holds one connection of an upstream at a time.
         for nth in 0..ATTEMPTS {
             let attempt = &self.table[slot].attempts[nth];
-            if attempt.upstream == this.upstream && attempt.way != Way::Udp {
+            if attempt.upstream == this.upstream && attempt.transport != UpstreamTransport::Udp {
                 self.drop_attempt(slot, nth);
             }
         }
@@ -107,12 +110,12 @@ impl<W> Forwarder<W> {
         let flight = &mut self.table[slot];
         let upstream = &flight.upstreams[usize::from(this.upstream)];
         let tcp = this.tcp || flight.asks_over_tcp();
-        let way = match (upstream.tls(), tcp) {
-            (Some(_), _) => Way::Stream(StreamKind::Tls),
-            (None, true) => Way::Stream(StreamKind::Tcp),
-            (None, false) => Way::Udp,
+        let transport = match (upstream.tls(), tcp) {
+            (Some(_), _) => UpstreamTransport::Stream(StreamKind::Tls),
+            (None, true) => UpstreamTransport::Stream(StreamKind::Tcp),
+            (None, false) => UpstreamTransport::Udp,
         };
-        let form = flight.form(now, this.upstream, this.form);
+        let edns = flight.edns_level(now, this.upstream, this.edns);
         flight.serial = flight.serial.wrapping_add(1);
         let kind = match flight.sent_to(this.upstream) {
             Some(_) => AttemptKind::Copy,
@@ -123,16 +126,16 @@ impl<W> Forwarder<W> {
             sent: flight.offset(at),
             upstream: this.upstream,
             serial: flight.serial,
-            way,
-            open: Open::Waiting,
-            form,
+            transport,
+            state: AttemptState::Waiting,
+            edns,
             kind,
             ..Attempt::FREE
         };
-        let owner = Owner { slot, generation, serial: flight.serial };
-        if way == Way::Udp {
-            attempt.socket = self.ports.choose(at, upstream, &mut self.rng);
-            attempt.id = self.ports.register(attempt.socket, owner, &mut self.rng);
+        let owner = AttemptId { slot, generation, serial: flight.serial };
+        if transport == UpstreamTransport::Udp {
+            attempt.socket = self.sockets.choose(at, upstream, &mut self.rng);
+            attempt.id = self.sockets.register(attempt.socket, owner, &mut self.rng);
             self.sweep_at = self.sweep_at.min(at.after(SWEEP));
             self.output.datagrams.push_back(owner);
         } else {
@@ -150,7 +153,7 @@ impl<W> Forwarder<W> {
         let at = self.machine_time(now);
         let flight = &self.table[slot];
         let offset = flight.offset(at);
-        if flight.state == State::Flying
+        if flight.state == FlightState::Flying
             && flight.patience_at <= offset
             && self.release_impatient(slot, offset)
         {
@@ -160,7 +163,7 @@ impl<W> Forwarder<W> {
         let failed = self.count_silence(now, slot);
         let flight = &self.table[slot];
         match flight.state {
-            State::Flying => {
+            FlightState::Flying => {
                 if flight.deadline <= offset {
                     self.give_up(now, slot);
                 } else if failed {
@@ -169,9 +172,9 @@ impl<W> Forwarder<W> {
                     self.hedge(now, slot);
                 }
             }
-            State::Settled => self.end_if_settled(slot),
-            State::Late if MachineTime(flight.started.0).after(LATE) <= at => self.remove(slot),
-            State::Late => {}
+            FlightState::Settled => self.end_if_settled(slot),
+            FlightState::Late if MachineTime(flight.started.0).after(LATE) <= at => self.remove(slot),
+            FlightState::Late => {}
         }
         self.rearm(slot);
     }
@@ -185,17 +188,17 @@ impl<W> Forwarder<W> {
         let mut failed = false;
         for nth in 0..ATTEMPTS {
             let attempt = flight.attempts[nth];
-            if attempt.open != Open::Waiting || offset < attempt.sent.saturating_add(timeout) {
+            if attempt.state != AttemptState::Waiting || offset < attempt.sent.saturating_add(timeout) {
                 continue;
             }
-            flight.attempts[nth].open = Open::Counted;
+            flight.attempts[nth].state = AttemptState::Counted;
             // A retransmission to the same upstream times out with the attempt that it repeats: it is counted as one failure.
             for copy in &mut flight.attempts {
-                if copy.open == Open::Waiting
+                if copy.state == AttemptState::Waiting
                     && copy.kind == AttemptKind::Copy
                     && copy.upstream == attempt.upstream
                 {
-                    copy.open = Open::Counted;
+                    copy.state = AttemptState::Counted;
                 }
             }
             let (spec, upstream) = (flight.stanza().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
@@ -205,15 +208,15 @@ impl<W> Forwarder<W> {
             if !upstream.congestion(attempt.path()).replied_since(sent_at) {
                 upstream.failed(attempt.path(), spec.max_fails, &spec.health);
             }
-            if attempt.form != Form::Plain {
+            if attempt.edns != EdnsLevel::Plain {
                 upstream.edns().doubt(now);
                 flight.without_edns |= 1 << attempt.upstream;
             }
-            let failure = silent(&attempt, upstream.address(), &self.ports);
-            if flight.state == State::Flying {
+            let failure = silent(&attempt, upstream.address(), &self.sockets);
+            if flight.state == FlightState::Flying {
                 flight.failures = flight.failures.saturating_add(1);
                 flight.mark_failed_over(attempt.upstream);
-                flight.aside().failure = Some(failure);
+                flight.cold().failure = Some(failure);
                 failed = true;
             }
         }
@@ -221,10 +224,10 @@ impl<W> Forwarder<W> {
     }
 
     /// One attempt failed for sure.
-    pub(super) fn failed(&mut self, now: Instant, slot: u32, nth: usize, failure: NoAnswer) {
+    pub(super) fn failed(&mut self, now: Instant, slot: u32, nth: usize, failure: ForwardError) {
         let flight = &mut self.table[slot];
         let attempt = flight.attempts[nth];
-        let counted = attempt.open == Open::Counted;
+        let counted = attempt.state == AttemptState::Counted;
         let (spec, upstream) = (flight.stanza().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
         if !counted && failure.blames_upstream() {
             upstream.failed(attempt.path(), spec.max_fails, &spec.health);
@@ -232,17 +235,17 @@ impl<W> Forwarder<W> {
         self.close(slot, nth);
         let flight = &mut self.table[slot];
         match flight.state {
-            State::Flying => {
+            FlightState::Flying => {
                 if !counted {
                     flight.mark_failed_over(attempt.upstream);
-                    let aside = flight.aside();
-                    (aside.failure, aside.failed) = (Some(failure), Some((attempt.serial, attempt.upstream)));
+                    let cold = flight.cold();
+                    (cold.failure, cold.failed) = (Some(failure), Some((attempt.serial, attempt.upstream)));
                     self.count_failure(slot, attempt.upstream);
                     self.try_next(now, slot);
                 }
             }
-            State::Settled => self.end_if_settled(slot),
-            State::Late => self.end_if_deaf(slot),
+            FlightState::Settled => self.end_if_settled(slot),
+            FlightState::Late => self.end_if_deaf(slot),
         }
         self.rearm(slot);
     }
@@ -250,35 +253,43 @@ impl<W> Forwarder<W> {
     /// No try is left, or no time: what was kept back is the answer, else the last failure is.
     pub(super) fn give_up(&mut self, now: Instant, slot: u32) {
         let flight = &mut self.table[slot];
-        let aside = flight.aside.take().map(|aside| *aside).unwrap_or_default();
-        if let Some(spare) = aside.reply
+        let cold = flight.cold.take().map(|cold| *cold).unwrap_or_default();
+        if let Some(spare) = cold.reply
             && self.answer.read(&spare.bytes, flight.held.0.question()).is_ok()
         {
-            self.mark(slot, spare.form);
+            self.mark(slot, spare.edns);
             self.settle(now, slot, spare.upstream, spare.rtt, None);
             return;
         }
-        let last = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free).max_by_key(|a| a.sent);
-        let failure = aside.failure.or_else(|| {
+        let last = flight
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.state != AttemptState::Free)
+            .max_by_key(|a| a.sent);
+        let failure = cold.failure.or_else(|| {
             let upstream = flight.upstreams[usize::from(last?.upstream)].address();
-            Some(silent(last?, upstream, &self.ports))
+            Some(silent(last?, upstream, &self.sockets))
         });
         // The attempt sent last, be it still open or the last one that failed: serials wrap, and the flight's own is the newest.
-        let open = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free);
-        let tried = open.map(|attempt| (attempt.serial, attempt.upstream)).chain(aside.failed);
+        let open = flight.attempts.iter().filter(|attempt| attempt.state != AttemptState::Free);
+        let tried = open.map(|attempt| (attempt.serial, attempt.upstream)).chain(cold.failed);
         let upstream = tried.min_by_key(|(serial, _)| flight.serial.wrapping_sub(*serial)).map(|(_, at)| at);
-        self.conclude(slot, Err((failure.unwrap_or(NoAnswer::NoHealthy), upstream)));
+        self.conclude(slot, Err((failure.unwrap_or(ForwardError::NoHealthy), upstream)));
     }
 
     /// Ends a flight with the answer in `self.answer`, from the upstream after that time, or with a failure, of the upstream.
     /// Its waiters are handed out by the next poll, which then calls [`Self::concluded`].
-    pub(super) fn conclude(&mut self, slot: u32, outcome: Result<(u8, Duration), (NoAnswer, Option<u8>)>) {
+    pub(super) fn conclude(
+        &mut self,
+        slot: u32,
+        outcome: Result<(u8, Duration), (ForwardError, Option<u8>)>,
+    ) {
         self.table.seal(slot);
         let flight = &mut self.table[slot];
         flight.stanza().release(flight.waiters.client);
         self.places.release(flight.waiters.client);
         self.flying -= 1;
-        flight.state = if outcome.is_ok() { State::Settled } else { State::Late };
+        flight.state = if outcome.is_ok() { FlightState::Settled } else { FlightState::Late };
         self.output.end(Ended::Flight(slot, outcome));
     }
 
@@ -287,10 +298,10 @@ impl<W> Forwarder<W> {
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
         flight.patience_at = NEVER;
-        flight.aside = None;
-        if flight.state == State::Settled {
+        flight.cold = None;
+        if flight.state == FlightState::Settled {
             for nth in 0..ATTEMPTS {
-                if self.table[slot].attempts[nth].open == Open::Counted {
+                if self.table[slot].attempts[nth].state == AttemptState::Counted {
                     self.drop_attempt(slot, nth);
                 }
             }
@@ -368,13 +379,13 @@ impl<W> Forwarder<W> {
     pub(super) fn close(&mut self, slot: u32, nth: usize) {
         let flight = &mut self.table[slot];
         let attempt = std::mem::replace(&mut flight.attempts[nth], Attempt::FREE);
-        if attempt.open == Open::Free {
+        if attempt.state == AttemptState::Free {
             return;
         }
         let upstream = &flight.upstreams[usize::from(attempt.upstream)];
         upstream.congestion(attempt.path()).ended(flight.waiters.client);
-        if attempt.way == Way::Udp {
-            self.ports.release(attempt.socket, attempt.id);
+        if attempt.transport == UpstreamTransport::Udp {
+            self.sockets.release(attempt.socket, attempt.id);
         }
     }
 
@@ -383,7 +394,9 @@ impl<W> Forwarder<W> {
         let generation = self.table.generation(slot);
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
-        if let (Way::Stream(kind), true) = (attempt.way, attempt.open != Open::Free) {
+        if let (UpstreamTransport::Stream(kind), true) =
+            (attempt.transport, attempt.state != AttemptState::Free)
+        {
             let id = ExchangeId::new(slot, generation, attempt.serial);
             let upstream = flight.upstreams[usize::from(attempt.upstream)].clone();
             self.output.streams.push_back(StreamRequest::Cancel(upstream, kind, id));
@@ -401,14 +414,14 @@ impl<W> Forwarder<W> {
         let silence = flight
             .attempts
             .iter()
-            .filter(|attempt| attempt.open == Open::Waiting)
+            .filter(|attempt| attempt.state == AttemptState::Waiting)
             .map(|attempt| attempt.sent.saturating_add(timeout))
             .min()
             .unwrap_or(NEVER);
         let offset = match flight.state {
-            State::Flying => silence.min(flight.deadline).min(flight.hedge_at).min(flight.patience_at),
-            State::Settled => silence,
-            State::Late => silence.min(LATE.as_micros() as u32),
+            FlightState::Flying => silence.min(flight.deadline).min(flight.hedge_at).min(flight.patience_at),
+            FlightState::Settled => silence,
+            FlightState::Late => silence.min(LATE.as_micros() as u32),
         };
         let at = flight.machine_time(offset);
         self.timers.arm(slot, at);

@@ -10,11 +10,11 @@ use wire::Query;
 /// RFC 7871, section 11.2: with many subnets a forger has many queries in flight that one guess can match. Flights beyond
 /// the bound are asked without subnet, and share one flight. A hash that two names share only makes the bound theirs.
 #[derive(Debug, Default)]
-pub(super) struct Subnets {
+pub(super) struct EcsLimit {
     flights: HashMap<u64, u8, foldhash::fast::RandomState>,
 }
 
-impl Subnets {
+impl EcsLimit {
     /// Whether there may be no more flights for this name with a subnet.
     pub(super) fn is_full(&self, query: &Query<'_>, hasher: &impl BuildHasher) -> bool {
         self.flights.get(&key(query, hasher)).is_some_and(|&count| count >= SUBNETS_MAX)
@@ -44,5 +44,5 @@ fn key(query: &Query<'_>, hasher: &impl BuildHasher) -> u64 {
     state.finish()
 }
 
-/// Subnets at a time for one name: three bits of the thirty that a forger must guess.
+/// EcsLimit at a time for one name: three bits of the thirty that a forger must guess.
 const SUBNETS_MAX: u8 = 8;

@@ -9,7 +9,9 @@ use std::time::Instant;
 use wire::{HEADER, Rcode, UpstreamOverrides, write_upstream_query};
 
 use super::Forwarder;
-use super::flight::{ADDED, Attempt, BARE, DNSSEC_OK, Flight, Form, Open, SUBNET, Try, Way};
+use super::flight::{
+    ADDED, Attempt, AttemptState, BARE, DNSSEC_OK, EdnsLevel, Flight, SUBNET, Try, UpstreamTransport,
+};
 use crate::Upstream;
 
 impl<W> Flight<W> {
@@ -32,31 +34,31 @@ impl<W> Flight<W> {
     }
 
     /// What the query to that upstream is to carry: what is asked for, or less where the upstream takes no more.
-    pub(super) fn form(&self, now: Instant, upstream: u8, asked: Form) -> Form {
+    pub(super) fn edns_level(&self, now: Instant, upstream: u8, asked: EdnsLevel) -> EdnsLevel {
         let edns = self.upstream(upstream).edns();
         let refused = self.bits & ADDED == 0 || self.refused_edns >> upstream & 1 == 1;
         let without_edns = self.without_edns >> upstream & 1 == 1 && refused && !edns.takes_lately(now);
-        if asked == Form::Plain || without_edns || edns.asks_plain(now, self.needs_edns()) {
-            Form::Plain
+        if asked == EdnsLevel::Plain || without_edns || edns.asks_plain(now, self.needs_edns()) {
+            EdnsLevel::Plain
         } else if self.bits & BARE != 0 {
-            Form::Bare
+            EdnsLevel::Bare
         } else {
             asked
         }
     }
 
     /// Appends the query to `message`, with 0 for its id.
-    pub(super) fn write(&self, form: Form, message: &mut Vec<u8>) {
+    pub(super) fn write(&self, edns: EdnsLevel, message: &mut Vec<u8>) {
         let mut query = self.held.0.query();
-        if let (true, Some(edns)) = (form != Form::Whole, &mut query.edns) {
-            edns.client_subnet = None;
+        if let (true, Some(opt)) = (edns != EdnsLevel::Whole, &mut query.edns) {
+            opt.client_subnet = None;
         }
-        if form != Form::Whole {
+        if edns != EdnsLevel::Whole {
             query.overrides = UpstreamOverrides::NONE;
         }
         let start = message.len();
         write_upstream_query(message, 0, &query);
-        if form == Form::Plain {
+        if edns == EdnsLevel::Plain {
             // The OPT is all that stands behind the question.
             message.truncate(start + HEADER + query.question.len());
             message[start + HEADER - 2..start + HEADER].fill(0);
@@ -66,26 +68,31 @@ impl<W> Flight<W> {
     /// The upstream that gets a copy while no other one may be asked, what the copy carries, and whether that is less than
     /// what was sent: the upstream may be silent because of our OPT, or its reply did not repeat the subnet. Else it is the
     /// only one that is asked. None over a connection, which repeats what is lost by itself.
-    pub(super) fn again(&self, now: Instant) -> Option<(u8, Form, bool)> {
-        let is_open = |attempt: &&Attempt| attempt.open == Open::Waiting && attempt.way == Way::Udp;
+    pub(super) fn again(&self, now: Instant) -> Option<(u8, EdnsLevel, bool)> {
+        let is_open = |attempt: &&Attempt| {
+            attempt.state == AttemptState::Waiting && attempt.transport == UpstreamTransport::Udp
+        };
         let mut waiting = self.attempts.iter().filter(is_open);
         let doubtful = |attempt: &&Attempt| {
             let plain = |other: &Attempt| {
-                other.open == Open::Waiting && other.upstream == attempt.upstream && other.form == Form::Plain
+                other.state == AttemptState::Waiting
+                    && other.upstream == attempt.upstream
+                    && other.edns == EdnsLevel::Plain
             };
             !self.needs_edns()
-                && attempt.form != Form::Plain
+                && attempt.edns != EdnsLevel::Plain
                 && !self.upstream(attempt.upstream).edns().takes_lately(now)
                 && !self.attempts.iter().any(plain)
         };
         if let Some(attempt) = waiting.clone().find(doubtful) {
-            return Some((attempt.upstream, Form::Plain, true));
+            return Some((attempt.upstream, EdnsLevel::Plain, true));
         }
         let first = *waiting.next()?;
-        let mut forms = waiting.clone().map(|other| other.form);
-        let strayed =
-            self.bits & BARE != 0 && first.form == Form::Whole && forms.all(|form| form == Form::Whole);
-        waiting.all(|other| other.upstream == first.upstream).then_some((first.upstream, first.form, strayed))
+        let mut levels = waiting.clone().map(|other| other.edns);
+        let strayed = self.bits & BARE != 0
+            && first.edns == EdnsLevel::Whole
+            && levels.all(|edns| edns == EdnsLevel::Whole);
+        waiting.all(|other| other.upstream == first.upstream).then_some((first.upstream, first.edns, strayed))
     }
 
     /// Whether an upstream that may speak EDNS has not answered yet, for a client that wants DNSSEC.
@@ -104,9 +111,9 @@ impl<W> Flight<W> {
     fn failed_with_opt(&self, attempt: &Attempt) -> bool {
         self.without_edns >> attempt.upstream & 1 == 1
             || self.attempts.iter().any(|other| {
-                other.open != Open::Free
+                other.state != AttemptState::Free
                     && other.upstream == attempt.upstream
-                    && other.form != Form::Plain
+                    && other.edns != EdnsLevel::Plain
                     && other.sent <= attempt.sent
             })
     }
@@ -119,23 +126,23 @@ impl<W> Flight<W> {
 impl<W> Forwarder<W> {
     /// Whether the reply in `self.answer` finds fault with the EDNS of the query.
     pub(super) fn refuses_edns(&self, attempt: &Attempt) -> bool {
-        attempt.form != Form::Plain && finds_fault(self.answer.rcode)
+        attempt.edns != EdnsLevel::Plain && finds_fault(self.answer.rcode)
     }
 
     /// Sends a query again that was refused, with less in it.
     pub(super) fn send_less(&mut self, now: Instant, slot: u32, attempt: &Attempt) {
         let flight = &mut self.table[slot];
-        let form = if attempt.form == Form::Whole && flight.has_options() {
-            Form::Bare
+        let edns = if attempt.edns == EdnsLevel::Whole && flight.has_options() {
+            EdnsLevel::Bare
         } else {
             flight.without_edns |= 1 << attempt.upstream;
             // RFC 6891, section 7: who does not implement EDNS answers FORMERR, without an OPT.
             let refused = self.answer.rcode == Rcode::FORMERR && !self.answer.opt;
             flight.refused_edns |= u16::from(refused) << attempt.upstream;
-            Form::Plain
+            EdnsLevel::Plain
         };
-        let tcp = attempt.way != Way::Udp;
-        self.send(now, slot, Try { form, tcp, ..Try::new(attempt.upstream) });
+        let tcp = attempt.transport != UpstreamTransport::Udp;
+        self.send(now, slot, Try { edns, tcp, ..Try::new(attempt.upstream) });
     }
 
     /// Notes what the reply in `self.answer` says about its upstream's EDNS.
@@ -146,7 +153,7 @@ impl<W> Forwarder<W> {
             return;
         }
         let answers = matches!(self.answer.rcode, Rcode::NOERROR | Rcode::NXDOMAIN);
-        if attempt.form != Form::Plain {
+        if attempt.edns != EdnsLevel::Plain {
             edns.took(now, flight.dnssec_ok() && answers, self.answer.opt);
         } else if answers && flight.failed_with_opt(attempt) {
             edns.refused(now, flight.refused_edns >> attempt.upstream & 1 == 1);
@@ -154,8 +161,8 @@ impl<W> Forwarder<W> {
     }
 
     /// Whether the client wants DNSSEC and this reply cannot have it.
-    pub(super) fn lost_dnssec(&self, slot: u32, form: Form) -> bool {
-        self.table[slot].dnssec_ok() && (form == Form::Plain || !self.answer.opt)
+    pub(super) fn lost_dnssec(&self, slot: u32, edns: EdnsLevel) -> bool {
+        self.table[slot].dnssec_ok() && (edns == EdnsLevel::Plain || !self.answer.opt)
     }
 
     /// Whether the reply in `self.answer` repeats the client's subnet, if it has any. One that does not is dropped: it may be a
@@ -163,7 +170,7 @@ impl<W> Forwarder<W> {
     /// 11.2). Asked again, the query goes without.
     pub(super) fn repeats_subnet(&mut self, slot: u32, nth: usize) -> bool {
         let flight = &mut self.table[slot];
-        let sent = flight.attempts[nth].form == Form::Whole;
+        let sent = flight.attempts[nth].edns == EdnsLevel::Whole;
         let query = flight.held.0.query();
         let repeats = match (self.answer.subnet, query.edns.and_then(|edns| edns.client_subnet)) {
             (Some(subnet), Some(asked)) if sent => subnet.repeats(asked),
@@ -177,9 +184,9 @@ impl<W> Forwarder<W> {
 
     /// Says in `self.answer` whether it is for those alone who wait for it, and leaves a subnet in it only where it repeats
     /// theirs.
-    pub(super) fn mark(&mut self, slot: u32, form: Form) {
+    pub(super) fn mark(&mut self, slot: u32, edns: EdnsLevel) {
         let flight = &self.table[slot];
-        let sent = form == Form::Whole && flight.has_subnet();
+        let sent = edns == EdnsLevel::Whole && flight.has_subnet();
         // Where the subnet was made here of the client's address, the cache finds the answer by that subnet, for its clients
         // alone.
         let own = flight.held.0.query().forwards_client_subnet();

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use wire::{Flags, OwnedQuery, Proto, Query};
 
 use super::timer_wheel::{MachineTime, NEVER};
-use super::udp_sockets::Ports;
+use super::udp_sockets::UdpSockets;
 use super::waiters::WaiterList;
-use super::{Ask, SocketId};
+use super::{ForwardQuery, SocketId};
 use crate::congestion::Congestion;
 use crate::policy::Order;
-use crate::{Chain, NoAnswer, Stanza, StreamKind, Upstream, UpstreamPath};
+use crate::{ForwardError, Stanza, Stanzas, StreamKind, Upstream, UpstreamPath};
 
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
 pub(super) struct Flight<W> {
     pub(super) held: KeptQuery,
-    pub(super) chain: Arc<Chain>,
+    pub(super) chain: Arc<Stanzas>,
     pub(super) upstreams: Arc<Vec<Arc<Upstream>>>,
-    pub(super) aside: Option<Box<Aside>>,
+    pub(super) cold: Option<Box<ColdState>>,
     pub(super) waiters: WaiterList<W>,
     pub(super) block: u64,
     pub(super) key: u64,
@@ -47,7 +47,7 @@ pub(super) struct Flight<W> {
     /// Of these, who said so: with FORMERR, and no OPT.
     pub(super) refused_edns: u16,
     pub(super) bits: u8,
-    pub(super) state: State,
+    pub(super) state: FlightState,
 }
 
 /// A held query that prints its question only.
@@ -62,7 +62,7 @@ impl std::fmt::Debug for KeptQuery {
 
 /// Where a flight stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum FlightState {
     /// A client waits for it, or the cache (a prefetch).
     Flying,
     /// Answered; other upstreams that were asked too have until `read_timeout` to show that they live.
@@ -71,12 +71,12 @@ pub(super) enum State {
     Late,
 }
 
-/// State of flights that did not go straight: allocated when the first failure, spare reply or full socket comes, so that
+/// FlightState of flights that did not go straight: allocated when the first failure, spare reply or full socket comes, so that
 /// all others stay small.
 #[derive(Debug, Default)]
-pub(super) struct Aside {
+pub(super) struct ColdState {
     /// The last failure.
-    pub(super) failure: Option<NoAnswer>,
+    pub(super) failure: Option<ForwardError>,
     /// A reply that is given when none better comes.
     pub(super) reply: Option<Spare>,
     /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
@@ -95,7 +95,7 @@ pub(super) struct Spare {
     pub(super) upstream: u8,
     pub(super) rtt: Duration,
     /// What the query carried.
-    pub(super) form: Form,
+    pub(super) edns: EdnsLevel,
     /// Whether others are still to be asked because of it.
     pub(super) failover: bool,
     /// Whether it says that the upstream could not answer.
@@ -112,9 +112,9 @@ pub(super) struct Attempt {
     pub(super) id: u16,
     pub(super) upstream: u8,
     pub(super) serial: u8,
-    pub(super) way: Way,
-    pub(super) open: Open,
-    pub(super) form: Form,
+    pub(super) transport: UpstreamTransport,
+    pub(super) state: AttemptState,
+    pub(super) edns: EdnsLevel,
     pub(super) kind: AttemptKind,
 }
 
@@ -131,7 +131,7 @@ pub(super) enum AttemptKind {
 
 /// What an attempt waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Open {
+pub(super) enum AttemptState {
     /// There is none.
     Free,
     /// The reply, or `read_timeout`.
@@ -142,14 +142,14 @@ pub(super) enum Open {
 
 /// How an attempt was sent: its [`UpstreamPath`], and over which kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum UpstreamTransport {
     Udp,
     Stream(StreamKind),
 }
 
 /// What of EDNS one attempt carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum EdnsLevel {
     /// Our OPT, and in it the client's subnet and what was written, where there are any.
     Whole,
     /// Our OPT alone.
@@ -165,22 +165,22 @@ pub(super) struct Try {
     /// Over TCP even where UDP would do: the reply was truncated.
     pub(super) tcp: bool,
     /// What it is to carry, at most.
-    pub(super) form: Form,
+    pub(super) edns: EdnsLevel,
     /// A copy of a query that this upstream or another is expected to answer yet.
     pub(super) hedge: bool,
 }
 
 impl Try {
     pub(super) fn new(upstream: u8) -> Self {
-        Self { upstream, tcp: false, form: Form::Whole, hedge: false }
+        Self { upstream, tcp: false, edns: EdnsLevel::Whole, hedge: false }
     }
 }
 
 impl Attempt {
     pub(super) fn path(&self) -> UpstreamPath {
-        match self.way {
-            Way::Udp => UpstreamPath::Udp,
-            Way::Stream(_) => UpstreamPath::Stream,
+        match self.transport {
+            UpstreamTransport::Udp => UpstreamPath::Udp,
+            UpstreamTransport::Stream(_) => UpstreamPath::Stream,
         }
     }
 
@@ -190,9 +190,9 @@ impl Attempt {
         id: 0,
         upstream: 0,
         serial: 0,
-        way: Way::Udp,
-        open: Open::Free,
-        form: Form::Whole,
+        transport: UpstreamTransport::Udp,
+        state: AttemptState::Free,
+        edns: EdnsLevel::Whole,
         kind: AttemptKind::First,
     };
 }
@@ -213,17 +213,19 @@ impl<W> Flight<W> {
 
     /// How many attempts wait for a reply and have not failed.
     pub(super) fn waiting(&self) -> usize {
-        self.attempts.iter().filter(|attempt| attempt.open == Open::Waiting).count()
+        self.attempts.iter().filter(|attempt| attempt.state == AttemptState::Waiting).count()
     }
 
     /// Whether any reply would still be taken.
     pub(super) fn is_listening(&self) -> bool {
-        self.attempts.iter().any(|attempt| attempt.open != Open::Free)
+        self.attempts.iter().any(|attempt| attempt.state != AttemptState::Free)
     }
 
     /// Whether an upstream is asked now and has not failed.
     pub(super) fn is_asking(&self, upstream: u8) -> bool {
-        self.attempts.iter().any(|attempt| attempt.open == Open::Waiting && attempt.upstream == upstream)
+        self.attempts
+            .iter()
+            .any(|attempt| attempt.state == AttemptState::Waiting && attempt.upstream == upstream)
     }
 
     pub(super) fn is_down(&self, upstream: u8) -> bool {
@@ -250,15 +252,17 @@ impl<W> Flight<W> {
     /// The attempt that one more may use: a free one, else of those that timed out the oldest copy,
     /// or else the oldest. The reply to a slow name arrives first for its first transmission.
     pub(super) fn attempt_to_use(&self) -> Option<usize> {
-        self.attempts.iter().position(|attempt| attempt.open == Open::Free).or_else(|| {
+        self.attempts.iter().position(|attempt| attempt.state == AttemptState::Free).or_else(|| {
             (0..ATTEMPTS)
-                .filter(|&at| self.attempts[at].open == Open::Counted)
+                .filter(|&at| self.attempts[at].state == AttemptState::Counted)
                 .min_by_key(|&at| (self.attempts[at].kind != AttemptKind::Copy, self.attempts[at].sent))
         })
     }
 
     pub(super) fn attempt(&self, serial: u8) -> Option<usize> {
-        self.attempts.iter().position(|attempt| attempt.open != Open::Free && attempt.serial == serial)
+        self.attempts
+            .iter()
+            .position(|attempt| attempt.state != AttemptState::Free && attempt.serial == serial)
     }
 
     /// The upstream to ask next: the first from the cursor on that is up, has not failed over, is not being asked, can
@@ -293,27 +297,27 @@ impl<W> Flight<W> {
 
     /// The open attempts at an upstream: when the last one was sent, and how many were sent before it.
     pub(super) fn sent_to(&self, upstream: u8) -> Option<(u32, u32)> {
-        let open = |attempt: &&Attempt| attempt.open != Open::Free && attempt.upstream == upstream;
+        let open = |attempt: &&Attempt| attempt.state != AttemptState::Free && attempt.upstream == upstream;
         let attempts = self.attempts.iter().filter(open);
         let last = attempts.clone().map(|attempt| attempt.sent).max()?;
         Some((last, attempts.count() as u32 - 1))
     }
 
-    pub(super) fn aside(&mut self) -> &mut Aside {
-        self.aside.get_or_insert_default()
+    pub(super) fn cold(&mut self) -> &mut ColdState {
+        self.cold.get_or_insert_default()
     }
 
     /// Upstreams that could not be sent to of late, one bit each.
     pub(super) fn unsent(&self) -> u16 {
-        self.aside.as_ref().map_or(0, |aside| aside.unsent)
+        self.cold.as_ref().map_or(0, |cold| cold.unsent)
     }
 
     pub(super) fn spare(&self) -> Option<&Spare> {
-        self.aside.as_ref()?.reply.as_ref()
+        self.cold.as_ref()?.reply.as_ref()
     }
 
     /// Whether it flies and asks the same as `ask`.
-    pub(super) fn is_for(&self, ask: &Ask<'_>, bits: u8) -> bool {
+    pub(super) fn is_for(&self, ask: &ForwardQuery<'_>, bits: u8) -> bool {
         self.block == ask.block && self.bits & KEY == bits && self.asks(ask.query)
     }
 
@@ -352,7 +356,7 @@ pub(super) enum Pick {
     None,
 }
 
-impl Ask<'_> {
+impl ForwardQuery<'_> {
     /// A number that is equal for all asks that would share a flight, with the same hasher: by it workers can agree which
     /// of them asks, so that equal misses of different workers share one too. `None` where no stanza forwards the name.
     pub fn fingerprint(&self, hasher: &impl BuildHasher) -> Option<u64> {
@@ -400,12 +404,12 @@ fn subnet<'q>(query: &Query<'q>) -> Option<&'q [u8]> {
 }
 
 /// The failure of an attempt that got no reply.
-pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> NoAnswer {
-    let stream = match attempt.way {
-        Way::Udp => None,
-        Way::Stream(kind) => Some(kind),
+pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, sockets: &UdpSockets) -> ForwardError {
+    let stream = match attempt.transport {
+        UpstreamTransport::Udp => None,
+        UpstreamTransport::Stream(kind) => Some(kind),
     };
-    NoAnswer::Silent { stream, local: ports.local(attempt.socket), upstream }
+    ForwardError::Silent { stream, local: sockets.local(attempt.socket), upstream }
 }
 
 /// Attempts that a flight remembers at once.

@@ -4,12 +4,12 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::HashTable;
 
-use super::Ask;
+use super::ForwardQuery;
 use super::flight::Flight;
 
 /// The table of flights.
 #[derive(Debug)]
-pub(super) struct Table<W> {
+pub(super) struct FlightTable<W> {
     slots: Vec<Slot<W>>,
     free: Vec<u32>,
     joinable: HashTable<u32>,
@@ -24,7 +24,7 @@ pub(super) struct Slot<W> {
     flight: Option<Flight<W>>,
 }
 
-impl<W> Table<W> {
+impl<W> FlightTable<W> {
     pub(super) fn new(limit: usize, first_generation: u32) -> Self {
         // Exchange ids carry 24 bits of the slot.
         let limit = limit.clamp(1, 1 << 24);
@@ -68,7 +68,7 @@ impl<W> Table<W> {
     }
 
     /// The flight that asks the same.
-    pub(super) fn find(&self, hash: u64, ask: &Ask<'_>, bits: u8) -> Option<u32> {
+    pub(super) fn find(&self, hash: u64, ask: &ForwardQuery<'_>, bits: u8) -> Option<u32> {
         let same = |&slot: &u32| {
             self.get(slot).is_some_and(|flight| flight.hash == hash && flight.is_for(ask, bits))
         };
@@ -125,7 +125,7 @@ impl<W> Table<W> {
     }
 }
 
-impl<W> Index<u32> for Table<W> {
+impl<W> Index<u32> for FlightTable<W> {
     type Output = Flight<W>;
 
     fn index(&self, slot: u32) -> &Flight<W> {
@@ -133,7 +133,7 @@ impl<W> Index<u32> for Table<W> {
     }
 }
 
-impl<W> IndexMut<u32> for Table<W> {
+impl<W> IndexMut<u32> for FlightTable<W> {
     fn index_mut(&mut self, slot: u32) -> &mut Flight<W> {
         self.slots[slot as usize].flight.as_mut().expect("the slot was checked by its caller")
     }

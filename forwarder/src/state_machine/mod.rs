@@ -35,18 +35,21 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
 use wire::{Answer, Proto, Query};
 
-pub use actions::{Action, Ask, Exchange, ExchangeId, Finished, Refused, SocketId};
-pub use waiters::{Rest, Waiters};
+pub use actions::{Action, Exchange, ExchangeId, FlightResult, ForwardQuery, Refused, SocketId};
+pub use waiters::{RemainingWaiters, Waiters};
 
-use crate::{DEADLINE, ExchangeError, NoAnswer, NotSent, Upstream};
+use crate::{DEADLINE, ExchangeError, ForwardError, SendError, Upstream};
 use client_quota::{ClientId, ClientQuota};
-use ecs_limit::Subnets;
-use flight::{ATTEMPTS, Attempt, CAME_OVER_TCP, Flight, KeptQuery, Open, SUBNET, State, key_bits, key_hash};
-use flight_table::Table;
+use ecs_limit::EcsLimit;
+use flight::{
+    ATTEMPTS, Attempt, AttemptState, CAME_OVER_TCP, Flight, FlightState, KeptQuery, SUBNET, key_bits,
+    key_hash,
+};
+use flight_table::FlightTable;
 use hedge_budget::HedgeBudget;
 use output::Output;
-use timer_wheel::{MachineTime, NEVER, Timers};
-use udp_sockets::{Owner, Ports};
+use timer_wheel::{MachineTime, NEVER, TimerWheel};
+use udp_sockets::{AttemptId, UdpSockets};
 use waiters::{WaiterList, WaiterSlab};
 
 /// What one worker may hold at most.
@@ -82,16 +85,16 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Forwarder<W> {
     epoch: Instant,
-    table: Table<W>,
+    table: FlightTable<W>,
     /// Places for flights with waiters.
     places: ClientQuota,
     waiters: WaiterSlab<W>,
-    timers: Timers,
-    ports: Ports,
+    timers: TimerWheel,
+    sockets: UdpSockets,
     budget: HedgeBudget,
     rng: StdRng,
     hasher: foldhash::quality::RandomState,
-    subnets: Subnets,
+    subnets: EcsLimit,
     /// Flights without waiters, in the order in which they lost their last one; some have ended since.
     lingering: VecDeque<(u32, u32)>,
     linger_limit: usize,
@@ -113,15 +116,15 @@ impl<W> Forwarder<W> {
         Self {
             epoch: now,
             // Results of the exchanges of a worker that ended may still come: they must fit no flight of the next one.
-            table: Table::new(places.capacity() as usize, rng.random()),
+            table: FlightTable::new(places.capacity() as usize, rng.random()),
             places,
             waiters: WaiterSlab::new(limits.waiters),
-            timers: Timers::new(),
-            ports: Ports::new(limits),
+            timers: TimerWheel::new(),
+            sockets: UdpSockets::new(limits),
             budget: HedgeBudget::new(),
             rng,
             hasher: foldhash::quality::RandomState::default(),
-            subnets: Subnets::default(),
+            subnets: EcsLimit::default(),
             lingering: VecDeque::new(),
             linger_limit,
             flying: 0,
@@ -137,13 +140,18 @@ impl<W> Forwarder<W> {
     /// them.
     ///
     /// # Errors
-    /// The waiter and why: [`NoAnswer::NoStanza`], [`NoAnswer::NoUpstream`] or [`NoAnswer::AllLoop`], [`NoAnswer::NoHealthy`] (with failfast),
-    /// [`NoAnswer::MaxConcurrent`], [`NoAnswer::TableFull`], [`NoAnswer::Subnets`] (ask again without the client's subnet).
+    /// The waiter and why: [`ForwardError::NoStanza`], [`ForwardError::NoUpstream`] or [`ForwardError::AllLoop`], [`ForwardError::NoHealthy`] (with failfast),
+    /// [`ForwardError::MaxConcurrent`], [`ForwardError::TableFull`], [`ForwardError::Subnets`] (ask again without the client's subnet).
     /// After `Ok` the waiter is handed back with [`Action::Finished`], once.
-    pub fn ask(&mut self, now: Instant, ask: Ask<'_>, waiter: W) -> Result<Option<&mut W>, Refused<W>> {
+    pub fn ask(
+        &mut self,
+        now: Instant,
+        ask: ForwardQuery<'_>,
+        waiter: W,
+    ) -> Result<Option<&mut W>, Refused<W>> {
         let refuse = |waiter, failure| Err(Refused { waiter, failure, flies: false });
         let Some(at) = ask.chain.matching(0, &ask.query.name) else {
-            return refuse(waiter, NoAnswer::NoStanza);
+            return refuse(waiter, ForwardError::NoStanza);
         };
         let stanza = &ask.chain.stanzas()[at];
         let bits = key_bits(ask.query, stanza.asks_over_tcp(ask.proto));
@@ -157,7 +165,7 @@ impl<W> Forwarder<W> {
             return self.join(slot, &ask, waiter, until);
         }
         if bits & SUBNET != 0 && self.subnets.is_full(ask.query, &self.hasher) {
-            return refuse(waiter, NoAnswer::Subnets);
+            return refuse(waiter, ForwardError::Subnets);
         }
         let upstreams = stanza.upstreams();
         if upstreams.is_empty() {
@@ -168,26 +176,26 @@ impl<W> Forwarder<W> {
         let is_down = |upstream: &Arc<Upstream>| upstream.is_down(upstream.path(tcp), spec.max_fails);
         if spec.failfast && upstreams.iter().all(is_down) {
             stanza.metrics().healthcheck_broken.add_shared(1);
-            return refuse(waiter, NoAnswer::NoHealthy);
+            return refuse(waiter, ForwardError::NoHealthy);
         }
         let Some(admitted) = stanza.admit(client) else {
-            return refuse(waiter, NoAnswer::MaxConcurrent(spec.max_concurrent));
+            return refuse(waiter, ForwardError::MaxConcurrent(spec.max_concurrent));
         };
         if !self.places.acquire(client) {
-            return refuse(waiter, NoAnswer::TableFull);
+            return refuse(waiter, ForwardError::TableFull);
         }
         // The table has a slot for each of `places`: where it is full, one is held by a flight without waiters, which is
         // evicted.
         if self.table.is_full() && !self.evict() {
             self.places.release(client);
-            return refuse(waiter, NoAnswer::TableFull);
+            return refuse(waiter, ForwardError::TableFull);
         }
         let flight = Flight {
             held: KeptQuery(ask.query.owned()),
             chain: ask.chain.clone(),
             order: crate::policy::Order::in_sequence(0),
             upstreams,
-            aside: None,
+            cold: None,
             waiters: WaiterList::new(waiter, patience_at, client),
             block: ask.block,
             key: ask.key,
@@ -205,7 +213,7 @@ impl<W> Forwarder<W> {
             without_edns: 0,
             refused_edns: 0,
             bits: bits | if ask.proto == Proto::Tcp { CAME_OVER_TCP } else { 0 },
-            state: State::Flying,
+            state: FlightState::Flying,
         };
         // From here on the flight owns the place, and gives it back however it ends.
         admitted.keep();
@@ -223,7 +231,7 @@ impl<W> Forwarder<W> {
     fn join(
         &mut self,
         slot: u32,
-        ask: &Ask<'_>,
+        ask: &ForwardQuery<'_>,
         waiter: W,
         until: MachineTime,
     ) -> Result<Option<&mut W>, Refused<W>> {
@@ -231,7 +239,7 @@ impl<W> Forwarder<W> {
         let until = flight.offset(until);
         let node = match self.waiters.push(&mut flight.waiters, waiter, until, ClientId::of(ask.asker)) {
             Ok(node) => node,
-            Err(waiter) => return Err(Refused { waiter, failure: NoAnswer::TableFull, flies: true }),
+            Err(waiter) => return Err(Refused { waiter, failure: ForwardError::TableFull, flies: true }),
         };
         let same_letters = flight.held.0.question() == ask.query.question;
         flight.patience_at = flight.patience_at.min(until);
@@ -244,13 +252,13 @@ impl<W> Forwarder<W> {
 
     /// Takes a datagram that came on one of our sockets. What matches no query there changes nothing.
     pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8]) {
-        if self.ports.upstream(socket).is_none() {
+        if self.sockets.upstream(socket).is_none() {
             return;
         }
         let id = bytes.first_chunk::<2>().map(|id| u16::from_be_bytes(*id));
-        let owner = id.and_then(|id| self.ports.owner(socket, id));
+        let owner = id.and_then(|id| self.sockets.owner(socket, id));
         let Some((slot, at)) = owner.and_then(|owner| self.resolve(owner)) else {
-            self.ports.unmatched(socket);
+            self.sockets.unmatched(socket);
             return;
         };
         match self.answer.read(bytes, self.table[slot].held.0.question()) {
@@ -258,45 +266,45 @@ impl<W> Forwarder<W> {
             Err(error) if error != wire::Malformed::Question && bytes.len() >= wire::HEADER => {
                 self.garbled(now, slot, at);
             }
-            _ => self.ports.unmatched(socket),
+            _ => self.sockets.unmatched(socket),
         }
     }
 
     /// Takes the result of [`Action::Open`]. Where the socket could not be opened, its queries go through another one to the
     /// same upstream, or fail.
-    pub fn opened(&mut self, socket: SocketId, result: Result<SocketAddr, NotSent>) {
+    pub fn opened(&mut self, socket: SocketId, result: Result<SocketAddr, SendError>) {
         let error = match result {
-            Ok(local) => return self.ports.opened(socket, local),
+            Ok(local) => return self.sockets.opened(socket, local),
             Err(error) => error,
         };
-        let Some(upstream) = self.ports.upstream(socket).map(|upstream| upstream.address()) else { return };
-        let owners = self.ports.owners(socket).to_vec();
-        let other = self.ports.not_opened(socket, &mut self.rng);
+        let Some(upstream) = self.sockets.upstream(socket).map(|upstream| upstream.address()) else { return };
+        let owners = self.sockets.owners(socket).to_vec();
+        let other = self.sockets.not_opened(socket, &mut self.rng);
         for &owner in &owners {
             let Some((slot, at)) = self.resolve(owner) else { continue };
             if let Some(other) = other {
                 let attempt = &mut self.table[slot].attempts[at];
                 attempt.socket = other;
-                attempt.id = self.ports.register(other, owner, &mut self.rng);
+                attempt.id = self.sockets.register(other, owner, &mut self.rng);
             } else {
-                self.output.failing.push_back((owner, NoAnswer::NoSocket { upstream, error }));
+                self.output.failing.push_back((owner, ForwardError::NoSocket { upstream, error }));
             }
         }
     }
 
     /// The network refused what was sent through a socket (ICMP, no route): all of its queries go elsewhere at once.
     pub fn socket_error(&mut self, socket: SocketId, error: io::ErrorKind) {
-        let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
+        let (local, upstream) = (self.sockets.local(socket), self.sockets.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
-        let failure = NoAnswer::Network { local, upstream, error };
-        let owners = self.ports.owners(socket).iter();
+        let failure = ForwardError::Network { local, upstream, error };
+        let owners = self.sockets.owners(socket).iter();
         self.output.failing.extend(owners.map(|&owner| (owner, failure.clone())));
     }
 
     /// Takes the result of an exchange over TCP or TLS; the result of one that has timed out changes nothing.
     pub fn exchanged(&mut self, now: Instant, id: ExchangeId, result: Result<&[u8], ExchangeError>) {
         let (slot, generation, serial) = id.parts();
-        let Some((slot, at)) = self.resolve(Owner { slot, generation, serial }) else { return };
+        let Some((slot, at)) = self.resolve(AttemptId { slot, generation, serial }) else { return };
         match result {
             Ok(bytes) => match self.answer.read(bytes, self.table[slot].held.0.question()) {
                 Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes),
@@ -319,7 +327,7 @@ impl<W> Forwarder<W> {
     }
 
     /// The next of those who are told later.
-    pub fn next_waiter(&mut self, rest: &mut Rest<W>) -> Option<W> {
+    pub fn next_waiter(&mut self, rest: &mut RemainingWaiters<W>) -> Option<W> {
         self.waiters.next(&mut rest.0)
     }
 
@@ -334,7 +342,7 @@ impl<W> Forwarder<W> {
         self.table.len()
     }
 
-    /// Has the polls that follow hand every waiter back with [`NoAnswer::Shutdown`] and close every socket. To drain instead,
+    /// Has the polls that follow hand every waiter back with [`ForwardError::Shutdown`] and close every socket. To drain instead,
     /// ask no more and go on until [`Forwarder::in_flight`] is 0.
     pub fn shutdown(&mut self) {
         self.output.stopping = Some(0);
@@ -361,7 +369,7 @@ impl<W> Forwarder<W> {
     }
 
     /// The flight and attempt that an owner names, if they still are.
-    fn resolve(&self, owner: Owner) -> Option<(u32, usize)> {
+    fn resolve(&self, owner: AttemptId) -> Option<(u32, usize)> {
         if !self.table.holds(owner.slot, owner.generation) {
             return None;
         }
@@ -375,10 +383,10 @@ impl<W> Drop for Forwarder<W> {
     fn drop(&mut self) {
         for slot in self.table.taken() {
             let flight = &self.table[slot];
-            if flight.state == State::Flying {
+            if flight.state == FlightState::Flying {
                 flight.stanza().release(flight.waiters.client);
             }
-            for attempt in flight.attempts.iter().filter(|attempt| attempt.open != Open::Free) {
+            for attempt in flight.attempts.iter().filter(|attempt| attempt.state != AttemptState::Free) {
                 let upstream = &flight.upstreams[usize::from(attempt.upstream)];
                 upstream.congestion(attempt.path()).ended(flight.waiters.client);
             }

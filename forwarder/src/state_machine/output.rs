@@ -8,26 +8,26 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::actions::{Action, Exchange, Finished};
-use super::flight::{State, Way};
+use super::actions::{Action, Exchange, FlightResult};
+use super::flight::{FlightState, UpstreamTransport};
 use super::timer_wheel::MachineTime;
-use super::udp_sockets::{Owner, SocketRequest};
+use super::udp_sockets::{AttemptId, SocketRequest};
 use super::waiters::WaiterList;
 use super::{ExchangeId, Forwarder, LATE, SWEEP, SocketId};
-use crate::{NoAnswer, StreamKind, Upstream};
+use crate::{ForwardError, StreamKind, Upstream};
 
-/// What is to be polled, besides requests for sockets, which `Ports` has.
+/// What is to be polled, besides requests for sockets, which `UdpSockets` has.
 #[derive(Debug)]
 pub(super) struct Output<W> {
     /// Attempts whose datagrams are to be sent, in order.
-    pub(super) datagrams: VecDeque<Owner>,
+    pub(super) datagrams: VecDeque<AttemptId>,
     /// Exchanges to begin and to cancel, in order.
     pub(super) streams: VecDeque<StreamRequest>,
     ended: Option<Ended<W>>,
     /// Slot and generation of the flight that the last poll handed out, and the rest of its end.
     handed_out: Option<(u32, u32, Then)>,
     /// Attempts that failed with their socket.
-    pub(super) failing: VecDeque<(Owner, NoAnswer)>,
+    pub(super) failing: VecDeque<(AttemptId, ForwardError)>,
     /// Whether timers may be due.
     pub(super) ticking: bool,
     /// With a shutdown, the first slot that has not been looked at.
@@ -38,7 +38,7 @@ pub(super) struct Output<W> {
 #[derive(Debug)]
 pub(super) enum StreamRequest {
     /// Begin the one of that attempt.
-    Exchange(Owner),
+    Exchange(AttemptId),
     /// Cancel one.
     Cancel(Arc<Upstream>, StreamKind, ExchangeId),
 }
@@ -47,7 +47,7 @@ pub(super) enum StreamRequest {
 #[derive(Debug)]
 pub(super) enum Ended<W> {
     /// All of the flight in a slot. It was answered, by an upstream after that time, or failed, at an upstream.
-    Flight(u32, Result<(u8, Duration), (NoAnswer, Option<u8>)>),
+    Flight(u32, Result<(u8, Duration), (ForwardError, Option<u8>)>),
     /// None: the flight failed before, and now its answer came, from an upstream after that time.
     Late(u32, u8, Duration),
     /// Those of the flight in a slot whose patience is over.
@@ -101,7 +101,7 @@ impl<W> Forwarder<W> {
     pub fn poll(&mut self, now: Instant) -> Option<Action<'_, W>> {
         self.finish_end(now);
         loop {
-            match self.ports.poll() {
+            match self.sockets.poll() {
                 Some(SocketRequest::Open(socket, upstream)) => return Some(Action::Open(socket, upstream)),
                 Some(SocketRequest::Close(socket)) => return Some(Action::Close(socket)),
                 None => {}
@@ -133,11 +133,11 @@ impl<W> Forwarder<W> {
             let Some((slot, nth)) = self.resolve(owner) else { continue };
             let flight = &self.table[slot];
             let attempt = &flight.attempts[nth];
-            if self.ports.upstream(attempt.socket).is_none() {
+            if self.sockets.upstream(attempt.socket).is_none() {
                 continue;
             }
             let start = bytes.len();
-            flight.write(attempt.form, bytes);
+            flight.write(attempt.edns, bytes);
             bytes[start..start + 2].copy_from_slice(&attempt.id.to_be_bytes());
             return Some(attempt.socket);
         }
@@ -156,16 +156,16 @@ impl<W> Forwarder<W> {
         }
     }
 
-    fn hand_out(&mut self, ended: Ended<W>) -> Finished<'_, W> {
+    fn hand_out(&mut self, ended: Ended<W>) -> FlightResult<'_, W> {
         let (slot, outcome, then) = match ended {
             Ended::Flight(slot, outcome) => (slot, outcome, Then::Conclude),
             Ended::Late(slot, upstream, rtt) => (slot, Ok((upstream, rtt)), Then::Remove),
             Ended::Impatient(slot, list) => {
                 self.output.handed_out = Some((slot, self.table.generation(slot), Then::GoOn));
                 let flight = &self.table[slot];
-                return Finished {
+                return FlightResult {
                     waiters: self.waiters.hand_out(list),
-                    outcome: Err(NoAnswer::Patience),
+                    outcome: Err(ForwardError::Patience),
                     query: flight.held.0.query(),
                     block: flight.block,
                     key: flight.key,
@@ -181,7 +181,7 @@ impl<W> Forwarder<W> {
             Err((failure, upstream)) => (Err(failure), upstream, Duration::ZERO),
         };
         let flight = &mut self.table[slot];
-        Finished {
+        FlightResult {
             waiters: self.waiters.take_all(&mut flight.waiters),
             outcome,
             query: flight.held.0.query(),
@@ -199,10 +199,10 @@ impl<W> Forwarder<W> {
         let flight = &self.table[slot];
         let attempt = &flight.attempts[nth];
         self.message.clear();
-        flight.write(attempt.form, &mut self.message);
-        let kind = match attempt.way {
-            Way::Stream(kind) => kind,
-            Way::Udp => unreachable!("only attempts over streams have exchanges"),
+        flight.write(attempt.edns, &mut self.message);
+        let kind = match attempt.transport {
+            UpstreamTransport::Stream(kind) => kind,
+            UpstreamTransport::Udp => unreachable!("only attempts over streams have exchanges"),
         };
         Exchange {
             id: ExchangeId::new(slot, generation, attempt.serial),
@@ -243,8 +243,8 @@ impl<W> Forwarder<W> {
     fn stop(&mut self, from: u32) {
         if let Some(slot) = self.table.next_taken(from) {
             self.output.stopping = Some(slot + 1);
-            if self.table[slot].state == State::Flying {
-                self.conclude(slot, Err((NoAnswer::Shutdown, None)));
+            if self.table[slot].state == FlightState::Flying {
+                self.conclude(slot, Err((ForwardError::Shutdown, None)));
             }
             return;
         }
@@ -253,15 +253,15 @@ impl<W> Forwarder<W> {
             self.remove(slot);
         }
         self.lingering.clear();
-        self.ports.close_all();
+        self.sockets.close_all();
         self.sweep_at = MachineTime::NEVER;
     }
 
     /// Retires the sockets that are too old, once a second.
     fn sweep(&mut self, at: MachineTime) {
         if at >= self.sweep_at {
-            self.ports.sweep(at);
-            self.sweep_at = if self.ports.open_count() == 0 { MachineTime::NEVER } else { at.after(SWEEP) };
+            self.sockets.sweep(at);
+            self.sweep_at = if self.sockets.open_count() == 0 { MachineTime::NEVER } else { at.after(SWEEP) };
         }
     }
 }

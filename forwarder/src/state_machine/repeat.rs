@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::Forwarder;
-use super::flight::{Attempt, Form, Open, Pick, State, Try};
+use super::flight::{Attempt, AttemptState, EdnsLevel, FlightState, Pick, Try};
 use super::timer_wheel::{MachineTime, NEVER};
 use crate::UpstreamPath;
 
@@ -15,7 +15,7 @@ impl<W> Forwarder<W> {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         flight.hedge_at = NEVER;
-        let unsent = flight.aside.as_mut().is_some_and(|aside| std::mem::take(&mut aside.unsent) != 0);
+        let unsent = flight.cold.as_mut().is_some_and(|cold| std::mem::take(&mut cold.unsent) != 0);
         let (waiting, free) = (flight.waiting(), flight.attempt_to_use().is_some());
         if waiting == 0 && (unsent || flight.is_listening()) {
             return self.try_next(now, slot);
@@ -33,9 +33,10 @@ impl<W> Forwarder<W> {
                 // queries that were sent before it was known.
                 let held = |at: &Attempt| {
                     let edns = flight.upstreams[usize::from(at.upstream)].edns();
-                    at.form != Form::Plain && edns.is_held(now)
+                    at.edns != EdnsLevel::Plain && edns.is_held(now)
                 };
-                let mut asked = flight.attempts.iter().filter(|attempt| attempt.open == Open::Waiting);
+                let mut asked =
+                    flight.attempts.iter().filter(|attempt| attempt.state == AttemptState::Waiting);
                 let moves = asked.all(|at| known_silent(at) || held(at)) && !flight.is_suspect(upstream, now);
                 if !moves && !self.budget.take() {
                     flight.hedge_at = flight.offset(at.after(COPY_DENIED));
@@ -49,7 +50,7 @@ impl<W> Forwarder<W> {
             }
             // There is no other upstream.
             Pick::Full { .. } | Pick::AllDown | Pick::None => {
-                let Some((upstream, form, is_less)) = flight.again(now) else { return };
+                let Some((upstream, edns, is_less)) = flight.again(now) else { return };
                 let to = &flight.upstreams[usize::from(upstream)];
                 // Once it is known to be silent to OPT, the other queries that were sent with one follow.
                 let may = match is_less {
@@ -61,7 +62,7 @@ impl<W> Forwarder<W> {
                     flight.hedge_at = flight.hedge_at.min(flight.offset(at.after(COPY_DENIED)));
                     return;
                 }
-                self.send(now, slot, Try { hedge: true, form, ..Try::new(upstream) });
+                self.send(now, slot, Try { hedge: true, edns, ..Try::new(upstream) });
                 let flight = &mut self.table[slot];
                 flight.hedge_at = flight.offset(at.after(COPY_DENIED));
             }
@@ -99,7 +100,7 @@ impl<W> Forwarder<W> {
     /// client waits for neither.
     pub(super) fn try_suspect(&mut self, now: Instant, slot: u32) {
         // The first attempt may have failed at once, which may have ended the flight.
-        let Some(flight) = self.table.get(slot).filter(|flight| flight.state == State::Flying) else {
+        let Some(flight) = self.table.get(slot).filter(|flight| flight.state == FlightState::Flying) else {
             return;
         };
         for turn in 1..flight.order.len() {

@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 use wire::{Flags, Rcode};
 
 use super::Forwarder;
-use super::flight::{ATTEMPTS, Attempt, AttemptKind, Flight, Form, Open, Spare, State, Try, Way};
+use super::flight::{
+    ATTEMPTS, Attempt, AttemptKind, AttemptState, EdnsLevel, Flight, FlightState, Spare, Try,
+    UpstreamTransport,
+};
 use super::output::Ended;
 use super::timer_wheel::NEVER;
-use crate::{DEADLINE, NoAnswer, UpstreamPath};
+use crate::{DEADLINE, ForwardError, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Takes a reply to the `nth` attempt, which stands in `self.answer`; `bytes` is the same on the wire.
@@ -21,26 +24,26 @@ impl<W> Forwarder<W> {
         upstream.replied(attempt.path(), now, rtt, attempt.kind == AttemptKind::Copy);
         self.budget.earn();
         upstream.metrics().replied(self.answer.rcode, rtt);
-        let truncated = self.answer.flags.has(Flags::TC) && attempt.way == Way::Udp;
+        let truncated = self.answer.flags.has(Flags::TC) && attempt.transport == UpstreamTransport::Udp;
         let refuses_edns = self.refuses_edns(&attempt);
         let state = flight.state;
-        if state == State::Flying && attempt.kind == AttemptKind::Hedge {
+        if state == FlightState::Flying && attempt.kind == AttemptKind::Hedge {
             self.budget.pay_back();
         }
         self.learn(now, slot, &attempt);
-        self.mark(slot, attempt.form);
+        self.mark(slot, attempt.edns);
         self.close(slot, nth);
         match state {
-            State::Settled => self.end_if_settled(slot),
-            State::Late if truncated || refuses_edns => self.end_if_deaf(slot),
-            State::Late => self.land_late(now, slot, attempt.upstream, rtt),
-            State::Flying if refuses_edns => self.send_less(now, slot, &attempt),
-            State::Flying if truncated => {
+            FlightState::Settled => self.end_if_settled(slot),
+            FlightState::Late if truncated || refuses_edns => self.end_if_deaf(slot),
+            FlightState::Late => self.land_late(now, slot, attempt.upstream, rtt),
+            FlightState::Flying if refuses_edns => self.send_less(now, slot, &attempt),
+            FlightState::Flying if truncated => {
                 self.keep(slot, bytes, &attempt, rtt, false);
-                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form);
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.edns);
             }
-            State::Flying
-                if self.lost_dnssec(slot, attempt.form)
+            FlightState::Flying
+                if self.lost_dnssec(slot, attempt.edns)
                     && !is_bad(self.answer.rcode)
                     && self.table[slot].has_speaker(now, attempt.upstream) =>
             {
@@ -51,7 +54,7 @@ impl<W> Forwarder<W> {
                 self.keep(slot, bytes, &attempt, rtt, true);
                 self.try_next(now, slot);
             }
-            State::Flying => self.judge(now, slot, &attempt, rtt, bytes),
+            FlightState::Flying => self.judge(now, slot, &attempt, rtt, bytes),
         }
         self.rearm(slot);
     }
@@ -61,26 +64,26 @@ impl<W> Forwarder<W> {
     pub(super) fn garbled(&mut self, now: Instant, slot: u32, nth: usize) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
-        if flight.state == State::Flying && attempt.way == Way::Udp {
-            let doubtful = attempt.form != Form::Plain
+        if flight.state == FlightState::Flying && attempt.transport == UpstreamTransport::Udp {
+            let doubtful = attempt.edns != EdnsLevel::Plain
                 && !flight.needs_edns()
                 && !flight.upstreams[usize::from(attempt.upstream)].edns().takes_lately(now);
             self.close(slot, nth);
-            let this = Try { form: Form::Plain, ..Try::new(attempt.upstream) };
+            let this = Try { edns: EdnsLevel::Plain, ..Try::new(attempt.upstream) };
             if doubtful {
                 self.send(now, slot, this);
                 self.table[slot].without_edns |= 1 << attempt.upstream;
             } else {
-                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form);
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.edns);
             }
             self.rearm(slot);
             return;
         }
-        if attempt.form != Form::Plain {
+        if attempt.edns != EdnsLevel::Plain {
             self.table[slot].without_edns |= 1 << attempt.upstream;
         }
         let flight = &self.table[slot];
-        let failure = NoAnswer::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
+        let failure = ForwardError::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         self.failed(now, slot, nth, failure);
     }
 
@@ -88,11 +91,11 @@ impl<W> Forwarder<W> {
     pub(super) fn strayed(&mut self, now: Instant, slot: u32, nth: usize) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
-        let failure = NoAnswer::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
-        if flight.state == State::Flying {
+        let failure = ForwardError::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
+        if flight.state == FlightState::Flying {
             // Its place is free for the next one, which over a connection always leaves.
             self.close(slot, nth);
-            let this = Try { form: Form::Bare, tcp: true, ..Try::new(attempt.upstream) };
+            let this = Try { edns: EdnsLevel::Bare, tcp: true, ..Try::new(attempt.upstream) };
             self.send(now, slot, this);
             self.rearm(slot);
         } else {
@@ -126,11 +129,11 @@ impl<W> Forwarder<W> {
         let flight = &self.table[slot];
         if let Some(sent) = sent {
             // Upstreams that were asked no later than the one that has answered, and have not answered: they are slower.
-            for other in flight.attempts.iter().filter(|other| other.open == Open::Waiting) {
+            for other in flight.attempts.iter().filter(|other| other.state == AttemptState::Waiting) {
                 if other.upstream != upstream && other.sent <= sent {
                     let silent = &flight.upstreams[usize::from(other.upstream)];
                     silent.lost(other.path(), now);
-                    if other.form != Form::Plain {
+                    if other.edns != EdnsLevel::Plain {
                         silent.edns().doubt(now);
                     }
                 }
@@ -160,7 +163,7 @@ impl<W> Forwarder<W> {
         let admitted = if upstreams.is_empty() {
             Err(stanza.without_upstreams())
         } else {
-            stanza.admit(client).ok_or(NoAnswer::MaxConcurrent(stanza.spec().max_concurrent))
+            stanza.admit(client).ok_or(ForwardError::MaxConcurrent(stanza.spec().max_concurrent))
         };
         match admitted {
             Ok(admitted) => admitted.keep(),
@@ -173,7 +176,7 @@ impl<W> Forwarder<W> {
         flight.stanza().release(client);
         flight.stanza = next as u8;
         flight.upstreams = upstreams;
-        (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);
+        (flight.cold, flight.failures, flight.hedge_at) = (None, 0, NEVER);
         (flight.failed_over, flight.without_edns, flight.refused_edns) = (0, 0, 0);
         // A reply that was kept back may have cut it: there is none any more.
         flight.deadline = DEADLINE.as_micros() as u32;
@@ -206,7 +209,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    fn ask_over_tcp(&mut self, now: Instant, slot: u32, upstream: u8, form: Form) {
+    fn ask_over_tcp(&mut self, now: Instant, slot: u32, upstream: u8, edns: EdnsLevel) {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes a few round trips more.
@@ -215,16 +218,16 @@ impl<W> Forwarder<W> {
         if flight.spare().is_some() {
             flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
         }
-        let this = Try { tcp: true, form, ..Try::new(upstream) };
+        let this = Try { tcp: true, edns, ..Try::new(upstream) };
         self.send(now, slot, this);
     }
 
     /// Keeps a reply back, in place of the one before.
     fn keep(&mut self, slot: u32, bytes: &[u8], attempt: &Attempt, rtt: Duration, failover: bool) {
         let bad = is_bad(self.answer.rcode);
-        let (upstream, form) = (attempt.upstream, attempt.form);
-        self.table[slot].aside().reply =
-            Some(Spare { bytes: bytes.into(), upstream, rtt, form, failover, bad });
+        let (upstream, edns) = (attempt.upstream, attempt.edns);
+        self.table[slot].cold().reply =
+            Some(Spare { bytes: bytes.into(), upstream, rtt, edns, failover, bad });
     }
 }
 
@@ -233,7 +236,7 @@ impl<W> Flight<W> {
     fn expects_better(&self, now: Instant) -> bool {
         self.attempts.iter().any(|attempt| {
             let upstream = &self.upstreams[usize::from(attempt.upstream)];
-            attempt.open == Open::Waiting && !upstream.is_suspect(attempt.path(), now)
+            attempt.state == AttemptState::Waiting && !upstream.is_suspect(attempt.path(), now)
         })
     }
 

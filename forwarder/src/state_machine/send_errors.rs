@@ -3,19 +3,19 @@
 use std::time::{Duration, Instant};
 
 use super::{Forwarder, SocketId};
-use crate::{NoAnswer, NotSent};
+use crate::{ForwardError, SendError};
 
 impl<W> Forwarder<W> {
     /// A datagram with this id, of [`Forwarder::poll_transmit`], did not leave. Its query goes elsewhere at once, or the same
     /// way from a new socket after a pause.
-    pub fn unsent(&mut self, socket: SocketId, id: u16, error: NotSent) {
-        let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
+    pub fn unsent(&mut self, socket: SocketId, id: u16, error: SendError) {
+        let (local, upstream) = (self.sockets.local(socket), self.sockets.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
-        if let Some(owner) = self.ports.owner(socket, id) {
-            self.output.failing.push_back((owner, NoAnswer::NotSent { local, upstream, error }));
+        if let Some(owner) = self.sockets.owner(socket, id) {
+            self.output.failing.push_back((owner, ForwardError::NotSent { local, upstream, error }));
         }
-        if matches!(error, NotSent::Refused(_)) {
-            self.ports.spoiled(socket);
+        if matches!(error, SendError::Refused(_)) {
+            self.sockets.spoiled(socket);
         }
     }
 
@@ -23,10 +23,10 @@ impl<W> Forwarder<W> {
     /// nothing yet: it is no failure but a reason to wait.
     pub(super) fn count_failure(&mut self, slot: u32, upstream: u8) {
         let flight = &mut self.table[slot];
-        let aside = flight.aside();
-        let passing = aside.failure.as_ref().is_some_and(NoAnswer::is_passing);
+        let cold = flight.cold();
+        let passing = cold.failure.as_ref().is_some_and(ForwardError::is_passing);
         if passing {
-            aside.unsent |= 1 << upstream;
+            cold.unsent |= 1 << upstream;
         }
         if !passing || flight.stanza().counts_unsent() {
             flight.failures = flight.failures.saturating_add(1);
@@ -40,9 +40,9 @@ impl<W> Forwarder<W> {
         if flight.unsent() == 0 || flight.waiting() > 0 {
             return false;
         }
-        let aside = flight.aside();
-        let pause = UNSENT_PAUSE * (1 << aside.pauses.min(7));
-        aside.pauses = aside.pauses.saturating_add(1);
+        let cold = flight.cold();
+        let pause = UNSENT_PAUSE * (1 << cold.pauses.min(7));
+        cold.pauses = cold.pauses.saturating_add(1);
         flight.hedge_at = flight.offset(at.after(pause));
         true
     }

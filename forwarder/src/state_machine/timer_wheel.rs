@@ -24,7 +24,7 @@ impl MachineTime {
 /// A timer fires never early and at most a tick (4.1 ms) late; one further away than a turn (16.7 s) fires after a turn,
 /// and its owner arms it again.
 #[derive(Debug)]
-pub(super) struct Timers {
+pub(super) struct TimerWheel {
     heads: Box<[u32]>,
     links: Vec<Link>,
     /// One bit per list: whether it has entries.
@@ -42,7 +42,7 @@ struct Link {
     list: u32,
 }
 
-impl Timers {
+impl TimerWheel {
     pub(super) fn new() -> Self {
         Self {
             heads: vec![NONE; SLOTS].into_boxed_slice(),
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn timers_fire_in_order_never_early_and_at_most_a_tick_late() {
-        let mut timers = Timers::new();
+        let mut timers = TimerWheel::new();
         for (slot, at) in [(0, 300_000), (1, 100_000), (2, 300_001), (3, 16_000_000)] {
             timers.arm(slot, MachineTime(at));
         }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_timer_armed_while_its_tick_fires_waits_for_the_next_tick() {
-        let mut timers = Timers::new();
+        let mut timers = TimerWheel::new();
         timers.arm(0, MachineTime(5_000));
         let now = MachineTime(8_192);
         let mut fired = 0;
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_long_silence_loses_no_timer() {
-        let mut timers = Timers::new();
+        let mut timers = TimerWheel::new();
         timers.arm(7, MachineTime(1));
         assert_eq!(timers.pop(MachineTime(3_600_000_000)), Some(7));
         assert_eq!(timers.pop(MachineTime(3_600_000_000)), None);
@@ -197,7 +197,7 @@ mod tests {
         fn the_wheel_agrees_with_a_sorted_list(
             steps in proptest::collection::vec((0u32..20, 0u64..12_000_000, any::<bool>(), 0u64..400_000), 1..200),
         ) {
-            let (mut timers, mut model) = (Timers::new(), BTreeMap::new());
+            let (mut timers, mut model) = (TimerWheel::new(), BTreeMap::new());
             let mut now = 0;
             for (slot, delay, disarm, pass) in steps {
                 if disarm {

@@ -1,7 +1,7 @@
 //! The UDP sockets of one worker: which upstream has which, which query waits on which, when each retires.
 //!
 //! Security (RFC 5452): a forger must guess the source port and the id of a query while it is out, and name its question.
-//! Ids are random and unique on their socket. Ports are random; an upstream has up to 32 at a time, and each lives for
+//! Ids are random and unique on their socket. UdpSockets are random; an upstream has up to 32 at a time, and each lives for
 //! 1,000 queries or 10 s, or until three datagrams came that match none of them. A few queries of one batch go through the
 //! same socket, so that they leave in one system call: that tells a forger nothing, for the port is as unknown as before,
 //! each of the queries has an id and a question of its own, and no two of them ask the same (equal questions share a
@@ -21,7 +21,7 @@ use crate::metrics::UpstreamProto;
 
 /// Whose query an id on a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(super) struct AttemptId {
     pub(super) slot: u32,
     pub(super) generation: u32,
     pub(super) serial: u8,
@@ -29,11 +29,11 @@ pub(super) struct Owner {
 
 /// All sockets of a worker.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(super) struct UdpSockets {
     limits: Limits,
-    ports: Vec<Port>,
+    sockets: Vec<UdpSocket>,
     free: Vec<u32>,
-    sides: HashMap<u32, Side, foldhash::fast::RandomState>,
+    sides: HashMap<u32, UpstreamSockets, foldhash::fast::RandomState>,
     open: usize,
     requests: VecDeque<SocketRequest>,
 }
@@ -49,7 +49,7 @@ pub(super) enum SocketRequest {
 
 /// One socket, or a place for one.
 #[derive(Debug)]
-struct Port {
+struct UdpSocket {
     generation: u32,
     open: bool,
     upstream: Option<Arc<Upstream>>,
@@ -62,12 +62,12 @@ struct Port {
     retired: bool,
     /// The ids that are out, apart from their owners: a reply's id is found by a scan over 16 bit numbers.
     ids: Vec<u16>,
-    owners: Vec<Owner>,
+    owners: Vec<AttemptId>,
 }
 
 /// The UDP sockets of one upstream.
 #[derive(Debug)]
-struct Side {
+struct UpstreamSockets {
     active: Vec<u32>,
     retiring: VecDeque<SocketId>,
     /// The socket of this batch, when it was chosen, and how many more queries it takes.
@@ -76,11 +76,11 @@ struct Side {
     left: u32,
 }
 
-impl Ports {
+impl UdpSockets {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
-            ports: Vec::new(),
+            sockets: Vec::new(),
             free: Vec::new(),
             sides: HashMap::default(),
             open: 0,
@@ -105,9 +105,9 @@ impl Ports {
         upstream: &Arc<Upstream>,
         rng: &mut impl Rng,
     ) -> SocketId {
-        let side = self.sides.entry(upstream.id()).or_insert_with(Side::new);
+        let side = self.sides.entry(upstream.id()).or_insert_with(UpstreamSockets::new);
         let reuse = side.left > 0 && side.chosen == now && side.active.contains(&side.current);
-        if reuse && !worn(&self.ports[side.current as usize], now, &self.limits) {
+        if reuse && !worn(&self.sockets[side.current as usize], now, &self.limits) {
             side.left -= 1;
             let current = side.current;
             upstream.metrics().connection(UpstreamProto::Udp, true);
@@ -116,7 +116,7 @@ impl Ports {
         let place = rng.random_range(0..self.limits.sockets.max(1));
         let chosen = side.active.get(place).copied();
         let index = match chosen {
-            Some(index) if !worn(&self.ports[index as usize], now, &self.limits) => {
+            Some(index) if !worn(&self.sockets[index as usize], now, &self.limits) => {
                 upstream.metrics().connection(UpstreamProto::Udp, true);
                 index
             }
@@ -135,7 +135,7 @@ impl Ports {
 
     /// Notes the local address of a socket that the driver has opened.
     pub(super) fn opened(&mut self, socket: SocketId, local: SocketAddr) {
-        let port = self.ports.get_mut(socket.index());
+        let port = self.sockets.get_mut(socket.index());
         let Some(port) = port.filter(|port| port.open && port.generation == socket.generation) else {
             return;
         };
@@ -172,8 +172,8 @@ impl Ports {
     }
 
     /// An id for one more query on `socket`, unlike those that are out, remembered with its owner.
-    pub(super) fn register(&mut self, socket: SocketId, owner: Owner, rng: &mut impl Rng) -> u16 {
-        let port = &mut self.ports[socket.index()];
+    pub(super) fn register(&mut self, socket: SocketId, owner: AttemptId, rng: &mut impl Rng) -> u16 {
+        let port = &mut self.sockets[socket.index()];
         let mut id = rng.random();
         // At most 1,000 of 65,536 are taken.
         while port.ids.contains(&id) {
@@ -186,7 +186,7 @@ impl Ports {
     }
 
     /// Whose query `id` on `socket` is.
-    pub(super) fn owner(&self, socket: SocketId, id: u16) -> Option<Owner> {
+    pub(super) fn owner(&self, socket: SocketId, id: u16) -> Option<AttemptId> {
         let port = self.port(socket)?;
         port.ids.iter().position(|&out| out == id).map(|at| port.owners[at])
     }
@@ -198,7 +198,7 @@ impl Ports {
         let Some(upstream) = self.upstream(socket) else { return };
         upstream.metrics().unmatched.add_shared(1);
         let upstream = upstream.id();
-        let port = &mut self.ports[socket.index()];
+        let port = &mut self.sockets[socket.index()];
         port.unmatched = port.unmatched.saturating_add(1);
         if port.retired || port.unmatched < UNMATCHED_MAX {
             return;
@@ -226,7 +226,7 @@ impl Ports {
         if self.port(socket).is_none() {
             return;
         }
-        let port = &mut self.ports[socket.index()];
+        let port = &mut self.sockets[socket.index()];
         if let Some(at) = port.ids.iter().position(|&out| out == id) {
             port.ids.swap_remove(at);
             port.owners.swap_remove(at);
@@ -237,31 +237,31 @@ impl Ports {
     }
 
     /// The queries that are out on a socket.
-    pub(super) fn owners(&self, socket: SocketId) -> &[Owner] {
+    pub(super) fn owners(&self, socket: SocketId) -> &[AttemptId] {
         self.port(socket).map_or(&[], |port| &port.owners)
     }
 
     /// Retires the sockets that are too old and forgets upstreams without sockets.
     pub(super) fn sweep(&mut self, now: MachineTime) {
-        for index in 0..self.ports.len() {
-            let port = &self.ports[index];
+        for index in 0..self.sockets.len() {
+            let port = &self.sockets[index];
             let (worn, retired) = (worn(port, now, &self.limits), port.retired);
             if let (true, true, false, Some(upstream)) = (port.open, worn, retired, &port.upstream) {
                 let id = upstream.id();
                 self.retire(id, index as u32);
             }
         }
-        let ports = &self.ports;
+        let sockets = &self.sockets;
         self.sides.retain(|_, side| {
-            side.retiring.retain(|&socket| is_open(ports, socket));
+            side.retiring.retain(|&socket| is_open(sockets, socket));
             !side.active.is_empty() || !side.retiring.is_empty()
         });
     }
 
     /// Closes everything.
     pub(super) fn close_all(&mut self) {
-        for index in 0..self.ports.len() as u32 {
-            if self.ports[index as usize].open {
+        for index in 0..self.sockets.len() as u32 {
+            if self.sockets[index as usize].open {
                 self.close(index);
             }
         }
@@ -269,30 +269,30 @@ impl Ports {
     }
 
     fn forget_closed(&mut self, upstream: u32) {
-        let ports = &self.ports;
+        let sockets = &self.sockets;
         if let Some(side) = self.sides.get_mut(&upstream) {
-            side.retiring.retain(|&socket| is_open(ports, socket));
+            side.retiring.retain(|&socket| is_open(sockets, socket));
         }
     }
 
     fn open(&mut self, now: MachineTime, upstream: &Arc<Upstream>) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.ports.push(Port::vacant());
-            (self.ports.len() - 1) as u32
+            self.sockets.push(UdpSocket::vacant());
+            (self.sockets.len() - 1) as u32
         });
-        let port = &mut self.ports[index as usize];
+        let port = &mut self.sockets[index as usize];
         (port.open, port.retired, port.queries, port.unmatched) = (true, false, 0, 0);
         (port.local, port.opened, port.upstream) = (None, now, Some(upstream.clone()));
         self.open += 1;
         self.requests.push_back(SocketRequest::Open(self.id(index), upstream.clone()));
-        self.sides.entry(upstream.id()).or_insert_with(Side::new).active.push(index);
+        self.sides.entry(upstream.id()).or_insert_with(UpstreamSockets::new).active.push(index);
         index
     }
 
     /// No new queries; closed when those that are out are done, or when too many are retiring.
     fn retire(&mut self, upstream: u32, index: u32) {
         let socket = self.id(index);
-        let port = &mut self.ports[index as usize];
+        let port = &mut self.sockets[index as usize];
         port.retired = true;
         let idle = port.ids.is_empty();
         let Some(side) = self.sides.get_mut(&upstream) else { return };
@@ -318,7 +318,7 @@ impl Ports {
     }
 
     fn forget(&mut self, index: u32) {
-        let port = &mut self.ports[index as usize];
+        let port = &mut self.sockets[index as usize];
         port.open = false;
         port.generation = port.generation.wrapping_add(1);
         port.upstream = None;
@@ -329,15 +329,15 @@ impl Ports {
     }
 
     fn id(&self, index: u32) -> SocketId {
-        SocketId { index, generation: self.ports[index as usize].generation }
+        SocketId { index, generation: self.sockets[index as usize].generation }
     }
 
-    fn port(&self, socket: SocketId) -> Option<&Port> {
-        self.ports.get(socket.index()).filter(|port| port.open && port.generation == socket.generation)
+    fn port(&self, socket: SocketId) -> Option<&UdpSocket> {
+        self.sockets.get(socket.index()).filter(|port| port.open && port.generation == socket.generation)
     }
 }
 
-impl Port {
+impl UdpSocket {
     fn vacant() -> Self {
         Self {
             generation: 0,
@@ -354,7 +354,7 @@ impl Port {
     }
 }
 
-impl Side {
+impl UpstreamSockets {
     fn new() -> Self {
         Self {
             active: Vec::new(),
@@ -366,14 +366,14 @@ impl Side {
     }
 }
 
-fn is_open(ports: &[Port], socket: SocketId) -> bool {
-    ports.get(socket.index()).is_some_and(|port| port.open && port.generation == socket.generation)
+fn is_open(sockets: &[UdpSocket], socket: SocketId) -> bool {
+    sockets.get(socket.index()).is_some_and(|port| port.open && port.generation == socket.generation)
 }
 
 /// Datagrams that match no query after which a socket gets no more of them: two may be repetitions of a reply, or late.
 const UNMATCHED_MAX: u8 = 3;
 /// Whether a socket has served long enough.
-fn worn(port: &Port, now: MachineTime, limits: &Limits) -> bool {
+fn worn(port: &UdpSocket, now: MachineTime, limits: &Limits) -> bool {
     port.queries >= limits.socket_queries || now.since(port.opened) >= limits.socket_age
 }
 

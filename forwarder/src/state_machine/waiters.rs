@@ -186,17 +186,17 @@ impl<W> Waiters<'_, W> {
     }
 
     /// Leaves those not taken where they are, with their places, for [`crate::Forwarder::next_waiter`].
-    pub fn later(mut self) -> Rest<W> {
-        Rest(self.list.take())
+    pub fn later(mut self) -> RemainingWaiters<W> {
+        RemainingWaiters(self.list.take())
     }
 }
 
 /// Waiters of a query that has ended, who are told later. Dropped before the last of them is taken it leaves the others in the
 /// forwarder for good.
 #[derive(Debug)]
-pub struct Rest<W>(pub(super) WaiterList<W>);
+pub struct RemainingWaiters<W>(pub(super) WaiterList<W>);
 
-impl<W> Rest<W> {
+impl<W> RemainingWaiters<W> {
     /// Nobody.
     pub fn none() -> Self {
         Self(WaiterList::empty(ClientId::of(0)))

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::net::SocketAddr;
 
-use forwarder::{Forwarder, Rest, Waiters};
+use forwarder::{Forwarder, RemainingWaiters, Waiters};
 use wire::{Answer, OwnedQuery, Query};
 
 use super::inner::{A_MOMENT, Came, ToldAlready};
@@ -15,7 +15,7 @@ use plugin::failure::Failure;
 /// The waiters of one flight that are not answered yet. They stay in the forwarder, and count
 /// against its limits, until then.
 struct Crowd {
-    rest: Rest<Waiter>,
+    rest: RemainingWaiters<Waiter>,
     /// The query as stored for all.
     query: OwnedQuery,
     told: Result<Answer, Failure>,
@@ -138,7 +138,7 @@ mod tests {
         let packet = scene::packet("large.example", RType::A, None);
         let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
         let crowd = || Crowd {
-            rest: Rest::none(),
+            rest: RemainingWaiters::none(),
             query: query.owned(),
             told: Ok(Answer { body: vec![0; 60_000], ..Answer::default() }),
             earlier_is_better: false,

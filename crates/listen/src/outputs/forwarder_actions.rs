@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use forwarder::{Action, Forwarder, NotSent, SocketId};
+use forwarder::{Action, Forwarder, SendError, SocketId};
 
 use super::{Outputs, Waiter};
 
@@ -21,12 +21,12 @@ impl Outputs {
     }
 
     /// Does one thing; returns the local address of a socket that was to be opened, or why that failed.
-    fn perform(&mut self, action: Action<'_, Waiter>) -> Option<(SocketId, Result<SocketAddr, NotSent>)> {
+    fn perform(&mut self, action: Action<'_, Waiter>) -> Option<(SocketId, Result<SocketAddr, SendError>)> {
         match action {
             Action::Open(socket, upstream) => {
                 let configuration = self.running.configuration.load();
                 let opened = self.upstreams.open(socket, &upstream, &configuration.source_ports);
-                return Some((socket, opened.map_err(|error| NotSent::from(&error))));
+                return Some((socket, opened.map_err(|error| SendError::from(&error))));
             }
             Action::Close(socket) => self.upstreams.close(socket),
             Action::Exchange(exchange) => {

@@ -342,7 +342,7 @@ fn scene_that_asks(wants: Wants) -> Scene {
 
 fn octet(name: &str) -> Result<u8, Failure> {
     match name.split('.').next() {
-        Some("fails") => Err(Failure::Forward(forwarder::NoAnswer::NoHealthy)),
+        Some("fails") => Err(Failure::Forward(forwarder::ForwardError::NoHealthy)),
         Some(label) => Ok(label.len() as u8),
         None => Ok(0),
     }
