@@ -1,4 +1,5 @@
-//! Upstreams: policy, health, retries, hedges, single flight. The only crate that dials for a client's query.
+//! Upstreams: policy, health, retries, hedges, single flight. The only crate that dials for a
+//! client's query.
 //!
 //! ```text
 //! worker:  ask ------------> Forwarder -> poll           sockets to open, queries for Streams, answers and failures with
@@ -7,11 +8,12 @@
 //! tokio:   Streams: TCP and TLS connections    health::run: probes of upstreams that failed
 //! ```
 //!
-//! [`Forwarder`] is a state machine: it is given queries, replies and time, and polled for what is to be done; one per worker,
-//! single-threaded.
-//! Its files import one way: transport, error, pem, tls < upstream < policy, stanza < machine < streams < health.
-//! What workers share are atomics in [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the
-//! Corefile or a plugin: its caller stores what [`FlightResult`] carries and turns [`ForwardError`] into an rcode.
+//! [`Forwarder`] is a state machine: it is given queries, replies and time, and polled for actions;
+//! one per worker, single-threaded. Its files import one way: stream_kind, error, pem, tls <
+//! upstream < policy, stanza < state_machine < streams < health. Workers share atomics in
+//! [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the Corefile
+//! or a plugin: its caller stores the answer of a [`FlightResult`] and maps [`ForwardError`] to an
+//! rcode.
 
 mod congestion;
 mod edns_capability;

@@ -31,7 +31,7 @@ pub struct Upstream {
     stream_places: LazyLock<ClientQuota>,
 }
 
-/// The path by which an upstream is queried. PathState of one path says nothing about the other: a
+/// The path by which an upstream is queried. State of one path says nothing about the other: a
 /// firewall may drop one of them, and a connection takes round trips that a datagram does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamPath {

@@ -10,7 +10,7 @@ use super::waiters::Waiters;
 use crate::{ConnectionLimits, ForwardError, Stanzas, StreamKind, Upstream};
 use client_quota::ClientId;
 
-/// One UDP socket of one worker. Its index is small and used again; its generation is not.
+/// A UDP socket of a worker. Its index is small and reused; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketId {
     pub(crate) index: u32,
@@ -18,13 +18,14 @@ pub struct SocketId {
 }
 
 impl SocketId {
-    /// A place for the socket in a table: below (upstreams in use) x (sockets per upstream) x 2.
+    /// The socket's index in a table: below (upstreams in use) x (sockets per upstream) x 2.
     pub fn index(self) -> usize {
         self.index as usize
     }
 }
 
-/// One query over TCP or TLS, until its result comes back through [`crate::Forwarder::exchanged`].
+/// Identifies a query over TCP or TLS, until its result is passed to
+/// [`crate::Forwarder::exchanged`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ExchangeId(u64);
 
@@ -57,31 +58,33 @@ impl fmt::Debug for ExchangeId {
     }
 }
 
-/// One query to be asked over a connection.
+/// A query to send over a connection.
 #[derive(Debug)]
 pub struct Exchange<'a> {
-    /// Names it in the result.
+    /// Identifies it in the result.
     pub id: ExchangeId,
-    /// Whom to ask.
+    /// The upstream.
     pub upstream: &'a Arc<Upstream>,
-    /// How.
+    /// TCP or TLS.
     pub kind: StreamKind,
-    /// The whole message without length; its id is replaced by one of the connection's.
+    /// The message without its length; its id is replaced by one of the connection's.
     pub message: &'a [u8],
-    /// The stanza's bounds.
+    /// The stanza's limits.
     pub limits: ConnectionLimits,
-    /// Whose places among the upstream's it takes.
+    /// The client, for the upstream's quota.
     pub client: ClientId,
-    /// When its clients have been answered with a failure: a connection without another query is closed then.
+    /// When its clients are answered with a failure: a connection without another query is closed
+    /// then.
     pub give_up_at: Instant,
-    /// When its reply is of no use to the cache, either.
+    /// After this the reply is of no use to the cache either.
     pub deadline: Instant,
 }
 
 /// What [`crate::Forwarder::poll`] returns: something for the driver, the worker, to do.
 pub enum Action<'a, W> {
-    /// Connect a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and report its local address,
-    /// or why that failed, to [`crate::Forwarder::opened`] before the next poll.
+    /// Connect a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and
+    /// report its local address, or why that failed, to [`crate::Forwarder::opened`] before the
+    /// next poll.
     Open(SocketId, Arc<Upstream>),
     /// Close a socket; its index may be opened again at once.
     Close(SocketId),
@@ -96,38 +99,40 @@ pub enum Action<'a, W> {
 /// A client's miss.
 #[derive(Clone, Copy)]
 pub struct ForwardQuery<'a> {
-    /// The stanzas of its block.
+    /// The block's stanzas.
     pub chain: &'a Arc<Stanzas>,
     /// The query.
     pub query: &'a Query<'a>,
-    /// How it came: upstreams are asked the same way unless the stanza says otherwise.
+    /// The client's transport: upstreams are queried over the same one unless the stanza sets
+    /// another.
     pub proto: Proto,
-    /// The block's number: equal questions in different blocks are different flights.
+    /// The block's number: equal queries of different blocks are different flights.
     pub block: u64,
-    /// The caller's name for the flight, handed back in [`FlightResult`]; the first asker's.
+    /// The caller's key of the flight, returned in [`FlightResult`]; that of the flight's first
+    /// query.
     pub key: u64,
-    /// How long this waiter waits, at most; `None`: until the flight ends.
+    /// How long this waiter waits at most; `None`: until the flight ends.
     pub patience: Option<Duration>,
-    /// Equal for all queries of one client: none takes all places, of whatever kind ([`crate::Fair`]).
+    /// The client's number, for quotas ([`ClientId`]).
     pub asker: u128,
 }
 
-/// A query that was refused; the caller has to answer the waiter.
+/// A query that was refused; the caller must answer the waiter.
 #[derive(Debug)]
 pub struct Refused<W> {
-    /// The asker's.
+    /// The waiter of the query.
     pub waiter: W,
     /// Why.
     pub failure: ForwardError,
-    /// Whether the same query is in flight all the same, and only this waiter found no room.
+    /// Whether the same query is in flight, and only this waiter was refused.
     pub flies: bool,
 }
 
-/// What became of a query.
+/// The end of a flight, or of some of its waiters.
 pub struct FlightResult<'a, W> {
-    /// Who waits. None where the answer came after all had timed out, or was asked for by the cache alone (a prefetch).
+    /// The waiters. None if the answer arrived after all had timed out.
     pub waiters: Waiters<'a, W>,
-    /// The answer, which the callee may change or take; or why there is none.
+    /// The answer, which the caller may change or take, or the error.
     pub outcome: Result<&'a mut Answer, ForwardError>,
     /// The query as the first waiter asked it.
     pub query: Query<'a>,
@@ -135,10 +140,10 @@ pub struct FlightResult<'a, W> {
     pub block: u64,
     /// As in [`ForwardQuery`].
     pub key: u64,
-    /// Who answered, or who failed last.
+    /// The upstream that answered, or that failed last.
     pub upstream: Option<&'a Arc<Upstream>>,
-    /// From the upstream's query to its reply; zero without one.
+    /// From the query to the upstream's reply; zero without one.
     pub rtt: Duration,
-    /// Whether all waiters had timed out before: no client is answered, but the answer may be cached.
+    /// Whether all waiters had timed out before: there is no client, but the answer may be cached.
     pub late: bool,
 }

@@ -1,4 +1,4 @@
-//! What a flight does by itself: its first try, the next one, hedges, what happens when time passes, its end.
+//! A flight's attempts: the first, the next one, time-outs, and the flight's end.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ use super::{ExchangeId, Forwarder, LATE, SWEEP};
 use crate::{ForwardError, StreamKind};
 
 impl<W> Forwarder<W> {
-    /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
+    /// Sends the query to the first upstream of the flight's stanza, and now and then to a suspect
+    /// one as well.
     pub(super) fn begin(&mut self, now: Instant, slot: u32) {
         let flight = &self.table[slot];
         let stanza = flight.stanza();
@@ -23,7 +24,8 @@ impl<W> Forwarder<W> {
         if flight.dnssec_ok() {
             order.put_back(|at| flight.upstreams[usize::from(at)].edns().lacks_dnssec(now));
         }
-        // Upstreams that lately left a query unanswered come last for a short time; health checks decide whether one is down.
+        // Upstreams that lately left queries unanswered are last for a short time; health checks
+        // decide whether one is down.
         order.put_back(|at| flight.is_suspect(at, now));
         let flight = &mut self.table[slot];
         flight.order = order;
@@ -32,7 +34,7 @@ impl<W> Forwarder<W> {
         self.try_suspect(now, slot);
     }
 
-    /// Asks the next upstream, where one may be asked; gives up where nothing is waited for any more.
+    /// Tries the next upstream, if one may be tried; gives up if nothing is waited for any more.
     pub(super) fn try_next(&mut self, now: Instant, slot: u32) {
         let flight = &mut self.table[slot];
         let (failfast, spare) = (flight.stanza().spec().failfast, flight.spare());
@@ -52,7 +54,7 @@ impl<W> Forwarder<W> {
                 may = false;
                 None
             }
-            // A reply is kept that can be given in the end, so no upstream that is down is asked.
+            // There is a spare reply to use, so no upstream that is down is tried.
             Pick::AllDown if has_spare => None,
             Pick::AllDown => {
                 if !std::mem::replace(&mut flight.cold().down, true) {
@@ -62,7 +64,7 @@ impl<W> Forwarder<W> {
                     flight.cold().failure = Some(ForwardError::NoHealthy);
                 }
                 may = !failfast;
-                // CoreDNS: health checking itself may be broken, so ask anyone.
+                // As CoreDNS: health checking itself may be broken, so try any upstream.
                 let (first, count) =
                     (self.rng.random_range(0..flight.upstreams.len()), flight.upstreams.len());
                 let anyone = (first..first + count).map(|at| (at % count) as u8);
@@ -76,8 +78,8 @@ impl<W> Forwarder<W> {
                 return;
             }
             let flight = &self.table[slot];
-            // An upstream that timed out may still answer before the deadline. Where a reply is kept already, only the
-            // attempts that have not timed out are waited for.
+            // An upstream that timed out may still answer before the deadline. With a spare reply
+            // only attempts that have not timed out are waited for.
             let hopes = if has_spare { flight.waiting() > 0 } else { flight.is_listening() };
             if !hopes {
                 self.give_up(now, slot);
@@ -97,7 +99,7 @@ impl<W> Forwarder<W> {
     /// Has the query sent to one upstream.
     pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try) {
         let at = self.machine_time(now);
-        // A query holds one connection of an upstream at a time.
+        // A query uses one connection of an upstream at a time.
         for nth in 0..ATTEMPTS {
             let attempt = &self.table[slot].attempts[nth];
             if attempt.upstream == this.upstream && attempt.transport != UpstreamTransport::Udp {
@@ -148,7 +150,7 @@ impl<W> Forwarder<W> {
         flight.attempts[nth] = attempt;
     }
 
-    /// Does what is due in one flight.
+    /// Does what is due in a flight.
     pub(super) fn due(&mut self, now: Instant, slot: u32) {
         let at = self.machine_time(now);
         let flight = &self.table[slot];
@@ -157,7 +159,7 @@ impl<W> Forwarder<W> {
             && flight.patience_at <= offset
             && self.release_impatient(slot, offset)
         {
-            // Goes on once these have been handed out.
+            // Continues once these have been handed out.
             return;
         }
         let failed = self.count_silence(now, slot);
@@ -179,7 +181,8 @@ impl<W> Forwarder<W> {
         self.rearm(slot);
     }
 
-    /// Counts the upstreams that were silent for `read_timeout`; whether the flight lost a try by it.
+    /// Counts attempts without reply for `read_timeout` as failed; returns whether there were any
+    /// while the flight has waiters.
     fn count_silence(&mut self, now: Instant, slot: u32) -> bool {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
@@ -192,7 +195,7 @@ impl<W> Forwarder<W> {
                 continue;
             }
             flight.attempts[nth].state = AttemptState::Counted;
-            // A retransmission to the same upstream times out with the attempt that it repeats: it is counted as one failure.
+            // A copy times out with the attempt that it repeats: both are one failure.
             for copy in &mut flight.attempts {
                 if copy.state == AttemptState::Waiting
                     && copy.kind == AttemptKind::Copy
@@ -202,7 +205,7 @@ impl<W> Forwarder<W> {
                 }
             }
             let (spec, upstream) = (flight.stanza().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
-            // One that has answered others since is busy, or slow with this name.
+            // An upstream that has answered other queries since is busy, or slow with this name.
             let sent_at =
                 upstream.micros(self.epoch + flight.machine_time(attempt.sent).since(MachineTime(0)));
             if !upstream.congestion(attempt.path()).replied_since(sent_at) {
@@ -223,7 +226,7 @@ impl<W> Forwarder<W> {
         failed
     }
 
-    /// One attempt failed for sure.
+    /// Notes that an attempt failed.
     pub(super) fn failed(&mut self, now: Instant, slot: u32, nth: usize, failure: ForwardError) {
         let flight = &mut self.table[slot];
         let attempt = flight.attempts[nth];
@@ -250,7 +253,8 @@ impl<W> Forwarder<W> {
         self.rearm(slot);
     }
 
-    /// No try is left, or no time: what was kept back is the answer, else the last failure is.
+    /// Ends the flight without a further attempt: with the spare reply, if there is one, else with
+    /// the last failure.
     pub(super) fn give_up(&mut self, now: Instant, slot: u32) {
         let flight = &mut self.table[slot];
         let cold = flight.cold.take().map(|cold| *cold).unwrap_or_default();
@@ -270,15 +274,17 @@ impl<W> Forwarder<W> {
             let upstream = flight.upstreams[usize::from(last?.upstream)].address();
             Some(silent(last?, upstream, &self.sockets))
         });
-        // The attempt sent last, be it still open or the last one that failed: serials wrap, and the flight's own is the newest.
+        // The attempt sent last, be it in use or the last one that failed: serials wrap, and the
+        // flight's own is the newest.
         let open = flight.attempts.iter().filter(|attempt| attempt.state != AttemptState::Free);
         let tried = open.map(|attempt| (attempt.serial, attempt.upstream)).chain(cold.failed);
         let upstream = tried.min_by_key(|(serial, _)| flight.serial.wrapping_sub(*serial)).map(|(_, at)| at);
         self.conclude(slot, Err((failure.unwrap_or(ForwardError::NoHealthy), upstream)));
     }
 
-    /// Ends a flight with the answer in `self.answer`, from the upstream after that time, or with a failure, of the upstream.
-    /// Its waiters are handed out by the next poll, which then calls [`Self::concluded`].
+    /// Ends a flight with the answer in `self.answer` (upstream and round-trip time), or with an
+    /// error (and its upstream). The next poll hands out its waiters, and the one after that calls
+    /// [`Self::concluded`].
     pub(super) fn conclude(
         &mut self,
         slot: u32,
@@ -293,7 +299,7 @@ impl<W> Forwarder<W> {
         self.output.end(Ended::Flight(slot, outcome));
     }
 
-    /// Lets a flight whose waiters were handed out linger, or frees its slot.
+    /// Lets a flight linger whose waiters were handed out, or frees its slot.
     pub(super) fn concluded(&mut self, now: Instant, slot: u32) {
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
@@ -317,7 +323,8 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Ends the wait of those whose own patience is over, the flight goes on; false where there are none.
+    /// Ends the wait of waiters whose patience is over, and the flight continues; false if there
+    /// are none.
     fn release_impatient(&mut self, slot: u32, offset: u32) -> bool {
         let flight = &mut self.table[slot];
         let (waiters, next) = self.waiters.take_impatient(&mut flight.waiters, offset);
@@ -340,7 +347,7 @@ impl<W> Forwarder<W> {
         self.lingering.push_back((slot, generation));
     }
 
-    /// Makes room by forgetting the flight that has lingered longest; false where none lingers.
+    /// Removes the flight that has lingered longest; false if none lingers.
     pub(super) fn evict(&mut self) -> bool {
         while let Some((slot, generation)) = self.lingering.pop_front() {
             if self.table.holds(slot, generation) {
@@ -375,7 +382,7 @@ impl<W> Forwarder<W> {
         self.table.remove(slot);
     }
 
-    /// Frees an attempt that was answered, or has failed.
+    /// Frees an attempt that was answered or has failed.
     pub(super) fn close(&mut self, slot: u32, nth: usize) {
         let flight = &mut self.table[slot];
         let attempt = std::mem::replace(&mut flight.attempts[nth], Attempt::FREE);
@@ -389,7 +396,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Frees an attempt, answered or not: its reply would change nothing any more.
+    /// Frees an attempt whose reply would change nothing any more.
     pub(super) fn drop_attempt(&mut self, slot: u32, nth: usize) {
         let generation = self.table.generation(slot);
         let flight = &self.table[slot];
@@ -404,7 +411,7 @@ impl<W> Forwarder<W> {
         self.close(slot, nth);
     }
 
-    /// Sets the flight's timer to the next thing that is due, if the flight is still there.
+    /// Arms the flight's timer for what is due next, if the flight still exists.
     pub(super) fn rearm(&mut self, slot: u32) {
         let Some(flight) = self.table.get(slot) else { return };
         if self.output.is_ended(slot) {
@@ -428,6 +435,6 @@ impl<W> Forwarder<W> {
     }
 }
 
-/// Tries that may fail in one query whatever the stanza says: a refusal takes microseconds, and the deadline alone would
-/// allow a hundred thousand.
+/// Attempts that may fail in one query whatever the stanza sets: a refusal takes microseconds, and
+/// the deadline alone would allow a hundred thousand.
 const FAILURES_MAX: u32 = 32;

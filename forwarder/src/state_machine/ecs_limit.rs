@@ -1,31 +1,33 @@
-//! How many flights for one name differ in nothing but the client's subnet: a bound against the birthday attack.
+//! Bounds the flights for one name that differ only in the client subnet (ECS), against the
+//! birthday attack.
 
 use std::hash::{BuildHasher, Hasher};
 
 use hashbrown::HashMap;
 use wire::Query;
 
-/// Counts of the flights that carry a subnet, by a hash of name, type and class.
+/// The number of flights with a subnet, by a hash of name, type and class.
 ///
-/// RFC 7871, section 11.2: with many subnets a forger has many queries in flight that one guess can match. Flights beyond
-/// the bound are asked without subnet, and share one flight. A hash that two names share only makes the bound theirs.
+/// RFC 7871, section 11.2: with many subnets a forger has many queries in flight that one guess can
+/// match. Queries beyond the bound are sent without subnet, and share one flight. Two names with
+/// the same hash share the bound.
 #[derive(Debug, Default)]
 pub(super) struct EcsLimit {
     flights: HashMap<u64, u8, foldhash::fast::RandomState>,
 }
 
 impl EcsLimit {
-    /// Whether there may be no more flights for this name with a subnet.
+    /// Whether the bound for this name is reached.
     pub(super) fn is_full(&self, query: &Query<'_>, hasher: &impl BuildHasher) -> bool {
         self.flights.get(&key(query, hasher)).is_some_and(|&count| count >= SUBNETS_MAX)
     }
 
-    /// One more.
+    /// Counts one more flight.
     pub(super) fn enter(&mut self, query: &Query<'_>, hasher: &impl BuildHasher) {
         *self.flights.entry(key(query, hasher)).or_default() += 1;
     }
 
-    /// One less.
+    /// Counts one less flight.
     pub(super) fn leave(&mut self, query: &Query<'_>, hasher: &impl BuildHasher) {
         let key = key(query, hasher);
         if let Some(count) = self.flights.get_mut(&key) {
@@ -44,5 +46,5 @@ fn key(query: &Query<'_>, hasher: &impl BuildHasher) -> u64 {
     state.finish()
 }
 
-/// EcsLimit at a time for one name: three bits of the thirty that a forger must guess.
+/// Concurrent subnets for one name: three bits of the thirty that a forger must guess.
 const SUBNETS_MAX: u8 = 8;

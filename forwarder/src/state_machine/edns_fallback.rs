@@ -1,8 +1,10 @@
-//! What of EDNS a query to an upstream carries, what its reply says of that, and for whom the reply is.
+//! The EDNS options of a query to an upstream, the fallback to fewer of them, and for which clients
+//! the reply is valid.
 //!
-//! A query goes out with the client's subnet and what was written for upstreams, if there is any, then with our own OPT,
-//! then with none: each refusal takes one step (RFC 6891, section 6.2.2 and section 7). Only a refusal of our own OPT says
-//! anything about an upstream: what a client or a Corefile put into its options is their own affair.
+//! A query is sent with the client's subnet and the options that middleware added, then with our
+//! own OPT alone, then with none: each refusal is one step (RFC 6891, section 6.2.2 and section 7).
+//! Only a refusal of our own OPT says anything about an upstream: a client or the Corefile may have
+//! chosen bad options.
 
 use std::time::Instant;
 
@@ -23,17 +25,19 @@ impl<W> Flight<W> {
         self.bits & SUBNET != 0
     }
 
-    /// Whether there is more than our own OPT to send.
+    /// Whether there are options beyond our own OPT.
     fn has_options(&self) -> bool {
         self.bits & (SUBNET | ADDED) != 0
     }
 
-    /// Whether the answer may be another one without OPT: then silence alone is no reason to send none.
+    /// Whether the answer may differ without OPT: then a missing reply alone is no reason to send
+    /// none.
     pub(super) fn needs_edns(&self) -> bool {
         self.bits & (DNSSEC_OK | ADDED) != 0
     }
 
-    /// What the query to that upstream is to carry: what is asked for, or less where the upstream takes no more.
+    /// The level for a query to that upstream: `asked`, or a lower one if the upstream accepts no
+    /// more.
     pub(super) fn edns_level(&self, now: Instant, upstream: u8, asked: EdnsLevel) -> EdnsLevel {
         let edns = self.upstream(upstream).edns();
         let refused = self.bits & ADDED == 0 || self.refused_edns >> upstream & 1 == 1;
@@ -59,15 +63,16 @@ impl<W> Flight<W> {
         let start = message.len();
         write_upstream_query(message, 0, &query);
         if edns == EdnsLevel::Plain {
-            // The OPT is all that stands behind the question.
+            // Only the OPT follows the question.
             message.truncate(start + HEADER + query.question.len());
             message[start + HEADER - 2..start + HEADER].fill(0);
         }
     }
 
-    /// The upstream that gets a copy while no other one may be asked, what the copy carries, and whether that is less than
-    /// what was sent: the upstream may be silent because of our OPT, or its reply did not repeat the subnet. Else it is the
-    /// only one that is asked. None over a connection, which repeats what is lost by itself.
+    /// The upstream for a copy while no other one may be tried, the level of the copy, and whether
+    /// that is lower than before: the upstream may not answer because of our OPT, or its reply did
+    /// not repeat the subnet. Otherwise it must be the only upstream that is tried. `None` over a
+    /// connection, as TCP retransmits by itself.
     pub(super) fn again(&self, now: Instant) -> Option<(u8, EdnsLevel, bool)> {
         let is_open = |attempt: &&Attempt| {
             attempt.state == AttemptState::Waiting && attempt.transport == UpstreamTransport::Udp
@@ -95,7 +100,7 @@ impl<W> Flight<W> {
         waiting.all(|other| other.upstream == first.upstream).then_some((first.upstream, first.edns, strayed))
     }
 
-    /// Whether an upstream that may speak EDNS has not answered yet, for a client that wants DNSSEC.
+    /// Whether another upstream that may support EDNS can still answer, for a query with DO.
     pub(super) fn has_speaker(&self, now: Instant, but: u8) -> bool {
         (0..self.order.len() as u8).any(|at| {
             let upstream = self.upstream(at);
@@ -107,7 +112,8 @@ impl<W> Flight<W> {
         })
     }
 
-    /// Whether a query with an OPT was sent to the same upstream no later than `attempt`, without success so far.
+    /// Whether a query with an OPT was sent to the same upstream no later than `attempt`, and not
+    /// answered so far.
     fn failed_with_opt(&self, attempt: &Attempt) -> bool {
         self.without_edns >> attempt.upstream & 1 == 1
             || self.attempts.iter().any(|other| {
@@ -124,19 +130,19 @@ impl<W> Flight<W> {
 }
 
 impl<W> Forwarder<W> {
-    /// Whether the reply in `self.answer` finds fault with the EDNS of the query.
+    /// Whether the reply in `self.answer` refuses the query's EDNS.
     pub(super) fn refuses_edns(&self, attempt: &Attempt) -> bool {
         attempt.edns != EdnsLevel::Plain && finds_fault(self.answer.rcode)
     }
 
-    /// Sends a query again that was refused, with less in it.
+    /// Sends a refused query again, at a lower level.
     pub(super) fn send_less(&mut self, now: Instant, slot: u32, attempt: &Attempt) {
         let flight = &mut self.table[slot];
         let edns = if attempt.edns == EdnsLevel::Whole && flight.has_options() {
             EdnsLevel::Bare
         } else {
             flight.without_edns |= 1 << attempt.upstream;
-            // RFC 6891, section 7: who does not implement EDNS answers FORMERR, without an OPT.
+            // RFC 6891, section 7: a server without EDNS answers FORMERR, without an OPT.
             let refused = self.answer.rcode == Rcode::FORMERR && !self.answer.opt;
             flight.refused_edns |= u16::from(refused) << attempt.upstream;
             EdnsLevel::Plain
@@ -145,7 +151,7 @@ impl<W> Forwarder<W> {
         self.send(now, slot, Try { edns, tcp, ..Try::new(attempt.upstream) });
     }
 
-    /// Notes what the reply in `self.answer` says about its upstream's EDNS.
+    /// Updates the upstream's EDNS state by the reply in `self.answer`.
     pub(super) fn learn(&mut self, now: Instant, slot: u32, attempt: &Attempt) {
         let flight = &self.table[slot];
         let edns = flight.upstream(attempt.upstream).edns();
@@ -160,14 +166,15 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Whether the client wants DNSSEC and this reply cannot have it.
+    /// Whether the query has DO and this reply cannot have DNSSEC records.
     pub(super) fn lost_dnssec(&self, slot: u32, edns: EdnsLevel) -> bool {
         self.table[slot].dnssec_ok() && (edns == EdnsLevel::Plain || !self.answer.opt)
     }
 
-    /// Whether the reply in `self.answer` repeats the client's subnet, if it has any. One that does not is dropped: it may be a
-    /// forger's, who has had clients ask for many subnets so as to need to guess only one id of many (RFC 7871, section
-    /// 11.2). Asked again, the query goes without.
+    /// Whether the reply in `self.answer` repeats the client's subnet, if it has any. One that does
+    /// not is dropped: it may be forged, by an attacker who had clients query with many subnets to
+    /// need to guess only one id of many (RFC 7871, section 11.2). The query's copies are sent
+    /// without subnet.
     pub(super) fn repeats_subnet(&mut self, slot: u32, nth: usize) -> bool {
         let flight = &mut self.table[slot];
         let sent = flight.attempts[nth].edns == EdnsLevel::Whole;
@@ -182,32 +189,33 @@ impl<W> Forwarder<W> {
         repeats
     }
 
-    /// Says in `self.answer` whether it is for those alone who wait for it, and leaves a subnet in it only where it repeats
-    /// theirs.
+    /// Sets in `self.answer` whether it is valid for this flight's waiters only, and removes a
+    /// subnet that does not repeat theirs.
     pub(super) fn mark(&mut self, slot: u32, edns: EdnsLevel) {
         let flight = &self.table[slot];
         let sent = edns == EdnsLevel::Whole && flight.has_subnet();
-        // Where the subnet was made here of the client's address, the cache finds the answer by that subnet, for its clients
-        // alone.
+        // If the subnet was derived here from the client's address, the cache stores the answer
+        // under that subnet, for its clients only.
         let own = flight.held.0.query().forwards_client_subnet();
-        // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network. Section 7.3 would have one without
-        // the option taken as one with scope 0; then a forger need not repeat anything (section 11.2), so here only what
-        // repeats the subnet is for everybody.
+        // RFC 7871, section 7.3.1: an answer with a scope is valid for that part of the network. By
+        // section 7.3 an answer without the option counts as one with scope 0; then a forger need
+        // not repeat the subnet (section 11.2), so here only an answer that repeats it is valid for
+        // all clients.
         let for_all = match self.answer.subnet {
             Some(subnet) if own || !sent => subnet.scope() == 0 && (sent || !flight.has_subnet()),
             Some(_) => true,
             None => !own,
         };
-        // An answer to a query that was sent without the client's DO bit lacks signatures: it is not shared with others that
-        // set DO.
-        self.answer.subnet_specific = !for_all || (flight.dnssec_ok() && form == Form::Plain);
+        // An answer to a query sent without the client's DO bit lacks signatures: it is not shared
+        // with other queries with DO.
+        self.answer.subnet_specific = !for_all || (flight.dnssec_ok() && edns == EdnsLevel::Plain);
         if !sent {
             self.answer.subnet = None;
         }
     }
 }
 
-/// Whether an rcode may be about the query's EDNS.
+/// Whether an rcode may refer to the query's EDNS.
 fn finds_fault(rcode: Rcode) -> bool {
     matches!(rcode, Rcode::FORMERR | Rcode::NOTIMP | Rcode::BADVERS)
 }

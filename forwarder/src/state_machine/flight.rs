@@ -1,4 +1,4 @@
-//! One query in flight: who asked what, whom it was sent to, what is still expected.
+//! A query in flight: its waiters, its attempts at upstreams, and its state.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::congestion::Congestion;
 use crate::policy::Order;
 use crate::{ForwardError, Stanza, Stanzas, StreamKind, Upstream, UpstreamPath};
 
-/// A slot of the table: see [`super::slot_octets`].
+/// A query in flight. Its size counts: see [`super::slot_octets`].
 #[derive(Debug)]
 pub(super) struct Flight<W> {
     pub(super) held: KeptQuery,
@@ -33,24 +33,24 @@ pub(super) struct Flight<W> {
     pub(super) patience_at: u32,
     pub(super) attempts: [Attempt; ATTEMPTS],
     pub(super) order: Order,
-    /// The turn of `order` that is next.
+    /// The next turn of `order`.
     pub(super) cursor: u8,
     pub(super) stanza: u8,
     pub(super) failures: u8,
     /// The serial of the last attempt.
     pub(super) serial: u8,
-    /// Upstreams that are not asked again, one bit each: they answered with an rcode of `failover`, or failed after another
-    /// one had.
+    /// Upstreams that are not tried again, one bit each: they answered with an rcode of `failover`,
+    /// or failed after another one had.
     pub(super) failed_over: u16,
     /// Upstreams that did not answer our OPT, one bit each.
     pub(super) without_edns: u16,
-    /// Of these, who said so: with FORMERR, and no OPT.
+    /// Those of `without_edns` that answered FORMERR without OPT.
     pub(super) refused_edns: u16,
     pub(super) bits: u8,
     pub(super) state: FlightState,
 }
 
-/// A held query that prints its question only.
+/// A query that prints its question only.
 pub(super) struct KeptQuery(pub(super) OwnedQuery);
 
 impl std::fmt::Debug for KeptQuery {
@@ -60,49 +60,50 @@ impl std::fmt::Debug for KeptQuery {
     }
 }
 
-/// Where a flight stands.
+/// The state of a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlightState {
-    /// A client waits for it, or the cache (a prefetch).
+    /// It has waiters.
     Flying,
-    /// Answered; other upstreams that were asked too have until `read_timeout` to show that they live.
+    /// It is answered; other upstreams that were tried have until `read_timeout` to show that they
+    /// are alive.
     Settled,
-    /// Everybody was told of the failure; a reply still fills the cache.
+    /// Its waiters were answered with the failure; a reply is still cached.
     Late,
 }
 
-/// FlightState of flights that did not go straight: allocated when the first failure, spare reply or full socket comes, so that
-/// all others stay small.
+/// Rarely used state, allocated with the first failure or spare reply, so that most flights stay
+/// small.
 #[derive(Debug, Default)]
 pub(super) struct ColdState {
     /// The last failure.
     pub(super) failure: Option<ForwardError>,
-    /// A reply that is given when none better comes.
+    /// A reply to use if no better one arrives.
     pub(super) reply: Option<Spare>,
-    /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
+    /// Upstreams that could not be sent to lately, one bit each, and the number of pauses for that.
     pub(super) unsent: u16,
     pub(super) pauses: u8,
-    /// Whether it is counted that all upstreams were down.
+    /// Whether it was counted that all upstreams are down.
     pub(super) down: bool,
-    /// Serial and upstream of the last attempt that failed for sure, whose place is free again.
+    /// Serial and upstream of the last attempt that failed and was freed.
     pub(super) failed: Option<(u8, u8)>,
 }
 
-/// A reply kept back.
+/// A reply that is kept in case no better one arrives.
 #[derive(Debug)]
 pub(super) struct Spare {
     pub(super) bytes: Box<[u8]>,
     pub(super) upstream: u8,
     pub(super) rtt: Duration,
-    /// What the query carried.
+    /// The EDNS level of the query.
     pub(super) edns: EdnsLevel,
-    /// Whether others are still to be asked because of it.
+    /// Whether other upstreams are still to be tried because of it.
     pub(super) failover: bool,
-    /// Whether it says that the upstream could not answer.
+    /// Whether its rcode says that the upstream could not answer.
     pub(super) bad: bool,
 }
 
-/// The query, sent to one upstream.
+/// One transmission of the query to an upstream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
     /// In microseconds after the flight's start.
@@ -121,36 +122,36 @@ pub(super) struct Attempt {
 /// Why an attempt was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttemptKind {
-    /// No attempt that was sent before is expected to be answered.
+    /// No earlier attempt is expected to be answered.
     First,
-    /// Another upstream is expected to answer yet.
+    /// Another upstream may still answer.
     Hedge,
-    /// The same upstream is.
+    /// The same upstream may still answer an earlier one.
     Copy,
 }
 
-/// What an attempt waits for.
+/// The state of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttemptState {
-    /// There is none.
+    /// Unused.
     Free,
-    /// The reply, or `read_timeout`.
+    /// It waits for the reply, or for `read_timeout`.
     Waiting,
-    /// The reply; the failure is counted.
+    /// It timed out, and is counted as failed; the reply is still accepted.
     Counted,
 }
 
-/// How an attempt was sent: its [`UpstreamPath`], and over which kind of connection.
+/// The transport of an attempt: its [`UpstreamPath`], with the kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UpstreamTransport {
     Udp,
     Stream(StreamKind),
 }
 
-/// What of EDNS one attempt carries.
+/// What of EDNS an attempt has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdnsLevel {
-    /// Our OPT, and in it the client's subnet and what was written, where there are any.
+    /// Our OPT, with the client's subnet and the options that middleware added, if there are any.
     Whole,
     /// Our OPT alone.
     Bare,
@@ -158,15 +159,15 @@ pub(super) enum EdnsLevel {
     Plain,
 }
 
-/// How one attempt is to be sent.
+/// How to send an attempt.
 #[derive(Clone, Copy)]
 pub(super) struct Try {
     pub(super) upstream: u8,
-    /// Over TCP even where UDP would do: the reply was truncated.
+    /// Over TCP although UDP would do: the reply was truncated.
     pub(super) tcp: bool,
-    /// What it is to carry, at most.
+    /// The highest EDNS level.
     pub(super) edns: EdnsLevel,
-    /// A copy of a query that this upstream or another is expected to answer yet.
+    /// Whether this upstream or another may still answer an earlier attempt.
     pub(super) hedge: bool,
 }
 
@@ -202,7 +203,7 @@ impl<W> Flight<W> {
         &self.chain.stanzas()[usize::from(self.stanza)]
     }
 
-    /// Microseconds after the start, as attempts and waits count them.
+    /// A time in microseconds after the start.
     pub(super) fn offset(&self, at: MachineTime) -> u32 {
         u32::try_from(at.0.saturating_sub(self.started.0)).unwrap_or(NEVER)
     }
@@ -211,17 +212,17 @@ impl<W> Flight<W> {
         if offset == NEVER { MachineTime::NEVER } else { MachineTime(self.started.0 + u64::from(offset)) }
     }
 
-    /// How many attempts wait for a reply and have not failed.
+    /// The number of attempts that wait and have not timed out.
     pub(super) fn waiting(&self) -> usize {
         self.attempts.iter().filter(|attempt| attempt.state == AttemptState::Waiting).count()
     }
 
-    /// Whether any reply would still be taken.
+    /// Whether a reply would still be accepted.
     pub(super) fn is_listening(&self) -> bool {
         self.attempts.iter().any(|attempt| attempt.state != AttemptState::Free)
     }
 
-    /// Whether an upstream is asked now and has not failed.
+    /// Whether an attempt at this upstream waits and has not timed out.
     pub(super) fn is_asking(&self, upstream: u8) -> bool {
         self.attempts
             .iter()
@@ -233,17 +234,18 @@ impl<W> Flight<W> {
         self.upstreams[usize::from(upstream)].is_down(self.path(upstream), max_fails)
     }
 
-    /// Whether it lost so many hedges of late, over the path that this query takes, that others are better asked first.
+    /// Whether it lost so many hedges lately, over the path of this query, that others are tried
+    /// first.
     pub(super) fn is_suspect(&self, upstream: u8, now: Instant) -> bool {
         self.upstreams[usize::from(upstream)].is_suspect(self.path(upstream), now)
     }
 
-    /// The path that this query takes to an upstream.
+    /// The path of this query to an upstream.
     pub(super) fn path(&self, upstream: u8) -> UpstreamPath {
         self.upstreams[usize::from(upstream)].path(self.asks_over_tcp())
     }
 
-    /// Whether plain upstreams of the stanza where it is now are asked over TCP.
+    /// Whether plain upstreams of its present stanza are queried over TCP.
     pub(super) fn asks_over_tcp(&self) -> bool {
         let proto = if self.bits & CAME_OVER_TCP != 0 { Proto::Tcp } else { Proto::Udp };
         self.stanza().asks_over_tcp(proto)
@@ -265,8 +267,8 @@ impl<W> Flight<W> {
             .position(|attempt| attempt.state != AttemptState::Free && attempt.serial == serial)
     }
 
-    /// The upstream to ask next: the first from the cursor on that is up, has not failed over, is not being asked, can
-    /// be sent to, and has room for one more query of this client.
+    /// The next upstream to try: the first from the cursor on that is up, has not failed over, has
+    /// no waiting attempt, can be sent to, and has room for one more query of this client.
     pub(super) fn pick(&self) -> Pick {
         let (count, mut all_down, mut full) = (self.order.len(), true, None);
         for turn in usize::from(self.cursor)..usize::from(self.cursor) + count {
@@ -290,12 +292,12 @@ impl<W> Flight<W> {
         }
     }
 
-    /// The congestion state of the path that this query takes to an upstream.
+    /// The congestion state of the path of this query to an upstream.
     pub(super) fn congestion(&self, upstream: u8) -> &Congestion {
         self.upstreams[usize::from(upstream)].congestion(self.path(upstream))
     }
 
-    /// The open attempts at an upstream: when the last one was sent, and how many were sent before it.
+    /// Of the attempts in use at an upstream: when the last one was sent, and how many precede it.
     pub(super) fn sent_to(&self, upstream: u8) -> Option<(u32, u32)> {
         let open = |attempt: &&Attempt| attempt.state != AttemptState::Free && attempt.upstream == upstream;
         let attempts = self.attempts.iter().filter(open);
@@ -316,12 +318,12 @@ impl<W> Flight<W> {
         self.cold.as_ref()?.reply.as_ref()
     }
 
-    /// Whether it flies and asks the same as `ask`.
+    /// Whether `ask` is the same query.
     pub(super) fn is_for(&self, ask: &ForwardQuery<'_>, bits: u8) -> bool {
         self.block == ask.block && self.bits & KEY == bits && self.asks(ask.query)
     }
 
-    /// Whether it asks the same as another flight.
+    /// Whether another flight has the same query.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         self.block == other.block && (self.bits ^ other.bits) & KEY == 0 && self.asks(&other.held.0.query())
     }
@@ -339,26 +341,28 @@ impl<W> Flight<W> {
     }
 }
 
-/// What [`Flight::pick`] found.
+/// The result of [`Flight::pick`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pick {
     Upstream {
         upstream: u8,
         cursor: u8,
     },
-    /// Every upstream that may be asked has as many queries outstanding as it answers in time; the first of them.
+    /// Every upstream that may be tried has as many outstanding queries as it answers in time; the
+    /// first of them.
     Full {
         upstream: u8,
     },
     /// Every upstream is down.
     AllDown,
-    /// Every upstream that is up is being asked, has failed over, or cannot be sent to.
+    /// Every upstream that is up has a waiting attempt, has failed over, or cannot be sent to.
     None,
 }
 
 impl ForwardQuery<'_> {
-    /// A number that is equal for all asks that would share a flight, with the same hasher: by it workers can agree which
-    /// of them asks, so that equal misses of different workers share one too. `None` where no stanza forwards the name.
+    /// A hash that is equal for all queries that would share a flight, with the same hasher: by it
+    /// workers agree which of them forwards a query, so that equal misses of different workers
+    /// share a flight too. `None` if no stanza forwards the name.
     pub fn fingerprint(&self, hasher: &impl BuildHasher) -> Option<u64> {
         let at = self.chain.matching(0, &self.query.name)?;
         let bits = key_bits(self.query, self.chain.stanzas()[at].asks_over_tcp(self.proto));
@@ -366,7 +370,8 @@ impl ForwardQuery<'_> {
     }
 }
 
-/// The part of a flight's key besides name, type, class, client subnet, and what a step added for upstreams.
+/// The part of a flight's key besides name, type, class, client subnet, and what middleware added
+/// for upstreams.
 pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
     let mut bits = 0;
     for (bit, set) in [
@@ -403,7 +408,7 @@ fn subnet<'q>(query: &Query<'q>) -> Option<&'q [u8]> {
     query.edns.and_then(|edns| edns.client_subnet)
 }
 
-/// The failure of an attempt that got no reply.
+/// The error of an attempt without reply.
 pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, sockets: &UdpSockets) -> ForwardError {
     let stream = match attempt.transport {
         UpstreamTransport::Udp => None,
@@ -412,19 +417,20 @@ pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, sockets: &UdpSocke
     ForwardError::Silent { stream, local: sockets.local(attempt.socket), upstream }
 }
 
-/// Attempts that a flight remembers at once.
+/// Attempts of a flight at a time.
 pub(super) const ATTEMPTS: usize = 4;
-/// In a flight's bits: plain upstreams of its first stanza are asked over TCP.
+/// In a flight's bits: plain upstreams of its first stanza are queried over TCP.
 const TCP: u8 = 0x08;
 /// In a flight's bits: there is a client subnet.
 pub(super) const SUBNET: u8 = 0x10;
-/// In a flight's bits, and no part of its key: the client's subnet stays out of what is sent from now on.
+/// In a flight's bits, and no part of its key: attempts from now on are sent without the client's
+/// subnet.
 pub(super) const BARE: u8 = 0x20;
-/// In a flight's bits, and no part of its key: its first client asked over TCP.
+/// In a flight's bits, and no part of its key: its first client queried over TCP.
 pub(super) const CAME_OVER_TCP: u8 = 0x80;
-/// Those of a flight's bits that are its key.
+/// The bits of a flight that belong to its key.
 const KEY: u8 = !(BARE | CAME_OVER_TCP);
-/// In a flight's bits: a step added something for upstreams.
+/// In a flight's bits: middleware added flags or options for upstreams.
 pub(super) const ADDED: u8 = 0x40;
 /// In a flight's bits: DO.
 pub(super) const DNSSEC_OK: u8 = 0x04;

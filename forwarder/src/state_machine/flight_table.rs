@@ -1,4 +1,4 @@
-//! The flights of one worker: a slab of bounded size, and an index of those that can be joined.
+//! The flights of one worker: a slab of bounded size, and a hash index of those that can be joined.
 
 use std::ops::{Index, IndexMut};
 
@@ -14,7 +14,7 @@ pub(super) struct FlightTable<W> {
     free: Vec<u32>,
     joinable: HashTable<u32>,
     limit: usize,
-    /// Of a slot that was never used.
+    /// The generation of a slot that was never used.
     first_generation: u32,
 }
 
@@ -26,9 +26,9 @@ pub(super) struct Slot<W> {
 
 impl<W> FlightTable<W> {
     pub(super) fn new(limit: usize, first_generation: u32) -> Self {
-        // Exchange ids carry 24 bits of the slot.
+        // Exchange ids have 24 bits for the slot.
         let limit = limit.clamp(1, 1 << 24);
-        // Reserved, not touched: memory is taken as flights need it, and never moved.
+        // Reserved, not touched: memory is committed as flights need it, and never moved.
         Self {
             slots: Vec::with_capacity(limit),
             free: Vec::new(),
@@ -38,18 +38,18 @@ impl<W> FlightTable<W> {
         }
     }
 
-    /// Whether there is no place for one more.
+    /// Whether no slot is free.
     pub(super) fn is_full(&self) -> bool {
         self.free.is_empty() && self.slots.len() >= self.limit
     }
 
-    /// How many there are.
+    /// The number of flights.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Puts a flight into a slot, where it can be joined. The table must not be full.
+    /// Inserts a flight, which can be joined from now on. The table must not be full.
     pub(super) fn insert(&mut self, flight: Flight<W>) -> u32 {
         let hash = flight.hash;
         let slot = match self.free.pop() {
@@ -67,7 +67,7 @@ impl<W> FlightTable<W> {
         slot
     }
 
-    /// The flight that asks the same.
+    /// The joinable flight with the same query.
     pub(super) fn find(&self, hash: u64, ask: &ForwardQuery<'_>, bits: u8) -> Option<u32> {
         let same = |&slot: &u32| {
             self.get(slot).is_some_and(|flight| flight.hash == hash && flight.is_for(ask, bits))
@@ -75,14 +75,15 @@ impl<W> FlightTable<W> {
         self.joinable.find(hash, same).copied()
     }
 
-    /// The joinable flight that asks the same as the one in `slot`, which itself is not joinable any more.
+    /// The joinable flight with the same query as the one in `slot`, which is not joinable any
+    /// more.
     pub(super) fn find_like(&self, slot: u32) -> Option<u32> {
         let this = self.get(slot)?;
         let same = |&other: &u32| other != slot && self.get(other).is_some_and(|other| other.is_like(this));
         self.joinable.find(this.hash, same).copied()
     }
 
-    /// Closes the flight to new waiters (single flight): a later query begins one of its own.
+    /// Makes a flight unjoinable: a later query begins a new one.
     pub(super) fn seal(&mut self, slot: u32) {
         let hash = self[slot].hash;
         if let Ok(entry) = self.joinable.find_entry(hash, |&other| other == slot) {
@@ -103,7 +104,7 @@ impl<W> FlightTable<W> {
         self.slots[slot as usize].generation
     }
 
-    /// Whether `slot` still holds the flight it held in `generation`.
+    /// Whether `slot` still has the flight of `generation`.
     pub(super) fn holds(&self, slot: u32, generation: u32) -> bool {
         self.slots
             .get(slot as usize)

@@ -1,10 +1,10 @@
-//! How many queries may be sent to a second upstream while the first is silent.
+//! Bounds the queries that are sent to a second upstream before the first has answered.
 
-/// A bucket of hedges, in tenths.
+/// A token bucket of hedges, in tenths.
 ///
-/// Each reply earns a tenth. A hedge that is answered first is paid back: the upstream that gave it
-/// is the faster one, and gets one query of each client at most. Up to [`CAPACITY`] are kept, so that
-/// a busy worker whose upstream falls silent can hedge all that is in flight at that moment.
+/// Each reply adds a tenth. A hedge that is answered first is refunded: its upstream is the faster
+/// one, and gets one query of each client at most. [`CAPACITY`] is large enough that a busy worker
+/// whose upstream stops answering can hedge all its queries in flight.
 #[derive(Debug)]
 pub(super) struct HedgeBudget {
     tenths: u32,
@@ -15,17 +15,17 @@ impl HedgeBudget {
         Self { tenths: FIRST }
     }
 
-    /// A reply was received.
+    /// Adds the tenth of a reply.
     pub(super) fn earn(&mut self) {
         self.tenths = (self.tenths + PER_REPLY).min(CAPACITY);
     }
 
-    /// A hedge was answered before the query that it hedged.
+    /// Refunds a hedge that was answered before the query that it hedged.
     pub(super) fn pay_back(&mut self) {
         self.tenths = (self.tenths + HEDGE).min(CAPACITY);
     }
 
-    /// Takes one hedge, if there is one.
+    /// Takes a hedge; false if there is none.
     pub(super) fn take(&mut self) -> bool {
         let enough = self.tenths >= HEDGE;
         if enough {
@@ -37,7 +37,7 @@ impl HedgeBudget {
 
 const HEDGE: u32 = 10;
 const PER_REPLY: u32 = HEDGE / 10;
-/// Before the first reply: enough to learn that an upstream is silent.
+/// Before the first reply: enough to find out that an upstream is silent.
 const FIRST: u32 = 10 * HEDGE;
 /// 0.3 s worth of queries at 2,000 a second.
 const CAPACITY: u32 = 600 * HEDGE;

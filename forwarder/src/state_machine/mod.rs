@@ -1,4 +1,5 @@
-//! The state machine of one worker: queries, replies and time go in; it is polled for datagrams, exchanges and results.
+//! The state machine of one worker: queries, replies and time go in; it is polled for datagrams,
+//! exchanges and results.
 //!
 //! ```text
 //!                 ask            first good reply            read_timeout of the others
@@ -7,8 +8,9 @@
 //!                          +------- deadline -----> Late --------------------------------> (gone)
 //! ```
 //!
-//! A flight is a query to upstreams for everybody who asks the same. Up to four attempts of it are remembered at a time,
-//! each one message to one upstream. This module does no I/O, reads no clock and takes no lock.
+//! A flight is a query to upstreams for all clients with the same query. It has up to four attempts
+//! at a time, each one message to one upstream. This module does no I/O, reads no clock and takes
+//! no lock.
 
 mod actions;
 mod attempts;
@@ -52,16 +54,16 @@ use timer_wheel::{MachineTime, NEVER, TimerWheel};
 use udp_sockets::{AttemptId, UdpSockets};
 use waiters::{WaiterList, WaiterSlab};
 
-/// What one worker may hold at most.
+/// Limits of one worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Flights of one client, and a quarter more of all clients together, those that linger after their end included;
-    /// [`slot_octets`] each. Default 8,192, min 1, max 2^23.
+    /// Flights of one client, and a quarter more of all clients together, including those that
+    /// linger after their end; [`slot_octets`] each. Default 8,192, min 1, max 2^23.
     pub flights: usize,
-    /// Waiters of one client that joined another's flight, and a quarter more of all clients together; [`waiter_octets`]
-    /// each. Default 16,384, min 1, max 2^30.
+    /// Waiters of one client that joined another's flight, and a quarter more of all clients
+    /// together; [`waiter_octets`] each. Default 16,384, min 1, max 2^30.
     pub waiters: usize,
-    /// Sockets in use per upstream; as many again may be retiring. Default 32, min 1.
+    /// UDP sockets in use per upstream; as many again may be retiring. Default 32, min 1.
     pub sockets: usize,
     /// Queries after which a socket retires. Default 1,000.
     pub socket_queries: u32,
@@ -81,12 +83,13 @@ impl Default for Limits {
     }
 }
 
-/// Everything that one worker has asked upstreams, and who waits for it. `W` is the worker's record of a client.
+/// All queries of one worker at upstreams, and the clients that wait for them. `W` is the worker's
+/// record of a client.
 #[derive(Debug)]
 pub struct Forwarder<W> {
     epoch: Instant,
     table: FlightTable<W>,
-    /// Places for flights with waiters.
+    /// Quota of flights with waiters.
     places: ClientQuota,
     waiters: WaiterSlab<W>,
     timers: TimerWheel,
@@ -95,7 +98,8 @@ pub struct Forwarder<W> {
     rng: StdRng,
     hasher: foldhash::quality::RandomState,
     subnets: EcsLimit,
-    /// Flights without waiters, in the order in which they lost their last one; some have ended since.
+    /// Flights without waiters, in the order in which they lost the last one; some have ended
+    /// since.
     lingering: VecDeque<(u32, u32)>,
     linger_limit: usize,
     flying: usize,
@@ -106,16 +110,17 @@ pub struct Forwarder<W> {
 }
 
 impl<W> Forwarder<W> {
-    /// A state machine without queries; `now` begins its time.
+    /// A state machine without queries; `now` is its epoch.
     pub fn new(limits: Limits, now: Instant) -> Self {
         let limits = Limits { sockets: limits.sockets.max(1), ..limits };
-        // ChaCha, seeded by the kernel: ids must not be guessed from earlier ones.
+        // ChaCha, seeded by the kernel: ids must not be predictable from earlier ones.
         let mut rng = StdRng::from_os_rng();
         let places = ClientQuota::new(limits.flights.clamp(1, FLIGHTS_MAX) as u32);
         let linger_limit = places.capacity() as usize;
         Self {
             epoch: now,
-            // Results of the exchanges of a worker that ended may still come: they must fit no flight of the next one.
+            // Results of the exchanges of an abandoned state machine may still arrive: they must
+            // match no flight of the next one.
             table: FlightTable::new(places.capacity() as usize, rng.random()),
             places,
             waiters: WaiterSlab::new(limits.waiters),
@@ -135,14 +140,16 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Asks the upstreams of the first stanza that forwards the name, or joins a flight that asks the same. Returns the waiter
-    /// where it joined one whose question has other letters in upper case: it must keep its own, as the reply to it repeats
-    /// them.
+    /// Queries the upstreams of the first stanza that forwards the name, or joins a flight with the
+    /// same query. Returns the waiter if the flight's question is spelled differently (0x20): it
+    /// must keep its own spelling, which the reply to it repeats.
     ///
     /// # Errors
-    /// The waiter and why: [`ForwardError::NoStanza`], [`ForwardError::NoUpstream`] or [`ForwardError::AllLoop`], [`ForwardError::NoHealthy`] (with failfast),
-    /// [`ForwardError::MaxConcurrent`], [`ForwardError::TableFull`], [`ForwardError::Subnets`] (ask again without the client's subnet).
-    /// After `Ok` the waiter is handed back with [`Action::Finished`], once.
+    /// The waiter and why: [`ForwardError::NoStanza`], [`ForwardError::NoUpstream`] or
+    /// [`ForwardError::AllLoop`], [`ForwardError::NoHealthy`] (with failfast),
+    /// [`ForwardError::MaxConcurrent`], [`ForwardError::TableFull`], [`ForwardError::Subnets`]
+    /// (call again without the client's subnet). After `Ok` the waiter is handed back with
+    /// [`Action::Finished`], once.
     pub fn ask(
         &mut self,
         now: Instant,
@@ -184,8 +191,8 @@ impl<W> Forwarder<W> {
         if !self.places.acquire(client) {
             return refuse(waiter, ForwardError::TableFull);
         }
-        // The table has a slot for each of `places`: where it is full, one is held by a flight without waiters, which is
-        // evicted.
+        // The table has a slot for each unit of `places`: if it is full, a flight without waiters
+        // has one, and is evicted.
         if self.table.is_full() && !self.evict() {
             self.places.release(client);
             return refuse(waiter, ForwardError::TableFull);
@@ -215,7 +222,7 @@ impl<W> Forwarder<W> {
             bits: bits | if ask.proto == Proto::Tcp { CAME_OVER_TCP } else { 0 },
             state: FlightState::Flying,
         };
-        // From here on the flight owns the place, and gives it back however it ends.
+        // From here on the flight owns the admission, and releases it however it ends.
         admitted.keep();
         let slot = self.table.insert(flight);
         if bits & SUBNET != 0 {
@@ -227,7 +234,7 @@ impl<W> Forwarder<W> {
         Ok(None)
     }
 
-    /// Has one more wait for a flight, until the flight ends or until then.
+    /// Adds a waiter to a flight, until the flight ends or until then.
     fn join(
         &mut self,
         slot: u32,
@@ -250,7 +257,7 @@ impl<W> Forwarder<W> {
         Ok(self.waiters.waiter(&mut self.table[slot].waiters, node))
     }
 
-    /// Takes a datagram that came on one of our sockets. What matches no query there changes nothing.
+    /// Takes a datagram received on one of our sockets. One that matches no query is ignored.
     pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8]) {
         if self.sockets.upstream(socket).is_none() {
             return;
@@ -270,8 +277,8 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Takes the result of [`Action::Open`]. Where the socket could not be opened, its queries go through another one to the
-    /// same upstream, or fail.
+    /// Takes the result of [`Action::Open`]. If the socket could not be opened, its queries are
+    /// sent from another one to the same upstream, or these attempts fail.
     pub fn opened(&mut self, socket: SocketId, result: Result<SocketAddr, SendError>) {
         let error = match result {
             Ok(local) => return self.sockets.opened(socket, local),
@@ -292,7 +299,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// The network refused what was sent through a socket (ICMP, no route): all of its queries go elsewhere at once.
+    /// Takes an error of a socket (ICMP, no route): its attempts fail at once.
     pub fn socket_error(&mut self, socket: SocketId, error: io::ErrorKind) {
         let (local, upstream) = (self.sockets.local(socket), self.sockets.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
@@ -301,7 +308,8 @@ impl<W> Forwarder<W> {
         self.output.failing.extend(owners.map(|&owner| (owner, failure.clone())));
     }
 
-    /// Takes the result of an exchange over TCP or TLS; the result of one that has timed out changes nothing.
+    /// Takes the result of an exchange over TCP or TLS; the result of one that has timed out
+    /// changes nothing.
     pub fn exchanged(&mut self, now: Instant, id: ExchangeId, result: Result<&[u8], ExchangeError>) {
         let (slot, generation, serial) = id.parts();
         let Some((slot, at)) = self.resolve(AttemptId { slot, generation, serial }) else { return };
@@ -315,41 +323,43 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Time has passed: the polls that follow do what is due (hedges, failures, patience, deadlines, sockets to retire).
+    /// Takes the passage of time: the polls that follow do what is due (hedges, time-outs,
+    /// patience, deadlines, sockets to retire).
     pub fn tick(&mut self) {
         self.output.ticking = true;
     }
 
-    /// When [`Forwarder::tick`] has something to do next.
+    /// When [`Forwarder::tick`] must be called next.
     pub fn next_wake(&self) -> Option<Instant> {
         let at = self.timers.next_due().unwrap_or(MachineTime::NEVER).min(self.sweep_at);
         (at != MachineTime::NEVER).then(|| self.epoch + at.since(MachineTime(0)))
     }
 
-    /// The next of those who are told later.
+    /// The next of the remaining waiters.
     pub fn next_waiter(&mut self, rest: &mut RemainingWaiters<W>) -> Option<W> {
         self.waiters.next(&mut rest.0)
     }
 
-    /// How many flights have waiters.
+    /// The number of flights with waiters.
     pub fn in_flight(&self) -> usize {
         self.flying
     }
 
-    /// How many slots are taken: [`Forwarder::in_flight`] and those that linger.
+    /// The number of slots in use: [`Forwarder::in_flight`] and those that linger.
     #[cfg(feature = "testing")]
     pub fn occupied(&self) -> usize {
         self.table.len()
     }
 
-    /// Has the polls that follow hand every waiter back with [`ForwardError::Shutdown`] and close every socket. To drain instead,
-    /// ask no more and go on until [`Forwarder::in_flight`] is 0.
+    /// Ends everything: the polls that follow hand out all waiters with [`ForwardError::Shutdown`]
+    /// and close all sockets. To drain instead, continue without new queries until
+    /// [`Forwarder::in_flight`] is 0.
     pub fn shutdown(&mut self) {
         self.output.stopping = Some(0);
     }
 
-    /// Takes everybody who waits off a state machine that panicked, and ends it; its sockets and exchanges are the caller's
-    /// to forget. Nothing is relied on but that a slot holds a flight, or none.
+    /// Ends a state machine that panicked, handing its waiters to `tell`; the caller drops its
+    /// sockets and exchanges. Relies on nothing but that a slot has a flight or none.
     pub fn abandon(mut self, mut tell: impl FnMut(W, &Query<'_>)) {
         if let Some((slot, list)) = self.output.take_impatient()
             && let Some(flight) = self.table.get(slot)
@@ -368,7 +378,7 @@ impl<W> Forwarder<W> {
         MachineTime(now.saturating_duration_since(self.epoch).as_micros() as u64)
     }
 
-    /// The flight and attempt that an owner names, if they still are.
+    /// The slot and index of an attempt, if it still exists.
     fn resolve(&self, owner: AttemptId) -> Option<(u32, usize)> {
         if !self.table.holds(owner.slot, owner.generation) {
             return None;
@@ -378,8 +388,8 @@ impl<W> Forwarder<W> {
 }
 
 impl<W> Drop for Forwarder<W> {
-    /// Gives back its places among `max_concurrent` and at upstreams: they are counted over all workers, and one that
-    /// panicked leaves its flights as they are.
+    /// Releases its units of `max_concurrent` and of upstreams: they are counted over all workers,
+    /// and a state machine that panicked leaves its flights as they are.
     fn drop(&mut self) {
         for slot in self.table.taken() {
             let flight = &self.table[slot];
@@ -394,19 +404,20 @@ impl<W> Drop for Forwarder<W> {
     }
 }
 
-/// The size of a flight's slot, its first waiter's record included; a question of more than 118 octets is apart.
+/// The bytes of a flight's slot, including its first waiter's record; a question of more than 118
+/// bytes is allocated apart.
 pub const fn slot_octets<W>() -> usize {
     size_of::<flight_table::Slot<W>>()
 }
 
-/// The size of what is kept of a waiter that joined another's flight.
+/// The bytes of a waiter that joined a flight.
 pub const fn waiter_octets<W>() -> usize {
     size_of::<waiters::Node<W>>()
 }
 
-/// Exchange ids carry 24 bits of the slot, and there are a quarter more.
+/// Exchange ids have 24 bits for the slot, and there are a quarter more slots.
 const FLIGHTS_MAX: usize = 1 << 23;
-/// How long after its start a flight still takes a reply for the cache: by then the client has asked again.
+/// How long after its start a flight accepts a reply for the cache: by then the client has retried.
 const LATE: Duration = Duration::from_secs(10);
-/// How often sockets are looked through for those that are too old.
+/// How often sockets are checked for their age.
 const SWEEP: Duration = Duration::from_secs(1);

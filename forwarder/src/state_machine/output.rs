@@ -1,8 +1,8 @@
-//! What the state machine has for its driver, and the work that a poll goes on with.
+//! Output of the state machine: actions and datagrams for its driver, and pending work.
 //!
-//! At most one flight has ended and is not handed out yet: the answer stands in the machine's one buffer until then. Input that
-//! concerns many flights (time, a socket that failed, the end) is therefore worked off by the polls that follow it, one flight
-//! at a time.
+//! At most one flight has ended and is not handed out yet, as its answer is in the machine's only
+//! buffer. So input that concerns many flights (time, an error of a socket, the shutdown) is
+//! processed by the polls that follow it, one flight at a time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::waiters::WaiterList;
 use super::{ExchangeId, Forwarder, LATE, SWEEP, SocketId};
 use crate::{ForwardError, StreamKind, Upstream};
 
-/// What is to be polled, besides requests for sockets, which `UdpSockets` has.
+/// The output, without requests for sockets, which `UdpSockets` has.
 #[derive(Debug)]
 pub(super) struct Output<W> {
     /// Attempts whose datagrams are to be sent, in order.
@@ -24,37 +24,39 @@ pub(super) struct Output<W> {
     /// Exchanges to begin and to cancel, in order.
     pub(super) streams: VecDeque<StreamRequest>,
     ended: Option<Ended<W>>,
-    /// Slot and generation of the flight that the last poll handed out, and the rest of its end.
+    /// Slot and generation of the flight that the last poll handed out, and what follows.
     handed_out: Option<(u32, u32, Then)>,
-    /// Attempts that failed with their socket.
+    /// Attempts to fail, with the error.
     pub(super) failing: VecDeque<(AttemptId, ForwardError)>,
     /// Whether timers may be due.
     pub(super) ticking: bool,
-    /// With a shutdown, the first slot that has not been looked at.
+    /// During a shutdown, the next slot to end.
     pub(super) stopping: Option<u32>,
 }
 
-/// What the driver has to do with exchanges.
+/// An exchange to begin or to cancel.
 #[derive(Debug)]
 pub(super) enum StreamRequest {
-    /// Begin the one of that attempt.
+    /// Begin the attempt's exchange.
     Exchange(AttemptId),
-    /// Cancel one.
+    /// Cancel an exchange.
     Cancel(Arc<Upstream>, StreamKind, ExchangeId),
 }
 
 /// Waiters to hand out.
 #[derive(Debug)]
 pub(super) enum Ended<W> {
-    /// All of the flight in a slot. It was answered, by an upstream after that time, or failed, at an upstream.
+    /// All waiters of the flight in a slot: it was answered, by an upstream with this round-trip
+    /// time, or failed, last at an upstream.
     Flight(u32, Result<(u8, Duration), (ForwardError, Option<u8>)>),
-    /// None: the flight failed before, and now its answer came, from an upstream after that time.
+    /// None: the flight failed before, and its answer arrived late, from an upstream with this
+    /// round-trip time.
     Late(u32, u8, Duration),
-    /// Those of the flight in a slot whose patience is over.
+    /// The waiters of the flight in a slot whose patience is over.
     Impatient(u32, WaiterList<W>),
 }
 
-/// What follows once waiters have been handed out.
+/// The next step once waiters have been handed out.
 #[derive(Clone, Copy, Debug)]
 enum Then {
     Conclude,
@@ -75,18 +77,19 @@ impl<W> Output<W> {
         }
     }
 
-    /// Notes waiters to hand out. The driver polls until there is nothing more after each input, so there are no others.
+    /// Sets the waiters to hand out. There are no others, as the driver polls until `None` after
+    /// each input.
     pub(super) fn end(&mut self, ended: Ended<W>) {
         debug_assert!(self.ended.is_none(), "the driver polls until there is nothing more");
         self.ended = Some(ended);
     }
 
-    /// Whether the end of this flight is not handed out yet.
+    /// Whether this flight has ended and is not handed out yet.
     pub(super) fn is_ended(&self, slot: u32) -> bool {
         matches!(self.ended, Some(Ended::Flight(ended, _) | Ended::Late(ended, ..)) if ended == slot)
     }
 
-    /// Slot and waiters whose patience is over and who are not handed out yet.
+    /// Waiters whose patience is over and that are not handed out yet, with their slot.
     pub(super) fn take_impatient(&mut self) -> Option<(u32, WaiterList<W>)> {
         match self.ended.take() {
             Some(Ended::Impatient(slot, list)) => Some((slot, list)),
@@ -96,8 +99,8 @@ impl<W> Output<W> {
 }
 
 impl<W> Forwarder<W> {
-    /// The next thing for the driver to do. After each input the driver polls until there is nothing more, then sends what
-    /// [`Forwarder::poll_transmit`] writes.
+    /// The next action for the driver. After each input the driver must poll until `None`, and
+    /// before it blocks send the datagrams of [`Forwarder::poll_transmit`].
     pub fn poll(&mut self, now: Instant) -> Option<Action<'_, W>> {
         self.finish_end(now);
         loop {
@@ -125,8 +128,8 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Appends the next datagram to send to `bytes`, and returns the socket that it leaves by. One that does not leave is
-    /// reported to [`Forwarder::unsent`].
+    /// Appends the next datagram to send to `bytes`, and returns its socket. One that could not be
+    /// sent is reported to [`Forwarder::unsent`].
     pub fn poll_transmit(&mut self, bytes: &mut Vec<u8>) -> Option<SocketId> {
         loop {
             let owner = self.output.datagrams.pop_front()?;
@@ -143,7 +146,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Ends what the last poll handed out the waiters of.
+    /// Does the next step for the flight whose waiters the last poll handed out.
     fn finish_end(&mut self, now: Instant) {
         let Some((slot, generation, then)) = self.output.handed_out.take() else { return };
         if !self.table.holds(slot, generation) {
@@ -216,7 +219,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Does one piece of the work that input left; false where there is none.
+    /// Does one piece of pending work; false if there is none.
     fn work(&mut self, now: Instant) -> bool {
         if let Some((owner, failure)) = self.output.failing.pop_front() {
             if let Some((slot, nth)) = self.resolve(owner) {
@@ -239,7 +242,7 @@ impl<W> Forwarder<W> {
         true
     }
 
-    /// Ends the next flight that has waiters, from this slot on; after the last one, everything else.
+    /// Ends the next flight with waiters, from this slot on; after the last one, everything else.
     fn stop(&mut self, from: u32) {
         if let Some(slot) = self.table.next_taken(from) {
             self.output.stopping = Some(slot + 1);
@@ -257,7 +260,7 @@ impl<W> Forwarder<W> {
         self.sweep_at = MachineTime::NEVER;
     }
 
-    /// Retires the sockets that are too old, once a second.
+    /// Retires sockets by age, once a second.
     fn sweep(&mut self, at: MachineTime) {
         if at >= self.sweep_at {
             self.sockets.sweep(at);

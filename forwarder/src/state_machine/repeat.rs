@@ -1,5 +1,5 @@
-//! When a query is sent once more before an attempt has failed: to another upstream that is asked too (a hedge), to the
-//! same upstream (a copy), or to one that is thought to be silent (a trial).
+//! Sends a query again before an attempt has failed: to another upstream (a hedge), to the same
+//! upstream (a copy), or to one that may not answer (a trial).
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use super::timer_wheel::{MachineTime, NEVER};
 use crate::UpstreamPath;
 
 impl<W> Forwarder<W> {
-    /// An upstream has been silent for long enough to ask the next one too, or the same again; or it is time to send again
-    /// what could not be sent.
+    /// Called when an upstream has not answered for long enough to try the next one too, or the
+    /// same again; or when it is time to retry what could not be sent.
     pub(super) fn hedge(&mut self, now: Instant, slot: u32) {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
@@ -29,8 +29,8 @@ impl<W> Forwarder<W> {
         };
         match flight.pick() {
             Pick::Upstream { upstream, cursor } => {
-                // Leaving an upstream that is known to be silent is no speculation, so it is not limited: these are the
-                // queries that were sent before it was known.
+                // Leaving an upstream that is known not to answer is no speculation, so it is not
+                // limited: these queries were sent before it was known.
                 let held = |at: &Attempt| {
                     let edns = flight.upstreams[usize::from(at.upstream)].edns();
                     at.edns != EdnsLevel::Plain && edns.is_held(now)
@@ -52,7 +52,8 @@ impl<W> Forwarder<W> {
             Pick::Full { .. } | Pick::AllDown | Pick::None => {
                 let Some((upstream, edns, is_less)) = flight.again(now) else { return };
                 let to = &flight.upstreams[usize::from(upstream)];
-                // Once it is known to be silent to OPT, the other queries that were sent with one follow.
+                // Once it is known not to answer an OPT, other queries that were sent with one are
+                // repeated without.
                 let may = match is_less {
                     true => to.edns().is_held(now) || flight.congestion(upstream).take_copy(),
                     false => self.may_copy(now, slot, upstream),
@@ -69,12 +70,12 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Whether a query may be sent to an upstream: always where none of it is open there, else where the last datagram
-    /// is probably lost, and copies are left or the upstream has nothing else to do. Where it may not, sets when to look
-    /// again.
+    /// Whether a query may be sent to an upstream: always if it has no attempt there, else if the
+    /// last datagram is probably lost, and copies are left or the upstream has nothing else to do.
+    /// If it may not, sets when to check again.
     ///
-    /// An upstream that has answered nothing since, for `read_timeout`, is sent one more, as it may have come
-    /// back meanwhile: that one is free, and the only kind of copy over a connection.
+    /// An upstream that has answered nothing for `read_timeout` since is sent one more, as it may
+    /// be back: that one is free, and the only kind of copy over a connection.
     pub(super) fn may_copy(&mut self, now: Instant, slot: u32, to: u8) -> bool {
         let at = self.machine_time(now);
         let flight = &self.table[slot];
@@ -96,8 +97,8 @@ impl<W> Forwarder<W> {
         false
     }
 
-    /// A suspect is shown a copy of a query now and then: its reply takes the suspicion away, its silence counts, and the
-    /// client waits for neither.
+    /// Sends a suspect a copy of a query now and then (a trial): its reply ends the suspicion, and
+    /// the client does not wait for it.
     pub(super) fn try_suspect(&mut self, now: Instant, slot: u32) {
         // The first attempt may have failed at once, which may have ended the flight.
         let Some(flight) = self.table.get(slot).filter(|flight| flight.state == FlightState::Flying) else {
@@ -118,7 +119,8 @@ impl<W> Forwarder<W> {
     }
 }
 
-/// Queries outstanding at a suspect that gets one more to try it: as many trials as there are until `read_timeout`.
+/// Outstanding queries at a suspect below which it gets a trial: as many trials as fit into
+/// `read_timeout`.
 const TRIALS: u32 = 8;
-/// When a copy or a hedge that may not be sent is considered again, at the earliest.
+/// The earliest time at which a copy or hedge that may not be sent is considered again.
 const COPY_DENIED: Duration = Duration::from_millis(50);

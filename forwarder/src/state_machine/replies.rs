@@ -1,4 +1,4 @@
-//! What a reply means: an answer, a reason to ask again, or news about an upstream.
+//! Handles replies: an answer, a reason to send the query again, or news about an upstream.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::timer_wheel::NEVER;
 use crate::{DEADLINE, ForwardError, UpstreamPath};
 
 impl<W> Forwarder<W> {
-    /// Takes a reply to the `nth` attempt, which stands in `self.answer`; `bytes` is the same on the wire.
+    /// Takes the reply to the `nth` attempt, which is in `self.answer`, and as received in `bytes`.
     pub(super) fn replied(&mut self, now: Instant, slot: u32, nth: usize, bytes: &[u8]) {
         let at = self.machine_time(now);
         let flight = &self.table[slot];
@@ -47,7 +47,8 @@ impl<W> Forwarder<W> {
                     && !is_bad(self.answer.rcode)
                     && self.table[slot].has_speaker(now, attempt.upstream) =>
             {
-                // Another upstream may have what the client asked for: as if `failover` had named the reply.
+                // Another upstream may have DNSSEC records: handled as if `failover` had named the
+                // rcode.
                 let flight = &mut self.table[slot];
                 flight.failed_over |= 1 << attempt.upstream;
                 flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
@@ -59,8 +60,8 @@ impl<W> Forwarder<W> {
         self.rearm(slot);
     }
 
-    /// The right upstream answered the right question with something that cannot be read. Over UDP it may be cut off:
-    /// then TCP is asked, as for a truncated reply.
+    /// Takes a malformed reply to the right question. Over UDP it may be cut off: then the query is
+    /// sent over TCP, as for a truncated reply.
     pub(super) fn garbled(&mut self, now: Instant, slot: u32, nth: usize) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
@@ -87,13 +88,14 @@ impl<W> Forwarder<W> {
         self.failed(now, slot, nth, failure);
     }
 
-    /// A reply over a connection repeats another subnet than ours: the same is asked without.
+    /// Takes a reply over a connection that repeats another subnet: the query is sent again
+    /// without.
     pub(super) fn strayed(&mut self, now: Instant, slot: u32, nth: usize) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[nth];
         let failure = ForwardError::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         if flight.state == FlightState::Flying {
-            // Its place is free for the next one, which over a connection always leaves.
+            // Frees its slot for the next one.
             self.close(slot, nth);
             let this = Try { edns: EdnsLevel::Bare, tcp: true, ..Try::new(attempt.upstream) };
             self.send(now, slot, this);
@@ -103,7 +105,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Decides about a readable reply to a flight that has waiters.
+    /// Decides about a well-formed reply to a flight with waiters.
     fn judge(&mut self, now: Instant, slot: u32, attempt: &Attempt, rtt: Duration, bytes: &[u8]) {
         let (upstream, sent) = (attempt.upstream, attempt.sent);
         let rcode = self.answer.rcode;
@@ -121,14 +123,16 @@ impl<W> Forwarder<W> {
         self.settle(now, slot, upstream, rtt, Some(sent));
     }
 
-    /// The reply in `self.answer` is the stanza's: the next stanza is asked where this one says so, else it is given.
+    /// Takes the reply in `self.answer` as the stanza's: goes on to the next stanza if this one
+    /// says so, else ends the flight with it.
     pub(super) fn settle(&mut self, now: Instant, slot: u32, upstream: u8, rtt: Duration, sent: Option<u32>) {
         if self.hand_over(now, slot) {
             return;
         }
         let flight = &self.table[slot];
         if let Some(sent) = sent {
-            // Upstreams that were asked no later than the one that has answered, and have not answered: they are slower.
+            // Upstreams that were tried no later than the one that answered, and have not answered,
+            // are slower.
             for other in flight.attempts.iter().filter(|other| other.state == AttemptState::Waiting) {
                 if other.upstream != upstream && other.sent <= sent {
                     let silent = &flight.upstreams[usize::from(other.upstream)];
@@ -142,7 +146,8 @@ impl<W> Forwarder<W> {
         self.conclude(slot, Ok((upstream, rtt)));
     }
 
-    /// Starts again with the next stanza, where `next` names the rcode in `self.answer` and another stanza matches.
+    /// Starts again with the next stanza, if `next` names the rcode in `self.answer` and another
+    /// stanza matches.
     fn hand_over(&mut self, now: Instant, slot: u32) -> bool {
         let flight = &self.table[slot];
         let spec = flight.stanza().spec();
@@ -159,7 +164,7 @@ impl<W> Forwarder<W> {
             self.drop_attempt(slot, nth);
         }
         let client = self.table[slot].waiters.client;
-        // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
+        // The old stanza's admission is kept until the new one is sure, as `conclude` releases one.
         let admitted = if upstreams.is_empty() {
             Err(stanza.without_upstreams())
         } else {
@@ -178,13 +183,14 @@ impl<W> Forwarder<W> {
         flight.upstreams = upstreams;
         (flight.cold, flight.failures, flight.hedge_at) = (None, 0, NEVER);
         (flight.failed_over, flight.without_edns, flight.refused_edns) = (0, 0, 0);
-        // A reply that was kept back may have cut it: there is none any more.
+        // A spare reply may have shortened it: there is none any more.
         flight.deadline = DEADLINE.as_micros() as u32;
         self.begin(now, slot);
         true
     }
 
-    /// A reply after all waiters timed out: it goes to the cache, and to a newer flight of the same question.
+    /// Takes a reply after all waiters have timed out: it is for the cache, and for a newer flight
+    /// of the same query.
     fn land_late(&mut self, now: Instant, slot: u32, upstream: u8, rtt: Duration) {
         let flight = &mut self.table[slot];
         flight.upstreams[usize::from(upstream)].metrics().late.add_shared(1);
@@ -192,8 +198,8 @@ impl<W> Forwarder<W> {
             self.end_if_deaf(slot);
             return;
         }
-        // The reply serves another flight of the same question only where that flight's upstreams include the one that
-        // replied.
+        // The reply serves another flight of the same query only if that flight's upstreams include
+        // the one that replied.
         let upstream_id = flight.upstreams[usize::from(upstream)].id();
         let again = self.table.find_like(slot).and_then(|other| {
             let theirs =
@@ -212,7 +218,8 @@ impl<W> Forwarder<W> {
     fn ask_over_tcp(&mut self, now: Instant, slot: u32, upstream: u8, edns: EdnsLevel) {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
-        // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes a few round trips more.
+        // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes
+        // more round trips.
         let wait = flight.upstreams[usize::from(upstream)].congestion(UpstreamPath::Stream).hedge_after();
         flight.hedge_at = flight.offset(at.after(wait));
         if flight.spare().is_some() {
@@ -222,7 +229,7 @@ impl<W> Forwarder<W> {
         self.send(now, slot, this);
     }
 
-    /// Keeps a reply back, in place of the one before.
+    /// Keeps a spare reply, in place of an earlier one.
     fn keep(&mut self, slot: u32, bytes: &[u8], attempt: &Attempt, rtt: Duration, failover: bool) {
         let bad = is_bad(self.answer.rcode);
         let (upstream, edns) = (attempt.upstream, attempt.edns);
@@ -232,7 +239,7 @@ impl<W> Forwarder<W> {
 }
 
 impl<W> Flight<W> {
-    /// Whether another upstream that may be alive was asked and has not answered yet.
+    /// Whether an attempt waits at an upstream that may be alive.
     fn expects_better(&self, now: Instant) -> bool {
         self.attempts.iter().any(|attempt| {
             let upstream = &self.upstreams[usize::from(attempt.upstream)];
@@ -240,7 +247,7 @@ impl<W> Flight<W> {
         })
     }
 
-    /// While upstreams are asked one after the other because of an rcode, each is asked once.
+    /// While upstreams are tried one after the other because of an rcode, each is tried once.
     pub(super) fn mark_failed_over(&mut self, upstream: u8) {
         if self.spare().is_some_and(|spare| spare.failover) {
             self.failed_over |= 1 << upstream;
@@ -248,11 +255,12 @@ impl<W> Flight<W> {
     }
 }
 
-/// Whether a reply says that the upstream could not or would not answer, so that another's is better.
+/// Whether an rcode says that the upstream could not or would not answer, so that another's reply
+/// is better.
 fn is_bad(rcode: Rcode) -> bool {
     matches!(rcode, Rcode::SERVFAIL | Rcode::REFUSED | Rcode::FORMERR | Rcode::NOTIMP)
 }
 
-/// How long TCP has after a truncated reply, and others after one without the DNSSEC that was asked for: where a firewall
-/// swallows it, or they are silent, the client had better get what there is.
+/// How long TCP has after a truncated reply, and other upstreams after one without the DNSSEC
+/// records: if a firewall drops TCP, or they do not answer, the client gets the spare reply.
 const SPARE_PATIENCE: Duration = Duration::from_secs(1);

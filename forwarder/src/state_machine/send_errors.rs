@@ -1,4 +1,5 @@
-//! What could not leave this machine: an address or a route that is renewed is back in a fraction of a second.
+//! Datagrams that could not be sent: an address or route that is renewed is back in a fraction of a
+//! second.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +7,8 @@ use super::{Forwarder, SocketId};
 use crate::{ForwardError, SendError};
 
 impl<W> Forwarder<W> {
-    /// A datagram with this id, of [`Forwarder::poll_transmit`], did not leave. Its query goes elsewhere at once, or the same
-    /// way from a new socket after a pause.
+    /// Takes the error of a datagram of [`Forwarder::poll_transmit`] with this id. The query is
+    /// sent to another upstream at once, or to the same from a new socket after a pause.
     pub fn unsent(&mut self, socket: SocketId, id: u16, error: SendError) {
         let (local, upstream) = (self.sockets.local(socket), self.sockets.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
@@ -19,8 +20,8 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Counts the failure that the flight noted last, of a try at `upstream`. What could not leave this machine says
-    /// nothing yet: it is no failure but a reason to wait.
+    /// Counts the flight's last failure, of an attempt at `upstream`. An attempt that could not
+    /// leave this machine is no failure yet but a reason to wait.
     pub(super) fn count_failure(&mut self, slot: u32, upstream: u8) {
         let flight = &mut self.table[slot];
         let cold = flight.cold();
@@ -33,7 +34,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Waits where nobody can be sent to, for a moment perhaps; false where that is not so.
+    /// Waits while no upstream can be sent to; false if that is not so.
     pub(super) fn pause(&mut self, now: Instant, slot: u32) -> bool {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
@@ -48,6 +49,6 @@ impl<W> Forwarder<W> {
     }
 }
 
-/// How long until what could not be sent is tried again; twice as long each time. An address that is renewed is away for
+/// The pause before another attempt, doubled each time. An address that is renewed is absent for
 /// 0.1 to 0.4 s.
 const UNSENT_PAUSE: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! One timer per flight on a hashed wheel: arming, disarming and firing cost the same however many there are.
+//! A hashed timer wheel with one timer per flight: arming, disarming and firing take constant time.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(super) struct MachineTime(pub(super) u64);
 
 impl MachineTime {
-    /// Later than every other.
+    /// Later than every other time.
     pub(super) const NEVER: Self = Self(u64::MAX);
 
     pub(super) fn after(self, duration: Duration) -> Self {
@@ -19,15 +19,16 @@ impl MachineTime {
     }
 }
 
-/// A wheel of lists that run through a table of links: no entry is ever stale, none is allocated in the steady state.
+/// A wheel of doubly linked lists through a table of links: no entry is ever stale, and none is
+/// allocated in the steady state.
 ///
-/// A timer fires never early and at most a tick (4.1 ms) late; one further away than a turn (16.7 s) fires after a turn,
-/// and its owner arms it again.
+/// A timer never fires early, and at most a tick (4.1 ms) late; one further away than a revolution
+/// (16.7 s) fires after a revolution, and its owner arms it again.
 #[derive(Debug)]
 pub(super) struct TimerWheel {
     heads: Box<[u32]>,
     links: Vec<Link>,
-    /// One bit per list: whether it has entries.
+    /// A bit per list: whether it has entries.
     filled: [u64; SLOTS / 64],
     /// The first tick that is not over.
     next: u64,
@@ -53,7 +54,7 @@ impl TimerWheel {
         }
     }
 
-    /// Sets the timer of `slot`, in place of what it was set to.
+    /// Sets the timer of `slot`, replacing an earlier setting.
     pub(super) fn arm(&mut self, slot: u32, at: MachineTime) {
         let tick = at.0.div_ceil(1 << TICK_BITS).clamp(self.next + 1, self.next + SLOTS as u64 - 1);
         let list = (tick % SLOTS as u64) as u32;
@@ -96,7 +97,7 @@ impl TimerWheel {
         self.armed -= 1;
     }
 
-    /// A slot whose time has come; its timer is clear afterwards.
+    /// Takes a slot whose timer is due; its timer is clear afterwards.
     pub(super) fn pop(&mut self, now: MachineTime) -> Option<u32> {
         let tick = now.0 >> TICK_BITS;
         let due = self.next_filled().filter(|&due| due <= tick);
@@ -121,7 +122,8 @@ impl TimerWheel {
         }
         let start = (self.next % SLOTS as u64) as usize;
         let words = self.filled.len();
-        // The word that holds `start` is looked at twice: from `start` on, and at the end of the turn up to it.
+        // The word that holds `start` is visited twice: from `start` on, and at the end of the
+        // revolution up to it.
         (0..=words).find_map(|step| {
             let word = (start / 64 + step) % words;
             let mut bits = self.filled[word];
@@ -136,7 +138,7 @@ impl TimerWheel {
     }
 }
 
-/// An offset from a flight's start, in microseconds, that never comes.
+/// An offset from a flight's start, in microseconds, that stands for never.
 pub(super) const NEVER: u32 = u32::MAX;
 /// A tick is 4,096 microseconds: small against the 100 ms of the shortest wait.
 const TICK_BITS: u32 = 12;

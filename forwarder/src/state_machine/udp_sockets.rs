@@ -1,10 +1,12 @@
-//! The UDP sockets of one worker: which upstream has which, which query waits on which, when each retires.
+//! The UDP sockets of one worker: which upstream each is connected to, the queries that wait on it,
+//! and when it retires.
 //!
-//! Security (RFC 5452): a forger must guess the source port and the id of a query while it is out, and name its question.
-//! Ids are random and unique on their socket. UdpSockets are random; an upstream has up to 32 at a time, and each lives for
-//! 1,000 queries or 10 s, or until three datagrams came that match none of them. A few queries of one batch go through the
-//! same socket, so that they leave in one system call: that tells a forger nothing, for the port is as unknown as before,
-//! each of the queries has an id and a question of its own, and no two of them ask the same (equal questions share a
+//! Security (RFC 5452): a forger must guess the source port and the id of a query while it is
+//! outstanding, and know its question. Ids are random, and unique on their socket. Ports are
+//! random; an upstream has up to 32 at a time, and each is used for 1,000 queries or 10 s, or until
+//! three datagrams were received that match no query. A few queries of one batch are sent from the
+//! same socket, in one system call. That does not help a forger: the port is as unknown as before,
+//! each query has its own id and question, and no two have the same question (equal queries share a
 //! flight).
 
 use std::collections::VecDeque;
@@ -19,7 +21,7 @@ use super::{Limits, SocketId};
 use crate::Upstream;
 use crate::metrics::UpstreamProto;
 
-/// Whose query an id on a socket is.
+/// Identifies an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttemptId {
     pub(super) slot: u32,
@@ -27,7 +29,7 @@ pub(super) struct AttemptId {
     pub(super) serial: u8,
 }
 
-/// All sockets of a worker.
+/// All UDP sockets of a worker.
 #[derive(Debug)]
 pub(super) struct UdpSockets {
     limits: Limits,
@@ -38,7 +40,7 @@ pub(super) struct UdpSockets {
     requests: VecDeque<SocketRequest>,
 }
 
-/// What the driver has to do with sockets, in order.
+/// A socket to open or to close.
 #[derive(Debug)]
 pub(super) enum SocketRequest {
     /// Open one, connected to the upstream.
@@ -47,20 +49,21 @@ pub(super) enum SocketRequest {
     Close(SocketId),
 }
 
-/// One socket, or a place for one.
+/// One socket, or a free entry.
 #[derive(Debug)]
 struct UdpSocket {
     generation: u32,
     open: bool,
     upstream: Option<Arc<Upstream>>,
-    /// Unknown until the driver has opened it.
+    /// `None` until the driver has opened it.
     local: Option<SocketAddr>,
     opened: MachineTime,
     queries: u32,
-    /// Datagrams that were no reply to a query of ours.
+    /// Datagrams received that match no query.
     unmatched: u8,
     retired: bool,
-    /// The ids that are out, apart from their owners: a reply's id is found by a scan over 16 bit numbers.
+    /// The ids of outstanding queries, apart from the attempts: a reply's id is found by a scan
+    /// over 16-bit numbers.
     ids: Vec<u16>,
     owners: Vec<AttemptId>,
 }
@@ -70,7 +73,7 @@ struct UdpSocket {
 struct UpstreamSockets {
     active: Vec<u32>,
     retiring: VecDeque<SocketId>,
-    /// The socket of this batch, when it was chosen, and how many more queries it takes.
+    /// The socket of this batch, when it was chosen, and how many more queries it gets.
     current: u32,
     chosen: MachineTime,
     left: u32,
@@ -88,17 +91,17 @@ impl UdpSockets {
         }
     }
 
-    /// The next thing to do with sockets.
+    /// The next socket to open or to close.
     pub(super) fn poll(&mut self) -> Option<SocketRequest> {
         self.requests.pop_front()
     }
 
-    /// How many sockets are open.
+    /// The number of open sockets.
     pub(super) fn open_count(&self) -> usize {
         self.open
     }
 
-    /// A socket for one more query to `upstream`; one that is to be opened, where there is none yet.
+    /// Chooses a socket for one more query to `upstream`, and requests to open it if it is new.
     pub(super) fn choose(
         &mut self,
         now: MachineTime,
@@ -145,8 +148,8 @@ impl UdpSockets {
         }
     }
 
-    /// Forgets a socket that could not be opened. Returns another one of the same upstream, if there is one, which takes its
-    /// queries: without descriptors the sockets that are there must do, worn or not.
+    /// Removes a socket that could not be opened. Returns another one of the same upstream for its
+    /// queries, if there is one: without descriptors even a worn socket must do.
     pub(super) fn not_opened(&mut self, socket: SocketId, rng: &mut impl Rng) -> Option<SocketId> {
         let upstream = self.upstream(socket)?.id();
         self.forget(socket.index);
@@ -163,7 +166,7 @@ impl UdpSockets {
         Some(self.id(other))
     }
 
-    /// Nothing more is sent on `socket`: its address or its route is gone.
+    /// Retires a socket whose address or route is gone.
     pub(super) fn spoiled(&mut self, socket: SocketId) {
         let port = self.port(socket).filter(|port| !port.retired);
         if let Some(upstream) = port.and_then(|port| port.upstream.as_ref()).map(|upstream| upstream.id()) {
@@ -171,11 +174,11 @@ impl UdpSockets {
         }
     }
 
-    /// An id for one more query on `socket`, unlike those that are out, remembered with its owner.
+    /// Draws an id for an attempt on `socket`, unique among its outstanding queries.
     pub(super) fn register(&mut self, socket: SocketId, owner: AttemptId, rng: &mut impl Rng) -> u16 {
         let port = &mut self.sockets[socket.index()];
         let mut id = rng.random();
-        // At most 1,000 of 65,536 are taken.
+        // At most 1,000 of 65,536 are in use.
         while port.ids.contains(&id) {
             id = rng.random();
         }
@@ -185,15 +188,15 @@ impl UdpSockets {
         id
     }
 
-    /// Whose query `id` on `socket` is.
+    /// The attempt with this id on a socket.
     pub(super) fn owner(&self, socket: SocketId, id: u16) -> Option<AttemptId> {
         let port = self.port(socket)?;
         port.ids.iter().position(|&out| out == id).map(|at| port.owners[at])
     }
 
-    /// Notes a datagram that was no reply to any query of the socket. After a few somebody may be guessing at ids, who
-    /// knows the port: the socket gets no more queries. Those that are out stay, for a forger must not be able to end them
-    /// either.
+    /// Notes a datagram that matches no query of the socket. After a few of them a forger who knows
+    /// the port may be guessing ids: the socket gets no more queries. Outstanding ones stay, as a
+    /// forger must not be able to end them either.
     pub(super) fn unmatched(&mut self, socket: SocketId) {
         let Some(upstream) = self.upstream(socket) else { return };
         upstream.metrics().unmatched.add_shared(1);
@@ -204,14 +207,15 @@ impl UdpSockets {
             return;
         }
         self.forget_closed(upstream);
-        // Where too many retire the oldest is closed, and its queries are lost.
+        // If too many retire the oldest is closed, and its queries are lost; so this one stays
+        // then.
         let limit = self.limits.sockets;
         if self.sides.get(&upstream).is_some_and(|side| side.retiring.len() < limit) {
             self.retire(upstream, socket.index);
         }
     }
 
-    /// The upstream that a socket faces.
+    /// The upstream of a socket.
     pub(super) fn upstream(&self, socket: SocketId) -> Option<&Arc<Upstream>> {
         self.port(socket)?.upstream.as_ref()
     }
@@ -221,7 +225,7 @@ impl UdpSockets {
         self.port(socket)?.local
     }
 
-    /// Forgets a query; the socket is closed where it was the last of a retired one.
+    /// Removes a query; a retired socket is closed with its last one.
     pub(super) fn release(&mut self, socket: SocketId, id: u16) {
         if self.port(socket).is_none() {
             return;
@@ -236,12 +240,12 @@ impl UdpSockets {
         }
     }
 
-    /// The queries that are out on a socket.
+    /// The attempts that wait on a socket.
     pub(super) fn owners(&self, socket: SocketId) -> &[AttemptId] {
         self.port(socket).map_or(&[], |port| &port.owners)
     }
 
-    /// Retires the sockets that are too old and forgets upstreams without sockets.
+    /// Retires worn sockets, and removes upstreams without sockets.
     pub(super) fn sweep(&mut self, now: MachineTime) {
         for index in 0..self.sockets.len() {
             let port = &self.sockets[index];
@@ -258,7 +262,7 @@ impl UdpSockets {
         });
     }
 
-    /// Closes everything.
+    /// Closes all sockets.
     pub(super) fn close_all(&mut self) {
         for index in 0..self.sockets.len() as u32 {
             if self.sockets[index as usize].open {
@@ -289,7 +293,8 @@ impl UdpSockets {
         index
     }
 
-    /// No new queries; closed when those that are out are done, or when too many are retiring.
+    /// Gives a socket no new queries; it is closed with its last query, or when too many are
+    /// retiring.
     fn retire(&mut self, upstream: u32, index: u32) {
         let socket = self.id(index);
         let port = &mut self.sockets[index as usize];
@@ -306,7 +311,8 @@ impl UdpSockets {
             return;
         }
         let oldest = side.retiring.pop_front();
-        // Replies to queries sent from this socket are lost; each of these queries times out and is tried again.
+        // Replies to queries sent from this socket are lost; each of these queries times out and is
+        // retried.
         if let Some(oldest) = oldest.filter(|&oldest| self.port(oldest).is_some()) {
             self.close(oldest.index);
         }
@@ -370,13 +376,14 @@ fn is_open(sockets: &[UdpSocket], socket: SocketId) -> bool {
     sockets.get(socket.index()).is_some_and(|port| port.open && port.generation == socket.generation)
 }
 
-/// Datagrams that match no query after which a socket gets no more of them: two may be repetitions of a reply, or late.
+/// Datagrams without a matching query after which a socket is retired: two may be duplicates of a
+/// reply, or late.
 const UNMATCHED_MAX: u8 = 3;
-/// Whether a socket has served long enough.
+/// Whether a socket has reached its limit of queries or age.
 fn worn(port: &UdpSocket, now: MachineTime, limits: &Limits) -> bool {
     port.queries >= limits.socket_queries || now.since(port.opened) >= limits.socket_age
 }
 
-/// Queries of one batch through one socket before another is drawn: one system call then sends eight, which is most of
-/// what sendmmsg can win.
+/// Queries of one batch from one socket before another is drawn: eight in a system call have most
+/// of sendmmsg's benefit.
 const QUERIES_PER_CHOICE: u32 = 8;

@@ -1,16 +1,17 @@
-//! Who waits for which query: a list per flight, the first inline, the others in one slab.
+//! The waiters of flights: a linked list per flight, the first inline, the others in one slab.
 
 use super::timer_wheel::NEVER;
 use client_quota::{ClientId, ClientQuota};
 
-/// The waiters of one flight. When their patience ends is counted from the flight's start.
+/// The waiters of one flight. Times are microseconds since the flight's start.
 #[derive(Debug)]
 pub(super) struct WaiterList<W> {
     first: Option<W>,
     first_until: u32,
     head: u32,
     tail: u32,
-    /// Who asked first: the flight takes this client's places. It stands here because there is room.
+    /// The client of the flight's first query, whose quota it counts against. It is here because it
+    /// fits into the padding.
     pub(super) client: ClientId,
 }
 
@@ -33,7 +34,7 @@ impl<W> WaiterList<W> {
     }
 }
 
-/// The waiters beyond the first of every flight.
+/// All waiters but the first of each flight.
 #[derive(Debug)]
 pub(super) struct WaiterSlab<W> {
     nodes: Vec<Node<W>>,
@@ -50,12 +51,12 @@ pub(super) struct Node<W> {
 }
 
 impl<W> WaiterSlab<W> {
-    /// With so many places for one client.
+    /// A slab of `most` waiters for one client, and a quarter more.
     pub(super) fn new(most: usize) -> Self {
         Self { nodes: Vec::new(), free: NONE, places: ClientQuota::new(most.clamp(1, WAITERS_MAX) as u32) }
     }
 
-    /// Appends a waiter, and returns its node; gives it back where there is no place for this client.
+    /// Appends a waiter, and returns its node, or the waiter if its client's quota is exhausted.
     pub(super) fn push(
         &mut self,
         list: &mut WaiterList<W>,
@@ -99,17 +100,18 @@ impl<W> WaiterSlab<W> {
         }
     }
 
-    /// Everybody who waits, taken off the list.
+    /// All waiters, taken off the list.
     pub(super) fn take_all(&mut self, list: &mut WaiterList<W>) -> Waiters<'_, W> {
         self.hand_out(list.take())
     }
 
-    /// Those on a list.
+    /// The waiters of a list.
     pub(super) fn hand_out(&mut self, list: WaiterList<W>) -> Waiters<'_, W> {
         Waiters { list, slab: self }
     }
 
-    /// Those whose patience is over, taken off the list, and when the next one's will be.
+    /// The waiters whose patience is over, taken off the list, and when that of the next one will
+    /// be.
     pub(super) fn take_impatient(&mut self, list: &mut WaiterList<W>, now: u32) -> (WaiterList<W>, u32) {
         let mut over = WaiterList::empty(list.client);
         let mut next_over = NEVER;
@@ -127,7 +129,7 @@ impl<W> WaiterSlab<W> {
                 kept_tail = this;
                 continue;
             }
-            // The waiter's time is over: it is moved from the flight's list to the list of expired waiters.
+            // Moves the waiter from the flight's list to the list of expired waiters.
             node.next = NONE;
             match self.nodes.get_mut(kept_tail as usize) {
                 Some(kept) => kept.next = next,
@@ -143,7 +145,7 @@ impl<W> WaiterSlab<W> {
         (over, next_over)
     }
 
-    /// The next on the list.
+    /// Takes the next waiter of a list.
     pub(super) fn next(&mut self, list: &mut WaiterList<W>) -> Option<W> {
         if let Some(waiter) = list.first.take() {
             return Some(waiter);
@@ -165,7 +167,7 @@ impl<W> WaiterSlab<W> {
         waiter.map(|waiter| (waiter, next))
     }
 
-    /// Gives back what a crowd has made it, once the last of them left.
+    /// Frees the memory of many waiters, once the last one has left.
     fn shrink(&mut self) {
         if self.places.in_use() == 0 && self.nodes.len() > KEPT {
             (self.nodes, self.free) = (Vec::new(), NONE);
@@ -173,7 +175,7 @@ impl<W> WaiterSlab<W> {
     }
 }
 
-/// Waiters handed back, in the order they came; those not taken are dropped.
+/// Waiters that are handed out, in order of arrival; those not taken are dropped.
 pub struct Waiters<'a, W> {
     list: WaiterList<W>,
     slab: &'a mut WaiterSlab<W>,
@@ -185,19 +187,19 @@ impl<W> Waiters<'_, W> {
         self.list.is_empty()
     }
 
-    /// Leaves those not taken where they are, with their places, for [`crate::Forwarder::next_waiter`].
+    /// Leaves the waiters not taken in the slab, for [`crate::Forwarder::next_waiter`].
     pub fn later(mut self) -> RemainingWaiters<W> {
         RemainingWaiters(self.list.take())
     }
 }
 
-/// Waiters of a query that has ended, who are told later. Dropped before the last of them is taken it leaves the others in the
-/// forwarder for good.
+/// Waiters of a flight that has ended, to be answered later. If it is dropped before the last one
+/// is taken the others stay in the forwarder for good.
 #[derive(Debug)]
 pub struct RemainingWaiters<W>(pub(super) WaiterList<W>);
 
 impl<W> RemainingWaiters<W> {
-    /// Nobody.
+    /// None.
     pub fn none() -> Self {
         Self(WaiterList::empty(ClientId::of(0)))
     }
@@ -224,7 +226,7 @@ impl<W> Drop for Waiters<'_, W> {
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
-/// With a quarter more, below [`NONE`].
+/// With a quarter more still below [`NONE`].
 const WAITERS_MAX: usize = 1 << 30;
 /// The capacity that is kept while there are no waiters.
 const KEPT: usize = 256;
@@ -262,7 +264,7 @@ mod tests {
         assert_eq!((waiters.next(), waiters.next()), (Some(0), Some(1)));
         let mut rest = waiters.later();
         assert!(list.is_empty() && !rest.is_empty());
-        // Others come and go meanwhile.
+        // Others are added and taken meanwhile.
         let mut other = WaiterList::new(20, NEVER, client());
         slab.push(&mut other, 21, NEVER, client()).unwrap();
         assert_eq!(slab.push(&mut other, 22, NEVER, client()), Err(22));
@@ -301,7 +303,7 @@ mod tests {
         }
         assert_eq!(slab.take_all(&mut crowd).count(), 5_000);
         assert!(slab.nodes.capacity() >= 5_000, "one waits yet");
-        // Not all of them are looked at.
+        // Dropped before the second waiter is taken.
         assert_eq!(slab.take_all(&mut other).next(), Some(0));
         assert_eq!(slab.nodes.capacity(), 0);
         let mut next = WaiterList::new(0, NEVER, client());
