@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::tcp::Connection;
-use crate::running::Running;
+use crate::server_state::Running;
 use plugin::endpoint::Endpoint;
 
 /// Accepts connections on one endpoint until it is aborted or `ends` is true: then those that the

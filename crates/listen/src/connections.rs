@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::place::{BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress, Place};
-use super::transfers::Transfers;
+use super::connection_state::{BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress, Place};
+use super::transfer_limit::Transfers;
 use observe::counters::Counter;
 
 /// All open connections of clients.

@@ -19,8 +19,8 @@ use super::bind::{
     AddedAddress, BindError, BoundEndpoint, Wanted, add, bind_one, explain, has_udp, is_family_absent,
     scope_id, with_port,
 };
-use super::inbox::Task;
-use crate::running::Running;
+use super::worker_tasks::Task;
+use crate::server_state::Running;
 use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 

@@ -5,7 +5,7 @@ use std::hash::BuildHasher as _;
 use forwarder::ForwardQuery;
 use wire::{Proto, Query};
 
-use super::flights::FlightRegistry;
+use super::single_flight::FlightRegistry;
 use super::waiter::Miss;
 use query::Block;
 

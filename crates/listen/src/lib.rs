@@ -8,44 +8,44 @@
 
 mod accept;
 mod bind;
+mod buffers;
+mod connection_state;
 mod connections;
-mod delivery;
+mod cpu_budget;
+mod egress;
 mod endpoints;
 #[cfg(test)]
 mod failpoint;
+mod fair_queue;
 mod flight_key;
-mod flights;
-mod inbox;
-mod mailbox;
-mod outputs;
-mod pending;
-mod place;
-mod ready;
-mod running;
-mod scratch;
-mod socket;
+mod listen_socket;
+mod receive_counts;
+mod server_state;
+mod single_flight;
 mod stream_reply;
+mod stream_results;
+mod subquery_join;
 mod sync;
-mod taken;
 mod tcp;
 mod tls;
 mod token;
-mod transfers;
-mod turns;
-mod upstreams;
+mod transfer_limit;
+mod upstream_sockets;
 mod waiter;
+mod wake_queue;
 mod worker;
+mod worker_tasks;
 
 pub use bind::BindError;
 pub use connections::{Connections, Expected};
-pub use delivery::Delivery;
 pub use endpoints::{Bound, Endpoints};
-pub use flights::FlightRegistry;
-pub use inbox::InFlight;
-pub use mailbox::Mailbox;
-pub use running::Running;
-pub use taken::Taken;
+pub use receive_counts::Taken;
+pub use server_state::Running;
+pub use single_flight::FlightRegistry;
+pub use stream_results::Delivery;
+pub use wake_queue::Mailbox;
 pub use worker::spawn;
+pub use worker_tasks::InFlight;
 
 #[cfg(test)]
 mod tests;

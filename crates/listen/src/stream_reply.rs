@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::connection_state::Place;
 use super::connections::Connections;
-use super::place::Place;
 
 /// A handle to reply to a TCP client; counts as one query in flight of the connection until it is
 /// dropped.
@@ -47,7 +47,7 @@ impl Drop for StreamReply {
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::BUDGET_BYTES;
+    use super::super::connection_state::BUDGET_BYTES;
     use super::*;
 
     fn enter(connections: &Connections, last: u8) -> Arc<Place> {

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use super::place::{ConnectionState, Place};
-use super::scratch::{SCRATCH, Scratch, TOGETHER};
+use super::buffers::{SCRATCH, Scratch, TOGETHER};
+use super::connection_state::{ConnectionState, Place};
+use super::cpu_budget::MOMENT;
 use super::tls::Tls;
-use super::turns::MOMENT;
-use crate::running::Running;
-use crate::taken::Takes;
+use crate::receive_counts::Takes;
+use crate::server_state::Running;
 use plugin::endpoint::Endpoint;
 use plugins::timeouts::TimeoutsSpec;
 use transfer::Transfer;

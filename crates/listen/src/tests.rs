@@ -17,7 +17,7 @@ mod restarts;
 mod transfers;
 mod turns;
 
-use super::inbox::{ASKS, Task};
+use super::worker_tasks::{ASKS, Task};
 use super::{BindError, Delivery, Endpoints, InFlight, Running};
 use crate::failpoint::{HALTED, SICK, is_halted, turns};
 use configuration::{Configuration, Shared};

@@ -8,8 +8,8 @@ use client_quota::client_number;
 use sockets::Local;
 use wire::{ClientParams, OwnedQuery, Proto, Query};
 
-use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
+use super::subquery_join::{Inner, Share};
 use plugin::failure::Failure;
 use query::ServedZone;
 use query::evaluate::{FollowCnames, PendingLookups, SubqueryAnswer, UpstreamQuery};

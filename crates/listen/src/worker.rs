@@ -5,7 +5,7 @@
 //! listen socket was empty.
 
 mod batch;
-mod pause;
+mod restart_backoff;
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,14 +22,14 @@ use tokio::sync::mpsc;
 use wire::{Proto, accept};
 
 use batch::Batch;
-use pause::Pause;
+use restart_backoff::Pause;
 
-use super::inbox::{A_TURN, InFlight, Task};
-use super::outputs::Outputs;
-use super::socket::OpenSocket;
+use super::egress::Outputs;
+use super::listen_socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
 use super::waiter::{Miss, Waiter};
-use crate::running::Running;
+use super::worker_tasks::{A_TURN, InFlight, Task};
+use crate::server_state::Running;
 use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 use query::serve::{self, Observed, Outcome};

@@ -1,7 +1,7 @@
 //! Equal misses of two workers: each is answered once, no worker takes another's claim, and no
 //! claim is left.
 //!
-//! The steps of a worker's outputs (`crates/listen/src/outputs.rs`) are repeated here; registry and
+//! The steps of a worker's outputs (`crates/listen/src/egress.rs`) are repeated here; registry and
 //! mailboxes are the real ones.
 
 use std::collections::VecDeque;

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::place::ConnectionState;
-use super::super::scratch::Scratch;
-use super::super::transfers::Slot;
+use super::super::buffers::Scratch;
+use super::super::connection_state::ConnectionState;
+use super::super::transfer_limit::Slot;
 use super::Connection;
 use plugin::zone_request::Next;
 use query::serve::{BrokenTransfer, TransferStream};

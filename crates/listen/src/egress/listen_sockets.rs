@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sockets::{Epoll, ListenSocket};
 
-use super::super::socket::{Last, OpenSocket};
+use super::super::listen_socket::{Last, OpenSocket};
 use super::super::token::LISTEN;
 use super::Outputs;
 use configuration::Configuration;

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use forwarder::{Deliver, ExchangeError, ExchangeId};
 
-use crate::running::Running;
+use crate::server_state::Running;
 
 /// Delivers results of exchanges from tokio's threads to the workers' inboxes.
 pub struct Delivery(OnceLock<Weak<Running>>);

@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::bind::with_port;
-use crate::flights::FlightRegistry;
-use crate::inbox::{InFlight, Inbox, Task};
+use crate::single_flight::FlightRegistry;
+use crate::worker_tasks::{InFlight, Inbox, Task};
 use crate::{Connections, Taken};
 use configuration::{Configuration, Shared};
 use observe::LineRing;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use forwarder::{Forwarder, RemainingWaiters, Waiters};
 use wire::{Answer, OwnedQuery, Query};
 
-use super::inner::{A_MOMENT, Came, ToldAlready};
+use super::subqueries::{A_MOMENT, Came, ToldAlready};
 use super::{Outputs, Waiter};
 use plugin::failure::Failure;
 

@@ -1,9 +1,9 @@
 //! A worker's outputs: whose replies go out where, and what its forwarder wants done.
 
-mod crowd;
+mod deferred_delivery;
 mod forwarder_actions;
-mod inner;
-mod listeners;
+mod listen_sockets;
+mod subqueries;
 
 use std::net::SocketAddr;
 use std::slice;
@@ -15,18 +15,18 @@ use forwarder::{FlightResult, ForwardQuery, Forwarder};
 use sockets::Epoll;
 use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
 
-use super::pending::Inner;
-use super::ready::Ready;
-use super::socket::OpenSocket;
-use super::upstreams::Upstreams;
+use super::fair_queue::Ready;
+use super::listen_socket::OpenSocket;
+use super::subquery_join::Inner;
+use super::upstream_sockets::Upstreams;
 use super::waiter::{Client, Miss, Waiter};
-use crate::running::Running;
-use crowd::Crowds;
-use inner::Came;
+use crate::server_state::Running;
+use deferred_delivery::Crowds;
 use observe::LineRing;
 use plugin::failure::Failure;
 use query::serve::{self, Observed, Outcome};
 use query::{Block, ServedZone};
+use subqueries::Came;
 
 /// What a worker writes to.
 pub(crate) struct Outputs {

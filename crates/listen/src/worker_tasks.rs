@@ -11,8 +11,8 @@ use forwarder::{ExchangeError, ExchangeId};
 use sockets::{ListenSocket, Waker};
 use tokio::sync::mpsc;
 
-use super::mailbox::Mailbox;
 use super::waiter::Miss;
+use super::wake_queue::Mailbox;
 use configuration::Configuration;
 
 /// How queries in flight are treated when a server stops.

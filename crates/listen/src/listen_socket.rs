@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use sockets::{BATCH, ListenSocket, SendBatch};
 
-use super::taken::Takes;
-use crate::running::Running;
+use super::receive_counts::Takes;
+use crate::server_state::Running;
 use configuration::Configuration;
 
 /// A listen socket, and the batch of replies to send from it.

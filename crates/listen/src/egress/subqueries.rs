@@ -7,7 +7,7 @@ use forwarder::Forwarder;
 use wire::{Answer, Proto, Query, Reply};
 
 use super::{Outputs, block_cache, push_answer};
-use crate::pending::{Inner, Share};
+use crate::subquery_join::{Inner, Share};
 use crate::waiter::{Client, Miss, Waiter};
 use plugin::failure::Failure;
 use plugin::{HostsGuard, QueryContext};

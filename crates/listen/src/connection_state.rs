@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, SemaphorePermit};
 
-use super::turns::Turns;
+use super::cpu_budget::Turns;
 
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
