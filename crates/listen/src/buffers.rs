@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 /// Buffers for one turn of a connection.
-pub(crate) struct Scratch {
+pub(crate) struct Buffers {
     pub(crate) came: Box<[u8]>,
     /// Received bytes, decrypted, and bytes to send, encrypted.
     pub(crate) plain: Vec<u8>,
@@ -12,7 +12,7 @@ pub(crate) struct Scratch {
     pub(crate) replies: Vec<u8>,
 }
 
-impl Scratch {
+impl Buffers {
     /// Appends the reply, if there is one, with its length prefix to the replies.
     pub(super) fn send_reply(&mut self) {
         if let (Ok(length), false) = (u16::try_from(self.reply.len()), self.reply.is_empty()) {
@@ -31,7 +31,7 @@ impl Scratch {
 }
 
 thread_local! {
-    pub(crate) static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+    pub(crate) static BUFFERS: RefCell<Buffers> = RefCell::new(Buffers {
         came: vec![0; 8192].into(),
         plain: Vec::new(),
         sealed: Vec::new(),

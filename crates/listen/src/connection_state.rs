@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, SemaphorePermit};
 
-use super::cpu_budget::Turns;
+use super::cpu_budget::CpuBudget;
 
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ConnectionState {
+pub(crate) enum Activity {
     /// For us: its client awaits an answer.
     Busy,
     /// For its client's next query.
@@ -24,7 +24,7 @@ pub(crate) enum ConnectionState {
     Unread,
 }
 
-impl ConnectionState {
+impl Activity {
     pub(crate) const ALL: [Self; 4] = [Self::Busy, Self::Idle, Self::HalfSent, Self::Unread];
 
     /// The label of the metrics.
@@ -39,7 +39,7 @@ impl ConnectionState {
 }
 
 /// The shared state of one connection.
-pub(crate) struct Place {
+pub(crate) struct ConnectionState {
     pub(crate) key: u64,
     /// The client's address.
     pub(crate) address: IpAddr,
@@ -52,7 +52,7 @@ pub(crate) struct Place {
     /// Replies from workers.
     outbox: Mutex<Outbox>,
     in_flight: AtomicU32,
-    /// The [`ConnectionState`] in the two lowest bits; above, since when, in milliseconds since the
+    /// The [`Activity`] in the two lowest bits; above, since when, in milliseconds since the
     /// start.
     state: AtomicU64,
     /// [`STAYS`], [`ENDS`] or [`CUT`].
@@ -66,7 +66,7 @@ pub(crate) struct Place {
 pub(crate) struct OfAddress {
     /// Bytes that they hold, including those that end.
     pub(crate) held: AtomicUsize,
-    pub(crate) turns: Turns,
+    pub(crate) turns: CpuBudget,
 }
 
 #[derive(Default)]
@@ -78,7 +78,7 @@ struct Outbox {
     leaving: bool,
 }
 
-impl Place {
+impl ConnectionState {
     /// The state of a connection that waits for its first message from `now` on, in milliseconds
     /// since the start.
     pub(crate) fn new(
@@ -88,7 +88,7 @@ impl Place {
         budget: Arc<Budget>,
         of_address: Arc<OfAddress>,
     ) -> Self {
-        let place = Self {
+        let state = Self {
             key,
             address,
             budget,
@@ -101,8 +101,8 @@ impl Place {
             end: AtomicU8::new(STAYS),
             wake: Notify::new(),
         };
-        place.set_state(ConnectionState::Idle, now);
-        place
+        state.set_state(Activity::Idle, now);
+        state
     }
 
     /// Whether the connection is one of our own probes.
@@ -111,14 +111,14 @@ impl Place {
     }
 
     /// Sets what it waits for, and since when.
-    pub(crate) fn set_state(&self, state: ConnectionState, since: u64) {
+    pub(crate) fn set_state(&self, state: Activity, since: u64) {
         self.state.store(since << 2 | state as u64, Relaxed);
     }
 
     /// What it waits for, and since when.
-    pub(crate) fn state(&self) -> (ConnectionState, u64) {
+    pub(crate) fn state(&self) -> (Activity, u64) {
         let state = self.state.load(Relaxed);
-        (ConnectionState::ALL[(state & 3) as usize], state >> 2)
+        (Activity::ALL[(state & 3) as usize], state >> 2)
     }
 
     /// Takes the replies of the workers. Their bytes are the task's from now on, which counts them.
@@ -229,7 +229,7 @@ impl Place {
         self.end.load(Relaxed) == CUT
     }
 
-    /// Waits for [`Place::cut`], a reply or the end of a query in flight.
+    /// Waits for [`ConnectionState::cut`], a reply or the end of a query in flight.
     pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }

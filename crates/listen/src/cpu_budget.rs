@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The turns of the connections of one address.
-pub(crate) struct Turns {
+pub(crate) struct CpuBudget {
     free: Semaphore,
     /// Nanoseconds of work since the last yield.
     spent: AtomicU64,
 }
 
-impl Default for Turns {
+impl Default for CpuBudget {
     fn default() -> Self {
         Self { free: Semaphore::new(AT_ONCE), spent: AtomicU64::new(0) }
     }
 }
 
-impl Turns {
+impl CpuBudget {
     /// A turn, if one is free: its holder may run until it is dropped.
     pub(crate) fn try_next(&self) -> Option<SemaphorePermit<'_>> {
         self.free.try_acquire().ok()
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn it_is_others_turn_after_a_moment_of_work_of_all_connections_together() {
-        let turns = Turns::default();
+        let turns = CpuBudget::default();
         let third = MOMENT / 3 + Duration::from_nanos(1);
         let over = [third, third, third, third, MOMENT, Duration::MAX, third].map(|work| turns.spend(work));
         assert_eq!(over, [false, false, true, false, true, true, false]);

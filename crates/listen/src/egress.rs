@@ -15,26 +15,26 @@ use forwarder::{FlightResult, ForwardQuery, Forwarder};
 use sockets::Epoll;
 use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
 
-use super::fair_queue::Ready;
+use super::fair_queue::FairQueue;
 use super::listen_socket::OpenSocket;
-use super::subquery_join::Inner;
-use super::upstream_sockets::Upstreams;
+use super::subquery_join::Suspended;
+use super::upstream_sockets::UpstreamSockets;
 use super::waiter::{Client, Miss, Waiter};
 use crate::server_state::Running;
-use deferred_delivery::Crowds;
+use deferred_delivery::DeferredDeliveries;
 use observe::LineRing;
 use plugin::failure::Failure;
 use query::serve::{self, Observed, Outcome};
 use query::{Block, ServedZone};
-use subqueries::Came;
+use subqueries::FlightOutcome;
 
 /// What a worker writes to.
-pub(crate) struct Outputs {
+pub(crate) struct Egress {
     index: usize,
     running: Arc<Running>,
     sockets: Vec<Option<OpenSocket>>,
     parked: bool,
-    pub(crate) upstreams: Upstreams,
+    pub(crate) upstreams: UpstreamSockets,
     /// Log lines.
     pub(crate) lines: LineRing,
     /// The time of this turn.
@@ -44,12 +44,12 @@ pub(crate) struct Outputs {
     /// The upstream whose answer, or failure, is told now.
     upstream: Option<SocketAddr>,
     /// Clients' queries for which all inner lookups have come: when they came in, and since when they are ready.
-    ready: Ready<(Inner<Client>, Instant, Instant)>,
+    ready: FairQueue<(Suspended<Client>, Instant, Instant)>,
     /// Those who joined a flight that has ended and are not told yet.
-    crowds: Crowds,
+    deferred: DeferredDeliveries,
 }
 
-impl Outputs {
+impl Egress {
     pub(crate) fn new(running: Arc<Running>, index: usize) -> Self {
         let lines = running.logger.ring(LOG_RING_BYTES);
         Self {
@@ -57,13 +57,13 @@ impl Outputs {
             running,
             sockets: Vec::new(),
             parked: false,
-            upstreams: Upstreams::new(),
+            upstreams: UpstreamSockets::new(),
             lines,
             now: clock::now(),
             scratch: Vec::new(),
             upstream: None,
-            ready: Ready::new(),
-            crowds: Crowds::new(),
+            ready: FairQueue::new(),
+            deferred: DeferredDeliveries::new(),
         }
     }
 
@@ -138,10 +138,10 @@ impl Outputs {
     /// Tells everybody who waits in a forwarder that panicked, and forgets its sockets with what was to be sent on them.
     pub(crate) fn abandon(&mut self, mut broken: Forwarder<Waiter>, now: Instant) {
         // What these wait for has come.
-        while !self.crowds.is_empty() {
-            self.tell_some(&mut broken);
+        while !self.deferred.is_empty() {
+            self.answer_some(&mut broken);
         }
-        self.upstreams = Upstreams::new();
+        self.upstreams = UpstreamSockets::new();
         let running = self.running.clone();
         running.guarded(move || {
             broken.abandon(|waiter, query| {
@@ -179,7 +179,7 @@ impl Outputs {
         let mut outcome = Outcome::OPEN;
         let (proto, client, local) = match &waiter.client {
             // What an inner lookup came to goes to `resume`.
-            Client::Nobody | Client::Inner(_) => return false,
+            Client::Background | Client::Subquery(_) => return false,
             Client::Udp { socket: (socket_index, address), peer, local } => {
                 // None where a reload closed the address meanwhile: no reply can be sent from it.
                 let Some(open) = socket_at(&mut self.sockets, usize::from(*socket_index), *address) else {
@@ -230,16 +230,22 @@ impl Outputs {
 
     /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
     fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
-        self.tell_one(waiter, same, &mut Came::new(Err(&failure), true), now);
+        self.answer_waiter(waiter, same, &mut FlightOutcome::new(Err(&failure), true), now);
     }
 
     /// Answers a waiter with what its flight came to.
-    fn tell_one(&mut self, waiter: Waiter, same: &Query<'_>, came: &mut Came<'_>, now: Instant) {
-        let Some(waiter) = self.inner_answered(waiter, same, came, now) else { return };
-        if came.earlier_is_better && self.answer_stale(&waiter, same, now) {
+    fn answer_waiter(
+        &mut self,
+        waiter: Waiter,
+        same: &Query<'_>,
+        outcome: &mut FlightOutcome<'_>,
+        now: Instant,
+    ) {
+        let Some(waiter) = self.subquery_answered(waiter, same, outcome, now) else { return };
+        if outcome.earlier_is_better && self.answer_stale(&waiter, same, now) {
             return;
         }
-        match came.told {
+        match outcome.result {
             Ok(answer) => {
                 self.deliver(&waiter, same, None, now, |reply, query| push_answer(reply, query, answer));
             }
@@ -255,7 +261,7 @@ impl Outputs {
     /// answered by noting the failure.
     fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
         let Some(cache) = block_cache(&waiter.zone.block, same) else { return false };
-        if matches!(waiter.client, Client::Nobody) {
+        if matches!(waiter.client, Client::Background) {
             cache.partition.failed(&cache.spec, same, now);
             return true;
         }
@@ -301,12 +307,12 @@ impl Outputs {
     }
 
     /// Keeps what came of a query, and tells everybody who waits for it.
-    fn tell(&mut self, flight: FlightResult<'_, Waiter>) {
-        self.tell_all(flight);
+    fn finished(&mut self, flight: FlightResult<'_, Waiter>) {
+        self.finish_flight(flight);
         self.upstream = None;
     }
 
-    fn tell_all(&mut self, flight: FlightResult<'_, Waiter>) {
+    fn finish_flight(&mut self, flight: FlightResult<'_, Waiter>) {
         let now = self.now;
         let FlightResult { mut waiters, outcome, query, block, key, upstream, .. } = flight;
         self.upstream = upstream.map(|upstream| upstream.address());
@@ -341,13 +347,13 @@ impl Outputs {
                 (Err(Failure::Forward(failure)), true)
             }
         };
-        let mut came = Came::new(told.as_deref(), earlier_is_better);
+        let mut outcome = FlightOutcome::new(told.as_deref(), earlier_is_better);
         if let Some(waiter) = first {
-            self.tell_one(waiter, &query, &mut came, now);
+            self.answer_waiter(waiter, &query, &mut outcome, now);
         }
         if !waiters.is_empty() {
-            let Came { told_already, .. } = came;
-            self.tell_crowd(waiters, &query, told, earlier_is_better, told_already);
+            let FlightOutcome { subquery_answers, .. } = outcome;
+            self.answer_joined(waiters, &query, told, earlier_is_better, subquery_answers);
         }
     }
 }

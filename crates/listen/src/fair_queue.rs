@@ -5,14 +5,14 @@
 use std::collections::{HashMap, VecDeque};
 
 /// A queue for each client, served round robin.
-pub(crate) struct Ready<Q> {
+pub(crate) struct FairQueue<Q> {
     of: HashMap<u128, VecDeque<Q>>,
     /// Clients with queries, in the order in which they are served.
     turns: VecDeque<u128>,
     count: usize,
 }
 
-impl<Q> Ready<Q> {
+impl<Q> FairQueue<Q> {
     /// None.
     pub(crate) fn new() -> Self {
         Self { of: HashMap::new(), turns: VecDeque::new(), count: 0 }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     /// What stands for a query.
-    type Words = Ready<&'static str>;
+    type Words = FairQueue<&'static str>;
 
     #[test]
     fn clients_take_turns_and_each_is_served_in_its_order() {

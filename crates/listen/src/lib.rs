@@ -39,11 +39,11 @@ mod worker_tasks;
 pub use bind::BindError;
 pub use connections::{Connections, Expected};
 pub use endpoints::{Bound, Endpoints};
-pub use receive_counts::Taken;
+pub use receive_counts::ReceiveCounts;
 pub use server_state::Running;
 pub use single_flight::FlightRegistry;
-pub use stream_results::Delivery;
-pub use wake_queue::Mailbox;
+pub use stream_results::StreamResults;
+pub use wake_queue::WakeQueue;
 pub use worker::spawn;
 pub use worker_tasks::InFlight;
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sockets::{BATCH, ListenSocket, SendBatch};
 
-use super::receive_counts::Takes;
+use super::receive_counts::ReceiveCounter;
 use crate::server_state::Running;
 use configuration::Configuration;
 
@@ -19,7 +19,7 @@ pub(crate) struct OpenSocket {
     pub(crate) socket: ListenSocket,
     pub(crate) replies: SendBatch,
     /// Counts the batches received.
-    pub(crate) taken: Arc<Takes>,
+    pub(crate) taken: Arc<ReceiveCounter>,
     /// Set when it is to be closed: it is read until it is empty, a batch in each turn.
     pub(crate) last: Option<Last>,
     kernel_drops: u32,
@@ -34,7 +34,12 @@ pub(crate) struct Last {
 }
 
 impl OpenSocket {
-    pub(crate) fn new(address: SocketAddr, nth: usize, socket: ListenSocket, taken: Arc<Takes>) -> Self {
+    pub(crate) fn new(
+        address: SocketAddr,
+        nth: usize,
+        socket: ListenSocket,
+        taken: Arc<ReceiveCounter>,
+    ) -> Self {
         let replies = SendBatch::new(BATCH, REPLY_BYTES, MOST_REPLY_BYTES);
         Self { address, nth, socket, replies, taken, last: None, kernel_drops: 0, new_drops: 0 }
     }

@@ -10,17 +10,17 @@ use plugin::endpoint::Endpoint;
 /// The number of receives, by endpoint and reader: a worker on its UDP socket, and, as one more
 /// reader, the TCP side on clients' connections. The count of a closed socket stays.
 #[derive(Debug, Default)]
-pub struct Taken {
-    sockets: Mutex<HashMap<(Endpoint, usize), Arc<Takes>>>,
+pub struct ReceiveCounts {
+    sockets: Mutex<HashMap<(Endpoint, usize), Arc<ReceiveCounter>>>,
 }
 
 /// Batches received from one socket, or messages from connections. On a cache line of its own, as a
 /// socket's writer must not contend with others.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Takes(Counter);
+pub struct ReceiveCounter(Counter);
 
-impl Takes {
+impl ReceiveCounter {
     /// Adds one; for a single writer.
     #[inline]
     pub fn note(&self) {
@@ -33,9 +33,9 @@ impl Takes {
     }
 }
 
-impl Taken {
+impl ReceiveCounts {
     /// The counter of this socket, created on first use.
-    pub fn socket(&self, endpoint: Endpoint, taker: usize) -> Arc<Takes> {
+    pub fn socket(&self, endpoint: Endpoint, taker: usize) -> Arc<ReceiveCounter> {
         self.sockets().entry((endpoint, taker)).or_default().clone()
     }
 
@@ -44,7 +44,7 @@ impl Taken {
         self.sockets().get(&(endpoint, taker)).map_or(0, |takes| takes.0.get())
     }
 
-    fn sockets(&self) -> MutexGuard<'_, HashMap<(Endpoint, usize), Arc<Takes>>> {
+    fn sockets(&self) -> MutexGuard<'_, HashMap<(Endpoint, usize), Arc<ReceiveCounter>>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

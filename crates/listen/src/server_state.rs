@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::bind::with_port;
 use crate::single_flight::FlightRegistry;
 use crate::worker_tasks::{InFlight, Inbox, Task};
-use crate::{Connections, Taken};
+use crate::{Connections, ReceiveCounts};
 use configuration::{Configuration, Shared};
 use observe::LineRing;
 use observe::counters::Counter;
@@ -41,7 +41,7 @@ pub struct Running {
     /// When each worker last began a turn, in milliseconds since the start.
     pub(crate) heartbeats: Vec<Heartbeat>,
     /// Counts of receives on each listen socket.
-    pub taken: Taken,
+    pub taken: ReceiveCounts,
     /// The port of endpoints with port 0.
     free_port: AtomicU16,
     /// Upstreams over TCP and TLS.
@@ -91,7 +91,7 @@ impl Running {
             shared,
             inboxes: (0..workers).map(|_| Inbox::new()).collect::<io::Result<_>>()?,
             heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
-            taken: Taken::default(),
+            taken: ReceiveCounts::default(),
             free_port: AtomicU16::new(0),
             streams,
             flights: FlightRegistry::new(),

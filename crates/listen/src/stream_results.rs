@@ -7,9 +7,9 @@ use forwarder::{Deliver, ExchangeError, ExchangeId};
 use crate::server_state::Running;
 
 /// Delivers results of exchanges from tokio's threads to the workers' inboxes.
-pub struct Delivery(OnceLock<Weak<Running>>);
+pub struct StreamResults(OnceLock<Weak<Running>>);
 
-impl Delivery {
+impl StreamResults {
     /// Drops results until the server runs.
     pub fn new() -> Arc<Self> {
         Arc::new(Self(OnceLock::new()))
@@ -21,7 +21,7 @@ impl Delivery {
     }
 }
 
-impl Deliver for Delivery {
+impl Deliver for StreamResults {
     fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>) {
         let running = self.0.get().and_then(Weak::upgrade);
         if let Some(inbox) = running.as_ref().and_then(|running| running.inboxes.get(worker)) {

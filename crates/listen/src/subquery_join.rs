@@ -8,7 +8,7 @@ use query::evaluate::{SubqueryAnswer, SuspendedQuery, UpstreamQuery};
 use wire::Proto;
 
 /// A client's query that waits for its subqueries.
-pub(crate) struct Inner<C> {
+pub(crate) struct Suspended<C> {
     /// The query, and the answers so far.
     pub outer: Box<SuspendedQuery>,
     /// The client to reply to.
@@ -16,11 +16,11 @@ pub(crate) struct Inner<C> {
 }
 
 /// A handle of one subquery.
-pub(crate) struct Share<C> {
+pub(crate) struct SubqueryHandle<C> {
     of: Arc<Pending<C>>,
     /// Whether the subquery is the client's own query.
     pub own: bool,
-    came: bool,
+    completed: bool,
 }
 
 struct Pending<C> {
@@ -33,26 +33,31 @@ struct Pending<C> {
 struct State<C> {
     /// How many answers are missing.
     waits: usize,
-    inner: Option<Inner<C>>,
+    inner: Option<Suspended<C>>,
 }
 
-impl<C> Share<C> {
+impl<C> SubqueryHandle<C> {
     /// One handle for each of `asked`, which all belong to `inner`, whose client has this number
     /// and `Proto`.
-    pub(crate) fn all(inner: Inner<C>, number: u128, proto: Proto, asked: &[UpstreamQuery<'_>]) -> Vec<Self> {
+    pub(crate) fn all(
+        inner: Suspended<C>,
+        number: u128,
+        proto: Proto,
+        asked: &[UpstreamQuery<'_>],
+    ) -> Vec<Self> {
         let state = Mutex::new(State { waits: asked.len(), inner: Some(inner) });
         let of = Arc::new(Pending { number, proto, state });
-        let share = |asked: &UpstreamQuery<'_>| Self { of: of.clone(), own: asked.own, came: false };
+        let share = |asked: &UpstreamQuery<'_>| Self { of: of.clone(), own: asked.own, completed: false };
         asked.iter().map(share).collect()
     }
 
     /// Adds an answer, and the upstream that gave it; returns the query if it was the last answer.
-    pub(crate) fn came(
+    pub(crate) fn complete(
         mut self,
         found: Arc<SubqueryAnswer>,
         upstream: Option<SocketAddr>,
-    ) -> Option<Inner<C>> {
-        self.came = true;
+    ) -> Option<Suspended<C>> {
+        self.completed = true;
         let mut state = self.state();
         state.waits -= 1;
         if let Some(inner) = &mut state.inner {
@@ -77,10 +82,10 @@ impl<C> Share<C> {
     }
 }
 
-impl<C> Drop for Share<C> {
+impl<C> Drop for SubqueryHandle<C> {
     /// A worker that panicked and lost its state must not keep the others waiting.
     fn drop(&mut self) {
-        if !self.came {
+        if !self.completed {
             self.state().waits -= 1;
         }
     }
@@ -119,8 +124,8 @@ mod tests {
             assert!(evaluation.run(zone).is_err());
             let lookups = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
             let PendingLookups { asked, suspended: outer, .. } = *lookups;
-            let inner = Inner { outer: outer.unwrap(), client: () };
-            let shares = Share::all(inner, 0, Proto::Udp, &asked);
+            let inner = Suspended { outer: outer.unwrap(), client: () };
+            let shares = SubqueryHandle::all(inner, 0, Proto::Udp, &asked);
             assert_eq!(shares.len(), 3);
             let mut ends = Vec::new();
             for ((share, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
@@ -130,12 +135,16 @@ mod tests {
                     Err(Failure::Panic),
                     FollowCnames::No,
                 );
-                ends.push(if lost { None } else { share.came(found, None) });
+                ends.push(if lost { None } else { share.complete(found, None) });
             }
-            let came = lost.iter().filter(|lost| !**lost).count();
+            let completed = lost.iter().filter(|lost| !**lost).count();
             assert!(ends[..2].iter().all(Option::is_none), "{lost:?}");
             // The template's own answer was found first.
-            assert_eq!(ends.pop().flatten().map(|inner| inner.outer.found.len()), Some(1 + came), "{lost:?}");
+            assert_eq!(
+                ends.pop().flatten().map(|inner| inner.outer.found.len()),
+                Some(1 + completed),
+                "{lost:?}"
+            );
         }
         assert_eq!(scene.shared.held.in_use(), 0);
     }

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 /// The running transfers of all connections, by client address.
 #[derive(Default)]
-pub(super) struct Transfers(Mutex<HashMap<IpAddr, usize>>);
+pub(super) struct TransferLimit(Mutex<HashMap<IpAddr, usize>>);
 
 /// A running transfer.
 pub(super) struct Slot {
-    of: Arc<Transfers>,
+    of: Arc<TransferLimit>,
     client: IpAddr,
     /// When the transfer must end.
     until: Instant,
 }
 
-impl Transfers {
+impl TransferLimit {
     /// Begins one more transfer to this client; `None` if there are as many as may be.
     pub(super) fn enter(self: &Arc<Self>, client: IpAddr, now: Instant) -> Option<Slot> {
         let mut running = self.running();
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn no_client_takes_all_places_and_each_comes_back() {
-        let (transfers, now) = (Arc::<Transfers>::default(), clock::now());
+        let (transfers, now) = (Arc::<TransferLimit>::default(), clock::now());
         let client = |last: u8| IpAddr::from([192, 0, 2, last]);
         let mut slots: Vec<Slot> = Vec::new();
         for last in 0..4 {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn no_place_is_held_for_ever() {
-        let (transfers, now) = (Arc::<Transfers>::default(), clock::now());
+        let (transfers, now) = (Arc::<TransferLimit>::default(), clock::now());
         let slot = transfers.enter(IpAddr::from([192, 0, 2, 1]), now).unwrap();
         for (passed, left) in [(0, 600), (599, 1), (600, 0), (10_000, 0)] {
             assert_eq!(slot.left(now + Duration::from_secs(passed)), Duration::from_secs(left), "{passed}");

@@ -11,7 +11,7 @@ use super::token::UPSTREAM;
 use node::SourcePorts;
 
 /// Sockets by the forwarder's ids, and one batch of queries.
-pub(crate) struct Upstreams {
+pub(crate) struct UpstreamSockets {
     sockets: Vec<Option<(SocketId, UpstreamSocket)>>,
     /// Sockets opened since the last flush: epoll is told then.
     opened: Vec<SocketId>,
@@ -26,7 +26,7 @@ struct Queued {
     end: usize,
 }
 
-impl Upstreams {
+impl UpstreamSockets {
     pub(crate) fn new() -> Self {
         Self {
             sockets: Vec::new(),

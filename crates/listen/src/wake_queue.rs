@@ -7,12 +7,12 @@ use crate::sync::{Mutex, MutexGuard, PoisonError, Waker};
 
 /// A queue that any thread may post to; its one reader is woken through epoll. The posters bound
 /// its length.
-pub struct Mailbox<T> {
+pub struct WakeQueue<T> {
     tasks: Mutex<VecDeque<T>>,
     waker: Waker,
 }
 
-impl<T> Mailbox<T> {
+impl<T> WakeQueue<T> {
     /// Empty.
     ///
     /// # Errors

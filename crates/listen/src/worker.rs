@@ -22,9 +22,9 @@ use tokio::sync::mpsc;
 use wire::{Proto, accept};
 
 use batch::Batch;
-use restart_backoff::Pause;
+use restart_backoff::RestartBackoff;
 
-use super::egress::Outputs;
+use super::egress::Egress;
 use super::listen_socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
 use super::waiter::{Miss, Waiter};
@@ -37,7 +37,7 @@ use query::serve::{self, Observed, Outcome};
 /// Starts the thread of worker `index`.
 ///
 /// A panic in a packet's own handling costs that packet, one in the forwarder the queries in flight there. One anywhere else
-/// ends the loop, not the worker: after a `Pause` it starts again with what `Outliving` holds. Its queries in flight are lost,
+/// ends the loop, not the worker: after a `RestartBackoff` it starts again with what `Outliving` holds. Its queries in flight are lost,
 /// and what they held is given back.
 ///
 /// # Errors
@@ -46,7 +46,7 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
         // Where the kernel refuses it, a wake-up may take up to a scheduler tick longer.
         let _ = sockets::set_time_slice(SLICE);
-        let (mut outliving, mut pause) = (Outliving::default(), Pause::default());
+        let (mut outliving, mut pause) = (Outliving::default(), RestartBackoff::default());
         loop {
             let mut worker = match Worker::new(&running, index, std::mem::take(&mut outliving)) {
                 Ok(worker) => worker,
@@ -89,7 +89,7 @@ struct Worker {
     running: Arc<Running>,
     epoll: Epoll,
     forwarder: Forwarder<Waiter>,
-    outputs: Outputs,
+    egress: Egress,
     received: RecvBatch,
     upstream_received: RecvBatch,
     tasks: VecDeque<Task>,
@@ -111,17 +111,17 @@ impl Worker {
     fn new(running: &Arc<Running>, index: usize, outliving: Outliving) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(running.inboxes[index].waker(), INBOX)?;
-        let mut outputs = Outputs::new(running.clone(), index);
+        let mut egress = Egress::new(running.clone(), index);
         for socket in outliving.sockets {
-            outputs.adopt(socket, &epoll)?;
+            egress.adopt(socket, &epoll)?;
         }
-        outputs.park(outliving.parked, &epoll)?;
+        egress.park(outliving.parked, &epoll)?;
         Ok(Self {
             index,
             running: running.clone(),
             epoll,
             forwarder: Forwarder::new(Limits::default(), clock::now()),
-            outputs,
+            egress,
             received: RecvBatch::new(BATCH, CLIENT_BYTES),
             upstream_received: RecvBatch::new(BATCH, UPSTREAM_BYTES),
             tasks: outliving.tasks,
@@ -136,8 +136,8 @@ impl Worker {
 
     /// Drops everything else.
     fn into_outliving(self) -> Outliving {
-        let (parked, drain_until) = (self.outputs.is_parked(), self.drain_until);
-        Outliving { sockets: self.outputs.into_sockets(), tasks: self.tasks, parked, drain_until }
+        let (parked, drain_until) = (self.egress.is_parked(), self.drain_until);
+        Outliving { sockets: self.egress.into_sockets(), tasks: self.tasks, parked, drain_until }
     }
 
     fn run(&mut self) {
@@ -156,7 +156,7 @@ impl Worker {
             #[cfg(test)]
             crate::failpoint::each_turn(self.running.shared.probe);
             let now = clock::now();
-            self.outputs.now = now;
+            self.egress.now = now;
             self.running.heartbeats[self.index].0.store(self.running.since_start_ms(now), Relaxed);
             if count > 0 {
                 for event in events.iter() {
@@ -172,9 +172,9 @@ impl Worker {
             }
             let mut busy = false;
             let configuration = self.running.configuration.load();
-            for socket_index in self.outputs.socket_indices() {
-                busy |= match self.outputs.last(socket_index) {
-                    None => !self.outputs.is_parked() && self.serve_socket(&configuration, socket_index, now),
+            for socket_index in self.egress.socket_indices() {
+                busy |= match self.egress.last(socket_index) {
+                    None => !self.egress.is_parked() && self.serve_socket(&configuration, socket_index, now),
                     Some(last) => self.serve_last(last, socket_index, now),
                 };
             }
@@ -186,13 +186,13 @@ impl Worker {
             self.resume_ready();
             self.flush(now);
             // What was refused as it left may have made more of them.
-            busy |= self.outputs.has_ready();
+            busy |= self.egress.has_ready();
             if let Some((until, in_flight)) = self.drain_until
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
             {
                 if in_flight == InFlight::Answered {
                     self.input(now, Forwarder::shutdown);
-                    while self.outputs.has_ready() {
+                    while self.egress.has_ready() {
                         self.resume_ready();
                     }
                     self.flush(now);
@@ -212,8 +212,8 @@ impl Worker {
     /// Goes on with some of the clients' queries for which all lookups have come, and with some who joined flights.
     fn resume_ready(&mut self) {
         // A panic costs the query that it was about.
-        self.running.guarded(|| self.outputs.resume_ready(&mut self.forwarder, &mut self.misses));
-        self.forward_misses(self.outputs.now);
+        self.running.guarded(|| self.egress.resume_ready(&mut self.forwarder, &mut self.misses));
+        self.forward_misses(self.egress.now);
     }
 
     /// Gives the forwarder the misses that have gathered, in the order in which they came.
@@ -222,7 +222,7 @@ impl Worker {
         for miss in misses.drain(..) {
             #[cfg(test)]
             crate::failpoint::at("miss", &miss.query.query().name);
-            let done = self.running.guarded(|| self.outputs.ask(&mut self.forwarder, now, miss));
+            let done = self.running.guarded(|| self.egress.ask(&mut self.forwarder, now, miss));
             self.went_well(done, now);
         }
         self.misses = misses;
@@ -230,16 +230,16 @@ impl Worker {
 
     /// Sends what has gathered, to upstreams and to clients.
     fn flush(&mut self, now: Instant) {
-        let done = self.running.guarded(|| self.outputs.flush(&self.epoll, &mut self.forwarder, now));
+        let done = self.running.guarded(|| self.egress.flush(&self.epoll, &mut self.forwarder, now));
         self.went_well(done, now);
-        self.outputs.send_replies(now);
+        self.egress.send_replies(now);
     }
 
     /// Hands something to the forwarder and does what it asks for; false where that panicked.
     fn input(&mut self, now: Instant, input: impl FnOnce(&mut Forwarder<Waiter>)) -> bool {
         let done = self.running.guarded(|| {
             input(&mut self.forwarder);
-            self.outputs.drive(&mut self.forwarder, now);
+            self.egress.drive(&mut self.forwarder, now);
         });
         self.went_well(done, now)
     }
@@ -250,7 +250,7 @@ impl Worker {
         if done.is_none() {
             let broken = std::mem::replace(&mut self.forwarder, Forwarder::new(Limits::default(), now));
             self.running.flights.release_all(self.index);
-            self.outputs.abandon(broken, now);
+            self.egress.abandon(broken, now);
             self.cut_short = true;
             let index = self.index;
             self.running.logger.error(
@@ -265,7 +265,7 @@ impl Worker {
 
     /// Takes one batch from a listen socket and answers what memory knows; false if the socket was empty.
     fn serve_socket(&mut self, configuration: &Configuration, socket_index: usize, now: Instant) -> bool {
-        let Some(socket) = self.outputs.socket(socket_index) else { return false };
+        let Some(socket) = self.egress.socket(socket_index) else { return false };
         let address = socket.address;
         // Replies that this turn brought from upstreams are sent first: the send batch must have room for a reply to each
         // datagram.
@@ -283,7 +283,7 @@ impl Worker {
             // The address is not in the new configuration: a reload is closing this socket, and its task is in the inbox
             // already.
             self.read_tasks(now);
-            if let Some(Some(configuration)) = self.outputs.last(socket_index) {
+            if let Some(Some(configuration)) = self.egress.last(socket_index) {
                 self.serve_batch(&configuration, socket_index, now);
             }
         }
@@ -293,7 +293,7 @@ impl Worker {
     /// Answers what memory knows of the batch that was taken from a listen socket; false if the configuration does not know the
     /// address.
     fn serve_batch(&mut self, configuration: &Configuration, socket_index: usize, now: Instant) -> bool {
-        let Some(socket) = self.outputs.socket(socket_index) else { return true };
+        let Some(socket) = self.egress.socket(socket_index) else { return true };
         let address = socket.address;
         let Some(plan) = configuration.endpoints.get(&Endpoint::dns(address)) else { return false };
         let mut batch = Batch {
@@ -324,7 +324,7 @@ impl Worker {
     fn observe(&mut self, configuration: &Configuration, socket_index: usize, count: usize, began: Instant) {
         let now = clock::now();
         let nanos = now.saturating_duration_since(began).as_nanos() as u64;
-        let Some(socket) = self.outputs.socket(socket_index) else { return };
+        let Some(socket) = self.egress.socket(socket_index) else { return };
         let address = socket.address;
         let Some(plan) = configuration.endpoints.get(&Endpoint::dns(address)) else { return };
         let zone_of =
@@ -362,7 +362,7 @@ impl Worker {
                 if let Some(query) = accept(datagram.bytes).query() {
                     #[cfg(test)]
                     ["reread", "log"].iter().for_each(|place| crate::failpoint::at(place, &query.name));
-                    serve::log(zone, outcome, &seen, query, &mut self.outputs.lines);
+                    serve::log(zone, outcome, &seen, query, &mut self.egress.lines);
                 }
             }
         };
@@ -375,11 +375,11 @@ impl Worker {
         self.running.inboxes[self.index].take(&mut self.tasks, room);
         while let Some(task) = self.tasks.pop_front() {
             match task {
-                Task::Ask { miss, key, place: _place } => {
+                Task::Ask { miss, key, permit: _permit } => {
                     #[cfg(test)]
                     crate::failpoint::at("task", &miss.query.query().name);
-                    let (forwarder, outputs) = (&mut self.forwarder, &mut self.outputs);
-                    let done = self.running.guarded(|| outputs.ask_here(forwarder, now, miss, key));
+                    let (forwarder, egress) = (&mut self.forwarder, &mut self.egress);
+                    let done = self.running.guarded(|| egress.ask_here(forwarder, now, miss, key));
                     self.went_well(done, now);
                 }
                 Task::Exchanged { id, result, held: _held } => {
@@ -387,21 +387,21 @@ impl Worker {
                     self.input(now, |forwarder| forwarder.exchanged(now, id, result));
                 }
                 Task::Open(address, nth, socket) => {
-                    if let Err(error) = self.outputs.open_listener(address, nth, socket, &self.epoll) {
+                    if let Err(error) = self.egress.open_listener(address, nth, socket, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }
                 Task::Spread(address, over) => {
-                    if let Some(socket_index) = self.outputs.socket_index_of(address, 0) {
-                        self.outputs.spread(socket_index, over);
+                    if let Some(socket_index) = self.egress.socket_index_of(address, 0) {
+                        self.egress.spread(socket_index, over);
                     }
                 }
                 Task::CloseOne { address, nth, keep } => self.close_one(address, nth, keep),
-                Task::Close(address, configuration) => self.outputs.close_listener(address, &configuration),
-                Task::Barrier(sender) if self.outputs.is_closing() => self.barriers.push(sender),
+                Task::Close(address, configuration) => self.egress.close_listener(address, &configuration),
+                Task::Barrier(sender) if self.egress.is_closing() => self.barriers.push(sender),
                 Task::Barrier(sender) => drop(sender),
                 Task::Park(parked) => {
-                    if let Err(error) = self.outputs.park(parked, &self.epoll) {
+                    if let Err(error) = self.egress.park(parked, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }
@@ -412,11 +412,11 @@ impl Worker {
 
     /// Has a socket closed that is too many, once it is read to its end.
     fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize) {
-        let Some(socket_index) = self.outputs.socket_index_of(address, nth) else { return };
+        let Some(socket_index) = self.egress.socket_index_of(address, nth) else { return };
         // The first worker has the same task, and may not have run it yet. From here on the kernel gives datagrams to the
         // other sockets.
-        self.outputs.spread(socket_index, keep);
-        if let Some(open) = self.outputs.socket(socket_index) {
+        self.egress.spread(socket_index, keep);
+        if let Some(open) = self.egress.socket(socket_index) {
             open.end(&self.running.configuration.load_full());
         }
     }
@@ -432,8 +432,8 @@ impl Worker {
         if configuration.is_some_and(|configuration| self.serve_socket(&configuration, socket_index, now)) {
             return true;
         }
-        self.outputs.close(socket_index, &self.epoll);
-        if !self.outputs.is_closing() {
+        self.egress.close(socket_index, &self.epoll);
+        if !self.egress.is_closing() {
             self.barriers.clear();
         }
         false
@@ -442,7 +442,7 @@ impl Worker {
     fn read_upstream(&mut self, now: Instant, socket_index: usize) {
         // At most four batches a turn: clients must not wait while one upstream floods this socket.
         for _ in 0..4 {
-            let received = self.outputs.upstreams.receive(socket_index, &mut self.upstream_received);
+            let received = self.egress.upstreams.receive(socket_index, &mut self.upstream_received);
             let id = match received {
                 Some((id, Ok(count))) if count > 0 => id,
                 Some((id, Err(error))) => {
@@ -458,10 +458,10 @@ impl Worker {
                 if datagram.truncated {
                     continue;
                 }
-                let (forwarder, outputs) = (&mut self.forwarder, &mut self.outputs);
+                let (forwarder, egress) = (&mut self.forwarder, &mut self.egress);
                 let done = self.running.guarded(|| {
                     forwarder.datagram(now, id, datagram.bytes);
-                    outputs.drive(forwarder, now);
+                    egress.drive(forwarder, now);
                 });
                 if !self.went_well(done, now) {
                     return;

@@ -12,7 +12,7 @@ use sockets::{ListenSocket, Waker};
 use tokio::sync::mpsc;
 
 use super::waiter::Miss;
-use super::wake_queue::Mailbox;
+use super::wake_queue::WakeQueue;
 use configuration::Configuration;
 
 /// How queries in flight are treated when a server stops.
@@ -38,7 +38,7 @@ pub(crate) enum Task {
         /// As in [`super::FlightRegistry`].
         key: u64,
         /// Its unit of the client's quota in this inbox.
-        place: AskPlace,
+        permit: AskPermit,
     },
     /// The result of an exchange over TCP or TLS.
     Exchanged {
@@ -78,7 +78,7 @@ pub(crate) enum Task {
 /// A worker's inbox. Tasks that clients cause are bounded: queries by number, results of exchanges
 /// by bytes.
 pub(crate) struct Inbox {
-    tasks: Mailbox<Task>,
+    tasks: WakeQueue<Task>,
     asks: Arc<ClientQuota>,
     results: Arc<AtomicUsize>,
 }
@@ -89,7 +89,7 @@ impl Inbox {
     /// # Errors
     /// What the kernel says to one more file descriptor.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { tasks: Mailbox::new()?, asks: Arc::new(ClientQuota::new(ASKS)), results: Arc::default() })
+        Ok(Self { tasks: WakeQueue::new()?, asks: Arc::new(ClientQuota::new(ASKS)), results: Arc::default() })
     }
 
     /// Posts a task of the server itself, which is never refused.
@@ -103,8 +103,8 @@ impl Inbox {
         if !self.asks.acquire(client) {
             return Some(miss);
         }
-        let place = AskPlace { of: self.asks.clone(), client };
-        self.tasks.post(Task::Ask { miss, key, place });
+        let permit = AskPermit { of: self.asks.clone(), client };
+        self.tasks.post(Task::Ask { miss, key, permit });
         None
     }
 
@@ -137,12 +137,12 @@ impl Inbox {
 }
 
 /// A unit of a client's quota of queries that wait for a worker, released on drop.
-pub(crate) struct AskPlace {
+pub(crate) struct AskPermit {
     of: Arc<ClientQuota>,
     client: ClientId,
 }
 
-impl Drop for AskPlace {
+impl Drop for AskPermit {
     fn drop(&mut self) {
         self.of.release(self.client);
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use corefile::Location;
 use client_quota::ClientQuota;
+use corefile::Location;
 use observe::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
 use plugin::extensions::Extensions;

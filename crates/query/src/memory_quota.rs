@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use client_quota::{ClientQuota, ClientId};
+use client_quota::{ClientId, ClientQuota};
 
 /// Bytes accounted to a client, released on drop.
 #[derive(Debug)]

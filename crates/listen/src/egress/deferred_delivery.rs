@@ -8,58 +8,58 @@ use std::net::SocketAddr;
 use forwarder::{Forwarder, RemainingWaiters, Waiters};
 use wire::{Answer, OwnedQuery, Query};
 
-use super::subqueries::{A_MOMENT, Came, ToldAlready};
-use super::{Outputs, Waiter};
+use super::subqueries::{A_MOMENT, FlightOutcome, SubqueryAnswers};
+use super::{Egress, Waiter};
 use plugin::failure::Failure;
 
 /// The waiters of one flight that are not answered yet. They stay in the forwarder, and count
 /// against its limits, until then.
-struct Crowd {
+struct DeferredDelivery {
     rest: RemainingWaiters<Waiter>,
     /// The query as stored for all.
     query: OwnedQuery,
-    told: Result<Answer, Failure>,
+    result: Result<Answer, Failure>,
     earlier_is_better: bool,
-    told_already: ToldAlready,
+    subquery_answers: SubqueryAnswers,
     upstream: Option<SocketAddr>,
 }
 
-impl Crowd {
+impl DeferredDelivery {
     /// Bytes of the answer, and of the replies made of it so far.
     fn octets(&self) -> usize {
         let of = |answer: &Answer| answer.body.len() + 2 * answer.ttls.len() + answer.ede.len();
-        self.told.as_ref().map_or(0, of) * (1 + self.told_already.len())
+        self.result.as_ref().map_or(0, of) * (1 + self.subquery_answers.len())
     }
 }
 
 /// The deferred waiters of all flights.
-pub(super) struct Crowds {
+pub(super) struct DeferredDeliveries {
     /// Served round robin.
-    all: VecDeque<Crowd>,
+    all: VecDeque<DeferredDelivery>,
     /// Bytes of their answers.
     octets: usize,
 }
 
-impl Crowds {
+impl DeferredDeliveries {
     /// None.
     pub(super) fn new() -> Self {
         Self { all: VecDeque::new(), octets: 0 }
     }
 
     /// Adds a crowd; with a failure in place of its answer if that exceeds the limit.
-    fn push(&mut self, mut crowd: Crowd) {
-        if self.octets + crowd.octets() > MOST_OCTETS {
-            (crowd.told, crowd.earlier_is_better) = (Err(Failure::Overload), true);
-            crowd.told_already.clear();
+    fn push(&mut self, mut delivery: DeferredDelivery) {
+        if self.octets + delivery.octets() > MOST_OCTETS {
+            (delivery.result, delivery.earlier_is_better) = (Err(Failure::Overload), true);
+            delivery.subquery_answers.clear();
         }
-        self.octets += crowd.octets();
-        self.all.push_back(crowd);
+        self.octets += delivery.octets();
+        self.all.push_back(delivery);
     }
 
-    fn pop(&mut self) -> Option<Crowd> {
-        let crowd = self.all.pop_front()?;
-        self.octets -= crowd.octets();
-        Some(crowd)
+    fn pop(&mut self) -> Option<DeferredDelivery> {
+        let delivery = self.all.pop_front()?;
+        self.octets -= delivery.octets();
+        Some(delivery)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -67,59 +67,62 @@ impl Crowds {
     }
 }
 
-impl Outputs {
+impl Egress {
     /// Answers the waiters that joined a flight, until this turn has taken [`A_MOMENT`]; the others
     /// are deferred with the flight's outcome.
     #[cold]
-    pub(super) fn tell_crowd(
+    pub(super) fn answer_joined(
         &mut self,
         mut waiters: Waiters<'_, Waiter>,
         query: &Query<'_>,
-        told: Result<&mut Answer, Failure>,
+        result: Result<&mut Answer, Failure>,
         earlier_is_better: bool,
-        told_already: ToldAlready,
+        subquery_answers: SubqueryAnswers,
     ) {
-        let mut came = Came { told: told.as_deref(), earlier_is_better, told_already };
+        let mut outcome = FlightOutcome { result: result.as_deref(), earlier_is_better, subquery_answers };
         while clock::now().saturating_duration_since(self.now) < A_MOMENT {
             let Some(waiter) = waiters.next() else { return };
-            self.tell_one(waiter, query, &mut came, self.now);
+            self.answer_waiter(waiter, query, &mut outcome, self.now);
         }
-        let Came { told_already, .. } = came;
+        let FlightOutcome { subquery_answers, .. } = outcome;
         if waiters.is_empty() {
             return;
         }
-        self.crowds.push(Crowd {
+        self.deferred.push(DeferredDelivery {
             rest: waiters.later(),
             query: query.owned(),
-            told: told.map(mem::take),
+            result: result.map(mem::take),
             earlier_is_better,
-            told_already,
+            subquery_answers,
             upstream: self.upstream,
         });
     }
 
     /// Answers some waiters of one crowd.
-    pub(super) fn tell_some(&mut self, forwarder: &mut Forwarder<Waiter>) {
-        let Some(mut crowd) = self.crowds.pop() else { return };
+    pub(super) fn answer_some(&mut self, forwarder: &mut Forwarder<Waiter>) {
+        let Some(mut delivery) = self.deferred.pop() else { return };
         // A panic costs the waiter concerned.
-        self.running.clone().guarded(|| self.tell_next(&mut crowd, forwarder));
+        self.running.clone().guarded(|| self.answer_next(&mut delivery, forwarder));
         self.upstream = None;
-        if !crowd.rest.is_empty() {
-            self.crowds.push(crowd);
+        if !delivery.rest.is_empty() {
+            self.deferred.push(delivery);
         }
     }
 
-    fn tell_next(&mut self, crowd: &mut Crowd, forwarder: &mut Forwarder<Waiter>) {
-        self.upstream = crowd.upstream;
-        let query = crowd.query.query();
-        let told_already = mem::take(&mut crowd.told_already);
-        let mut came =
-            Came { told: crowd.told.as_ref(), earlier_is_better: crowd.earlier_is_better, told_already };
+    fn answer_next(&mut self, delivery: &mut DeferredDelivery, forwarder: &mut Forwarder<Waiter>) {
+        self.upstream = delivery.upstream;
+        let query = delivery.query.query();
+        let subquery_answers = mem::take(&mut delivery.subquery_answers);
+        let mut outcome = FlightOutcome {
+            result: delivery.result.as_ref(),
+            earlier_is_better: delivery.earlier_is_better,
+            subquery_answers,
+        };
         for _ in 0..AT_ONCE {
-            let Some(waiter) = forwarder.next_waiter(&mut crowd.rest) else { break };
-            self.tell_one(waiter, &query, &mut came, self.now);
+            let Some(waiter) = forwarder.next_waiter(&mut delivery.rest) else { break };
+            self.answer_waiter(waiter, &query, &mut outcome, self.now);
         }
-        crowd.told_already = came.told_already;
+        delivery.subquery_answers = outcome.subquery_answers;
     }
 }
 
@@ -137,20 +140,22 @@ mod tests {
     fn who_waits_for_more_answers_than_there_is_room_for_is_told_so() {
         let packet = scene::packet("large.example", RType::A, None);
         let Verdict::Pass(query) = accept(&packet) else { panic!("refused") };
-        let crowd = || Crowd {
+        let delivery = || DeferredDelivery {
             rest: RemainingWaiters::none(),
             query: query.owned(),
-            told: Ok(Answer { body: vec![0; 60_000], ..Answer::default() }),
+            result: Ok(Answer { body: vec![0; 60_000], ..Answer::default() }),
             earlier_is_better: false,
-            told_already: ToldAlready::new(),
+            subquery_answers: SubqueryAnswers::new(),
             upstream: None,
         };
-        let mut crowds = Crowds::new();
-        (0..40).for_each(|_| crowds.push(crowd()));
-        assert_eq!(crowds.octets, 34 * 60_000);
-        let rcode = |crowd: Crowd| crowd.told.map_or_else(|failure| failure.rcode(), |answer| answer.rcode);
-        let told: Vec<_> = std::iter::from_fn(|| crowds.pop()).map(rcode).collect();
-        assert_eq!(told, [[Rcode::NOERROR; 34].as_slice(), &[Rcode::SERVFAIL; 6]].concat());
-        assert_eq!((crowds.octets, crowds.is_empty()), (0, true));
+        let mut deferred = DeferredDeliveries::new();
+        (0..40).for_each(|_| deferred.push(delivery()));
+        assert_eq!(deferred.octets, 34 * 60_000);
+        let rcode = |delivery: DeferredDelivery| {
+            delivery.result.map_or_else(|failure| failure.rcode(), |answer| answer.rcode)
+        };
+        let result: Vec<_> = std::iter::from_fn(|| deferred.pop()).map(rcode).collect();
+        assert_eq!(result, [[Rcode::NOERROR; 34].as_slice(), &[Rcode::SERVFAIL; 6]].concat());
+        assert_eq!((deferred.octets, deferred.is_empty()), (0, true));
     }
 }

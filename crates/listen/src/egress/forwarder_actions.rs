@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use forwarder::{Action, Forwarder, SendError, SocketId};
 
-use super::{Outputs, Waiter};
+use super::{Egress, Waiter};
 
-impl Outputs {
+impl Egress {
     /// Does what the forwarder asks for, until it asks for nothing more: after each input, as the answer that it hands out
     /// stands in a buffer that the next reply is read to.
     pub(crate) fn drive(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant) {
@@ -39,7 +39,7 @@ impl Outputs {
             }
             Action::Finished(flight) => {
                 // A panic costs the clients that wait for this flight.
-                if catch_unwind(AssertUnwindSafe(|| self.tell(flight))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| self.finished(flight))).is_err() {
                     self.running.panics.add_shared(1);
                 }
             }

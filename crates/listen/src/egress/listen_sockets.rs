@@ -9,11 +9,11 @@ use sockets::{Epoll, ListenSocket};
 
 use super::super::listen_socket::{Last, OpenSocket};
 use super::super::token::LISTEN;
-use super::Outputs;
+use super::Egress;
 use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
-impl Outputs {
+impl Egress {
     /// The indices of the listen sockets; those of closed sockets are empty.
     pub(crate) fn socket_indices(&self) -> Range<usize> {
         0..self.sockets.len()

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use forwarder::Forwarder;
 use wire::{Answer, Proto, Query, Reply};
 
-use super::{Outputs, block_cache, push_answer};
-use crate::subquery_join::{Inner, Share};
+use super::{Egress, block_cache, push_answer};
+use crate::subquery_join::{SubqueryHandle, Suspended};
 use crate::waiter::{Client, Miss, Waiter};
 use plugin::failure::Failure;
 use plugin::{HostsGuard, QueryContext};
@@ -17,39 +17,39 @@ use query::evaluate::{
 use query::serve;
 
 /// What a flight came to, for all that wait for it.
-pub(super) struct Came<'a> {
-    pub(super) told: Result<&'a Answer, &'a Failure>,
+pub(super) struct FlightOutcome<'a> {
+    pub(super) result: Result<&'a Answer, &'a Failure>,
     /// Whether an earlier answer is better, where there is one.
     pub(super) earlier_is_better: bool,
-    pub(super) told_already: ToldAlready,
+    pub(super) subquery_answers: SubqueryAnswers,
 }
 
 /// What those were told that went before, by how they asked: an answer may have 64 KiB, and thousands may wait for it.
-pub(super) type ToldAlready = Vec<(wire::ClientParams, bool, Arc<SubqueryAnswer>)>;
+pub(super) type SubqueryAnswers = Vec<(wire::ClientParams, bool, Arc<SubqueryAnswer>)>;
 
-impl<'a> Came<'a> {
-    pub(super) fn new(told: Result<&'a Answer, &'a Failure>, earlier_is_better: bool) -> Self {
-        Self { told, earlier_is_better, told_already: ToldAlready::new() }
+impl<'a> FlightOutcome<'a> {
+    pub(super) fn new(result: Result<&'a Answer, &'a Failure>, earlier_is_better: bool) -> Self {
+        Self { result, earlier_is_better, subquery_answers: SubqueryAnswers::new() }
     }
 }
 
-impl Outputs {
+impl Egress {
     /// Hands an inner lookup's end to the client's query that waits for it: what the upstream said, or an earlier answer
     /// where there is one and that is better. Gives back a waiter of any other kind.
-    pub(super) fn inner_answered(
+    pub(super) fn subquery_answered(
         &mut self,
         mut waiter: Waiter,
         same: &Query<'_>,
-        came: &mut Came<'_>,
+        outcome: &mut FlightOutcome<'_>,
         now: Instant,
     ) -> Option<Waiter> {
-        let share = match std::mem::replace(&mut waiter.client, Client::Nobody) {
-            Client::Inner(share) => share,
+        let share = match std::mem::replace(&mut waiter.client, Client::Background) {
+            Client::Subquery(share) => share,
             client => return Some(Waiter { client, ..waiter }),
         };
         let started = waiter.started;
-        let found = self.found(&waiter, &share, same, came, now);
-        if let Some(inner) = share.came(found, self.upstream) {
+        let found = self.found(&waiter, &share, same, outcome, now);
+        if let Some(inner) = share.complete(found, self.upstream) {
             let short = inner.outer.is_short_of_memory();
             let ready = (inner, started, now);
             if let Err((inner, started, _)) = self.ready.push(ready.0.client.number(), ready, short) {
@@ -63,14 +63,15 @@ impl Outputs {
     fn found(
         &mut self,
         waiter: &Waiter,
-        share: &Share<Client>,
+        share: &SubqueryHandle<Client>,
         same: &Query<'_>,
-        came: &mut Came<'_>,
+        outcome: &mut FlightOutcome<'_>,
         now: Instant,
     ) -> Arc<SubqueryAnswer> {
         // How others spelled the name is no matter here: the client's own question stands in its reply.
         let query = waiter.asker.query(same, None);
-        let alike = came.told_already.iter().find(|(asker, _, _)| asker.gets_same_answer(&waiter.asker));
+        let alike =
+            outcome.subquery_answers.iter().find(|(asker, _, _)| asker.gets_same_answer(&waiter.asker));
         if let Some((_, earlier, found)) = alike {
             if *earlier {
                 waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
@@ -79,10 +80,10 @@ impl Outputs {
         }
         let mut message = Vec::new();
         let mut reply = Reply::start(&mut message, &query);
-        let earlier = came.earlier_is_better
+        let earlier = outcome.earlier_is_better
             && block_cache(&waiter.zone.block, &query)
                 .is_some_and(|cache| cache.partition.serve_stale(&cache.spec, &query, now, &mut reply));
-        match (earlier, came.told) {
+        match (earlier, outcome.result) {
             (true, _) => waiter.zone.counters(self.index).add(|zone| &zone.cache_stale),
             (false, Ok(answer)) => push_answer(&mut reply, &query, answer),
             (false, Err(failure)) => {
@@ -94,7 +95,7 @@ impl Outputs {
             }
         }
         let found = SubqueryAnswer::of_reply(&waiter.zone, &query, &reply, FollowCnames::No);
-        came.told_already.push((waiter.asker, earlier, found.clone()));
+        outcome.subquery_answers.push((waiter.asker, earlier, found.clone()));
         found
     }
 
@@ -112,7 +113,7 @@ impl Outputs {
                     self.refuse(inner, started, Failure::Overload, now);
                 }
             }
-            self.tell_some(forwarder);
+            self.answer_some(forwarder);
             if clock::now().saturating_duration_since(*since.get_or_insert(now)) >= A_MOMENT {
                 break;
             }
@@ -121,12 +122,12 @@ impl Outputs {
 
     /// Whether some are left.
     pub(crate) fn has_ready(&self) -> bool {
-        !(self.ready.is_empty() && self.crowds.is_empty())
+        !(self.ready.is_empty() && self.deferred.is_empty())
     }
 
     /// Goes on with a client's query, now that more is known of what its answer needs.
-    fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
-        let Inner { outer, client } = inner;
+    fn resume(&mut self, inner: Suspended<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
+        let Suspended { outer, client } = inner;
         let SuspendedQuery { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
         let (peer, server, proto) = match &client {
             Client::Udp { socket: (_, address), peer, local } => {
@@ -134,7 +135,7 @@ impl Outputs {
                 (*peer, server, Proto::Udp)
             }
             Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
-            Client::Nobody | Client::Inner(_) => return,
+            Client::Background | Client::Subquery(_) => return,
         };
         let peer = peer.into();
         let context = QueryContext::new(now, &peer, server, proto, self.index);
@@ -147,7 +148,7 @@ impl Outputs {
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);
         if let Some(refreshes) = evaluation.refreshes() {
-            misses.extend(Miss::all(*refreshes, Client::Nobody, now));
+            misses.extend(Miss::all(*refreshes, Client::Background, now));
         }
         match end {
             Ok(Evaluated::Answer(message, failure)) => {
@@ -171,8 +172,8 @@ impl Outputs {
     }
 
     /// Tells a client that nothing comes of its query.
-    fn refuse(&mut self, inner: Inner<Client>, started: Instant, failure: Failure, now: Instant) {
-        let Inner { outer, client } = inner;
+    fn refuse(&mut self, inner: Suspended<Client>, started: Instant, failure: Failure, now: Instant) {
+        let Suspended { outer, client } = inner;
         let query = outer.query.query();
         self.refuse_query(&query, Waiter::new(&query, &outer.zone, client, started), failure, now);
     }

@@ -33,7 +33,7 @@ impl Batch<'_, '_> {
         let Self { plan, now, address, socket_index, .. } = *self;
         let (mut gate, mut tables) = (Verdict::Drop, HostsGuard::default());
         let client = |datagram: &Datagram<'_>, replied| match replied {
-            true => Client::Nobody,
+            true => Client::Background,
             false => Client::Udp {
                 socket: (socket_index, address),
                 peer: datagram.peer.address(),

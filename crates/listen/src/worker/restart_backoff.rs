@@ -6,9 +6,9 @@ use std::time::Duration;
 /// complete a turn. So a bad packet costs little, and a bug in every turn neither a core nor a full
 /// log.
 #[derive(Default)]
-pub(super) struct Pause(Option<Duration>);
+pub(super) struct RestartBackoff(Option<Duration>);
 
-impl Pause {
+impl RestartBackoff {
     /// The next pause; `turned`: the loop completed a turn since the last one.
     pub(super) fn next(&mut self, turned: bool) -> Duration {
         let pause = match self.0 {
@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_second_until_a_turn_is_done() {
-        let mut pause = Pause::default();
+        let mut pause = RestartBackoff::default();
         let mut next = |turned| pause.next(turned).as_millis();
         let growing = [10, 20, 40, 80, 160, 320, 640, 1000, 1000];
         assert_eq!(growing.map(|_| next(false)), growing);

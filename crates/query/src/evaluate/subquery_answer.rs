@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use client_quota::{ClientQuota, ClientId};
+use client_quota::{ClientId, ClientQuota};
 use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
 
 use crate::ServedZone;
