@@ -1,4 +1,4 @@
-//! A worker's outputs: whose replies go out where, and what its forwarder wants done.
+//! A worker's egress: sends replies to clients, and drives the forwarder.
 
 mod deferred_delivery;
 mod forwarder_actions;
@@ -28,24 +28,25 @@ use query::serve::{self, Observed, Outcome};
 use query::{Block, ServedZone};
 use subqueries::FlightOutcome;
 
-/// What a worker writes to.
+/// The sockets of a worker, and the clients' queries that wait in it.
 pub(crate) struct Egress {
     index: usize,
     running: Arc<Running>,
     sockets: Vec<Option<OpenSocket>>,
     parked: bool,
     pub(crate) upstreams: UpstreamSockets,
-    /// Log lines.
+    /// The ring of log lines.
     pub(crate) lines: LineRing,
-    /// The time of this turn.
+    /// The time of the current turn.
     pub(crate) now: Instant,
-    /// A reply to a TCP client, before it is sent.
+    /// Buffer for a reply to a TCP client.
     scratch: Vec<u8>,
-    /// The upstream whose answer, or failure, is told now.
+    /// The upstream whose answer or failure is being delivered.
     upstream: Option<SocketAddr>,
-    /// Clients' queries for which all inner lookups have come: when they came in, and since when they are ready.
+    /// Clients' queries whose subqueries are all answered: when they were received, and since when
+    /// they are ready.
     ready: FairQueue<(Suspended<Client>, Instant, Instant)>,
-    /// Those who joined a flight that has ended and are not told yet.
+    /// Waiters that joined a flight that has ended and are not answered yet.
     deferred: DeferredDeliveries,
 }
 
@@ -67,7 +68,8 @@ impl Egress {
         }
     }
 
-    /// Single flight: hands a miss to the worker that has the same query in flight, which may be this one.
+    /// Forwards a miss: on the worker that has the same query in flight (single flight), or on this
+    /// one.
     pub(crate) fn ask(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss) {
         let workers = self.running.inboxes.len();
         let (worker, key) = self.running.flights.worker_for(&miss, Some(self.index), workers);
@@ -76,13 +78,13 @@ impl Egress {
         } else {
             let no_room = self.running.inboxes[worker].ask(miss, key);
             if let Some(Miss { query, waiter, .. }) = no_room {
-                // The flight stays with the worker that has it, so its entry in the registry is left alone.
+                // The flight stays with that worker, so its entry in the registry stays.
                 self.fail(waiter, &query.query(), Failure::Overload, now);
             }
         }
     }
 
-    /// Hands a miss to this worker's forwarder, and does what that asks for.
+    /// Forwards a miss with this worker's forwarder.
     pub(crate) fn ask_here(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss, key: u64) {
         let Miss { query: held, waiter, patience } = miss;
         let zone = waiter.zone.clone();
@@ -111,7 +113,7 @@ impl Egress {
                 self.running.flights.release(key, self.index);
             }
             if matches!(refused.failure, forwarder::ForwardError::Subnets) {
-                // Answered as by a resolver that does not know the option: the reply lacks it, which tells the client.
+                // Answers as a resolver that does not know the option: the reply lacks it.
                 let query = held.without_subnet();
                 self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
                 return;
@@ -120,24 +122,24 @@ impl Egress {
         }
     }
 
-    /// Sends what the forwarder has for upstreams, and reports what the network refused.
+    /// Sends the forwarder's datagrams, and reports errors of the network to it.
     pub(crate) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
-        // Each error ends a try: the retries it causes are bounded by the forwarder.
+        // Each error ends an attempt; the forwarder bounds the retries.
         while self.upstreams.flush(epoll, forwarder) {
             self.drive(forwarder, now);
         }
     }
 
-    /// Sends what has gathered for clients.
+    /// Sends the batches of replies to clients.
     pub(crate) fn send_replies(&mut self, now: Instant) {
         for socket in self.sockets.iter_mut().flatten() {
             socket.send(&self.running, now);
         }
     }
 
-    /// Tells everybody who waits in a forwarder that panicked, and forgets its sockets with what was to be sent on them.
+    /// Answers all waiters of a forwarder that panicked with SERVFAIL, and drops its sockets.
     pub(crate) fn abandon(&mut self, mut broken: Forwarder<Waiter>, now: Instant) {
-        // What these wait for has come.
+        // The answers of these have arrived.
         while !self.deferred.is_empty() {
             self.answer_some(&mut broken);
         }
@@ -165,7 +167,7 @@ impl Egress {
         });
     }
 
-    /// The same, if `write` says that there is something to send; false where nothing was sent.
+    /// The same, if `write` returns true; false if nothing was sent.
     fn deliver_if(
         &mut self,
         waiter: &Waiter,
@@ -178,10 +180,10 @@ impl Egress {
         let zone = &waiter.zone;
         let mut outcome = Outcome::OPEN;
         let (proto, client, local) = match &waiter.client {
-            // What an inner lookup came to goes to `resume`.
+            // The answer of a subquery goes to `resume`.
             Client::Background | Client::Subquery(_) => return false,
             Client::Udp { socket: (socket_index, address), peer, local } => {
-                // None where a reload closed the address meanwhile: no reply can be sent from it.
+                // `None` if a reload closed the address meanwhile: no reply can be sent from it.
                 let Some(open) = socket_at(&mut self.sockets, usize::from(*socket_index), *address) else {
                     return false;
                 };
@@ -214,13 +216,13 @@ impl Egress {
         true
     }
 
-    /// Counts and logs a query whose reply has left.
+    /// Counts and logs a query whose reply was sent.
     #[inline]
     fn observe(&mut self, zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>) {
         let (counters, is_ipv6) = (zone.counters(self.index), seen.client.is_ipv6());
         self.running.count_shed(outcome);
         serve::count(counters, slice::from_ref(outcome), seen.proto, is_ipv6, seen.nanos);
-        // A panic while the line is logged does not undo the reply; other clients wait for the same flight.
+        // A panic in the log must not lose the replies of other waiters of the same flight.
         self.running.guarded(|| {
             #[cfg(test)]
             crate::failpoint::at("log", &query.name);
@@ -228,12 +230,13 @@ impl Egress {
         });
     }
 
-    /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
+    /// Answers a waiter whose query failed: with a stale answer if there is one, else with the
+    /// failure.
     fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
         self.answer_waiter(waiter, same, &mut FlightOutcome::new(Err(&failure), true), now);
     }
 
-    /// Answers a waiter with what its flight came to.
+    /// Answers a waiter with its flight's outcome.
     fn answer_waiter(
         &mut self,
         waiter: Waiter,
@@ -257,8 +260,8 @@ impl Egress {
         }
     }
 
-    /// Answers a waiter from an earlier answer, if the block's cache has one that may still be served; nobody at all is
-    /// answered by noting the failure.
+    /// Answers a waiter from the cache, if that has an answer that may still be served. For a
+    /// background refresh it only notes the failure.
     fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
         let Some(cache) = block_cache(&waiter.zone.block, same) else { return false };
         if matches!(waiter.client, Client::Background) {
@@ -276,8 +279,9 @@ impl Egress {
         tried && found
     }
 
-    /// Keeps the SERVFAIL of an upstream that did not answer, with its Extended DNS Error, as long as `servfail` says: until
-    /// then nobody asks it the same again. That there was no room here says nothing of those who ask next.
+    /// Caches the SERVFAIL for an upstream that did not answer, with its Extended DNS Error, for
+    /// the time of `servfail`: until then the query is not forwarded again. Not if a limit of ours
+    /// was reached, which says nothing about the next query.
     fn remember_failure(
         &mut self,
         waiter: &Waiter,
@@ -293,20 +297,21 @@ impl Egress {
             let mut options = OptionBytes::none();
             failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
             let ede = options.as_bytes().to_vec();
-            // What became of one client's subnet says nothing of others: an upstream may fail for a part of the network, and a
-            // client may send a subnet that makes it fail (RFC 7871, section 7.4, has denials alone taken as those of all).
+            // The failure for one client's subnet says nothing about others: an upstream may fail
+            // for a part of the network, and a client may send a subnet that makes it fail (RFC
+            // 7871, section 7.4, makes only denials valid for all).
             let subnet_specific = query.forwards_client_subnet();
             let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, subnet_specific, ..Answer::default() };
             cache.partition.store(&cache.spec, query, &mut answer, now);
         }
     }
 
-    /// The block with that number, if it still serves.
+    /// The block with this number, if it is still served.
     fn block(&self, id: u64) -> Option<Arc<Block>> {
         self.running.configuration.load().blocks.iter().find(|block| block.id == id).cloned()
     }
 
-    /// Keeps what came of a query, and tells everybody who waits for it.
+    /// Caches a flight's result, and answers its waiters.
     fn finished(&mut self, flight: FlightResult<'_, Waiter>) {
         self.finish_flight(flight);
         self.upstream = None;
@@ -358,8 +363,8 @@ impl Egress {
     }
 }
 
-/// The socket at `address` that a reply leaves by: the one with that index, where this worker took the query from it; else, where
-/// another one did, whose sockets have other indices, this worker's own.
+/// The socket at `address` to reply from: the one with this index if this worker received the
+/// query; else, as another worker's sockets have other indices, this worker's own at the address.
 #[inline]
 fn socket_at(
     sockets: &mut [Option<OpenSocket>],
@@ -375,7 +380,7 @@ fn socket_at(
     sockets.get_mut(index)?.as_mut()
 }
 
-/// Writes what an upstream said to this client.
+/// Writes an upstream's answer for this client.
 fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
     reply.push_answer(query, answer);
     if let (Some(subnet), Some(asked)) =
@@ -385,15 +390,15 @@ fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
     }
 }
 
-/// The block's part of the cache, if it keeps answers to this query.
+/// The block's cache, if it covers the query's name.
 fn block_cache<'b>(block: &'b Block, query: &Query<'_>) -> Option<&'b BlockCache> {
     block.pipeline.forwarding()?.cache.as_ref()?.covering(&query.name)
 }
 
-/// Whether there is another worker that may have the same query in flight.
+/// Whether another worker may have the same query in flight.
 fn workers_share(running: &Running) -> bool {
     running.inboxes.len() > 1
 }
 
-/// Log lines that may wait for the writer.
+/// Bytes of log lines that may wait for the writer.
 const LOG_RING_BYTES: usize = 1 << 20;

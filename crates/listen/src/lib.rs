@@ -1,9 +1,9 @@
-//! Where packets come in and go out: the workers' UDP sockets and the stream side, TCP and TLS.
+//! Listening: the workers with their UDP sockets, and TCP and TLS on tokio.
 //!
 //! ```text
 //! recvmmsg -> serve -> sendmmsg                      a hit: one batch in, one batch out
 //!               |-> forwarder -> upstream sockets    a miss: the same thread, the same loop
-//!               '-> inbox <- tcp, upstream streams   what tokio's threads have for a worker
+//!               '-> inbox <- tcp, upstream streams   tasks of tokio's threads for a worker
 //! ```
 
 mod accept;

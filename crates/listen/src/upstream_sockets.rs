@@ -1,4 +1,4 @@
-//! A worker's sockets towards upstreams, and what waits to be sent on them.
+//! A worker's UDP sockets to upstreams, and the batch to send from them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use node::SourcePorts;
 /// Sockets by the forwarder's ids, and one batch of queries.
 pub(crate) struct UpstreamSockets {
     sockets: Vec<Option<(SocketId, UpstreamSocket)>>,
-    /// Sockets opened since the last flush: epoll is told then.
+    /// Sockets opened since the last flush, which registers them with epoll.
     opened: Vec<SocketId>,
     queue: Vec<Queued>,
     bytes: Vec<u8>,
@@ -37,7 +37,7 @@ impl UpstreamSockets {
         }
     }
 
-    /// Connects a socket to `upstream` from one of `ports` that nobody can guess, and tells its own address.
+    /// Connects a socket to `upstream` from a random one of `ports`. Returns its local address.
     pub(crate) fn open(
         &mut self,
         id: SocketId,
@@ -56,14 +56,14 @@ impl UpstreamSockets {
         Ok(local)
     }
 
-    /// Closes a socket; the kernel forgets it for epoll, too.
+    /// Closes a socket; the kernel removes it from epoll.
     pub(crate) fn close(&mut self, id: SocketId) {
         if let Some(place) = self.sockets.get_mut(id.index()) {
             place.take_if(|(open, _)| *open == id);
         }
     }
 
-    /// Takes what has arrived on the socket with this index.
+    /// Receives a batch from the socket with this index.
     pub(crate) fn receive(
         &self,
         socket_index: usize,
@@ -73,8 +73,8 @@ impl UpstreamSockets {
         Some((*id, socket.receive(batch)))
     }
 
-    /// Registers new sockets and sends every datagram that the forwarder has, those of one socket in one call. What the network
-    /// refused is reported to the forwarder; false where that was nothing.
+    /// Registers new sockets, and sends the forwarder's datagrams, those of one socket in one call.
+    /// Reports errors to the forwarder; returns whether there were any.
     pub(crate) fn flush<W>(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<W>) -> bool {
         let mut refused = false;
         for id in self.opened.drain(..) {
@@ -96,7 +96,7 @@ impl UpstreamSockets {
             self.queue.push(Queued { socket, start, end });
             start = end;
         }
-        // The forwarder stays with one socket for a few queries: runs of the same one are the rule.
+        // The forwarder uses a socket for a few queries in a row.
         for run in self.queue.chunk_by(|one, next| one.socket == next.socket) {
             let id = run[0].socket;
             let Some(Some((open, socket))) = self.sockets.get(id.index()) else { continue };

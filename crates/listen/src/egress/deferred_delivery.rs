@@ -46,7 +46,7 @@ impl DeferredDeliveries {
         Self { all: VecDeque::new(), octets: 0 }
     }
 
-    /// Adds a crowd; with a failure in place of its answer if that exceeds the limit.
+    /// Adds one; with a failure in place of its answer if that exceeds the limit.
     fn push(&mut self, mut delivery: DeferredDelivery) {
         if self.octets + delivery.octets() > MOST_OCTETS {
             (delivery.result, delivery.earlier_is_better) = (Err(Failure::Overload), true);
@@ -98,7 +98,7 @@ impl Egress {
         });
     }
 
-    /// Answers some waiters of one crowd.
+    /// Answers some waiters of the next flight.
     pub(super) fn answer_some(&mut self, forwarder: &mut Forwarder<Waiter>) {
         let Some(mut delivery) = self.deferred.pop() else { return };
         // A panic costs the waiter concerned.
@@ -126,9 +126,9 @@ impl Egress {
     }
 }
 
-/// Waiters of one crowd that are answered in its turn.
+/// Waiters of one flight that are answered in its turn.
 const AT_ONCE: usize = 16;
-/// Bytes of the answers of all crowds.
+/// Bytes of the answers of all flights.
 const MOST_OCTETS: usize = 2 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A worker as the driver of its forwarder: sockets, exchanges, and the end of flights.
+//! Drives the forwarder: executes its actions on sockets, exchanges and finished flights.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,8 +9,8 @@ use forwarder::{Action, Forwarder, SendError, SocketId};
 use super::{Egress, Waiter};
 
 impl Egress {
-    /// Does what the forwarder asks for, until it asks for nothing more: after each input, as the answer that it hands out
-    /// stands in a buffer that the next reply is read to.
+    /// Polls the forwarder and executes its actions until there is none. Must be called after each
+    /// input: the forwarder has one buffer for an answer.
     pub(crate) fn drive(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant) {
         loop {
             let Some(action) = forwarder.poll(now) else { return };
@@ -20,7 +20,7 @@ impl Egress {
         }
     }
 
-    /// Does one thing; returns the local address of a socket that was to be opened, or why that failed.
+    /// Executes an action. For [`Action::Open`] it returns the result, for [`Forwarder::opened`].
     fn perform(&mut self, action: Action<'_, Waiter>) -> Option<(SocketId, Result<SocketAddr, SendError>)> {
         match action {
             Action::Open(socket, upstream) => {
@@ -38,7 +38,7 @@ impl Egress {
                 self.running.streams.cancel(self.index, &upstream, kind, id);
             }
             Action::Finished(flight) => {
-                // A panic costs the clients that wait for this flight.
+                // A panic costs the waiters of this flight.
                 if catch_unwind(AssertUnwindSafe(|| self.finished(flight))).is_err() {
                     self.running.panics.add_shared(1);
                 }

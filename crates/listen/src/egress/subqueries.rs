@@ -1,4 +1,5 @@
-//! Clients' queries that wait for inner lookups: told what came, and gone on with some at a time.
+//! Clients' queries that wait for subqueries: adds the answers, and resumes the queries some at a
+//! time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,15 +17,16 @@ use query::evaluate::{
 };
 use query::serve;
 
-/// What a flight came to, for all that wait for it.
+/// A flight's outcome, for all its waiters.
 pub(super) struct FlightOutcome<'a> {
     pub(super) result: Result<&'a Answer, &'a Failure>,
-    /// Whether an earlier answer is better, where there is one.
+    /// Whether a stale answer is better, if there is one.
     pub(super) earlier_is_better: bool,
     pub(super) subquery_answers: SubqueryAnswers,
 }
 
-/// What those were told that went before, by how they asked: an answer may have 64 KiB, and thousands may wait for it.
+/// Answers made for subqueries so far, by the parameters of the query: an answer may have 64 KiB,
+/// and thousands may wait for it.
 pub(super) type SubqueryAnswers = Vec<(wire::ClientParams, bool, Arc<SubqueryAnswer>)>;
 
 impl<'a> FlightOutcome<'a> {
@@ -34,8 +36,8 @@ impl<'a> FlightOutcome<'a> {
 }
 
 impl Egress {
-    /// Hands an inner lookup's end to the client's query that waits for it: what the upstream said, or an earlier answer
-    /// where there is one and that is better. Gives back a waiter of any other kind.
+    /// Adds a subquery's answer to the client's query: the upstream's, or a stale one if there is
+    /// one and that is better. Returns a waiter of any other kind.
     pub(super) fn subquery_answered(
         &mut self,
         mut waiter: Waiter,
@@ -59,7 +61,7 @@ impl Egress {
         None
     }
 
-    /// What a lookup came to for this waiter.
+    /// The answer of a subquery for this waiter.
     fn found(
         &mut self,
         waiter: &Waiter,
@@ -68,7 +70,7 @@ impl Egress {
         outcome: &mut FlightOutcome<'_>,
         now: Instant,
     ) -> Arc<SubqueryAnswer> {
-        // How others spelled the name is no matter here: the client's own question stands in its reply.
+        // The spelling of the name does not matter: the reply has the client's own question.
         let query = waiter.asker.query(same, None);
         let alike =
             outcome.subquery_answers.iter().find(|(asker, _, _)| asker.gets_same_answer(&waiter.asker));
@@ -99,8 +101,8 @@ impl Egress {
         found
     }
 
-    /// Goes on with queries that are ready and with crowds that are not told, for a moment. Adds the lookups that these need
-    /// to `misses`, a bounded number for each client's query.
+    /// Resumes queries that are ready, and answers deferred waiters, for [`A_MOMENT`]. Appends the
+    /// subqueries of resumed queries to `misses`, a bounded number for each.
     pub(crate) fn resume_ready(&mut self, forwarder: &mut Forwarder<Waiter>, misses: &mut Vec<Miss>) {
         let mut since = None;
         while self.has_ready() {
@@ -109,7 +111,7 @@ impl Egress {
                 if now.saturating_duration_since(ready) < LONGEST {
                     self.resume(inner, started, now, misses);
                 } else {
-                    // Nobody waits for it any more.
+                    // Its client has given up.
                     self.refuse(inner, started, Failure::Overload, now);
                 }
             }
@@ -120,12 +122,12 @@ impl Egress {
         }
     }
 
-    /// Whether some are left.
+    /// Whether queries are ready or waiters deferred.
     pub(crate) fn has_ready(&self) -> bool {
         !(self.ready.is_empty() && self.deferred.is_empty())
     }
 
-    /// Goes on with a client's query, now that more is known of what its answer needs.
+    /// Resumes a client's query whose subqueries are answered.
     fn resume(&mut self, inner: Suspended<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
         let Suspended { outer, client } = inner;
         let SuspendedQuery { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
@@ -171,7 +173,7 @@ impl Egress {
         self.upstream = told;
     }
 
-    /// Tells a client that nothing comes of its query.
+    /// Answers a client's query with a failure.
     fn refuse(&mut self, inner: Suspended<Client>, started: Instant, failure: Failure, now: Instant) {
         let Suspended { outer, client } = inner;
         let query = outer.query.query();
@@ -184,7 +186,9 @@ impl Egress {
     }
 }
 
-/// How long a query may wait for its turn: with what its upstreams took, its client has given up by then.
+/// How long a query may wait to be resumed: with the time of its upstreams, its client has given up
+/// by then.
 const LONGEST: Duration = Duration::from_secs(2);
-/// How long a worker goes on with queries that are ready, and with crowds, before it looks at its sockets again.
+/// How long a worker resumes queries and answers deferred waiters before it reads its sockets
+/// again.
 pub(super) const A_MOMENT: Duration = Duration::from_millis(1);
