@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use crate::{Fair, Who};
+use client_quota::{ClientId, ClientQuota};
 
 /// Congestion state. Times are microseconds since the registry's epoch.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Congestion {
     /// Token bucket of copies, in hundredths.
     copies: AtomicU32,
     /// Queries sent and not answered, by client.
-    outstanding: LazyLock<Fair>,
+    outstanding: LazyLock<ClientQuota>,
     /// Most queries that may be outstanding; [`UNBOUNDED`] while there is no standing queue.
     limit: AtomicU32,
     /// The delay that `limit` aims at, in milliseconds.
@@ -50,7 +50,7 @@ impl Congestion {
             newest_sent: AtomicU64::new(0),
             newest_rtt: AtomicU64::new(0),
             copies: AtomicU32::new(COPIES_FIRST),
-            outstanding: LazyLock::new(|| Fair::new(u32::MAX / 2)),
+            outstanding: LazyLock::new(|| ClientQuota::new(u32::MAX / 2)),
             limit: AtomicU32::new(UNBOUNDED),
             target_ms: AtomicU32::new(TARGET_MAX_MS),
             refused: AtomicU32::new(0),
@@ -143,9 +143,9 @@ impl Congestion {
 
     /// Whether one more query of this client would be answered within the time that clients wait.
     /// Counts the queries that would not.
-    pub(crate) fn has_room(&self, who: Who) -> bool {
+    pub(crate) fn has_room(&self, client: ClientId) -> bool {
         let limit = self.limit.load(Relaxed);
-        if limit == UNBOUNDED || self.outstanding.has_room(who, limit) {
+        if limit == UNBOUNDED || self.outstanding.has_room(client, limit) {
             return true;
         }
         self.refused.fetch_add(1, Relaxed);
@@ -153,19 +153,19 @@ impl Congestion {
     }
 
     /// Counts a query that is sent.
-    pub(crate) fn sent(&self, who: Who) {
-        self.outstanding.take(who);
+    pub(crate) fn sent(&self, client: ClientId) {
+        self.outstanding.acquire(client);
     }
 
     /// Counts a query that is answered or given up.
-    pub(crate) fn ended(&self, who: Who) {
-        self.outstanding.give_back(who);
+    pub(crate) fn ended(&self, client: ClientId) {
+        self.outstanding.release(client);
     }
 
     /// Number of outstanding queries, and its bound, if there is one now.
     pub(crate) fn outstanding(&self) -> (u32, Option<u32>) {
         let limit = self.limit.load(Relaxed);
-        (self.outstanding.taken(), (limit != UNBOUNDED).then_some(limit))
+        (self.outstanding.in_use(), (limit != UNBOUNDED).then_some(limit))
     }
 
     /// Counts a reply; the first one after the end of a window sets the bound anew.
@@ -328,7 +328,7 @@ mod tests {
     /// fewer while more are refused.
     #[test]
     fn bound_follows_rate_of_replies() {
-        let who = Who::of(1);
+        let client = ClientId::of(1);
         let path = Congestion::new();
         let serve = |from_ms: u64, to_ms: u64, rtt_ms: u64| {
             for at in (from_ms..to_ms).step_by(30) {
@@ -336,19 +336,19 @@ mod tests {
             }
         };
         serve(10_000, 15_000, 30);
-        (0..1_000).for_each(|_| path.sent(who));
-        assert!(path.has_room(who), "nothing is slow");
+        (0..1_000).for_each(|_| path.sent(client));
+        assert!(path.has_room(client), "nothing is slow");
         serve(15_000, 18_000, 2_000);
         let (outstanding, limit) = path.outstanding();
         assert_eq!(outstanding, 1_000);
         assert!((136..=146).contains(&limit.unwrap()), "{limit:?}");
         for at in 18..30 {
-            assert!(!path.has_room(who));
+            assert!(!path.has_room(client));
             serve(at * 1_000, at * 1_000 + 1_000, 2_000);
         }
         assert!((46..=54).contains(&path.outstanding().1.unwrap()), "{:?}", path.outstanding());
-        (0..1_000).for_each(|_| path.ended(who));
-        assert!(path.has_room(who));
+        (0..1_000).for_each(|_| path.ended(client));
+        assert!(path.has_room(client));
         serve(30_000, 33_000, 30);
         assert_eq!(path.outstanding(), (0, None));
     }

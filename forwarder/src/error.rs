@@ -10,7 +10,7 @@ use crate::StreamKind;
 
 /// Why a query was not answered. The text is that of CoreDNS's errors plugin, where that has one.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum NoAnswer {
+pub enum ForwardError {
     /// No stanza of the block forwards this name.
     #[error("no forwarder defined")]
     NoStanza,
@@ -44,12 +44,12 @@ pub enum NoAnswer {
     #[error("shutting down")]
     Shutdown,
     /// No socket to the upstream could be opened.
-    #[error("dial udp {upstream}: {}{error}", if *error == NotSent::Files { "" } else { "connect: " })]
+    #[error("dial udp {upstream}: {}{error}", if *error == SendError::Files { "" } else { "connect: " })]
     NoSocket {
         /// The upstream.
         upstream: SocketAddr,
         /// Why.
-        error: NotSent,
+        error: SendError,
     },
     /// A datagram did not leave this machine.
     #[error("write udp {}: write: {error}", Way(*local, *upstream))]
@@ -59,7 +59,7 @@ pub enum NoAnswer {
         /// The upstream.
         upstream: SocketAddr,
         /// Why.
-        error: NotSent,
+        error: SendError,
     },
     /// The upstream did not answer within `read_timeout`, or until the query's deadline.
     #[error("read {} {}: i/o timeout", proto(*stream), Way(*local, *upstream))]
@@ -89,12 +89,12 @@ pub enum NoAnswer {
     Exchange(#[from] ExchangeError),
 }
 
-impl NoAnswer {
+impl ForwardError {
     /// Whether this machine could not send, as while its address or route is renewed: another
     /// attempt soon may succeed.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::NoSocket { error, .. } | Self::NotSent { error, .. } => *error != NotSent::Files,
+            Self::NoSocket { error, .. } | Self::NotSent { error, .. } => *error != SendError::Files,
             Self::Exchange(ExchangeError::Dial { error, .. }) => matches!(
                 error,
                 io::ErrorKind::NetworkUnreachable
@@ -129,7 +129,7 @@ impl NoAnswer {
 
 /// Why this machine could not send a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotSent {
+pub enum SendError {
     /// No file descriptor is left, for the process or the machine.
     Files,
     /// No buffer is left, or the socket's is full.
@@ -138,14 +138,14 @@ pub enum NotSent {
     Refused(io::ErrorKind),
 }
 
-impl NotSent {
+impl SendError {
     /// Whether the cause is the path to the upstream, not a limit of ours.
     pub(crate) fn blames_upstream(self) -> bool {
         matches!(self, Self::Refused(_))
     }
 }
 
-impl From<&io::Error> for NotSent {
+impl From<&io::Error> for SendError {
     fn from(error: &io::Error) -> Self {
         // By number: the standard library has no kind for them.
         match (error.raw_os_error(), error.kind()) {
@@ -156,7 +156,7 @@ impl From<&io::Error> for NotSent {
     }
 }
 
-impl fmt::Display for NotSent {
+impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Files => "too many open files",
@@ -322,27 +322,30 @@ mod tests {
         let local = "127.0.0.1:1234".parse().ok();
         let upstream = "127.0.0.2:53".parse().unwrap();
         let tcp = Some(StreamKind::Tcp);
-        let not_sent = |errno| NotSent::from(&io::Error::from_raw_os_error(errno));
-        let no_socket = |errno| NoAnswer::NoSocket { upstream, error: not_sent(errno) };
-        let rows: [(NoAnswer, &str); 13] = [
+        let not_sent = |errno| SendError::from(&io::Error::from_raw_os_error(errno));
+        let no_socket = |errno| ForwardError::NoSocket { upstream, error: not_sent(errno) };
+        let rows: [(ForwardError, &str); 13] = [
             (no_socket(24), "dial udp 127.0.0.2:53: too many open files"),
             (no_socket(23), "dial udp 127.0.0.2:53: too many open files"),
             (no_socket(101), "dial udp 127.0.0.2:53: connect: network is unreachable"),
             (
-                NoAnswer::NotSent { local, upstream, error: not_sent(1) },
+                ForwardError::NotSent { local, upstream, error: not_sent(1) },
                 "write udp 127.0.0.1:1234->127.0.0.2:53: write: operation not permitted",
             ),
             (
-                NoAnswer::NotSent { local: None, upstream, error: not_sent(105) },
+                ForwardError::NotSent { local: None, upstream, error: not_sent(105) },
                 "write udp 127.0.0.2:53: write: no buffer space available",
             ),
             (
-                NoAnswer::Silent { stream: None, local, upstream },
+                ForwardError::Silent { stream: None, local, upstream },
                 "read udp 127.0.0.1:1234->127.0.0.2:53: i/o timeout",
             ),
-            (NoAnswer::Silent { stream: tcp, local: None, upstream }, "read tcp 127.0.0.2:53: i/o timeout"),
             (
-                NoAnswer::Network { local, upstream, error: io::ErrorKind::ConnectionRefused },
+                ForwardError::Silent { stream: tcp, local: None, upstream },
+                "read tcp 127.0.0.2:53: i/o timeout",
+            ),
+            (
+                ForwardError::Network { local, upstream, error: io::ErrorKind::ConnectionRefused },
                 "read udp 127.0.0.1:1234->127.0.0.2:53: read: connection refused",
             ),
             (
@@ -357,8 +360,8 @@ mod tests {
                 ExchangeError::Read { local, upstream, error: io::ErrorKind::UnexpectedEof }.into(),
                 "read tcp 127.0.0.1:1234->127.0.0.2:53: EOF",
             ),
-            (NoAnswer::NoHealthy, "no healthy proxies"),
-            (NoAnswer::MaxConcurrent(1000), "concurrent queries exceeded maximum 1000"),
+            (ForwardError::NoHealthy, "no healthy proxies"),
+            (ForwardError::MaxConcurrent(1000), "concurrent queries exceeded maximum 1000"),
         ];
         for (failure, text) in rows {
             assert_eq!(failure.to_string(), text);

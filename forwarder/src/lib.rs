@@ -1,4 +1,5 @@
-//! Upstreams: policy, health, retries, hedges, single flight. The only crate that dials for a client's query.
+//! Upstreams: policy, health, retries, hedges, single flight. The only crate that dials for a
+//! client's query.
 //!
 //! ```text
 //! worker:  ask ------------> Forwarder -> poll           sockets to open, queries for Streams, answers and failures with
@@ -7,38 +8,37 @@
 //! tokio:   Streams: TCP and TLS connections    health::run: probes of upstreams that failed
 //! ```
 //!
-//! [`Forwarder`] is a state machine: it is given queries, replies and time, and polled for what is to be done; one per worker,
-//! single-threaded.
-//! Its files import one way: transport, error, pem, tls < upstream < policy, stanza < machine < streams < health.
-//! What workers share are atomics in [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the
-//! Corefile or a plugin: its caller stores what [`Finished`] carries and turns [`NoAnswer`] into an rcode.
+//! [`Forwarder`] is a state machine: it is given queries, replies and time, and polled for actions;
+//! one per worker, single-threaded. Its files import one way: stream_kind, error, pem, tls <
+//! upstream < policy, stanza < state_machine < streams < health. Workers share atomics in
+//! [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the Corefile
+//! or a plugin: its caller stores the answer of a [`FlightResult`] and maps [`ForwardError`] to an
+//! rcode.
 
 mod congestion;
-mod edns;
+mod edns_capability;
 mod error;
-mod fair;
 pub mod health;
-mod machine;
 mod metrics;
 mod policy;
-mod resolve;
 mod stanza;
+mod state_machine;
 mod stream_kind;
 mod streams;
 mod tls;
 mod upstream;
+mod upstream_names;
 
 pub use self::metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
 pub use self::tls::{TlsSettings, UpstreamTlsSpec};
-pub use error::{ExchangeError, NoAnswer, NotSent};
-pub use fair::{Fair, Who, client_number};
-pub use machine::{
-    Action, Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, Rest, SocketId, Waiters,
-    slot_octets, waiter_octets,
-};
+pub use error::{ExchangeError, ForwardError, SendError};
 pub use policy::{MAX_UPSTREAMS, Policy};
-pub use resolve::{Addresses, ResolveError, resolve};
-pub use stanza::{Chain, ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec};
+pub use stanza::{ConnectionLimits, DEADLINE, MOST_STANZAS, Stanza, StanzaError, StanzaSpec, Stanzas};
+pub use state_machine::{
+    Action, Exchange, ExchangeId, FlightResult, ForwardQuery, Forwarder, Limits, Refused, RemainingWaiters,
+    SocketId, Waiters, slot_octets, waiter_octets,
+};
 pub use stream_kind::StreamKind;
 pub use streams::{Deliver, Streams};
 pub use upstream::{HealthCheck, ProbeRequest, ProbeRequests, Registry, Upstream, UpstreamPath};
+pub use upstream_names::{Addresses, ResolveError, resolve};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use wire::{Name, Proto, Rcode};
 
-use crate::fair::{Fair, Who};
-use crate::{HealthCheck, MAX_UPSTREAMS, NoAnswer, Policy, StanzaMetrics, Upstream, UpstreamPath};
+use crate::{ForwardError, HealthCheck, MAX_UPSTREAMS, Policy, StanzaMetrics, Upstream, UpstreamPath};
+use client_quota::{ClientId, ClientQuota};
 
 /// A stanza's properties, with CoreDNS's defaults.
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ pub struct Stanza {
     upstreams: ArcSwap<Vec<Arc<Upstream>>>,
     /// Locked while `upstreams` changes.
     choice: Mutex<Choice>,
-    concurrent: Fair,
+    concurrent: ClientQuota,
     pub(crate) turns: AtomicU32,
     metrics: Arc<StanzaMetrics>,
 }
@@ -149,7 +149,7 @@ impl Stanza {
         }
         spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, DEADLINE);
         spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
-        let (concurrent, turns) = (Fair::new(spec.max_concurrent), AtomicU32::new(0));
+        let (concurrent, turns) = (ClientQuota::new(spec.max_concurrent), AtomicU32::new(0));
         let known = Arc::new(upstreams);
         let upstreams = ArcSwap::new(known.clone());
         let choice = Mutex::new(Choice { known, ..Choice::default() });
@@ -242,8 +242,8 @@ impl Stanza {
     }
 
     /// The failure of a query where there is no upstream to try.
-    pub(crate) fn without_upstreams(&self) -> NoAnswer {
-        if self.choice().known.is_empty() { NoAnswer::NoUpstream } else { NoAnswer::AllLoop }
+    pub(crate) fn without_upstreams(&self) -> ForwardError {
+        if self.choice().known.is_empty() { ForwardError::NoUpstream } else { ForwardError::AllLoop }
     }
 
     /// Queries `upstreams` alone from now on, as those in `looping` forward our queries back to us.
@@ -271,7 +271,7 @@ impl Stanza {
     /// How many queries are in flight, over all workers.
     #[cfg(feature = "testing")]
     pub fn concurrent(&self) -> u32 {
-        self.concurrent.taken()
+        self.concurrent.in_use()
     }
 
     /// Whether this stanza forwards a name.
@@ -287,17 +287,17 @@ impl Stanza {
 
     /// Admits a query of a client under `max_concurrent`; `None`, and counted, where the client may
     /// have no more.
-    pub(crate) fn admit(&self, who: Who) -> Option<Admitted<'_>> {
-        if self.concurrent.take(who) {
-            return Some(Admitted { stanza: self, who });
+    pub(crate) fn admit(&self, client: ClientId) -> Option<Admitted<'_>> {
+        if self.concurrent.acquire(client) {
+            return Some(Admitted { stanza: self, client });
         }
         self.metrics.max_concurrent_rejects.add_shared(1);
         None
     }
 
     /// Ends a query that was admitted and kept.
-    pub(crate) fn release(&self, who: Who) {
-        self.concurrent.give_back(who);
+    pub(crate) fn release(&self, client: ClientId) {
+        self.concurrent.release(client);
     }
 
     /// Whether an attempt that could not leave this machine counts as failed: where the stanza sets
@@ -327,7 +327,7 @@ fn is_same(one: &[Arc<Upstream>], other: &[Arc<Upstream>]) -> bool {
 /// An admission under `max_concurrent`, released on drop unless it is kept.
 pub(crate) struct Admitted<'g> {
     stanza: &'g Stanza,
-    who: Who,
+    client: ClientId,
 }
 
 impl Admitted<'_> {
@@ -339,7 +339,7 @@ impl Admitted<'_> {
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.stanza.release(self.who);
+        self.stanza.release(self.client);
     }
 }
 
@@ -348,11 +348,11 @@ pub const MOST_STANZAS: usize = u8::MAX as usize;
 
 /// A block's stanzas, in file order.
 #[derive(Debug, Default)]
-pub struct Chain {
+pub struct Stanzas {
     stanzas: Vec<Arc<Stanza>>,
 }
 
-impl Chain {
+impl Stanzas {
     /// A block's stanzas, in file order; those beyond [`MOST_STANZAS`] are ignored.
     pub fn new(mut stanzas: Vec<Arc<Stanza>>) -> Self {
         stanzas.truncate(MOST_STANZAS);
@@ -450,7 +450,7 @@ mod tests {
 
     #[test]
     fn the_first_stanza_in_file_order_that_matches_is_asked() {
-        let chain = Chain::new(
+        let chain = Stanzas::new(
             [("lab.example.org", &[][..]), ("example.org", &["x.example.org"]), (".", &[])]
                 .map(|(from, except)| Arc::new(stanza(from, except)))
                 .into(),

@@ -10,9 +10,9 @@ use tokio::sync::mpsc;
 use wire::Name;
 
 use crate::congestion::{Congestion, RTT_MAX};
-use crate::edns::EdnsState;
-use crate::fair::Fair;
+use crate::edns_capability::EdnsState;
 use crate::{TlsSettings, UpstreamMetrics};
+use client_quota::ClientQuota;
 
 /// A server that we query, at one address over one kind of transport.
 #[derive(Debug)]
@@ -23,12 +23,12 @@ pub struct Upstream {
     source: Option<IpAddr>,
     epoch: Instant,
     probes: mpsc::UnboundedSender<ProbeRequest>,
-    udp: State,
-    stream: State,
+    udp: PathState,
+    stream: PathState,
     edns: EdnsState,
     metrics: UpstreamMetrics,
     /// Quota of queries on its connections; created with the first one.
-    stream_places: LazyLock<Fair>,
+    stream_places: LazyLock<ClientQuota>,
 }
 
 /// The path by which an upstream is queried. State of one path says nothing about the other: a
@@ -43,7 +43,7 @@ pub enum UpstreamPath {
 
 /// The state of an upstream over one path.
 #[derive(Debug)]
-struct State {
+struct PathState {
     congestion: Congestion,
     /// Probes that failed in a row.
     fails: AtomicU32,
@@ -55,7 +55,7 @@ struct State {
     trial_at: AtomicU64,
 }
 
-impl State {
+impl PathState {
     fn new() -> Self {
         Self {
             congestion: Congestion::new(),
@@ -100,7 +100,7 @@ impl Upstream {
         if tcp || self.tls.is_some() { UpstreamPath::Stream } else { UpstreamPath::Udp }
     }
 
-    fn state(&self, path: UpstreamPath) -> &State {
+    fn state(&self, path: UpstreamPath) -> &PathState {
         match path {
             UpstreamPath::Udp => &self.udp,
             UpstreamPath::Stream => &self.stream,
@@ -184,7 +184,7 @@ impl Upstream {
     }
 
     /// The quota of queries on its connections, over all workers.
-    pub(crate) fn stream_places(&self) -> &Fair {
+    pub(crate) fn stream_places(&self) -> &ClientQuota {
         &self.stream_places
     }
 
@@ -263,11 +263,11 @@ impl Registry {
             source,
             epoch: self.epoch,
             probes: self.probes.clone(),
-            udp: State::new(),
-            stream: State::new(),
+            udp: PathState::new(),
+            stream: PathState::new(),
             edns: EdnsState::new(self.epoch),
             metrics: UpstreamMetrics::default(),
-            stream_places: LazyLock::new(|| Fair::new(STREAM_PLACES)),
+            stream_places: LazyLock::new(|| ClientQuota::new(STREAM_PLACES)),
         });
         known.next_id = known.next_id.wrapping_add(1);
         known.upstreams.push(Arc::downgrade(&upstream));

@@ -4,7 +4,7 @@ mod common;
 
 use common::message::{has_opt, question_of, says as reply_says, truncated};
 use common::{Does, Question, Via, World, address, answer, answers, ms, refuses, says, sequential, silent};
-use forwarder::{NoAnswer, NotSent, Policy, StanzaSpec};
+use forwarder::{ForwardError, Policy, SendError, StanzaSpec};
 use wire::{Name, Rcode};
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -136,9 +136,9 @@ fn whom_next_asks_has_the_time_of_the_query_whatever_was_truncated_before() {
 fn a_name_that_no_stanza_forwards_is_given_back() {
     let spec = StanzaSpec { from: Name::from_text("example.org").unwrap(), ..sequential() };
     let mut world = World::new(spec, vec![answers(1)]);
-    assert!(matches!(world.ask_with(Question::new("example.com")), Err(NoAnswer::NoStanza)));
+    assert!(matches!(world.ask_with(Question::new("example.com")), Err(ForwardError::NoStanza)));
     let mut world = World::new(sequential(), vec![]);
-    assert!(matches!(world.ask_with(Question::new("example.com")), Err(NoAnswer::NoUpstream)));
+    assert!(matches!(world.ask_with(Question::new("example.com")), Err(ForwardError::NoUpstream)));
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn tries_that_may_fail_are_counted_as_the_stanza_says() {
 #[test]
 fn without_descriptors_a_query_fails_instead_of_waiting() {
     let mut world = World::new(sequential(), vec![answers(1)]);
-    world.net.unsendable = Some(NotSent::Files);
+    world.net.unsendable = Some(SendError::Files);
     let waiter = world.ask("example.org");
     let failure = world.result(waiter).outcome.clone().unwrap_err();
     assert_eq!(failure, "dial udp 127.0.0.101:53: too many open files");

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Does, Question, World, answer, message, ms, sequential};
-use forwarder::{Limits, NotSent, Policy, SocketId, StanzaSpec};
+use forwarder::{Limits, Policy, SendError, SocketId, StanzaSpec};
 use proptest::prelude::*;
 use wire::Rcode;
 
@@ -28,7 +28,7 @@ enum Step {
     Pass(u64),
     Forge { socket: u8, bytes: Vec<u8> },
     Trouble { socket: u8 },
-    Unsendable(Option<NotSent>),
+    Unsendable(Option<SendError>),
     Spoil { socket: u8 },
     Swap(u8),
 }
@@ -57,9 +57,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(|socket| Step::Trouble { socket }),
         1 => prop_oneof![
             Just(None),
-            Just(Some(NotSent::Files)),
-            Just(Some(NotSent::Buffers)),
-            Just(Some(NotSent::Refused(std::io::ErrorKind::NetworkUnreachable))),
+            Just(Some(SendError::Files)),
+            Just(Some(SendError::Buffers)),
+            Just(Some(SendError::Refused(std::io::ErrorKind::NetworkUnreachable))),
         ]
         .prop_map(Step::Unsendable),
         1 => any::<u8>().prop_map(|socket| Step::Spoil { socket }),

@@ -5,7 +5,7 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::{Question, World, answers, ms, sequential, silent};
-use forwarder::{Forwarder, Limits, NoAnswer, StanzaSpec};
+use forwarder::{ForwardError, Forwarder, Limits, StanzaSpec};
 use wire::Rcode;
 
 fn asks(world: &mut World, asker: u128, count: usize) -> (Vec<u32>, usize) {
@@ -14,7 +14,7 @@ fn asks(world: &mut World, asker: u128, count: usize) -> (Vec<u32>, usize) {
         let name = format!("n{at}.c{asker}.example.org");
         match world.ask_with(Question { asker, ..Question::new(&name) }) {
             Ok(waiter) => taken.push(waiter),
-            Err(NoAnswer::TableFull | NoAnswer::MaxConcurrent(_)) => refused += 1,
+            Err(ForwardError::TableFull | ForwardError::MaxConcurrent(_)) => refused += 1,
             Err(failure) => panic!("{failure}"),
         }
     }
@@ -70,10 +70,16 @@ fn a_client_that_fills_a_stanza_is_known_at_every_worker_and_at_no_other_stanza(
     for at in 0..100 {
         world.ask(&name(at));
     }
-    assert!(matches!(world.ask_with(Question::new("more.example.org")), Err(NoAnswer::MaxConcurrent(100))));
+    assert!(matches!(
+        world.ask_with(Question::new("more.example.org")),
+        Err(ForwardError::MaxConcurrent(100))
+    ));
     let first = std::mem::replace(&mut world.forwarder, Forwarder::new(Limits::default(), world.net.now));
     world.net.sockets.clear();
-    assert!(matches!(world.ask_with(Question::new("more.example.org")), Err(NoAnswer::MaxConcurrent(100))));
+    assert!(matches!(
+        world.ask_with(Question::new("more.example.org")),
+        Err(ForwardError::MaxConcurrent(100))
+    ));
     for asker in 2..6 {
         let (honest, refused) = asks(&mut world, asker, 5);
         assert_eq!((honest.len(), refused), (5, 0));
@@ -116,7 +122,7 @@ fn one_client_that_joins_again_and_again_leaves_others_room_to_join() {
     for asker in 2..12 {
         join(asker, "one.example.org").unwrap();
     }
-    assert_eq!(join(1, "one.example.org"), Err(NoAnswer::TableFull.to_string()));
+    assert_eq!(join(1, "one.example.org"), Err(ForwardError::TableFull.to_string()));
     world.run_for(ms(100));
     assert_eq!(world.net.done.iter().map(|done| done.waiters.len()).sum::<usize>(), 112);
 }

@@ -5,7 +5,7 @@ mod common;
 use std::io;
 
 use common::{Does, Question, Via, World, address, answer, answers, message, ms, says, sequential, silent};
-use forwarder::{Forwarder, Limits, NoAnswer, Policy, StanzaSpec, UpstreamPath};
+use forwarder::{ForwardError, Forwarder, Limits, Policy, StanzaSpec, UpstreamPath};
 use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -267,7 +267,7 @@ fn patience_ends_for_those_who_have_it_and_the_query_goes_on() {
     world.run_for(ms(5_000));
     for (waiter, at) in [(impatient, 1_800), (later, 2_000)] {
         let done = world.result(waiter);
-        assert_eq!(done.outcome, Err(NoAnswer::Patience.to_string()));
+        assert_eq!(done.outcome, Err(ForwardError::Patience.to_string()));
         assert!((ms(at)..ms(at + 10)).contains(&done.at), "{:?}", done.at);
     }
     assert_eq!(world.result(patient).outcome, NOERROR);
@@ -282,7 +282,7 @@ fn max_concurrent_counts_queries_at_upstreams() {
     }
     world.ask("n0.example.org");
     let refused = world.ask_with(Question::new("n3.example.org"));
-    assert!(matches!(refused, Err(NoAnswer::MaxConcurrent(3))));
+    assert!(matches!(refused, Err(ForwardError::MaxConcurrent(3))));
     assert!(!world.flies);
     assert_eq!(world.metrics.max_concurrent_rejects.get(), 1);
     world.run_for(ms(20));
@@ -333,7 +333,7 @@ fn when_all_are_down_anyone_is_asked_or_nobody() {
         let asked = world.ask_with(Question::new("example.org"));
         assert_eq!(world.metrics.healthcheck_broken.get(), 1);
         if failfast {
-            assert!(matches!(asked, Err(NoAnswer::NoHealthy)));
+            assert!(matches!(asked, Err(ForwardError::NoHealthy)));
             continue;
         }
         world.run_for(ms(20));
@@ -424,7 +424,7 @@ fn a_silent_upstream_cannot_fill_more_than_the_limits() {
         match world.ask_with(Question::new(&format!("n{at}.example.org"))) {
             Ok(_) => taken += 1,
             Err(failure) => {
-                assert!(matches!(failure, NoAnswer::TableFull));
+                assert!(matches!(failure, ForwardError::TableFull));
                 shed += 1;
             }
         }
@@ -445,7 +445,7 @@ fn waiters_are_bounded_too() {
     for _ in 0..11 {
         world.ask("example.org");
     }
-    assert!(matches!(world.ask_with(Question::new("example.org")), Err(NoAnswer::TableFull)));
+    assert!(matches!(world.ask_with(Question::new("example.org")), Err(ForwardError::TableFull)));
     assert!(world.flies, "others may join it");
     world.run_for(ms(10));
     assert_eq!(world.net.done[0].waiters.len(), 11);

@@ -4,7 +4,7 @@ mod common;
 
 use common::message::{has_opt, subnet_of, with_opt, with_subnet};
 use common::{Does, Question, World, answer, ms, sequential, silent};
-use forwarder::{NoAnswer, StanzaSpec};
+use forwarder::{ForwardError, StanzaSpec};
 use wire::Rcode;
 
 const ASKED: [u8; 7] = [0, 1, 24, 0, 192, 0, 2];
@@ -115,7 +115,7 @@ fn eight_subnets_at_a_time_are_asked_for_of_one_name() {
     for dnssec_ok in [None, Some(true)] {
         for subnet in 8..200 {
             let more = Question { subnet: Some(subnet), dnssec_ok, ..Question::new("EXAMPLE.org") };
-            assert!(matches!(world.ask_with(more), Err(NoAnswer::Subnets)), "{subnet}");
+            assert!(matches!(world.ask_with(more), Err(ForwardError::Subnets)), "{subnet}");
         }
     }
     assert_eq!(world.net.got.len(), 8);
@@ -128,7 +128,7 @@ fn eight_subnets_at_a_time_are_asked_for_of_one_name() {
     world.run_for(ms(5_000));
     assert_eq!(world.forwarder.in_flight(), 0);
     let late = world.ask_with(Question { subnet: Some(99), ..Question::new("example.org") });
-    assert!(matches!(late, Err(NoAnswer::Subnets)));
+    assert!(matches!(late, Err(ForwardError::Subnets)));
     world.run_for(ms(6_000));
     world.ask_with(Question { subnet: Some(99), ..Question::new("example.org") }).unwrap();
 }

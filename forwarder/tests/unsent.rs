@@ -5,19 +5,19 @@ mod common;
 use std::io;
 
 use common::{Question, World, address, answers, ms, sequential, silent};
-use forwarder::{NotSent, StanzaSpec};
+use forwarder::{SendError, StanzaSpec};
 use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
-const NO_ROUTE: NotSent = NotSent::Refused(io::ErrorKind::NetworkUnreachable);
+const NO_ROUTE: SendError = SendError::Refused(io::ErrorKind::NetworkUnreachable);
 
 #[test]
 fn a_route_that_is_back_after_300_ms_costs_350() {
-    for error in [NO_ROUTE, NotSent::Buffers, NotSent::Refused(io::ErrorKind::PermissionDenied)] {
+    for error in [NO_ROUTE, SendError::Buffers, SendError::Refused(io::ErrorKind::PermissionDenied)] {
         for (tcp, warm, upstreams) in
             [(false, false, 1), (false, true, 1), (false, true, 3), (true, false, 2)]
         {
-            if tcp && error == NotSent::Buffers {
+            if tcp && error == SendError::Buffers {
                 continue;
             }
             let mut world = World::new(sequential(), (0..upstreams).map(|_| answers(1)).collect());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use forwarder::Fair;
+use client_quota::ClientQuota;
 use logging::Logger;
 use metrics::counters::ZoneRegistry;
 use plugin::reload_state::ReloadState;
@@ -36,7 +36,7 @@ pub struct Shared {
     /// State of plugins.
     pub lasting: ReloadState,
     /// The quota of bytes held by suspended evaluations.
-    pub held: Arc<Fair>,
+    pub held: Arc<ClientQuota>,
     /// The name of the watchdog's self-probe.
     pub probe: Name,
     /// The runtime of name lookups.

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::tcp::Connection;
-use crate::running::Running;
+use crate::server_state::Running;
 use plugin::endpoint::Endpoint;
 
 /// Accepts connections on one endpoint until it is aborted or `ends` is true: then those that the
@@ -69,9 +69,9 @@ pub(crate) async fn accept(
 /// Serves a connection on a task of its own; false if it was refused.
 fn serve(stream: TcpStream, peer: SocketAddr, endpoint: Endpoint, running: &Arc<Running>) -> bool {
     let now = clock::now();
-    let Some(place) = running.connections.enter(peer, running.since_start_ms(now)) else { return false };
+    let Some(shared) = running.connections.enter(peer, running.since_start_ms(now)) else { return false };
     let local = stream.local_addr().unwrap_or(endpoint.address);
-    let connection = Connection::new(endpoint, local, peer, running.clone(), place, stream, now);
+    let connection = Connection::new(endpoint, local, peer, running.clone(), shared, stream, now);
     tokio::spawn(connection.serve());
     true
 }

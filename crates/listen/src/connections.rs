@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::place::{BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress, Place};
-use super::transfers::Transfers;
+use super::connection_state::{Activity, BUDGET_BYTES, Budget, ConnectionState, OWN, OfAddress};
+use super::transfer_limit::TransferLimit;
 use metrics::counters::Counter;
 
 /// All open connections of clients.
@@ -25,9 +25,9 @@ pub struct Connections {
     left: Notify,
     /// The source ports of probes of our own that will connect.
     own: Mutex<BTreeSet<u16>>,
-    evicted: [Counter; ConnectionState::ALL.len()],
+    evicted: [Counter; Activity::ALL.len()],
     /// The running transfers.
-    pub(super) transfers: Arc<Transfers>,
+    pub(super) transfers: Arc<TransferLimit>,
     /// New connections closed at once, as no other could be evicted.
     pub refused: Counter,
 }
@@ -48,7 +48,7 @@ impl Drop for Expected<'_> {
 
 #[derive(Default)]
 struct Open {
-    places: HashMap<u64, Registered>,
+    all: HashMap<u64, Registered>,
     from: HashMap<IpAddr, Group>,
     /// Addresses by how many connections they have.
     by_number: BTreeSet<(usize, IpAddr)>,
@@ -56,7 +56,7 @@ struct Open {
 }
 
 struct Registered {
-    place: Arc<Place>,
+    shared: Arc<ConnectionState>,
     /// The time of its entry in the group's `waiting`.
     since: u64,
 }
@@ -72,57 +72,57 @@ struct Group {
 }
 
 impl Open {
-    fn remove(&mut self, key: u64) -> Option<Arc<Place>> {
-        let Registered { place, since } = self.places.remove(&key)?;
-        let group = self.from.get_mut(&place.address)?;
-        self.by_number.remove(&(group.waiting.len(), place.address));
+    fn remove(&mut self, key: u64) -> Option<Arc<ConnectionState>> {
+        let Registered { shared, since } = self.all.remove(&key)?;
+        let group = self.from.get_mut(&shared.address)?;
+        self.by_number.remove(&(group.waiting.len(), shared.address));
         group.waiting.remove(&(since, key));
         match group.waiting.len() {
-            0 => drop(self.from.remove(&place.address)),
-            left => drop(self.by_number.insert((left, place.address))),
+            0 => drop(self.from.remove(&shared.address)),
+            left => drop(self.by_number.insert((left, shared.address))),
         }
-        Some(place)
+        Some(shared)
     }
 
-    fn insert(&mut self, peer: IpAddr, now: u64, budget: &Arc<Budget>) -> Arc<Place> {
+    fn insert(&mut self, peer: IpAddr, now: u64, budget: &Arc<Budget>) -> Arc<ConnectionState> {
         self.next += 1;
         let key = self.next;
         let group = self.from.entry(peer).or_default();
         self.by_number.remove(&(group.waiting.len(), peer));
         group.waiting.insert((now, key));
         self.by_number.insert((group.waiting.len(), peer));
-        let place = Arc::new(Place::new(key, peer, now, budget.clone(), group.shared.clone()));
-        self.places.insert(key, Registered { place: place.clone(), since: now });
-        place
+        let shared = Arc::new(ConnectionState::new(key, peer, now, budget.clone(), group.shared.clone()));
+        self.all.insert(key, Registered { shared: shared.clone(), since: now });
+        shared
     }
 
     /// The connection to evict for a new one from this address: of the address with most
     /// connections first, the one that has waited longest for its client. If all await answers, one
     /// of an address that has more than half of all. For a new one from such an address only its
     /// own are evicted, those that await no answer.
-    fn gives_way(&mut self, newcomer: IpAddr) -> Option<(ConnectionState, u64)> {
+    fn gives_way(&mut self, newcomer: IpAddr) -> Option<(Activity, u64)> {
         let (most, greedy) = *self.by_number.last()?;
         let over_half = most > MAX_CONNECTIONS / 2;
         for (_, address) in self.by_number.iter().rev() {
-            let is_kept_waiting = |place: &Place| place.state().0 != ConnectionState::Busy;
-            let victim = longest_waiting(self.from.get_mut(address)?, &mut self.places, is_kept_waiting);
+            let is_kept_waiting = |shared: &ConnectionState| shared.state().0 != Activity::Busy;
+            let victim = longest_waiting(self.from.get_mut(address)?, &mut self.all, is_kept_waiting);
             if victim.is_some() || (over_half && greedy == newcomer) {
                 return victim;
             }
         }
         let oldest = || self.from.get(&greedy)?.waiting.iter().map(|&(_, key)| key).min();
-        over_half.then(oldest)?.map(|key| (ConnectionState::Busy, key))
+        over_half.then(oldest)?.map(|key| (Activity::Busy, key))
     }
 
     /// The connection to evict when bytes run out: of the address that holds most, the one that has
     /// waited longest.
-    fn holds_longest(&mut self) -> Option<(ConnectionState, u64)> {
+    fn holds_longest(&mut self) -> Option<(Activity, u64)> {
         let held = |(&address, group): (&IpAddr, &Group)| (group.shared.held.load(Relaxed), address);
         let mut holders: Vec<_> = self.from.iter().map(held).filter(|&(held, _)| held > 0).collect();
         holders.sort_unstable_by(|a, b| b.cmp(a));
         holders.into_iter().find_map(|(_, address)| {
             let group = self.from.get_mut(&address)?;
-            longest_waiting(group, &mut self.places, |place| place.held() > 0)
+            longest_waiting(group, &mut self.all, |shared| shared.held() > 0)
         })
     }
 }
@@ -130,19 +130,19 @@ impl Open {
 /// Of the connections of one address that satisfy `meant`, the one that has waited longest.
 fn longest_waiting(
     group: &mut Group,
-    places: &mut HashMap<u64, Registered>,
-    meant: impl Fn(&Place) -> bool,
-) -> Option<(ConnectionState, u64)> {
+    all: &mut HashMap<u64, Registered>,
+    meant: impl Fn(&ConnectionState) -> bool,
+) -> Option<(Activity, u64)> {
     let mut behind = (0, 0);
     loop {
         let at = *group.waiting.range(behind..).next()?;
-        let entry = places.get_mut(&at.1)?;
-        let (state, since) = entry.place.state();
-        if state != ConnectionState::Busy && since > at.0 {
+        let entry = all.get_mut(&at.1)?;
+        let (state, since) = entry.shared.state();
+        if state != Activity::Busy && since > at.0 {
             group.waiting.remove(&at);
             group.waiting.insert((since, at.1));
             entry.since = since;
-        } else if meant(&entry.place) {
+        } else if meant(&entry.shared) {
             return Some((state, at.1));
         } else {
             behind = (at.0, at.1 + 1);
@@ -160,12 +160,18 @@ impl Connections {
 
     /// Registers one more connection, evicting another if need be; `None` if none can be evicted.
     /// It waits for its first message from `now` on.
-    pub(crate) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<Place>> {
+    pub(crate) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<ConnectionState>> {
         if locked(&self.own).remove(&peer.port()) {
-            return Some(Arc::new(Place::new(OWN, peer.ip(), now, self.budget.clone(), Arc::default())));
+            return Some(Arc::new(ConnectionState::new(
+                OWN,
+                peer.ip(),
+                now,
+                self.budget.clone(),
+                Arc::default(),
+            )));
         }
         let mut open = self.open();
-        if open.places.len() >= MAX_CONNECTIONS {
+        if open.all.len() >= MAX_CONNECTIONS {
             let victim = open.gives_way(peer.ip());
             if !self.evict(&mut open, victim) {
                 self.refused.add_shared(1);
@@ -176,8 +182,8 @@ impl Connections {
     }
 
     /// Removes a closed connection.
-    pub(crate) fn leave(&self, place: &Place) {
-        self.open().remove(place.key);
+    pub(crate) fn leave(&self, shared: &ConnectionState) {
+        self.open().remove(shared.key);
         self.left.notify_waiters();
     }
 
@@ -206,21 +212,21 @@ impl Connections {
     /// there is none, connections of the address that holds most are evicted; if that is this
     /// connection's own address, this one is, and the result is false. Bytes that evicted
     /// connections hold until their tasks end count for no refusal.
-    pub(crate) fn find_room(&self, place: &Place, mut fits: impl FnMut(usize) -> bool) -> bool {
+    pub(crate) fn find_room(&self, shared: &ConnectionState, mut fits: impl FnMut(usize) -> bool) -> bool {
         if fits(BUDGET_BYTES) {
             return true;
         }
-        while !place.is_cut() {
+        while !shared.is_cut() {
             let mut open = self.open();
             let victim = open.holds_longest();
-            let is_own = victim.is_none_or(|(_, key)| match open.places.get(&key) {
-                Some(entry) => entry.place.address == place.address,
+            let is_own = victim.is_none_or(|(_, key)| match open.all.get(&key) {
+                Some(entry) => entry.shared.address == shared.address,
                 None => true,
             });
             if is_own {
-                let own = (place.state().0, place.key);
+                let own = (shared.state().0, shared.key);
                 if !self.evict(&mut open, Some(own)) {
-                    place.cut();
+                    shared.cut();
                 }
                 return false;
             }
@@ -234,7 +240,7 @@ impl Connections {
 
     /// The number of evicted connections, by their state.
     pub fn evicted(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        ConnectionState::ALL.iter().map(|&state| (state.name(), self.evicted[state as usize].get()))
+        Activity::ALL.iter().map(|&state| (state.name(), self.evicted[state as usize].get()))
     }
 
     /// Bytes that connections hold: of incomplete messages, and of replies that clients have not
@@ -246,9 +252,9 @@ impl Connections {
     /// Closes idle connections, whose clients see the end before they send the next query. Returns
     /// the number of all connections.
     pub fn end_idle(&self) -> usize {
-        let places: Vec<_> = self.open().places.values().map(|entry| entry.place.clone()).collect();
-        places.iter().filter(|place| place.state().0 == ConnectionState::Idle).for_each(|place| place.end());
-        places.len()
+        let all: Vec<_> = self.open().all.values().map(|entry| entry.shared.clone()).collect();
+        all.iter().filter(|shared| shared.state().0 == Activity::Idle).for_each(|shared| shared.end());
+        all.len()
     }
 
     /// Closes idle connections and waits for the others, for `patience` at most.
@@ -271,10 +277,10 @@ impl Connections {
         let _ = tokio::time::timeout(patience, emptied).await;
     }
 
-    fn evict(&self, open: &mut Open, victim: Option<(ConnectionState, u64)>) -> bool {
+    fn evict(&self, open: &mut Open, victim: Option<(Activity, u64)>) -> bool {
         let Some((state, key)) = victim else { return false };
-        let Some(place) = open.remove(key) else { return false };
-        place.cut();
+        let Some(shared) = open.remove(key) else { return false };
+        shared.cut();
         self.evicted[state as usize].add_shared(1);
         true
     }
@@ -300,7 +306,10 @@ mod tests {
         ([127, 0, 0, last], 9).into()
     }
 
-    fn fill(connections: &Connections, mut from: impl FnMut(usize) -> SocketAddr) -> Vec<Arc<Place>> {
+    fn fill(
+        connections: &Connections,
+        mut from: impl FnMut(usize) -> SocketAddr,
+    ) -> Vec<Arc<ConnectionState>> {
         (0..MAX_CONNECTIONS).map(|n| connections.enter(from(n), 5_000 + n as u64).unwrap()).collect()
     }
 
@@ -312,14 +321,14 @@ mod tests {
     fn the_one_waiting_longest_gives_way_whatever_it_waits_for_and_who_is_owed_an_answer_stays() {
         let connections = Connections::default();
         let all = fill(&connections, |_| from(1));
-        all[0].set_state(ConnectionState::Busy, 5_000);
-        all[1].set_state(ConnectionState::HalfSent, 5_003);
-        all[3].set_state(ConnectionState::Unread, 5_100);
+        all[0].set_state(Activity::Busy, 5_000);
+        all[1].set_state(Activity::HalfSent, 5_003);
+        all[3].set_state(Activity::Unread, 5_100);
         for expected in [2, 1, 4] {
             assert!(connections.enter(from(1), 9_000).is_some());
             assert!(all[expected].is_cut(), "{expected}");
         }
-        assert_eq!(all.iter().filter(|place| place.is_cut()).count(), 3);
+        assert_eq!(all.iter().filter(|shared| shared.is_cut()).count(), 3);
         assert_eq!((evicted(&connections), connections.refused.get()), (vec![0, 2, 1, 0], 0));
     }
 
@@ -331,16 +340,16 @@ mod tests {
         for _ in 0..300 {
             assert!(connections.enter(from(3), 9_000).is_some());
         }
-        assert!(all[..100].iter().all(|place| !place.is_cut()));
-        assert!(all[100..400].iter().all(|place| place.is_cut()));
+        assert!(all[..100].iter().all(|shared| !shared.is_cut()));
+        assert!(all[100..400].iter().all(|shared| shared.is_cut()));
     }
 
     #[test]
     fn an_address_that_is_owed_answers_on_more_than_half_of_all_gives_way_to_others_alone() {
         let connections = Connections::default();
         let all = fill(&connections, |n| from(if n <= MAX_CONNECTIONS / 2 + 1 { 1 } else { 2 }));
-        for place in &all {
-            place.set_state(ConnectionState::Busy, 1);
+        for shared in &all {
+            shared.set_state(Activity::Busy, 1);
         }
         assert!(connections.enter(from(1), 9_000).is_none());
         let new = connections.enter(from(3), 9_000).unwrap();
@@ -348,8 +357,8 @@ mod tests {
         // The evicted client reconnects at once, before the new one has sent anything.
         assert!(connections.enter(from(1), 9_000).is_none());
         assert!(!new.is_cut());
-        new.set_state(ConnectionState::Busy, 9_000);
-        connections.enter(from(3), 9_000).unwrap().set_state(ConnectionState::Busy, 9_000);
+        new.set_state(Activity::Busy, 9_000);
+        connections.enter(from(3), 9_000).unwrap().set_state(Activity::Busy, 9_000);
         assert!(connections.enter(from(3), 9_000).is_none(), "nobody has more than half");
         assert_eq!((evicted(&connections), connections.refused.get()), (vec![2, 0, 0, 0], 3));
         let own = |port| SocketAddr::from(([127, 0, 0, 3], port));
@@ -366,19 +375,19 @@ mod tests {
     #[test]
     fn when_octets_run_short_the_address_that_holds_most_gives_them_back() {
         let connections = Connections::default();
-        let places: Vec<_> =
+        let all: Vec<_> =
             (0..8).map(|n| connections.enter(from(1 + n / 6), 5_000 + u64::from(n)).unwrap()).collect();
-        for place in &places {
-            place.set_state(ConnectionState::Unread, 9_000 - place.key);
-            assert!(place.hold(BUDGET_BYTES / 8, BUDGET_BYTES));
+        for shared in &all {
+            shared.set_state(Activity::Unread, 9_000 - shared.key);
+            assert!(shared.hold(BUDGET_BYTES / 8, BUDGET_BYTES));
         }
         connections.relieve();
-        let cut: Vec<usize> = (0..8).filter(|&n| places[n].is_cut()).collect();
+        let cut: Vec<usize> = (0..8).filter(|&n| all[n].is_cut()).collect();
         // The last of the first address waited for longest.
         assert_eq!(cut, [4, 5]);
         assert_eq!((connections.octets(), evicted(&connections)), (BUDGET_BYTES, vec![0, 0, 0, 2]));
         for &n in &cut {
-            places[n].close();
+            all[n].close();
         }
         assert_eq!(connections.octets(), BUDGET_BYTES / 4 * 3);
     }
@@ -387,31 +396,28 @@ mod tests {
     fn one_that_was_served_since_waits_behind_those_that_were_not() {
         let connections = Connections::default();
         let all = fill(&connections, |_| from(1));
-        for place in &all[..MAX_CONNECTIONS - 1] {
-            place.set_state(ConnectionState::Idle, 20_000 - place.key);
+        for shared in &all[..MAX_CONNECTIONS - 1] {
+            shared.set_state(Activity::Idle, 20_000 - shared.key);
         }
         // The last was not served; of the others, who came last was served first.
         for expected in (1..4).map(|n| MAX_CONNECTIONS - n) {
             let new = connections.enter(from(1), 30_000).unwrap();
             assert!(all[expected].is_cut(), "{expected}");
-            new.set_state(ConnectionState::Busy, 30_000);
+            new.set_state(Activity::Busy, 30_000);
         }
-        assert_eq!(all.iter().filter(|place| place.is_cut()).count(), 3);
-        for place in &all {
-            connections.leave(place);
+        assert_eq!(all.iter().filter(|shared| shared.is_cut()).count(), 3);
+        for shared in &all {
+            connections.leave(shared);
         }
         let open = connections.open();
-        assert_eq!(
-            (open.places.len(), open.from[&from(1).ip()].waiting.len(), open.by_number.len()),
-            (3, 3, 1)
-        );
+        assert_eq!((open.all.len(), open.from[&from(1).ip()].waiting.len(), open.by_number.len()), (3, 3, 1));
     }
 
     #[tokio::test]
     async fn draining_waits_for_the_busy_alone() {
         let connections = Arc::new(Connections::default());
         let (idle, busy) = (connections.enter(from(1), 1).unwrap(), connections.enter(from(1), 1).unwrap());
-        busy.set_state(ConnectionState::HalfSent, 1);
+        busy.set_state(Activity::HalfSent, 1);
         let draining = tokio::spawn({
             let connections = connections.clone();
             async move { connections.drain(Duration::from_secs(60)).await }
@@ -420,7 +426,7 @@ mod tests {
         assert!(idle.ends() && !idle.is_cut());
         connections.leave(&idle);
         assert!(!draining.is_finished() && !busy.ends());
-        busy.set_state(ConnectionState::Idle, 2);
+        busy.set_state(Activity::Idle, 2);
         busy.woken().await;
         connections.leave(&busy);
         draining.await.unwrap();

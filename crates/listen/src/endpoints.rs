@@ -19,8 +19,8 @@ use super::bind::{
     AddedAddress, BindError, BoundEndpoint, Wanted, add, bind_one, explain, has_udp, is_family_absent,
     scope_id, with_port,
 };
-use super::inbox::Task;
-use crate::running::Running;
+use super::worker_tasks::Task;
+use crate::server_state::Running;
 use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
@@ -105,11 +105,11 @@ impl Endpoints {
                 more.push((endpoint.address, nth, bound));
             }
         }
-        let places = Places { sockets, workers, handle };
-        let mut new = self.bind_all(&named, self.free_port, places)?;
+        let plan = SocketPlan { sockets, workers, handle };
+        let mut new = self.bind_all(&named, self.free_port, plan)?;
         let mut tries = 1;
         let of_free = loop {
-            match self.bind_all(&free, self.free_port, places) {
+            match self.bind_all(&free, self.free_port, plan) {
                 // The port was free for the first address only.
                 Err(BindError::InUse { .. }) if self.free_port == 0 && tries < MOST_TRIES => tries += 1,
                 bound => break bound?,
@@ -127,7 +127,7 @@ impl Endpoints {
         &mut self,
         endpoints: &[Endpoint],
         mut free_port: u16,
-        Places { sockets, workers, handle }: Places<'_>,
+        SocketPlan { sockets, workers, handle }: SocketPlan<'_>,
     ) -> Result<Vec<BoundEndpoint>, BindError> {
         let mut new: Vec<BoundEndpoint> = Vec::new();
         for &endpoint in endpoints {
@@ -420,7 +420,7 @@ impl Endpoints {
 
 /// Where an endpoint's sockets go.
 #[derive(Clone, Copy)]
-struct Places<'h> {
+struct SocketPlan<'h> {
     sockets: usize,
     workers: usize,
     handle: &'h Handle,

@@ -1,4 +1,4 @@
-//! Bugs on demand, in this crate's own tests alone: a query for `panic-PLACE.anything` panics there.
+//! Failpoints for this crate's tests: a query for `panic-PLACE.anything` panics at that place.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 
 use wire::{Name, Verdict, accept};
 
-/// Panics if that is what `name` asks for.
+/// Panics if `name` selects this place.
 pub(crate) fn at(place: &str, name: &Name) {
     if name.to_string().starts_with(&format!("panic-{place}.")) {
         panic();
     }
 }
 
-/// Panics where the query's name asks for a panic at `packet`.
+/// Panics if the query's name selects `packet`.
 pub(crate) fn packet(gate: &Verdict<'_>) {
     if let Verdict::Pass(query) = gate {
         at("packet", &query.name);
     }
 }
 
-/// Panics where the name in `message` asks for a panic at `place`, and at `second` where that name comes for the second time.
+/// Panics if the name in `message` selects `place`, or selects `second` and was seen before.
 pub(crate) fn within(message: &[u8], place: &str, second: &str) {
     let Verdict::Pass(query) = accept(message) else { return };
     at(place, &query.name);
@@ -32,8 +32,8 @@ pub(crate) fn within(message: &[u8], place: &str, second: &str) {
     }
 }
 
-/// Panics in every turn of the workers of the server with this probe name, as long as it stands in [`SICK`]; waits there as
-/// long as it stands in [`HALTED`].
+/// Panics in every turn of the workers of the server with this probe name while it is in [`SICK`];
+/// blocks while it is in [`HALTED`].
 pub(crate) fn each_turn(server: Name) {
     *TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(server.to_string()).or_default() += 1;
     while HALTED.lock().unwrap_or_else(PoisonError::into_inner).contains(&server) {
@@ -46,39 +46,40 @@ pub(crate) fn each_turn(server: Name) {
     }
 }
 
-/// Without a word: a backtrace, where the environment asks for one, takes seconds on a busy machine.
+/// Panics without message: a backtrace, if the environment enables it, takes seconds on a busy
+/// machine.
 fn panic() -> ! {
     resume_unwind(Box::new("on demand"))
 }
 
-/// How many turns the workers of the server with this probe name have begun.
+/// The number of turns that the workers of the server with this probe name have begun.
 pub(crate) fn turns(server: &Name) -> u64 {
     let turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     turns.get(&server.to_string()).copied().unwrap_or_default()
 }
 
-/// The start that a transfer to this client is given: before `now` by as much as [`EARLIER`] says, so that tests need not
-/// wait.
+/// The start time of a transfer to this client: before `now` by the duration in [`EARLIER`], so
+/// that tests need not wait.
 pub(crate) fn began_earlier(client: IpAddr, now: Instant) -> Instant {
     let earlier = EARLIER.lock().unwrap_or_else(PoisonError::into_inner);
     let ago = earlier.filter(|(of, _)| *of == client).map(|(_, ago)| ago);
     now.checked_sub(ago.unwrap_or_default()).unwrap_or(now)
 }
 
-/// Whether a worker of the server with this probe name has come to where it waits.
+/// Whether a worker of the server with this probe name is blocked.
 pub(crate) fn is_halted(server: &Name) -> bool {
     HALTS.lock().unwrap_or_else(PoisonError::into_inner).contains(&server.to_string())
 }
 
-/// Servers of which a worker halted.
+/// Servers of which a worker is blocked.
 static HALTS: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 static TURNS: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::default);
-/// Names that came to [`within`].
+/// Names seen by [`within`].
 static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
-/// Probe names of servers in this process whose workers halt while the name is in the list.
+/// Probe names of servers in this process whose workers block while the name is in the list.
 pub(crate) static HALTED: Mutex<Vec<Name>> = Mutex::new(Vec::new());
 /// Probe names of servers whose workers panic in every turn.
 pub(crate) static SICK: Mutex<Vec<Name>> = Mutex::new(Vec::new());
-/// A client, and how much earlier than now its transfers are said to have begun.
+/// A client, and how much earlier than now its transfers begin.
 pub(crate) static EARLIER: Mutex<Option<(IpAddr, Duration)>> = Mutex::new(None);

@@ -2,10 +2,10 @@
 
 use std::hash::BuildHasher as _;
 
-use forwarder::Ask;
+use forwarder::ForwardQuery;
 use wire::{Proto, Query};
 
-use super::flights::FlightRegistry;
+use super::single_flight::FlightRegistry;
 use super::waiter::Miss;
 use query::Block;
 
@@ -15,7 +15,7 @@ impl FlightRegistry {
     pub fn key(&self, block: &Block, query: &Query<'_>, proto: Proto) -> u64 {
         let Some(forwarding) = block.pipeline.forwarding() else { return 0 };
         let chain = &forwarding.chain;
-        let ask = Ask { chain, query, proto, block: block.id, key: 0, patience: None, asker: 0 };
+        let ask = ForwardQuery { chain, query, proto, block: block.id, key: 0, patience: None, asker: 0 };
         ask.fingerprint(&self.hasher).unwrap_or_default()
     }
 

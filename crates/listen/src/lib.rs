@@ -1,51 +1,51 @@
-//! Where packets come in and go out: the workers' UDP sockets and the stream side, TCP and TLS.
+//! Listening: the workers with their UDP sockets, and TCP and TLS on tokio.
 //!
 //! ```text
 //! recvmmsg -> serve -> sendmmsg                      a hit: one batch in, one batch out
 //!               |-> forwarder -> upstream sockets    a miss: the same thread, the same loop
-//!               '-> inbox <- tcp, upstream streams   what tokio's threads have for a worker
+//!               '-> inbox <- tcp, upstream streams   tasks of tokio's threads for a worker
 //! ```
 
 mod accept;
 mod bind;
+mod buffers;
+mod connection_state;
 mod connections;
-mod delivery;
+mod cpu_budget;
+mod egress;
 mod endpoints;
 #[cfg(test)]
 mod failpoint;
+mod fair_queue;
 mod flight_key;
-mod flights;
-mod inbox;
-mod mailbox;
-mod outputs;
-mod pending;
-mod place;
-mod ready;
-mod running;
-mod scratch;
-mod socket;
+mod listen_socket;
+mod receive_counts;
+mod server_state;
+mod single_flight;
 mod stream_reply;
+mod stream_results;
+mod subquery_join;
 mod sync;
-mod taken;
 mod tcp;
 mod tls;
 mod token;
-mod transfers;
-mod turns;
-mod upstreams;
+mod transfer_limit;
+mod upstream_sockets;
 mod waiter;
+mod wake_queue;
 mod worker;
+mod worker_tasks;
 
 pub use bind::BindError;
 pub use connections::{Connections, Expected};
-pub use delivery::Delivery;
 pub use endpoints::{Bound, Endpoints};
-pub use flights::FlightRegistry;
-pub use inbox::InFlight;
-pub use mailbox::Mailbox;
-pub use running::Running;
-pub use taken::Taken;
+pub use receive_counts::ReceiveCounts;
+pub use server_state::Running;
+pub use single_flight::FlightRegistry;
+pub use stream_results::StreamResults;
+pub use wake_queue::WakeQueue;
 pub use worker::spawn;
+pub use worker_tasks::InFlight;
 
 #[cfg(test)]
 mod tests;

@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::connection_state::ConnectionState;
 use super::connections::Connections;
-use super::place::Place;
 
 /// A handle to reply to a TCP client; counts as one query in flight of the connection until it is
 /// dropped.
 pub(crate) struct StreamReply {
     connections: Arc<Connections>,
     /// The connection.
-    place: Arc<Place>,
+    shared: Arc<ConnectionState>,
     /// The client.
     pub peer: SocketAddr,
     /// The address that the client connected to.
@@ -22,58 +22,58 @@ impl StreamReply {
     /// A handle for one more query in flight.
     pub(crate) fn new(
         connections: &Arc<Connections>,
-        place: &Arc<Place>,
+        shared: &Arc<ConnectionState>,
         peer: SocketAddr,
         local: SocketAddr,
     ) -> Self {
-        place.send_query();
-        Self { connections: connections.clone(), place: place.clone(), peer, local }
+        shared.send_query();
+        Self { connections: connections.clone(), shared: shared.clone(), peer, local }
     }
 
     /// Sends a reply with its length prefix. If the connection is closed the reply is dropped; if
     /// the byte budget is exhausted, the connection that is evicted may be this one.
     pub(crate) fn send(&self, reply: &[u8]) {
         if let Ok(length) = u16::try_from(reply.len()) {
-            self.connections.find_room(&self.place, |limit| self.place.push(reply, length, limit));
+            self.connections.find_room(&self.shared, |limit| self.shared.push(reply, length, limit));
         }
     }
 }
 
 impl Drop for StreamReply {
     fn drop(&mut self) {
-        self.place.end_query();
+        self.shared.end_query();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::BUDGET_BYTES;
+    use super::super::connection_state::BUDGET_BYTES;
     use super::*;
 
-    fn enter(connections: &Connections, last: u8) -> Arc<Place> {
+    fn enter(connections: &Connections, last: u8) -> Arc<ConnectionState> {
         connections.enter(([127, 0, 0, last], 9).into(), 1).unwrap()
     }
 
-    fn reply(connections: &Arc<Connections>, place: &Arc<Place>) -> StreamReply {
+    fn reply(connections: &Arc<Connections>, shared: &Arc<ConnectionState>) -> StreamReply {
         let anybody = SocketAddr::from(([127, 0, 0, 1], 1));
-        StreamReply::new(connections, place, anybody, anybody)
+        StreamReply::new(connections, shared, anybody, anybody)
     }
 
     #[test]
     fn replies_are_counted_until_they_are_taken_and_the_last_query_says_so() {
         let connections = Arc::<Connections>::default();
-        let place = enter(&connections, 1);
-        let (first, second) = (reply(&connections, &place), reply(&connections, &place));
+        let shared = enter(&connections, 1);
+        let (first, second) = (reply(&connections, &shared), reply(&connections, &shared));
         first.send(&[1; 100]);
         drop(first);
         second.send(&[2; 100]);
-        assert!(!place.is_owed_nothing());
+        assert!(!shared.is_owed_nothing());
         drop(second);
-        assert_eq!((place.in_flight(), place.is_owed_nothing()), (0, false));
+        assert_eq!((shared.in_flight(), shared.is_owed_nothing()), (0, false));
         assert!(connections.octets() >= 204);
         let mut octets = Vec::new();
-        place.take(&mut octets);
-        assert_eq!((octets.len(), connections.octets(), place.is_owed_nothing()), (204, 0, true));
+        shared.take(&mut octets);
+        assert_eq!((octets.len(), connections.octets(), shared.is_owed_nothing()), (204, 0, true));
         assert_eq!((&octets[..3], &octets[102..105]), (&[0, 100, 1][..], &[0, 100, 2][..]));
     }
 
@@ -84,8 +84,8 @@ mod tests {
         let slow: Vec<_> = (0..8).map(|_| enter(&connections, 1)).collect();
         let honest = enter(&connections, 2);
         for _ in 0..64 {
-            for place in &slow {
-                reply(&connections, place).send(&[0; 63_000]);
+            for shared in &slow {
+                reply(&connections, shared).send(&[0; 63_000]);
             }
             reply(&connections, &honest).send(&[0; 63_000]);
             let mut read = Vec::new();
@@ -94,7 +94,7 @@ mod tests {
             assert!(connections.octets() <= BUDGET_BYTES);
         }
         assert!(!honest.is_cut());
-        let cut = slow.iter().filter(|place| place.is_cut()).count() as u64;
+        let cut = slow.iter().filter(|shared| shared.is_cut()).count() as u64;
         assert!(cut > 0);
         assert_eq!(connections.evicted().map(|(_, count)| count).sum::<u64>(), cut);
     }
@@ -116,9 +116,9 @@ mod tests {
         // Whoever comes too late changes nothing.
         way.send(&[0; 5]);
         assert!(!mine.hold(0, BUDGET_BYTES));
-        for place in [mine, other] {
-            place.close();
-            assert_eq!(place.held(), 0);
+        for shared in [mine, other] {
+            shared.close();
+            assert_eq!(shared.held(), 0);
         }
         assert_eq!(connections.octets(), 0);
     }

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use super::place::{ConnectionState, Place};
-use super::scratch::{SCRATCH, Scratch, TOGETHER};
+use super::buffers::{BUFFERS, Buffers, TOGETHER};
+use super::connection_state::{Activity, ConnectionState};
+use super::cpu_budget::MOMENT;
 use super::tls::Tls;
-use super::turns::MOMENT;
-use crate::running::Running;
-use crate::taken::Takes;
+use crate::receive_counts::ReceiveCounter;
+use crate::server_state::Running;
 use plugin::endpoint::Endpoint;
 use plugins::timeouts::TimeoutsSpec;
 use transfer::Transfer;
@@ -33,9 +33,9 @@ pub(crate) struct Connection {
     local: SocketAddr,
     peer: SocketAddr,
     running: Arc<Running>,
-    place: Arc<Place>,
+    shared: Arc<ConnectionState>,
     /// Counts messages of clients to this endpoint; `None` for a probe of our own.
-    taken: Option<Arc<Takes>>,
+    taken: Option<Arc<ReceiveCounter>>,
     stream: TcpStream,
     /// TLS, if the endpoint has it.
     tls: Option<Box<Tls>>,
@@ -83,8 +83,8 @@ enum Turn {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.end_transfer(clock::now());
-        self.place.close();
-        self.running.connections.leave(&self.place);
+        self.shared.close();
+        self.running.connections.leave(&self.shared);
     }
 }
 
@@ -94,18 +94,18 @@ impl Connection {
         local: SocketAddr,
         peer: SocketAddr,
         running: Arc<Running>,
-        place: Arc<Place>,
+        shared: Arc<ConnectionState>,
         stream: TcpStream,
         now: Instant,
     ) -> Self {
         // A probe of our own shows only by its answer that we serve, so it is not counted.
-        let taken = (!place.is_own()).then(|| running.taken.socket(endpoint, running.inboxes.len()));
+        let taken = (!shared.is_own()).then(|| running.taken.socket(endpoint, running.inboxes.len()));
         Self {
             endpoint,
             local,
             peer,
             running,
-            place,
+            shared,
             taken,
             stream,
             tls: None,
@@ -136,14 +136,14 @@ impl Connection {
             None => return,
         };
         self.left = limits.queries.unwrap_or(u32::MAX);
-        let (running, place) = (self.running.clone(), self.place.clone());
+        let (running, shared) = (self.running.clone(), self.shared.clone());
         loop {
-            let of_address = place.turn().await;
+            let of_address = shared.turn().await;
             let began = clock::now();
             // A message has a guard of its own. A panic elsewhere closes the connection.
             let turn =
-                running.guarded(|| SCRATCH.with_borrow_mut(|scratch| self.turn(&limits, scratch, began)));
-            let is_over = place.spend(clock::now().saturating_duration_since(began));
+                running.guarded(|| BUFFERS.with_borrow_mut(|scratch| self.turn(&limits, scratch, began)));
+            let is_over = shared.spend(clock::now().saturating_duration_since(began));
             if is_over || matches!(turn, Some(Turn::Again)) {
                 // Yields to all ready tasks, also to those that the runtime finds ready only now.
                 // The address's turn is held meanwhile.
@@ -201,16 +201,16 @@ impl Connection {
         tokio::select! {
             _ = self.stream.writable(), if pause.write => {}
             _ = self.stream.readable(), if pause.read => {}
-            () = self.place.woken() => {}
+            () = self.shared.woken() => {}
             () = late => {}
         }
     }
 
     /// Writes, serves and reads without waiting, at most [`ROUNDS`] times and for [`MOMENT`].
-    fn turn(&mut self, limits: &TimeoutsSpec, scratch: &mut Scratch, now: Instant) -> Turn {
+    fn turn(&mut self, limits: &TimeoutsSpec, scratch: &mut Buffers, now: Instant) -> Turn {
         let until = now + MOMENT;
         for round in 0..ROUNDS {
-            if self.place.is_cut() {
+            if self.shared.is_cut() {
                 return Turn::Abort;
             }
             if round > 0 && clock::now() >= until {
@@ -221,12 +221,12 @@ impl Connection {
                 match self.write_unsent() {
                     Ok(true) => {}
                     Ok(false) if now >= self.unsent_since + limit => return Turn::Abort,
-                    Ok(false) => return self.rest(ConnectionState::Unread, self.unsent_since, Some(limit)),
+                    Ok(false) => return self.rest(Activity::Unread, self.unsent_since, Some(limit)),
                     Err(_) => return Turn::End,
                 }
             }
             scratch.replies.clear();
-            self.place.take(&mut scratch.replies);
+            self.shared.take(&mut scratch.replies);
             if scratch.replies.is_empty() && self.transfer.is_none() {
                 let is_over = self.serve_what_came(scratch, now, until);
                 if is_over && scratch.replies.is_empty() {
@@ -248,13 +248,13 @@ impl Connection {
                 continue;
             }
             if self.ending {
-                match self.place.is_owed_nothing() {
+                match self.shared.is_owed_nothing() {
                     true => return Turn::End,
-                    false => return self.rest(ConnectionState::Busy, now, None),
+                    false => return self.rest(Activity::Busy, now, None),
                 }
             }
-            if self.place.in_flight() >= IN_FLIGHT {
-                return self.rest(ConnectionState::Busy, now, None);
+            if self.shared.in_flight() >= IN_FLIGHT {
+                return self.rest(Activity::Busy, now, None);
             }
             match self.read(scratch, now) {
                 Ok(0) => self.ending = true,
@@ -267,7 +267,7 @@ impl Connection {
                 Err(_) => return Turn::End,
             }
         }
-        match self.hold(ConnectionState::Busy, now) {
+        match self.hold(Activity::Busy, now) {
             true => Turn::Again,
             false => Turn::Abort,
         }
@@ -279,7 +279,7 @@ impl Connection {
         let served_once = self.served_once(limits);
         // Queries received before the end are answered. A new connection is given time for its
         // first query.
-        if self.place.ends() && (served_once || now >= self.served_at + FIRST_QUERY) {
+        if self.shared.ends() && (served_once || now >= self.served_at + FIRST_QUERY) {
             self.ending = true;
             return None;
         }
@@ -297,10 +297,10 @@ impl Connection {
             self.ending = true;
             return None;
         }
-        let state = match (self.place.in_flight() > 0, half) {
-            (true, _) => ConnectionState::Busy,
-            (false, true) => ConnectionState::HalfSent,
-            (false, false) => ConnectionState::Idle,
+        let state = match (self.shared.in_flight() > 0, half) {
+            (true, _) => Activity::Busy,
+            (false, true) => Activity::HalfSent,
+            (false, false) => Activity::Idle,
         };
         Some(self.rest(state, since, Some(limit)))
     }
@@ -310,27 +310,27 @@ impl Connection {
     }
 
     /// Waits: sets the connection's state, and counts the bytes that it holds.
-    fn rest(&mut self, state: ConnectionState, since: Instant, limit: Option<Duration>) -> Turn {
+    fn rest(&mut self, state: Activity, since: Instant, limit: Option<Duration>) -> Turn {
         if !self.hold(state, since) {
             return Turn::Abort;
         }
-        let write = state == ConnectionState::Unread;
-        let read = !write && !self.ending && self.place.in_flight() < IN_FLIGHT;
+        let write = state == Activity::Unread;
+        let read = !write && !self.ending && self.shared.in_flight() < IN_FLIGHT;
         Turn::Wait(Pause { read, write, until: limit.map(|limit| since + limit) })
     }
 
     /// Counts the bytes held until the next turn; false if the budget has no room for them.
-    fn hold(&mut self, state: ConnectionState, since: Instant) -> bool {
-        self.place.set_state(state, self.running.since_start_ms(since));
+    fn hold(&mut self, state: Activity, since: Instant) -> bool {
+        self.shared.set_state(state, self.running.since_start_ms(since));
         let held =
             self.came.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
         let held = held + self.transfer.as_ref().map_or(0, |transfer| transfer.held());
-        if held != self.place.held_by_task() {
+        if held != self.shared.held_by_task() {
             let connections = &self.running.connections;
-            if !connections.find_room(&self.place, |limit| self.place.hold(held, limit)) {
+            if !connections.find_room(&self.shared, |limit| self.shared.hold(held, limit)) {
                 return false;
             }
-            if self.place.is_short() {
+            if self.shared.is_short() {
                 connections.relieve();
             }
         }
@@ -352,7 +352,7 @@ impl Connection {
     }
 
     /// Writes replies, encrypted with TLS.
-    fn write(&mut self, scratch: &mut Scratch, now: Instant) -> io::Result<()> {
+    fn write(&mut self, scratch: &mut Buffers, now: Instant) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return self.offer(&scratch.replies, now) };
         scratch.sealed.clear();
         tls.seal(&scratch.replies, &mut scratch.sealed).map_err(|_| io::ErrorKind::ConnectionAborted)?;
@@ -375,7 +375,7 @@ impl Connection {
     }
 
     /// Reads once, appending to the start of a message. 0 is the end of the stream.
-    fn read(&mut self, scratch: &mut Scratch, now: Instant) -> io::Result<usize> {
+    fn read(&mut self, scratch: &mut Buffers, now: Instant) -> io::Result<usize> {
         if self.tls.as_ref().is_some_and(|tls| tls.is_finished()) {
             return Ok(0);
         }
@@ -432,14 +432,14 @@ impl Connection {
 
     /// Serves complete messages, one at least, until there are enough replies, too many queries in
     /// flight, or the turn is over; true if the turn is over and messages are left.
-    fn serve_what_came(&mut self, scratch: &mut Scratch, now: Instant, until: Instant) -> bool {
+    fn serve_what_came(&mut self, scratch: &mut Buffers, now: Instant, until: Instant) -> bool {
         let came = std::mem::take(&mut self.came);
         let mut at = 0;
         let (mut transfer, mut is_over) = (None, false);
         while !self.ending
             && transfer.is_none()
             && scratch.replies.len() < TOGETHER
-            && self.place.in_flight() < IN_FLIGHT
+            && self.shared.in_flight() < IN_FLIGHT
         {
             let Some((length, rest)) = came[at..].split_first_chunk::<2>() else { break };
             let length = usize::from(u16::from_be_bytes(*length));

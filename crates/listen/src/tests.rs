@@ -17,8 +17,8 @@ mod restarts;
 mod transfers;
 mod turns;
 
-use super::inbox::{ASKS, Task};
-use super::{BindError, Delivery, Endpoints, InFlight, Running};
+use super::worker_tasks::{ASKS, Task};
+use super::{BindError, Endpoints, InFlight, Running, StreamResults};
 use crate::failpoint::{HALTED, SICK, is_halted, turns};
 use configuration::{Configuration, Shared};
 use forwarder::Streams;
@@ -403,7 +403,7 @@ impl Server {
         let workers = plugins::multisocket::sockets(&spec);
         let (shared, _) = Shared::new(1 << 20, workers + 1, handle, logger.clone(), start);
         let configuration = Configuration::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap();
-        let delivery = Delivery::new();
+        let delivery = StreamResults::new();
         let streams = Streams::new(handle.clone(), delivery.clone());
         let running =
             Arc::new(Running::new(configuration, shared, workers, streams, logger, fatal, start).unwrap());

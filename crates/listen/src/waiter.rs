@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forwarder::client_number;
+use client_quota::client_number;
 use sockets::Local;
 use wire::{ClientParams, OwnedQuery, Proto, Query};
 
-use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
+use super::subquery_join::{SubqueryHandle, Suspended};
 use plugin::failure::Failure;
 use query::ServedZone;
 use query::evaluate::{FollowCnames, PendingLookups, SubqueryAnswer, UpstreamQuery};
@@ -43,13 +43,13 @@ impl Miss {
         let mut clients = match outer {
             Some(outer) => {
                 let (number, proto) = (client.number(), client.proto());
-                let shares = Share::all(Inner { outer, client }, number, proto, &asked);
-                shares.into_iter().map(Client::Inner).collect()
+                let shares = SubqueryHandle::all(Suspended { outer, client }, number, proto, &asked);
+                shares.into_iter().map(Client::Subquery).collect()
             }
             None => Vec::new(),
         };
         clients.reverse();
-        let refreshes = refreshes.into_iter().map(move |asked| Self::new(asked, Client::Nobody, started));
+        let refreshes = refreshes.into_iter().map(move |asked| Self::new(asked, Client::Background, started));
         let asked =
             asked.into_iter().filter_map(move |asked| Some(Self::new(asked, clients.pop()?, started)));
         // Subqueries that a client waits for precede refreshes, in case a limit is reached.
@@ -61,10 +61,10 @@ impl Miss {
     pub(crate) fn without_room(self) -> Option<(OwnedQuery, Client)> {
         let Waiter { client, zone, .. } = self.waiter;
         match client {
-            Client::Inner(share) => {
+            Client::Subquery(share) => {
                 let query = self.query.query();
                 let failed = SubqueryAnswer::new(&zone, &query, Err(Failure::Overload), FollowCnames::No);
-                share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
+                share.complete(failed, None).map(|inner| (inner.outer.query, inner.client))
             }
             client => Some((self.query, client)),
         }
@@ -111,9 +111,9 @@ pub(crate) enum Client {
     /// A TCP client.
     Stream(StreamReply),
     /// None: a background refresh (a prefetch, or of a stale answer).
-    Nobody,
+    Background,
     /// A client's query that has this one as a subquery.
-    Inner(Share<Self>),
+    Subquery(SubqueryHandle<Self>),
 }
 
 impl Client {
@@ -122,8 +122,8 @@ impl Client {
         match self {
             Self::Udp { peer, .. } => client_number(peer.ip()),
             Self::Stream(stream) => client_number(stream.peer.ip()),
-            Self::Nobody => 0,
-            Self::Inner(share) => share.number(),
+            Self::Background => 0,
+            Self::Subquery(share) => share.number(),
         }
     }
 
@@ -131,8 +131,8 @@ impl Client {
     pub(crate) fn proto(&self) -> Proto {
         match self {
             Self::Stream(_) => Proto::Tcp,
-            Self::Udp { .. } | Self::Nobody => Proto::Udp,
-            Self::Inner(share) => share.proto(),
+            Self::Udp { .. } | Self::Background => Proto::Udp,
+            Self::Subquery(share) => share.proto(),
         }
     }
 }

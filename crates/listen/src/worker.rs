@@ -1,11 +1,11 @@
-//! A worker: one thread, one loop, which owns all its queries from receipt to reply.
+//! A worker: one thread with one loop, which owns its queries from receipt to reply.
 //!
-//! Each turn takes a batch from every listen socket, answers what memory knows in the same batch, hands the rest to its
-//! forwarder, then sees to upstream replies, tasks from other threads and timers. It blocks, in epoll, only when every
-//! listen socket was empty.
+//! Each turn handles upstream replies and tasks of other threads, then receives a batch from every
+//! listen socket, answers hits in one batch and passes misses to its forwarder, then handles
+//! timers. It blocks, in epoll, only when every listen socket was empty.
 
 mod batch;
-mod pause;
+mod restart_backoff;
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,31 +22,31 @@ use tokio::sync::mpsc;
 use wire::{Proto, accept};
 
 use batch::Batch;
-use pause::Pause;
+use restart_backoff::RestartBackoff;
 
-use super::inbox::{A_TURN, InFlight, Task};
-use super::outputs::Outputs;
-use super::socket::OpenSocket;
+use super::egress::Egress;
+use super::listen_socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
 use super::waiter::{Miss, Waiter};
-use crate::running::Running;
+use super::worker_tasks::{A_TURN, InFlight, Task};
+use crate::server_state::Running;
 use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 use query::serve::{self, Observed, Outcome};
 
 /// Starts the thread of worker `index`.
 ///
-/// A panic in a packet's own handling costs that packet, one in the forwarder the queries in flight there. One anywhere else
-/// ends the loop, not the worker: after a `Pause` it starts again with what `Outliving` holds. Its queries in flight are lost,
-/// and what they held is given back.
+/// A panic in the handling of a packet costs that packet, one in the forwarder its queries in
+/// flight. One anywhere else ends the loop, which restarts after a `RestartBackoff` with the state
+/// in `Outliving`. Its queries in flight are lost, and their quotas released.
 ///
 /// # Errors
-/// What the kernel says to a thread or to epoll.
+/// The thread could not be created.
 pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        // Where the kernel refuses it, a wake-up may take up to a scheduler tick longer.
+        // If the kernel refuses it a wake-up may take up to a scheduler tick longer.
         let _ = sockets::set_time_slice(SLICE);
-        let (mut outliving, mut pause) = (Outliving::default(), Pause::default());
+        let (mut outliving, mut pause) = (Outliving::default(), RestartBackoff::default());
         loop {
             let mut worker = match Worker::new(&running, index, std::mem::take(&mut outliving)) {
                 Ok(worker) => worker,
@@ -74,11 +74,11 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
     })
 }
 
-/// What outlives a loop that panicked.
+/// State that outlives a loop that panicked.
 #[derive(Default)]
 struct Outliving {
     sockets: Vec<OpenSocket>,
-    /// Those not read yet: among them may be a socket, or the end.
+    /// Tasks not done yet: among them may be a new socket, or the stop.
     tasks: VecDeque<Task>,
     parked: bool,
     drain_until: Option<(Instant, InFlight)>,
@@ -89,21 +89,21 @@ struct Worker {
     running: Arc<Running>,
     epoll: Epoll,
     forwarder: Forwarder<Waiter>,
-    outputs: Outputs,
+    egress: Egress,
     received: RecvBatch,
     upstream_received: RecvBatch,
     tasks: VecDeque<Task>,
-    /// How this batch's queries ended, by datagram.
+    /// Outcomes of this batch's queries, by datagram.
     outcomes: Box<[Outcome]>,
-    /// Misses that the forwarder has not been given yet.
+    /// Misses to forward.
     misses: Vec<Miss>,
-    /// Who waits until every socket is closed that is to be.
+    /// Barriers that wait until all sockets to be closed are closed.
     barriers: Vec<mpsc::Sender<()>>,
-    /// When to end although something is still in flight.
+    /// When to stop although queries are in flight.
     drain_until: Option<(Instant, InFlight)>,
-    /// Whether it got through a turn.
+    /// Whether it completed a turn.
     turned: bool,
-    /// Whether a turn was cut short: the next one must not wait.
+    /// Whether a turn was cut short: the next one must not block.
     cut_short: bool,
 }
 
@@ -111,17 +111,17 @@ impl Worker {
     fn new(running: &Arc<Running>, index: usize, outliving: Outliving) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(running.inboxes[index].waker(), INBOX)?;
-        let mut outputs = Outputs::new(running.clone(), index);
+        let mut egress = Egress::new(running.clone(), index);
         for socket in outliving.sockets {
-            outputs.adopt(socket, &epoll)?;
+            egress.adopt(socket, &epoll)?;
         }
-        outputs.park(outliving.parked, &epoll)?;
+        egress.park(outliving.parked, &epoll)?;
         Ok(Self {
             index,
             running: running.clone(),
             epoll,
             forwarder: Forwarder::new(Limits::default(), clock::now()),
-            outputs,
+            egress,
             received: RecvBatch::new(BATCH, CLIENT_BYTES),
             upstream_received: RecvBatch::new(BATCH, UPSTREAM_BYTES),
             tasks: outliving.tasks,
@@ -134,16 +134,16 @@ impl Worker {
         })
     }
 
-    /// Drops everything else.
+    /// Keeps the state for the next loop, and drops the rest.
     fn into_outliving(self) -> Outliving {
-        let (parked, drain_until) = (self.outputs.is_parked(), self.drain_until);
-        Outliving { sockets: self.outputs.into_sockets(), tasks: self.tasks, parked, drain_until }
+        let (parked, drain_until) = (self.egress.is_parked(), self.drain_until);
+        Outliving { sockets: self.egress.into_sockets(), tasks: self.tasks, parked, drain_until }
     }
 
     fn run(&mut self) {
         let mut events = Events::new(256);
         let mut timeout = Some(Duration::ZERO);
-        // After a panic that ended the loop there may be tasks whose wake-up was consumed already.
+        // After a panic there may be tasks whose wake-up was consumed already.
         self.read_tasks(clock::now());
         loop {
             let count = match self.epoll.wait(&mut events, timeout) {
@@ -156,7 +156,7 @@ impl Worker {
             #[cfg(test)]
             crate::failpoint::each_turn(self.running.shared.probe);
             let now = clock::now();
-            self.outputs.now = now;
+            self.egress.now = now;
             self.running.heartbeats[self.index].0.store(self.running.since_start_ms(now), Relaxed);
             if count > 0 {
                 for event in events.iter() {
@@ -165,16 +165,16 @@ impl Worker {
                         token if token & UPSTREAM != 0 => {
                             self.read_upstream(now, (token & !UPSTREAM) as usize)
                         }
-                        // Events of listen sockets only end the wait: all of them are read in turn below.
+                        // Events of listen sockets only end the wait: all of them are read below.
                         _ => {}
                     }
                 }
             }
             let mut busy = false;
             let configuration = self.running.configuration.load();
-            for socket_index in self.outputs.socket_indices() {
-                busy |= match self.outputs.last(socket_index) {
-                    None => !self.outputs.is_parked() && self.serve_socket(&configuration, socket_index, now),
+            for socket_index in self.egress.socket_indices() {
+                busy |= match self.egress.last(socket_index) {
+                    None => !self.egress.is_parked() && self.serve_socket(&configuration, socket_index, now),
                     Some(last) => self.serve_last(last, socket_index, now),
                 };
             }
@@ -185,14 +185,14 @@ impl Worker {
             }
             self.resume_ready();
             self.flush(now);
-            // What was refused as it left may have made more of them.
-            busy |= self.outputs.has_ready();
+            // Errors of datagrams may have made more queries ready.
+            busy |= self.egress.has_ready();
             if let Some((until, in_flight)) = self.drain_until
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
             {
                 if in_flight == InFlight::Answered {
                     self.input(now, Forwarder::shutdown);
-                    while self.outputs.has_ready() {
+                    while self.egress.has_ready() {
                         self.resume_ready();
                     }
                     self.flush(now);
@@ -209,48 +209,50 @@ impl Worker {
         }
     }
 
-    /// Goes on with some of the clients' queries for which all lookups have come, and with some who joined flights.
+    /// Resumes some clients' queries whose subqueries are answered, and answers some deferred
+    /// waiters.
     fn resume_ready(&mut self) {
-        // A panic costs the query that it was about.
-        self.running.guarded(|| self.outputs.resume_ready(&mut self.forwarder, &mut self.misses));
-        self.forward_misses(self.outputs.now);
+        // A panic costs the query concerned.
+        self.running.guarded(|| self.egress.resume_ready(&mut self.forwarder, &mut self.misses));
+        self.forward_misses(self.egress.now);
     }
 
-    /// Gives the forwarder the misses that have gathered, in the order in which they came.
+    /// Forwards the misses, in order.
     fn forward_misses(&mut self, now: Instant) {
         let mut misses = std::mem::take(&mut self.misses);
         for miss in misses.drain(..) {
             #[cfg(test)]
             crate::failpoint::at("miss", &miss.query.query().name);
-            let done = self.running.guarded(|| self.outputs.ask(&mut self.forwarder, now, miss));
+            let done = self.running.guarded(|| self.egress.ask(&mut self.forwarder, now, miss));
             self.went_well(done, now);
         }
         self.misses = misses;
     }
 
-    /// Sends what has gathered, to upstreams and to clients.
+    /// Sends the batches to upstreams and to clients.
     fn flush(&mut self, now: Instant) {
-        let done = self.running.guarded(|| self.outputs.flush(&self.epoll, &mut self.forwarder, now));
+        let done = self.running.guarded(|| self.egress.flush(&self.epoll, &mut self.forwarder, now));
         self.went_well(done, now);
-        self.outputs.send_replies(now);
+        self.egress.send_replies(now);
     }
 
-    /// Hands something to the forwarder and does what it asks for; false where that panicked.
+    /// Passes input to the forwarder and executes its actions; false if that panicked.
     fn input(&mut self, now: Instant, input: impl FnOnce(&mut Forwarder<Waiter>)) -> bool {
         let done = self.running.guarded(|| {
             input(&mut self.forwarder);
-            self.outputs.drive(&mut self.forwarder, now);
+            self.egress.drive(&mut self.forwarder, now);
         });
         self.went_well(done, now)
     }
 
-    /// Whether the forwarder did its work; `None` says that it panicked. What it was about is half done then, and nobody
-    /// knows which half: it is not used again, nor are its sockets, and whoever waits in it is told SERVFAIL.
+    /// Handles a panic of the forwarder (`done` is `None`); returns whether there was none. Its
+    /// state may be inconsistent: it and its sockets are replaced, and its waiters answered with
+    /// SERVFAIL.
     fn went_well(&mut self, done: Option<()>, now: Instant) -> bool {
         if done.is_none() {
             let broken = std::mem::replace(&mut self.forwarder, Forwarder::new(Limits::default(), now));
             self.running.flights.release_all(self.index);
-            self.outputs.abandon(broken, now);
+            self.egress.abandon(broken, now);
             self.cut_short = true;
             let index = self.index;
             self.running.logger.error(
@@ -263,12 +265,12 @@ impl Worker {
         done.is_some()
     }
 
-    /// Takes one batch from a listen socket and answers what memory knows; false if the socket was empty.
+    /// Receives a batch from a listen socket and serves it; false if the socket was empty.
     fn serve_socket(&mut self, configuration: &Configuration, socket_index: usize, now: Instant) -> bool {
-        let Some(socket) = self.outputs.socket(socket_index) else { return false };
+        let Some(socket) = self.egress.socket(socket_index) else { return false };
         let address = socket.address;
-        // Replies that this turn brought from upstreams are sent first: the send batch must have room for a reply to each
-        // datagram.
+        // Replies to earlier queries are sent first: the send batch must have room for a reply to
+        // each datagram.
         socket.send(&self.running, now);
         match socket.socket.receive(&mut self.received) {
             Ok(0) => return false,
@@ -280,20 +282,19 @@ impl Worker {
         }
         socket.note_kernel_drops(self.received.kernel_drops());
         if !self.serve_batch(configuration, socket_index, now) {
-            // The address is not in the new configuration: a reload is closing this socket, and its task is in the inbox
-            // already.
+            // The address is not in the new configuration: a reload closes this socket, and its
+            // task is in the inbox already.
             self.read_tasks(now);
-            if let Some(Some(configuration)) = self.outputs.last(socket_index) {
+            if let Some(Some(configuration)) = self.egress.last(socket_index) {
                 self.serve_batch(&configuration, socket_index, now);
             }
         }
         true
     }
 
-    /// Answers what memory knows of the batch that was taken from a listen socket; false if the configuration does not know the
-    /// address.
+    /// Serves the batch that was received; false if the configuration does not have the address.
     fn serve_batch(&mut self, configuration: &Configuration, socket_index: usize, now: Instant) -> bool {
-        let Some(socket) = self.outputs.socket(socket_index) else { return true };
+        let Some(socket) = self.egress.socket(socket_index) else { return true };
         let address = socket.address;
         let Some(plan) = configuration.endpoints.get(&Endpoint::dns(address)) else { return false };
         let mut batch = Batch {
@@ -308,9 +309,10 @@ impl Worker {
             writer: self.index,
             begun: 0,
         };
-        // A panic costs the packet that was begun last; the others go on.
+        // A panic costs the packet begun last; the others continue.
         while self.running.guarded(|| batch.serve()).is_none() {
-            // The packet is read a second time: where reading it is what panics, its client is told nothing.
+            // The packet is parsed a second time: if the parser is what panics, its client gets no
+            // reply.
             self.running.guarded(|| batch.fail());
         }
         let begun = batch.begun;
@@ -320,11 +322,12 @@ impl Worker {
         true
     }
 
-    /// Counts and logs the first `count` of this batch, after it was sent: those that ended alike together.
+    /// Counts and logs the first `count` queries of this batch, after it was sent; equal outcomes
+    /// are counted together.
     fn observe(&mut self, configuration: &Configuration, socket_index: usize, count: usize, began: Instant) {
         let now = clock::now();
         let nanos = now.saturating_duration_since(began).as_nanos() as u64;
-        let Some(socket) = self.outputs.socket(socket_index) else { return };
+        let Some(socket) = self.egress.socket(socket_index) else { return };
         let address = socket.address;
         let Some(plan) = configuration.endpoints.get(&Endpoint::dns(address)) else { return };
         let zone_of =
@@ -336,7 +339,7 @@ impl Worker {
             let zone = zone_of(first);
             let counters = zone
                 .map_or_else(|| plan.served.dropped_counters(self.index), |zone| zone.counters(self.index));
-            // A socket has clients of one family only.
+            // A socket has clients of one address family only.
             serve::count(counters, alike, Proto::Udp, address.is_ipv6(), nanos);
             logged |= zone.is_some_and(|zone| serve::is_logged(zone, first));
         }
@@ -362,11 +365,11 @@ impl Worker {
                 if let Some(query) = accept(datagram.bytes).query() {
                     #[cfg(test)]
                     ["reread", "log"].iter().for_each(|place| crate::failpoint::at(place, &query.name));
-                    serve::log(zone, outcome, &seen, query, &mut self.outputs.lines);
+                    serve::log(zone, outcome, &seen, query, &mut self.egress.lines);
                 }
             }
         };
-        // One guard for all of them: after a panic, which costs a line, it goes on with the next.
+        // One guard for all lines: after a panic, which costs a line, the next one continues.
         while self.running.guarded(&mut log).is_none() {}
     }
 
@@ -375,11 +378,11 @@ impl Worker {
         self.running.inboxes[self.index].take(&mut self.tasks, room);
         while let Some(task) = self.tasks.pop_front() {
             match task {
-                Task::Ask { miss, key, place: _place } => {
+                Task::Ask { miss, key, permit: _permit } => {
                     #[cfg(test)]
                     crate::failpoint::at("task", &miss.query.query().name);
-                    let (forwarder, outputs) = (&mut self.forwarder, &mut self.outputs);
-                    let done = self.running.guarded(|| outputs.ask_here(forwarder, now, miss, key));
+                    let (forwarder, egress) = (&mut self.forwarder, &mut self.egress);
+                    let done = self.running.guarded(|| egress.ask_here(forwarder, now, miss, key));
                     self.went_well(done, now);
                 }
                 Task::Exchanged { id, result, held: _held } => {
@@ -387,21 +390,21 @@ impl Worker {
                     self.input(now, |forwarder| forwarder.exchanged(now, id, result));
                 }
                 Task::Open(address, nth, socket) => {
-                    if let Err(error) = self.outputs.open_listener(address, nth, socket, &self.epoll) {
+                    if let Err(error) = self.egress.open_listener(address, nth, socket, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }
                 Task::Spread(address, over) => {
-                    if let Some(socket_index) = self.outputs.socket_index_of(address, 0) {
-                        self.outputs.spread(socket_index, over);
+                    if let Some(socket_index) = self.egress.socket_index_of(address, 0) {
+                        self.egress.spread(socket_index, over);
                     }
                 }
                 Task::CloseOne { address, nth, keep } => self.close_one(address, nth, keep),
-                Task::Close(address, configuration) => self.outputs.close_listener(address, &configuration),
-                Task::Barrier(sender) if self.outputs.is_closing() => self.barriers.push(sender),
+                Task::Close(address, configuration) => self.egress.close_listener(address, &configuration),
+                Task::Barrier(sender) if self.egress.is_closing() => self.barriers.push(sender),
                 Task::Barrier(sender) => drop(sender),
                 Task::Park(parked) => {
-                    if let Err(error) = self.outputs.park(parked, &self.epoll) {
+                    if let Err(error) = self.egress.park(parked, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }
@@ -410,19 +413,19 @@ impl Worker {
         }
     }
 
-    /// Has a socket closed that is too many, once it is read to its end.
+    /// Has a surplus socket closed, once it is empty.
     fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize) {
-        let Some(socket_index) = self.outputs.socket_index_of(address, nth) else { return };
-        // The first worker has the same task, and may not have run it yet. From here on the kernel gives datagrams to the
-        // other sockets.
-        self.outputs.spread(socket_index, keep);
-        if let Some(open) = self.outputs.socket(socket_index) {
+        let Some(socket_index) = self.egress.socket_index_of(address, nth) else { return };
+        // The first worker has the same task, and may not have done it yet. From here on the kernel
+        // gives datagrams to the other sockets.
+        self.egress.spread(socket_index, keep);
+        if let Some(open) = self.egress.socket(socket_index) {
             open.end(&self.running.configuration.load_full());
         }
     }
 
-    /// Takes one batch from a socket that is to be closed; closes it, and says false, where there is none or no configuration for
-    /// it.
+    /// Serves one batch from a socket that is to be closed; closes it and returns false if it is
+    /// empty or has reached its limit.
     fn serve_last(
         &mut self,
         configuration: Option<Arc<Configuration>>,
@@ -432,17 +435,17 @@ impl Worker {
         if configuration.is_some_and(|configuration| self.serve_socket(&configuration, socket_index, now)) {
             return true;
         }
-        self.outputs.close(socket_index, &self.epoll);
-        if !self.outputs.is_closing() {
+        self.egress.close(socket_index, &self.epoll);
+        if !self.egress.is_closing() {
             self.barriers.clear();
         }
         false
     }
 
     fn read_upstream(&mut self, now: Instant, socket_index: usize) {
-        // At most four batches a turn: clients must not wait while one upstream floods this socket.
+        // At most four batches a turn: clients must not wait while an upstream floods this socket.
         for _ in 0..4 {
-            let received = self.outputs.upstreams.receive(socket_index, &mut self.upstream_received);
+            let received = self.egress.upstreams.receive(socket_index, &mut self.upstream_received);
             let id = match received {
                 Some((id, Ok(count))) if count > 0 => id,
                 Some((id, Err(error))) => {
@@ -458,10 +461,10 @@ impl Worker {
                 if datagram.truncated {
                     continue;
                 }
-                let (forwarder, outputs) = (&mut self.forwarder, &mut self.outputs);
+                let (forwarder, egress) = (&mut self.forwarder, &mut self.egress);
                 let done = self.running.guarded(|| {
                     forwarder.datagram(now, id, datagram.bytes);
-                    outputs.drive(forwarder, now);
+                    egress.drive(forwarder, now);
                 });
                 if !self.went_well(done, now) {
                     return;
@@ -474,21 +477,22 @@ impl Worker {
     }
 }
 
-/// Octets of a client's datagram that are read; what is longer is a format error.
+/// Bytes of a client's datagram that are read; a longer one is a format error.
 const CLIENT_BYTES: usize = 4096;
-/// Those of an upstream's: the longest there is, whatever we announced.
+/// Maximum size of an upstream's datagram, whatever EDNS size we advertised.
 const UPSTREAM_BYTES: usize = 65_535;
 /// How long queries in flight may take once the server stops.
 const fn drain(in_flight: InFlight) -> Duration {
     match in_flight {
-        // Upstreams are given up after 4.8 s.
+        // Queries time out after 4.8 s.
         InFlight::Answered => Duration::from_millis(4850),
         // The next process or reload waits for this one, so queries in flight get less time.
         InFlight::Hurried => Duration::from_secs(1),
     }
 }
-/// The scheduler's time slice that workers ask for: the least that Linux gives (`sched_attr`), and more than a turn takes. A
-/// worker that wakes for a query preempts a thread with a longer slice; it would wait for the next tick (4 ms) otherwise.
+/// The scheduler's time slice that workers request: the minimum of Linux (`sched_attr`), and more
+/// than a turn takes. A worker that wakes for a query preempts a thread with a longer slice;
+/// otherwise it would wait for the next tick (4 ms).
 const SLICE: Duration = Duration::from_micros(100);
-/// How long a worker may sleep without a sign of life.
+/// How long a worker may block without a heartbeat.
 const HEARTBEAT: Duration = Duration::from_millis(500);

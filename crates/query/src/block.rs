@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use client_quota::ClientQuota;
 use corefile::Location;
-use forwarder::Fair;
 use metrics::counters::{ThreadCounters, ZoneSet};
 use plugin::endpoint::Endpoint;
 use plugin::extensions::Extensions;
@@ -29,7 +29,7 @@ pub struct Block {
     /// Middleware and sources.
     pub pipeline: Pipeline,
     /// Memory of suspended queries, shared by all blocks.
-    pub held: Arc<Fair>,
+    pub held: Arc<ClientQuota>,
     /// Hooks that apply to every query and reply of the block.
     pub envelope: Hooks,
     /// Values that its plugins share with each other.

@@ -16,7 +16,7 @@ mod suspended_query;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forwarder::{Who, client_number};
+use client_quota::{ClientId, client_number};
 use metrics::counters::PerThread;
 use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section};
 
@@ -139,7 +139,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// # Errors
     /// If this client's suspended queries hold too much memory.
     pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<PendingLookups<'h>>, Failure> {
-        let who = Who::of(client_number(self.context.client().ip()));
+        let who = ClientId::of(client_number(self.context.client().ip()));
         let suspended = SuspendedQuery::new(who, self.query, zone, self.route, self.found, self.spent)?;
         Ok(Box::new(PendingLookups {
             asked: self.missing,
@@ -277,7 +277,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             // A later query refreshes it.
             Lookup::Refresh => {}
             Lookup::Ask(_) if self.patience.is_zero() => {
-                let failure = Failure::Forward(forwarder::NoAnswer::Patience);
+                let failure = Failure::Forward(forwarder::ForwardError::Patience);
                 return Ok(SubqueryAnswer::new(zone, query, Err(failure), FollowCnames::No));
             }
             Lookup::Ask(_) if self.at_target && self.spent.asked == MAX_ASKED => {

@@ -2,33 +2,33 @@
 
 use std::sync::Arc;
 
-use forwarder::{Fair, Who};
+use client_quota::{ClientId, ClientQuota};
 
 /// Bytes accounted to a client, released on drop.
 #[derive(Debug)]
 pub struct MemoryPermit {
-    of_all: Arc<Fair>,
-    who: Who,
+    of_all: Arc<ClientQuota>,
+    who: ClientId,
     octets: u32,
 }
 
 impl MemoryPermit {
     /// Accounts for these bytes; `None` if the client would hold too much.
-    pub fn take(of_all: &Arc<Fair>, who: Who, octets: usize) -> Option<Self> {
+    pub fn take(of_all: &Arc<ClientQuota>, who: ClientId, octets: usize) -> Option<Self> {
         let octets = u32::try_from(octets).ok()?;
-        of_all.take_some(who, octets).then(|| Self { of_all: of_all.clone(), who, octets })
+        of_all.acquire_many(who, octets).then(|| Self { of_all: of_all.clone(), who, octets })
     }
 }
 
 impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        self.of_all.give_back_some(self.who, self.octets);
+        self.of_all.release_many(self.who, self.octets);
     }
 }
 
 /// The quota for all suspended queries, in bytes.
-pub fn room() -> Arc<Fair> {
-    Arc::new(Fair::new(MAX_BYTES_PER_CLIENT))
+pub fn room() -> Arc<ClientQuota> {
+    Arc::new(ClientQuota::new(MAX_BYTES_PER_CLIENT))
 }
 
 /// Bytes that all suspended queries may hold together, and those of one client.

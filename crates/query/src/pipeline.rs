@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use cache::BlockCache;
-use forwarder::Chain;
+use forwarder::Stanzas;
 use wire::{Name, Query, RType, Reply, ZoneRequest};
 
 use metrics::counters::ThreadCounters;
@@ -48,7 +48,7 @@ pub struct Forwarding {
     /// The cache of upstreams' answers; `None` without the directive `cache`.
     pub cache: Option<BlockCache>,
     /// The stanzas of `forward`.
-    pub chain: Arc<Chain>,
+    pub chain: Arc<Stanzas>,
     /// Answers from the cache.
     pub cache_source: Option<NamedSource>,
     /// Decides whether upstreams are asked.

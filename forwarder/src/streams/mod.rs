@@ -23,7 +23,8 @@ use tokio::time::Instant;
 pub(crate) use dial::{dial, handshake};
 
 use crate::metrics::UpstreamProto;
-use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, Upstream, Who};
+use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, Upstream};
+use client_quota::ClientId;
 use connection::Command;
 use pool::{Choice, Closed, Overtaking, PIPELINE, Pool};
 
@@ -65,7 +66,7 @@ pub(crate) type RequestId = (usize, ExchangeId);
 pub(crate) struct Request {
     pub(crate) id: RequestId,
     pub(crate) message: Vec<u8>,
-    pub(crate) who: Who,
+    pub(crate) client: ClientId,
     /// The client's quota; `None` once no client waits, and for a copy.
     pub(crate) place: Option<Place>,
     /// A copy, sent to see in which order replies arrive: its failure is ignored.
@@ -80,18 +81,18 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) struct Place {
     upstream: Arc<Upstream>,
-    who: Who,
+    client: ClientId,
 }
 
 impl Place {
-    fn take(upstream: &Arc<Upstream>, who: Who) -> Option<Self> {
-        upstream.stream_places().take(who).then(|| Self { upstream: upstream.clone(), who })
+    fn take(upstream: &Arc<Upstream>, client: ClientId) -> Option<Self> {
+        upstream.stream_places().acquire(client).then(|| Self { upstream: upstream.clone(), client })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.upstream.stream_places().give_back(self.who);
+        self.upstream.stream_places().release(self.client);
     }
 }
 
@@ -127,8 +128,8 @@ impl Streams {
         let request = Request {
             id: (worker, exchange.id),
             message: exchange.message.to_vec(),
-            who: exchange.who,
-            place: Place::take(exchange.upstream, exchange.who),
+            client: exchange.client,
+            place: Place::take(exchange.upstream, exchange.client),
             is_copy: false,
             give_up_at: Instant::from_std(exchange.give_up_at),
             deadline: Instant::from_std(exchange.deadline),
@@ -203,9 +204,9 @@ impl ConnectionPools {
             pools.retain(|_, links| links.upstream.strong_count() > 0 || links.pool.connections() > 0);
         }
         let links = pools.entry(destination.key()).or_insert_with(|| Links::new(&destination.upstream, now));
-        let choice = links.pool.choose(request.id, request.who, destination.most(), now);
+        let choice = links.pool.choose(request.id, request.client, destination.most(), now);
         if matches!(choice, Choice::Open(_) | Choice::Wait)
-            && let Some(lane) = links.pool.try_order(request.id, request.who, choice == Choice::Wait, now)
+            && let Some(lane) = links.pool.try_order(request.id, request.client, choice == Choice::Wait, now)
         {
             links.command(lane, Command::Ask(request.copy()));
         }

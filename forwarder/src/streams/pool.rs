@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Request, RequestId};
-use crate::{Fair, Who};
+use client_quota::{ClientId, ClientQuota};
 
 /// Connections to one upstream of one kind, and the queries that wait for one.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Pool {
     lanes: Vec<Lane>,
     waiting: VecDeque<Request>,
     /// The clients' quota of connections with a single query.
-    holders: Fair,
+    holders: ClientQuota,
     next_lane: u64,
     order: ReplyOrder,
     trial_after: Instant,
@@ -53,7 +53,7 @@ struct Lane {
     /// Queries whose replies may still arrive, including those given up.
     out: Vec<RequestId>,
     /// The client of its single query.
-    holder: Option<Who>,
+    holder: Option<ClientId>,
     /// When the first of `out` was sent, or the last one was answered.
     used_at: Instant,
     replies: u64,
@@ -113,7 +113,7 @@ impl Pool {
         Self {
             lanes: Vec::new(),
             waiting: VecDeque::new(),
-            holders: Fair::new(u32::MAX / 2),
+            holders: ClientQuota::new(u32::MAX / 2),
             next_lane: 0,
             order: ReplyOrder::Unknown,
             trial_after: now,
@@ -142,13 +142,13 @@ impl Pool {
 
     /// Chooses a connection for a query of `who`, and counts the query there; on [`Choice::Wait`]
     /// the caller passes it to [`Pool::wait`].
-    pub(super) fn choose(&mut self, id: RequestId, who: Who, most: usize, now: Instant) -> Choice {
+    pub(super) fn choose(&mut self, id: RequestId, client: ClientId, most: usize, now: Instant) -> Choice {
         let most = self.most(most, now);
-        let has_room = self.holders.has_room(who, most as u32);
+        let has_room = self.holders.has_room(client, most as u32);
         let pipelines = self.pipelines();
         let idle = self.lanes.iter_mut().filter(|lane| !lane.retired && lane.out.is_empty());
         if let Some(lane) = idle.max_by_key(|lane| lane.used_at).filter(|_| has_room || pipelines) {
-            lane.hold(id, (!pipelines).then_some(who), now, &self.holders);
+            lane.hold(id, (!pipelines).then_some(client), now, &self.holders);
             return Choice::Send(lane.id);
         }
         let live = self.lanes.iter().filter(|lane| !lane.retired).count();
@@ -173,7 +173,7 @@ impl Pool {
             replies: 0,
             retired: false,
         };
-        lane.hold(id, (!pipelines).then_some(who), now, &self.holders);
+        lane.hold(id, (!pipelines).then_some(client), now, &self.holders);
         self.lanes.push(lane);
         Choice::Open(self.next_lane)
     }
@@ -185,7 +185,13 @@ impl Pool {
 
     /// The connection for a copy of this query, while the order of replies is unknown: one with a
     /// query of the same client, if the query itself waits; else a slow one, now and then.
-    pub(super) fn try_order(&mut self, id: RequestId, who: Who, waits: bool, now: Instant) -> Option<u64> {
+    pub(super) fn try_order(
+        &mut self,
+        id: RequestId,
+        client: ClientId,
+        waits: bool,
+        now: Instant,
+    ) -> Option<u64> {
         match self.order {
             ReplyOrder::Any => return None,
             ReplyOrder::AsAsked(until) if now < until => return None,
@@ -193,7 +199,7 @@ impl Pool {
         }
         let lane = if waits {
             let own =
-                |lane: &&mut Lane| !lane.retired && lane.holder == Some(who) && lane.out.len() < PIPELINE;
+                |lane: &&mut Lane| !lane.retired && lane.holder == Some(client) && lane.out.len() < PIPELINE;
             self.lanes.iter_mut().filter(own).min_by_key(|lane| lane.out.len())?
         } else {
             let busy = |lane: &&mut Lane| {
@@ -243,10 +249,10 @@ impl Pool {
     /// The next waiting query that may be sent now, and its connection.
     pub(super) fn next(&mut self, most: usize, now: Instant) -> Option<(Request, Choice)> {
         let bound = self.most(most, now) as u32;
-        let may = |request: &Request| self.pipelines() || self.holders.has_room(request.who, bound);
+        let may = |request: &Request| self.pipelines() || self.holders.has_room(request.client, bound);
         let at = self.waiting.iter().position(may)?;
         let request = self.waiting.remove(at)?;
-        match self.choose(request.id, request.who, most, now) {
+        match self.choose(request.id, request.client, most, now) {
             Choice::Wait => {
                 self.wait(request, true);
                 None
@@ -311,8 +317,8 @@ impl Pool {
     pub(super) fn closed(&mut self, lane: u64, why: Closed, now: Instant) -> bool {
         let Some(at) = self.lanes.iter().position(|other| other.id == lane) else { return true };
         let mut lane = self.lanes.swap_remove(at);
-        if let Some(who) = lane.holder.take() {
-            self.holders.give_back(who);
+        if let Some(client) = lane.holder.take() {
+            self.holders.release(client);
         }
         match why {
             Closed::Unused => return true,
@@ -360,23 +366,23 @@ impl Pool {
 }
 
 impl Lane {
-    fn hold(&mut self, id: RequestId, who: Option<Who>, now: Instant, holders: &Fair) {
+    fn hold(&mut self, id: RequestId, client: Option<ClientId>, now: Instant, holders: &ClientQuota) {
         if self.out.is_empty() {
             self.used_at = now;
         }
         self.out.push(id);
-        if let (Some(who), None) = (who, self.holder) {
-            holders.take(who);
-            self.holder = Some(who);
+        if let (Some(client), None) = (client, self.holder) {
+            holders.acquire(client);
+            self.holder = Some(client);
         }
     }
 
-    fn release(&mut self, id: RequestId, now: Instant, holders: &Fair) {
+    fn release(&mut self, id: RequestId, now: Instant, holders: &ClientQuota) {
         self.out.retain(|other| *other != id);
         if self.out.is_empty() {
             self.used_at = now;
-            if let Some(who) = self.holder.take() {
-                holders.give_back(who);
+            if let Some(client) = self.holder.take() {
+                holders.release(client);
             }
         }
     }

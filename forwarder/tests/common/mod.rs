@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Action, Ask, Chain, Exchange, ExchangeError, ExchangeId, Finished, Forwarder, Limits, NoAnswer, NotSent,
-    ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind, Upstream, UpstreamPath,
+    Action, Exchange, ExchangeError, ExchangeId, FlightResult, ForwardError, ForwardQuery, Forwarder, Limits,
+    ProbeRequests, Registry, SendError, SocketId, Stanza, StanzaMetrics, StanzaSpec, Stanzas, StreamKind,
+    Upstream, UpstreamPath,
 };
 use wire::{Proto, Rcode, Verdict};
 
@@ -71,7 +72,7 @@ pub fn ms(ms: u64) -> Duration {
 enum Event {
     Datagram(SocketId, Vec<u8>),
     Refused(SocketId, io::ErrorKind),
-    Unsent(SocketId, u16, NotSent),
+    Unsent(SocketId, u16, SendError),
     Exchanged(ExchangeId, Result<Vec<u8>, ExchangeError>),
 }
 
@@ -113,7 +114,7 @@ pub struct Net {
     /// When something did not leave, and whom it was for.
     pub unsent: Vec<(Duration, SocketAddr)>,
     /// Why nothing leaves this machine, or nothing towards this upstream.
-    pub unsendable: Option<NotSent>,
+    pub unsendable: Option<SendError>,
     pub unsendable_to: Option<SocketAddr>,
     /// Sockets whose address is gone: nothing leaves through them any more.
     pub spoiled: HashSet<SocketId>,
@@ -133,7 +134,7 @@ impl Net {
         self.events.insert((self.now + after, self.serial), event);
     }
 
-    fn unsendable_to(&self, upstream: SocketAddr) -> Option<NotSent> {
+    fn unsendable_to(&self, upstream: SocketAddr) -> Option<SendError> {
         self.unsendable.filter(|_| self.unsendable_to.is_none_or(|only| only == upstream))
     }
 
@@ -162,7 +163,7 @@ impl Net {
         }
     }
 
-    fn perform(&mut self, action: Action<'_, u32>) -> Option<(SocketId, Result<SocketAddr, NotSent>)> {
+    fn perform(&mut self, action: Action<'_, u32>) -> Option<(SocketId, Result<SocketAddr, SendError>)> {
         match action {
             Action::Open(socket, upstream) => return Some((socket, self.open(socket, &upstream))),
             Action::Close(socket) => self.close(socket),
@@ -173,7 +174,7 @@ impl Net {
         None
     }
 
-    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
+    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, SendError> {
         if let Some(error) = self.unsendable_to(upstream.address()) {
             self.unsent.push((self.now - self.start, upstream.address()));
             return Err(error);
@@ -194,9 +195,9 @@ impl Net {
         let upstream = self.sockets[&socket];
         assert!(!self.told.contains(&socket), "sent where nothing leaves, and that was told");
         // Without descriptors the sockets that are there still serve.
-        let unsendable = self.unsendable_to(upstream).filter(|error| *error != NotSent::Files);
+        let unsendable = self.unsendable_to(upstream).filter(|error| *error != SendError::Files);
         let spoiled = self.spoiled.contains(&socket);
-        let spoiled = spoiled.then_some(NotSent::Refused(io::ErrorKind::InvalidInput));
+        let spoiled = spoiled.then_some(SendError::Refused(io::ErrorKind::InvalidInput));
         if let Some(error) = unsendable.or(spoiled) {
             self.unsent.push((self.now - self.start, upstream));
             let id = u16::from_be_bytes([datagram[0], datagram[1]]);
@@ -213,7 +214,7 @@ impl Net {
     fn exchange(&mut self, exchange: Exchange<'_>) {
         let (id, upstream) = (exchange.id, exchange.upstream.address());
         let via = if exchange.kind == StreamKind::Tls { Via::Tls } else { Via::Tcp };
-        if let Some(NotSent::Refused(error)) = self.unsendable_to(upstream) {
+        if let Some(SendError::Refused(error)) = self.unsendable_to(upstream) {
             self.unsent.push((self.now - self.start, upstream));
             let error = Err(ExchangeError::Dial { upstream, error });
             return self.schedule(Duration::ZERO, Event::Exchanged(id, error));
@@ -234,7 +235,7 @@ impl Net {
         self.cancelled += 1;
     }
 
-    fn finished(&mut self, finished: Finished<'_, u32>) {
+    fn finished(&mut self, finished: FlightResult<'_, u32>) {
         let at = self.now - self.start;
         let (mut truncated, mut body, mut subnet, mut for_one) = (false, Vec::new(), None, false);
         let outcome = finished.outcome.map_err(|failure| failure.to_string()).map(|answer| {
@@ -269,7 +270,7 @@ pub struct World {
     pub net: Net,
     pub registry: Registry,
     pub probes: ProbeRequests,
-    pub chain: Arc<Chain>,
+    pub chain: Arc<Stanzas>,
     pub metrics: Arc<StanzaMetrics>,
     waiter: u32,
     /// Whether what was refused last is in flight all the same.
@@ -318,7 +319,7 @@ impl World {
             }
             built.push(Arc::new(Stanza::new(spec, upstreams, metrics.clone()).unwrap()));
         }
-        let chain = Arc::new(Chain::new(built));
+        let chain = Arc::new(Stanzas::new(built));
         Self {
             forwarder: Forwarder::new(limits, now),
             net,
@@ -356,12 +357,12 @@ impl World {
         self.ask_with(Question::new(name)).expect("taken")
     }
 
-    pub fn ask_with(&mut self, question: Question<'_>) -> Result<u32, NoAnswer> {
+    pub fn ask_with(&mut self, question: Question<'_>) -> Result<u32, ForwardError> {
         self.waiter += 1;
         let waiter = self.waiter;
         let packet = query(&question);
         let Verdict::Pass(query) = wire::accept(&packet) else { panic!("the gate takes {}", question.name) };
-        let ask = Ask {
+        let ask = ForwardQuery {
             chain: &self.chain.clone(),
             query: &query,
             proto: if question.tcp { Proto::Tcp } else { Proto::Udp },
@@ -401,7 +402,7 @@ impl World {
                     Event::Datagram(socket, bytes) => self.forwarder.datagram(now, socket, &bytes),
                     Event::Refused(socket, error) => self.forwarder.socket_error(socket, error),
                     Event::Unsent(socket, id, error) => {
-                        if matches!(error, NotSent::Refused(_)) {
+                        if matches!(error, SendError::Refused(_)) {
                             self.net.told.insert(socket);
                         }
                         self.forwarder.unsent(socket, id, error);

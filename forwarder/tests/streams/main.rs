@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use client_quota::ClientId;
 use common::{Question, answer, ms, query};
 use forwarder::{
     ConnectionLimits, Deliver, Exchange, ExchangeError, ExchangeId, Registry, StreamKind, Streams,
-    TlsSettings, Upstream, UpstreamProto, Who,
+    TlsSettings, Upstream, UpstreamProto,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -74,7 +75,7 @@ impl Asker {
             kind: self.kind,
             message: &query(&Question::new(&name)),
             limits: self.limits,
-            who: Who::of(self.client),
+            client: ClientId::of(self.client),
             give_up_at: now + self.connect,
             deadline: now + self.deadline,
         };

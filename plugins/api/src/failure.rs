@@ -55,7 +55,7 @@ pub enum Failure {
     CutOff(u64),
     /// The upstreams.
     #[error(transparent)]
-    Forward(#[from] forwarder::NoAnswer),
+    Forward(#[from] forwarder::ForwardError),
     /// More queries in flight than there is room for.
     #[error("too many queries in flight")]
     Overload,
@@ -112,7 +112,7 @@ impl Failure {
             | Self::Overload
             | Self::Panic => Rcode::SERVFAIL,
             // The client asks somebody else at once; a full table is our own trouble.
-            Self::Forward(forwarder::NoAnswer::MaxConcurrent(_)) => Rcode::REFUSED,
+            Self::Forward(forwarder::ForwardError::MaxConcurrent(_)) => Rcode::REFUSED,
             Self::Forward(_) => Rcode::SERVFAIL,
         }
     }
@@ -154,7 +154,7 @@ impl Failure {
             Self::CutOff(_) => other("the transfer is cut off"),
             Self::Overload => other("too many queries in flight"),
             Self::Panic => other("a fault of this server"),
-            Self::Forward(forwarder::NoAnswer::Congested(_)) => {
+            Self::Forward(forwarder::ForwardError::Congested(_)) => {
                 Some(Ede { text: "the upstream's queue is full", ..Ede::NETWORK_ERROR })
             }
             Self::Forward(failure) if failure.is_overload() => other("too many queries in flight"),
@@ -176,8 +176,8 @@ pub fn beginning(mut text: String) -> String {
 /// Octets of a name's text: each of its own as a backslash and three digits, and dots.
 const LONGEST_NAME: usize = 1_016;
 
-fn forward_ede(failure: &forwarder::NoAnswer) -> Ede {
-    use forwarder::NoAnswer as F;
+fn forward_ede(failure: &forwarder::ForwardError) -> Ede {
+    use forwarder::ForwardError as F;
     match failure {
         F::Silent { .. } | F::NoHealthy | F::NoUpstream | F::AllLoop | F::NoStanza => {
             Ede::NO_REACHABLE_AUTHORITY

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forwarder::{Chain, StanzaSpec};
+use forwarder::{StanzaSpec, Stanzas};
 use metrics::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explanation, Source};
 use plugin::{HostsGuard, Lookup, QueryContext};
@@ -10,14 +10,14 @@ use wire::{Query, Reply};
 
 /// The handler of `forward` in one block: it says which upstreams are to be asked; a worker asks them.
 pub struct ForwardSource {
-    chain: Arc<Chain>,
+    chain: Arc<Stanzas>,
     /// Whether a stanza is for every name that can come.
     takes_all: bool,
 }
 
 impl ForwardSource {
     /// That of a block's stanzas.
-    pub fn new(chain: Arc<Chain>, context: &BuildContext<'_>) -> Self {
+    pub fn new(chain: Arc<Stanzas>, context: &BuildContext<'_>) -> Self {
         let takes_all = |spec: &StanzaSpec| spec.except.is_empty() && context.scope(&[spec.from]).is_all();
         let takes_all = chain.stanzas().iter().any(|stanza| takes_all(stanza.spec()));
         Self { chain, takes_all }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
 use files::FileRead;
-use forwarder::{Chain, ResolveError, Stanza, TlsSettings, Upstream, UpstreamTlsSpec};
+use forwarder::{ResolveError, Stanza, Stanzas, TlsSettings, Upstream, UpstreamTlsSpec};
 use tls::TlsError;
 use wire::Name;
 
@@ -71,9 +71,9 @@ pub fn left_out(upstream: Endpoint) -> String {
 /// # Errors
 /// At the target or property that cannot be used. `ours`, this server's own addresses, are not asked for the names of
 /// upstreams.
-pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Chain>> {
+pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanzas>> {
     let stanzas = spec.stanzas.iter().map(|spec| stanza(spec, context, ours)).collect::<Result<Vec<_>>>()?;
-    Ok(Arc::new(Chain::new(stanzas)))
+    Ok(Arc::new(Stanzas::new(stanzas)))
 }
 
 fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanza>> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use forwarder::{Chain, Stanza, Upstream};
+use forwarder::{Stanza, Stanzas, Upstream};
 use rand::Rng as _;
 use wire::{Class, Flags, Name, RType};
 
@@ -12,7 +12,7 @@ use logging::Logger;
 
 /// Probes a block's upstreams as long as `server` lives; what is found is logged and, for a loop, the upstream is taken out
 /// of its stanza while it lasts.
-pub async fn probe(watch: Watch, chain: Arc<Chain>, server: Weak<impl Send + Sync>, logger: Logger) {
+pub async fn probe(watch: Watch, chain: Arc<Stanzas>, server: Weak<impl Send + Sync>, logger: Logger) {
     let Some(zone) = watch.zones().first().copied() else { return };
     let mut stanzas: Vec<Watched> = chain.stanzas().iter().map(Watched::new).collect();
     loop {

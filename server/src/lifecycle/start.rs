@@ -22,7 +22,7 @@ use crate::warm_start;
 use crate::watchdog::Watchdog;
 use admin::{AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
-use listen::{Delivery, Endpoints, Running};
+use listen::{Endpoints, Running, StreamResults};
 use logging::Logger;
 use node::upstream_discovery::Discovery;
 use node_run::{LeaseManager, LeaseState, NodeSettings, Readiness, ReloadStatus};
@@ -193,7 +193,7 @@ fn build(
     }
     let configuration = Configuration::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
     configuration.look_at_files(&shared, start, logger);
-    let delivery = Delivery::new();
+    let delivery = StreamResults::new();
     let streams = Streams::new(handle.clone(), delivery.clone());
     handle.spawn(forwarder::health::run(probes));
     let running = Running::new(configuration, shared, workers, streams, logger.clone(), fatal, start)

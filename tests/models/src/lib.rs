@@ -14,14 +14,14 @@ mod arc_swap;
 #[path = "../../../kubernetes/src/index/cow_map.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod cow_map;
-#[path = "../../../crates/listen/src/flights.rs"]
+#[path = "../../../crates/listen/src/single_flight.rs"]
 #[allow(dead_code, reason = "what hashes a query is not modelled")]
 pub mod flights;
 pub mod index;
 #[path = "../../../kubernetes/src/index/kind_set.rs"]
 #[allow(dead_code, reason = "not everything of an index is modelled")]
 mod kind_set;
-#[path = "../../../crates/listen/src/mailbox.rs"]
+#[path = "../../../crates/listen/src/wake_queue.rs"]
 pub mod mailbox;
 #[path = "../../../crates/logging/src/ring.rs"]
 pub mod ring;

@@ -1,7 +1,7 @@
 //! Equal misses of two workers: each is answered once, no worker takes another's claim, and no
 //! claim is left.
 //!
-//! The steps of a worker's outputs (`crates/listen/src/outputs.rs`) are repeated here; registry and
+//! The steps of a worker's outputs (`crates/listen/src/egress.rs`) are repeated here; registry and
 //! mailboxes are the real ones.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use models::explore;
 use models::flights::FlightRegistry;
-use models::mailbox::Mailbox;
+use models::mailbox::WakeQueue;
 
 /// The key of the only query.
 const KEY: u64 = 7;
@@ -20,7 +20,7 @@ const NOBODY: usize = 9;
 
 struct World {
     flights: FlightRegistry,
-    inboxes: [Mailbox<()>; 2],
+    inboxes: [WakeQueue<()>; 2],
     answered: AtomicUsize,
 }
 
@@ -28,7 +28,7 @@ impl World {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             flights: FlightRegistry::new(),
-            inboxes: [(), ()].map(|()| Mailbox::new().expect("no kernel is asked")),
+            inboxes: [(), ()].map(|()| WakeQueue::new().expect("no kernel is asked")),
             answered: AtomicUsize::new(0),
         })
     }

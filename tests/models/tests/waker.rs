@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
-use models::mailbox::Mailbox;
+use models::mailbox::WakeQueue;
 use models::{Waker, explore};
 
 #[test]
@@ -46,7 +46,7 @@ fn queued_before_wake_is_visible_after_drain() {
 #[test]
 fn tasks_are_read_once_in_order() {
     explore(|| {
-        let inbox = Arc::new(Mailbox::new().unwrap());
+        let inbox = Arc::new(WakeQueue::new().unwrap());
         let writers = [vec![10, 11], vec![20]].map(|tasks| {
             let inbox = inbox.clone();
             thread::spawn(move || tasks.into_iter().for_each(|task| inbox.post(task)))

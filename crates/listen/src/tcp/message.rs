@@ -75,10 +75,10 @@ impl Connection {
                 return true;
             }
             Served::Ask { replied: true, asked } => {
-                self.post(Miss::new(asked, Client::Nobody, now));
+                self.post(Miss::new(asked, Client::Background, now));
             }
             Served::Follow { replied, lookups } => {
-                let client = if replied { Client::Nobody } else { Client::Stream(self.way_back()) };
+                let client = if replied { Client::Background } else { Client::Stream(self.way_back()) };
                 Miss::all(*lookups, client, now).for_each(|miss| self.post(miss));
                 if !replied {
                     out.clear();
@@ -140,7 +140,7 @@ impl Connection {
     }
 
     fn way_back(&self) -> StreamReply {
-        StreamReply::new(&self.running.connections, &self.place, self.peer, self.local)
+        StreamReply::new(&self.running.connections, &self.shared, self.peer, self.local)
     }
 
     /// Posts a miss to the worker that has the same query in flight, else to the one that its key

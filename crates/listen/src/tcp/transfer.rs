@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::place::ConnectionState;
-use super::super::scratch::Scratch;
-use super::super::transfers::Slot;
+use super::super::buffers::Buffers;
+use super::super::connection_state::Activity;
+use super::super::transfer_limit::Slot;
 use super::Connection;
 use plugin::zone_request::Next;
 use query::serve::{BrokenTransfer, TransferStream};
@@ -45,14 +45,14 @@ impl Connection {
     /// # Errors
     /// It cannot continue, or has taken too long: the connection must be reset, so that the client
     /// does not take the part for the zone.
-    pub(super) fn go_on(&mut self, scratch: &mut Scratch, now: Instant) -> Result<(), CutOff> {
+    pub(super) fn go_on(&mut self, scratch: &mut Buffers, now: Instant) -> Result<(), CutOff> {
         let Some(transfer) = &mut self.transfer else { return Ok(()) };
         if transfer.slot.left(now).is_zero() {
             return Err(CutOff);
         }
         // The client has read all that was written, so the time until the next message is not its
         // idle time.
-        self.place.set_state(ConnectionState::Busy, self.running.since_start_ms(now));
+        self.shared.set_state(Activity::Busy, self.running.since_start_ms(now));
         let next = transfer.streaming.next(&mut scratch.reply).map_err(|BrokenTransfer| CutOff)?;
         scratch.send_reply();
         if next == Next::End {

@@ -9,7 +9,7 @@ use plugin::{HostsGuard, Lookup, QueryContext};
 use wire::{Query, Reply};
 
 use super::*;
-use crate::turns::MOMENT;
+use crate::cpu_budget::MOMENT;
 
 #[test]
 fn a_connection_full_of_dear_queries_lets_others_have_their_turn_between_them() {

@@ -1,4 +1,4 @@
-//! One batch of datagrams, from packets to replies.
+//! Serves one batch of datagrams.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use wire::{Proto, Verdict, accept_truncated};
 
 use crate::waiter::{Client, Miss};
 
-/// The datagrams that one call took from a listen socket, on their way to replies.
+/// The datagrams of one receive call, and their replies, outcomes and misses.
 pub(super) struct Batch<'b, 'h> {
     pub(super) plan: &'h EndpointPlan,
     pub(super) received: &'b RecvBatch,
@@ -23,17 +23,17 @@ pub(super) struct Batch<'b, 'h> {
     pub(super) address: SocketAddr,
     pub(super) now: Instant,
     pub(super) writer: usize,
-    /// How many were begun.
+    /// How many datagrams were begun.
     pub(super) begun: usize,
 }
 
 impl Batch<'_, '_> {
-    /// Answers what memory knows of those that were not begun.
+    /// Serves the datagrams that were not begun.
     pub(super) fn serve(&mut self) {
         let Self { plan, now, address, socket_index, .. } = *self;
         let (mut gate, mut tables) = (Verdict::Drop, HostsGuard::default());
         let client = |datagram: &Datagram<'_>, replied| match replied {
-            true => Client::Nobody,
+            true => Client::Background,
             false => Client::Udp {
                 socket: (socket_index, address),
                 peer: datagram.peer.address(),
@@ -47,7 +47,7 @@ impl Batch<'_, '_> {
             let datagram = self.received.get(index);
             let outcome = &mut self.outcomes[index];
             outcome.counted = false;
-            // Port 0 cannot be replied to: such a source is forged.
+            // A reply to port 0 is impossible: such a source is forged.
             if datagram.peer.port() == 0 {
                 continue;
             }
@@ -58,7 +58,7 @@ impl Batch<'_, '_> {
             crate::failpoint::packet(&gate);
             match serve::serve(&plan.served, &gate, &context, &mut tables, out, outcome) {
                 Served::Nothing | Served::Silence => {}
-                // Over UDP there is no transfer.
+                // There are no transfers over UDP.
                 Served::Stream(streaming) => drop(streaming),
                 Served::Reply => self.replies.commit(datagram.peer, datagram.local),
                 Served::Ask { replied, asked } => {
@@ -77,7 +77,7 @@ impl Batch<'_, '_> {
         }
     }
 
-    /// Answers the packet that was begun last with SERVFAIL, if it can be read.
+    /// Answers the packet begun last with SERVFAIL, if it can be parsed.
     #[cold]
     pub(super) fn fail(&mut self) {
         let Some(last) = self.begun.checked_sub(1) else { return };
@@ -92,7 +92,7 @@ impl Batch<'_, '_> {
     }
 }
 
-/// The gate, for a datagram.
+/// Parses a datagram.
 #[inline]
 fn look_over<'p>(gate: &mut Verdict<'p>, datagram: &Datagram<'p>) {
     if datagram.truncated {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use forwarder::{Fair, Who};
+use client_quota::{ClientId, ClientQuota};
 use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
 
 use crate::ServedZone;
@@ -82,7 +82,7 @@ impl SubqueryAnswer {
 
     /// Accounts its memory to this client, once however many queries keep it. False if the client's
     /// suspended queries hold too much.
-    pub(super) fn hold(&self, of_all: &Arc<Fair>, who: Who) -> bool {
+    pub(super) fn hold(&self, of_all: &Arc<ClientQuota>, who: ClientId) -> bool {
         if self.held.get().is_some() {
             return true;
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forwarder::Who;
+use client_quota::ClientId;
 use wire::{OwnedQuery, Query};
 
 use super::SubqueryAnswer;
@@ -31,7 +31,7 @@ pub struct SuspendedQuery {
     /// The upstream that answered last.
     pub upstream: Option<SocketAddr>,
     /// The client that its memory is accounted to.
-    who: Who,
+    who: ClientId,
     /// The permit for its options.
     _held: MemoryPermit,
 }
@@ -40,7 +40,7 @@ impl SuspendedQuery {
     /// # Errors
     /// If this client's suspended queries hold too much memory.
     pub(super) fn new(
-        who: Who,
+        who: ClientId,
         query: &Query<'_>,
         zone: &Arc<ServedZone>,
         route: &Arc<Route>,
@@ -66,7 +66,7 @@ impl SuspendedQuery {
 
     /// Whether this client's suspended queries hold at least half of the memory that they may hold.
     pub fn is_short_of_memory(&self) -> bool {
-        self.zone.block.held.has_half(self.who)
+        self.zone.block.held.holds_half(self.who)
     }
 }
 

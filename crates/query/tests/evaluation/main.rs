@@ -270,9 +270,9 @@ fn suspended_queries_memory_quota() {
     assert!(matches!(wait(), Err(Failure::Overload)));
     let others: Vec<_> = (0..10).map(|_| wait_with(shared.clone()).unwrap()).collect();
     drop((waiting, shared));
-    assert!((60_000..120_000).contains(&scene.shared.held.taken()), "ten keep one");
+    assert!((60_000..120_000).contains(&scene.shared.held.in_use()), "ten keep one");
     drop(others);
-    assert_eq!(scene.shared.held.taken(), 0);
+    assert_eq!(scene.shared.held.in_use(), 0);
 }
 
 /// Evaluates a query as a worker does: the queries for upstreams, round by round, and the final
@@ -342,7 +342,7 @@ fn scene_that_asks(wants: Wants) -> Scene {
 
 fn octet(name: &str) -> Result<u8, Failure> {
     match name.split('.').next() {
-        Some("fails") => Err(Failure::Forward(forwarder::NoAnswer::NoHealthy)),
+        Some("fails") => Err(Failure::Forward(forwarder::ForwardError::NoHealthy)),
         Some(label) => Ok(label.len() as u8),
         None => Ok(0),
     }

@@ -1,0 +1,404 @@
+//! A worker's egress: sends replies to clients, and drives the forwarder.
+
+mod deferred_delivery;
+mod forwarder_actions;
+mod listen_sockets;
+mod subqueries;
+
+use std::net::SocketAddr;
+use std::slice;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cache::{BlockCache, StoreResult};
+use forwarder::{FlightResult, ForwardQuery, Forwarder};
+use sockets::Epoll;
+use wire::{Answer, OptionBytes, Proto, Query, Rcode, Reply};
+
+use super::fair_queue::FairQueue;
+use super::listen_socket::OpenSocket;
+use super::subquery_join::Suspended;
+use super::upstream_sockets::UpstreamSockets;
+use super::waiter::{Client, Miss, Waiter};
+use crate::server_state::Running;
+use deferred_delivery::DeferredDeliveries;
+use logging::LineRing;
+use plugin::failure::Failure;
+use query::serve::{self, Observed, Outcome};
+use query::{Block, ServedZone};
+use subqueries::FlightOutcome;
+
+/// The sockets of a worker, and the clients' queries that wait in it.
+pub(crate) struct Egress {
+    index: usize,
+    running: Arc<Running>,
+    sockets: Vec<Option<OpenSocket>>,
+    parked: bool,
+    pub(crate) upstreams: UpstreamSockets,
+    /// The ring of log lines.
+    pub(crate) lines: LineRing,
+    /// The time of the current turn.
+    pub(crate) now: Instant,
+    /// Buffer for a reply to a TCP client.
+    scratch: Vec<u8>,
+    /// The upstream whose answer or failure is being delivered.
+    upstream: Option<SocketAddr>,
+    /// Clients' queries whose subqueries are all answered: when they were received, and since when
+    /// they are ready.
+    ready: FairQueue<(Suspended<Client>, Instant, Instant)>,
+    /// Waiters that joined a flight that has ended and are not answered yet.
+    deferred: DeferredDeliveries,
+}
+
+impl Egress {
+    pub(crate) fn new(running: Arc<Running>, index: usize) -> Self {
+        let lines = running.logger.ring(LOG_RING_BYTES);
+        Self {
+            index,
+            running,
+            sockets: Vec::new(),
+            parked: false,
+            upstreams: UpstreamSockets::new(),
+            lines,
+            now: clock::now(),
+            scratch: Vec::new(),
+            upstream: None,
+            ready: FairQueue::new(),
+            deferred: DeferredDeliveries::new(),
+        }
+    }
+
+    /// Forwards a miss: on the worker that has the same query in flight (single flight), or on this
+    /// one.
+    pub(crate) fn ask(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss) {
+        let workers = self.running.inboxes.len();
+        let (worker, key) = self.running.flights.worker_for(&miss, Some(self.index), workers);
+        if worker == self.index {
+            self.ask_here(forwarder, now, miss, key);
+        } else {
+            let no_room = self.running.inboxes[worker].ask(miss, key);
+            if let Some(Miss { query, waiter, .. }) = no_room {
+                // The flight stays with that worker, so its entry in the registry stays.
+                self.fail(waiter, &query.query(), Failure::Overload, now);
+            }
+        }
+    }
+
+    /// Forwards a miss with this worker's forwarder.
+    pub(crate) fn ask_here(&mut self, forwarder: &mut Forwarder<Waiter>, now: Instant, miss: Miss, key: u64) {
+        let Miss { query: held, waiter, patience } = miss;
+        let zone = waiter.zone.clone();
+        let Some(forwarding) = zone.block.pipeline.forwarding() else { return };
+        let query = held.query();
+        let ask = ForwardQuery {
+            chain: &forwarding.chain,
+            query: &query,
+            proto: waiter.client.proto(),
+            block: zone.block.id,
+            key,
+            patience,
+            asker: waiter.client.number(),
+        };
+        let asked = match forwarder.ask(now, ask, waiter) {
+            Ok(Some(waiter)) => {
+                waiter.spelled = Some(query.question.into());
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(refused) => Err(refused),
+        };
+        self.drive(forwarder, now);
+        if let Err(refused) = asked {
+            if workers_share(&self.running) && !refused.flies {
+                self.running.flights.release(key, self.index);
+            }
+            if matches!(refused.failure, forwarder::ForwardError::Subnets) {
+                // Answers as a resolver that does not know the option: the reply lacks it.
+                let query = held.without_subnet();
+                self.ask(forwarder, now, Miss { query, waiter: refused.waiter, patience });
+                return;
+            }
+            self.fail(refused.waiter, &query, Failure::Forward(refused.failure), now);
+        }
+    }
+
+    /// Sends the forwarder's datagrams, and reports errors of the network to it.
+    pub(crate) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
+        // Each error ends an attempt; the forwarder bounds the retries.
+        while self.upstreams.flush(epoll, forwarder) {
+            self.drive(forwarder, now);
+        }
+    }
+
+    /// Sends the batches of replies to clients.
+    pub(crate) fn send_replies(&mut self, now: Instant) {
+        for socket in self.sockets.iter_mut().flatten() {
+            socket.send(&self.running, now);
+        }
+    }
+
+    /// Answers all waiters of a forwarder that panicked with SERVFAIL, and drops its sockets.
+    pub(crate) fn abandon(&mut self, mut broken: Forwarder<Waiter>, now: Instant) {
+        // The answers of these have arrived.
+        while !self.deferred.is_empty() {
+            self.answer_some(&mut broken);
+        }
+        self.upstreams = UpstreamSockets::new();
+        let running = self.running.clone();
+        running.guarded(move || {
+            broken.abandon(|waiter, query| {
+                self.running.clone().guarded(|| self.fail(waiter, query, Failure::Panic, now));
+            });
+        });
+    }
+
+    /// Writes, sends, counts and logs the reply to one waiter.
+    fn deliver(
+        &mut self,
+        waiter: &Waiter,
+        same: &Query<'_>,
+        failure: Option<Failure>,
+        now: Instant,
+        write: impl FnOnce(&mut Reply<'_>, &Query<'_>),
+    ) {
+        self.deliver_if(waiter, same, failure, now, |reply, query| {
+            write(reply, query);
+            true
+        });
+    }
+
+    /// The same, if `write` returns true; false if nothing was sent.
+    fn deliver_if(
+        &mut self,
+        waiter: &Waiter,
+        same: &Query<'_>,
+        failure: Option<Failure>,
+        now: Instant,
+        write: impl FnOnce(&mut Reply<'_>, &Query<'_>) -> bool,
+    ) -> bool {
+        let query = waiter.query(same);
+        let zone = &waiter.zone;
+        let mut outcome = Outcome::OPEN;
+        let (proto, client, local) = match &waiter.client {
+            // The answer of a subquery goes to `resume`.
+            Client::Background | Client::Subquery(_) => return false,
+            Client::Udp { socket: (socket_index, address), peer, local } => {
+                // `None` if a reload closed the address meanwhile: no reply can be sent from it.
+                let Some(open) = socket_at(&mut self.sockets, usize::from(*socket_index), *address) else {
+                    return false;
+                };
+                if open.replies.is_full() {
+                    open.send(&self.running, now);
+                }
+                let Some(out) = open.replies.slot() else { return false };
+                let mut reply = Reply::start(out, &query);
+                if !write(&mut reply, &query) {
+                    return false;
+                }
+                serve::finish(zone, &query, &mut reply, Proto::Udp, failure, &mut outcome);
+                open.replies.commit(&(*peer).into(), *local);
+                let local = local.map_or(*address, |local| (local.address, address.port()).into());
+                (Proto::Udp, *peer, local)
+            }
+            Client::Stream(stream) => {
+                let mut reply = Reply::start(&mut self.scratch, &query);
+                if !write(&mut reply, &query) {
+                    return false;
+                }
+                serve::finish(zone, &query, &mut reply, Proto::Tcp, failure, &mut outcome);
+                stream.send(&self.scratch);
+                (Proto::Tcp, stream.peer, stream.local)
+            }
+        };
+        let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
+        let seen = Observed { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
+        self.observe(zone, &outcome, &seen, &query);
+        true
+    }
+
+    /// Counts and logs a query whose reply was sent.
+    #[inline]
+    fn observe(&mut self, zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>) {
+        let (counters, is_ipv6) = (zone.counters(self.index), seen.client.is_ipv6());
+        self.running.count_shed(outcome);
+        serve::count(counters, slice::from_ref(outcome), seen.proto, is_ipv6, seen.nanos);
+        // A panic in the log must not lose the replies of other waiters of the same flight.
+        self.running.guarded(|| {
+            #[cfg(test)]
+            crate::failpoint::at("log", &query.name);
+            serve::log(zone, outcome, seen, query, &mut self.lines);
+        });
+    }
+
+    /// Answers a waiter whose query failed: with a stale answer if there is one, else with the
+    /// failure.
+    fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
+        self.answer_waiter(waiter, same, &mut FlightOutcome::new(Err(&failure), true), now);
+    }
+
+    /// Answers a waiter with its flight's outcome.
+    fn answer_waiter(
+        &mut self,
+        waiter: Waiter,
+        same: &Query<'_>,
+        outcome: &mut FlightOutcome<'_>,
+        now: Instant,
+    ) {
+        let Some(waiter) = self.subquery_answered(waiter, same, outcome, now) else { return };
+        if outcome.earlier_is_better && self.answer_stale(&waiter, same, now) {
+            return;
+        }
+        match outcome.result {
+            Ok(answer) => {
+                self.deliver(&waiter, same, None, now, |reply, query| push_answer(reply, query, answer));
+            }
+            Err(failure) => {
+                self.deliver(&waiter, same, Some(failure.clone()), now, |reply, _| {
+                    serve::fail(reply, failure)
+                });
+            }
+        }
+    }
+
+    /// Answers a waiter from the cache, if that has an answer that may still be served. For a
+    /// background refresh it only notes the failure.
+    fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
+        let Some(cache) = block_cache(&waiter.zone.block, same) else { return false };
+        if matches!(waiter.client, Client::Background) {
+            cache.partition.failed(&cache.spec, same, now);
+            return true;
+        }
+        let mut found = false;
+        let tried = self.deliver_if(waiter, same, None, now, |reply, query| {
+            found = cache.partition.serve_stale(&cache.spec, query, now, reply);
+            found
+        });
+        if found {
+            waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
+        }
+        tried && found
+    }
+
+    /// Caches the SERVFAIL for an upstream that did not answer, with its Extended DNS Error, for
+    /// the time of `servfail`: until then the query is not forwarded again. Not if a limit of ours
+    /// was reached, which says nothing about the next query.
+    fn remember_failure(
+        &mut self,
+        waiter: &Waiter,
+        failure: &forwarder::ForwardError,
+        query: &Query<'_>,
+        now: Instant,
+    ) {
+        let failure = Failure::Forward(failure.clone());
+        if failure.rcode() != Rcode::SERVFAIL || failure.is_overload() {
+            return;
+        }
+        if let Some(cache) = block_cache(&waiter.zone.block, query) {
+            let mut options = OptionBytes::none();
+            failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
+            let ede = options.as_bytes().to_vec();
+            // The failure for one client's subnet says nothing about others: an upstream may fail
+            // for a part of the network, and a client may send a subnet that makes it fail (RFC
+            // 7871, section 7.4, makes only denials valid for all).
+            let subnet_specific = query.forwards_client_subnet();
+            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, subnet_specific, ..Answer::default() };
+            cache.partition.store(&cache.spec, query, &mut answer, now);
+        }
+    }
+
+    /// The block with this number, if it is still served.
+    fn block(&self, id: u64) -> Option<Arc<Block>> {
+        self.running.configuration.load().blocks.iter().find(|block| block.id == id).cloned()
+    }
+
+    /// Caches a flight's result, and answers its waiters.
+    fn finished(&mut self, flight: FlightResult<'_, Waiter>) {
+        self.finish_flight(flight);
+        self.upstream = None;
+    }
+
+    fn finish_flight(&mut self, flight: FlightResult<'_, Waiter>) {
+        let now = self.now;
+        let FlightResult { mut waiters, outcome, query, block, key, upstream, .. } = flight;
+        self.upstream = upstream.map(|upstream| upstream.address());
+        let first = waiters.next();
+        let over = !matches!(outcome, Err(forwarder::ForwardError::Patience));
+        if over && workers_share(&self.running) {
+            self.running.flights.release(key, self.index);
+        }
+        #[cfg(test)]
+        crate::failpoint::at("tell", &query.name);
+        let (told, earlier_is_better) = match outcome {
+            Ok(answer) => {
+                let held = match &first {
+                    Some(waiter) => Some(waiter.zone.block.clone()),
+                    None => self.block(block),
+                };
+                let cache = held.as_deref().and_then(|block| block_cache(block, &query));
+                let stored = self.running.guarded(|| {
+                    #[cfg(test)]
+                    crate::failpoint::at("reply", &query.name);
+                    cache.map(|cache| cache.partition.store(&cache.spec, &query, answer, now))
+                });
+                match stored {
+                    Some(stored) => (Ok(answer), stored == Some(StoreResult::EarlierIsBetter)),
+                    None => (Err(Failure::Panic), true),
+                }
+            }
+            Err(failure) => {
+                if let (Some(waiter), true) = (&first, over) {
+                    self.remember_failure(waiter, &failure, &query, now);
+                }
+                (Err(Failure::Forward(failure)), true)
+            }
+        };
+        let mut outcome = FlightOutcome::new(told.as_deref(), earlier_is_better);
+        if let Some(waiter) = first {
+            self.answer_waiter(waiter, &query, &mut outcome, now);
+        }
+        if !waiters.is_empty() {
+            let FlightOutcome { subquery_answers, .. } = outcome;
+            self.answer_joined(waiters, &query, told, earlier_is_better, subquery_answers);
+        }
+    }
+}
+
+/// The socket at `address` to reply from: the one with this index if this worker received the
+/// query; else, as another worker's sockets have other indices, this worker's own at the address.
+#[inline]
+fn socket_at(
+    sockets: &mut [Option<OpenSocket>],
+    index: usize,
+    address: SocketAddr,
+) -> Option<&mut OpenSocket> {
+    let is_it = |open: &OpenSocket| open.address == address;
+    let stays = |open: &OpenSocket| is_it(open) && open.last.is_none();
+    let index = match sockets.get(index) {
+        Some(Some(open)) if is_it(open) => index,
+        _ => sockets.iter().position(|open| open.as_ref().is_some_and(stays))?,
+    };
+    sockets.get_mut(index)?.as_mut()
+}
+
+/// Writes an upstream's answer for this client.
+fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
+    reply.push_answer(query, answer);
+    if let (Some(subnet), Some(asked)) =
+        (answer.subnet, query.edns.as_ref().and_then(|edns| edns.client_subnet))
+    {
+        reply.options.push_subnet(asked, subnet.scope());
+    }
+}
+
+/// The block's cache, if it covers the query's name.
+fn block_cache<'b>(block: &'b Block, query: &Query<'_>) -> Option<&'b BlockCache> {
+    block.pipeline.forwarding()?.cache.as_ref()?.covering(&query.name)
+}
+
+/// Whether another worker may have the same query in flight.
+fn workers_share(running: &Running) -> bool {
+    running.inboxes.len() > 1
+}
+
+/// Bytes of log lines that may wait for the writer.
+const LOG_RING_BYTES: usize = 1 << 20;

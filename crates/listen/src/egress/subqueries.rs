@@ -1,0 +1,194 @@
+//! Clients' queries that wait for subqueries: adds the answers, and resumes the queries some at a
+//! time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forwarder::Forwarder;
+use wire::{Answer, Proto, Query, Reply};
+
+use super::{Egress, block_cache, push_answer};
+use crate::subquery_join::{SubqueryHandle, Suspended};
+use crate::waiter::{Client, Miss, Waiter};
+use plugin::failure::Failure;
+use plugin::{HostsGuard, QueryContext};
+use query::evaluate::{
+    self, Evaluated, Evaluation, FollowCnames, NeedsUpstream, SubqueryAnswer, SuspendedQuery,
+};
+use query::serve;
+
+/// A flight's outcome, for all its waiters.
+pub(super) struct FlightOutcome<'a> {
+    pub(super) result: Result<&'a Answer, &'a Failure>,
+    /// Whether a stale answer is better, if there is one.
+    pub(super) earlier_is_better: bool,
+    pub(super) subquery_answers: SubqueryAnswers,
+}
+
+/// Answers made for subqueries so far, by the parameters of the query: an answer may have 64 KiB,
+/// and thousands may wait for it.
+pub(super) type SubqueryAnswers = Vec<(wire::ClientParams, bool, Arc<SubqueryAnswer>)>;
+
+impl<'a> FlightOutcome<'a> {
+    pub(super) fn new(result: Result<&'a Answer, &'a Failure>, earlier_is_better: bool) -> Self {
+        Self { result, earlier_is_better, subquery_answers: SubqueryAnswers::new() }
+    }
+}
+
+impl Egress {
+    /// Adds a subquery's answer to the client's query: the upstream's, or a stale one if there is
+    /// one and that is better. Returns a waiter of any other kind.
+    pub(super) fn subquery_answered(
+        &mut self,
+        mut waiter: Waiter,
+        same: &Query<'_>,
+        outcome: &mut FlightOutcome<'_>,
+        now: Instant,
+    ) -> Option<Waiter> {
+        let share = match std::mem::replace(&mut waiter.client, Client::Background) {
+            Client::Subquery(share) => share,
+            client => return Some(Waiter { client, ..waiter }),
+        };
+        let started = waiter.started;
+        let found = self.found(&waiter, &share, same, outcome, now);
+        if let Some(inner) = share.complete(found, self.upstream) {
+            let short = inner.outer.is_short_of_memory();
+            let ready = (inner, started, now);
+            if let Err((inner, started, _)) = self.ready.push(ready.0.client.number(), ready, short) {
+                self.refuse(inner, started, Failure::Overload, now);
+            }
+        }
+        None
+    }
+
+    /// The answer of a subquery for this waiter.
+    fn found(
+        &mut self,
+        waiter: &Waiter,
+        share: &SubqueryHandle<Client>,
+        same: &Query<'_>,
+        outcome: &mut FlightOutcome<'_>,
+        now: Instant,
+    ) -> Arc<SubqueryAnswer> {
+        // The spelling of the name does not matter: the reply has the client's own question.
+        let query = waiter.asker.query(same, None);
+        let alike =
+            outcome.subquery_answers.iter().find(|(asker, _, _)| asker.gets_same_answer(&waiter.asker));
+        if let Some((_, earlier, found)) = alike {
+            if *earlier {
+                waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
+            }
+            return found.clone();
+        }
+        let mut message = Vec::new();
+        let mut reply = Reply::start(&mut message, &query);
+        let earlier = outcome.earlier_is_better
+            && block_cache(&waiter.zone.block, &query)
+                .is_some_and(|cache| cache.partition.serve_stale(&cache.spec, &query, now, &mut reply));
+        match (earlier, outcome.result) {
+            (true, _) => waiter.zone.counters(self.index).add(|zone| &zone.cache_stale),
+            (false, Ok(answer)) => push_answer(&mut reply, &query, answer),
+            (false, Err(failure)) => {
+                // A failure of the client's own query is logged when that query ends.
+                if !share.own {
+                    waiter.zone.block.envelope.query_failed(failure, &query, now);
+                }
+                return SubqueryAnswer::new(&waiter.zone, &query, Err(failure.clone()), FollowCnames::No);
+            }
+        }
+        let found = SubqueryAnswer::of_reply(&waiter.zone, &query, &reply, FollowCnames::No);
+        outcome.subquery_answers.push((waiter.asker, earlier, found.clone()));
+        found
+    }
+
+    /// Resumes queries that are ready, and answers deferred waiters, for [`A_MOMENT`]. Appends the
+    /// subqueries of resumed queries to `misses`, a bounded number for each.
+    pub(crate) fn resume_ready(&mut self, forwarder: &mut Forwarder<Waiter>, misses: &mut Vec<Miss>) {
+        let mut since = None;
+        while self.has_ready() {
+            let now = clock::now();
+            if let Some((inner, started, ready)) = self.ready.pop() {
+                if now.saturating_duration_since(ready) < LONGEST {
+                    self.resume(inner, started, now, misses);
+                } else {
+                    // Its client has given up.
+                    self.refuse(inner, started, Failure::Overload, now);
+                }
+            }
+            self.answer_some(forwarder);
+            if clock::now().saturating_duration_since(*since.get_or_insert(now)) >= A_MOMENT {
+                break;
+            }
+        }
+    }
+
+    /// Whether queries are ready or waiters deferred.
+    pub(crate) fn has_ready(&self) -> bool {
+        !(self.ready.is_empty() && self.deferred.is_empty())
+    }
+
+    /// Resumes a client's query whose subqueries are answered.
+    fn resume(&mut self, inner: Suspended<Client>, started: Instant, now: Instant, misses: &mut Vec<Miss>) {
+        let Suspended { outer, client } = inner;
+        let SuspendedQuery { query: held, options, zone, route, found, spent, upstream, .. } = *outer;
+        let (peer, server, proto) = match &client {
+            Client::Udp { socket: (_, address), peer, local } => {
+                let server = local.map_or(*address, |local| (local.address, address.port()).into());
+                (*peer, server, Proto::Udp)
+            }
+            Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
+            Client::Background | Client::Subquery(_) => return,
+        };
+        let peer = peer.into();
+        let context = QueryContext::new(now, &peer, server, proto, self.index);
+        let (mut tables, mut query) = (HostsGuard::default(), held.query());
+        if let Some(edns) = &mut query.edns {
+            edns.options = &options;
+        }
+        let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, found, spent);
+        evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
+        let end = evaluation.run(&zone);
+        let told = std::mem::replace(&mut self.upstream, upstream);
+        if let Some(refreshes) = evaluation.refreshes() {
+            misses.extend(Miss::all(*refreshes, Client::Background, now));
+        }
+        match end {
+            Ok(Evaluated::Answer(message, failure)) => {
+                let waiter = Waiter::new(&query, &zone, client, started);
+                self.deliver(&waiter, &query, failure, now, |reply, query| {
+                    evaluate::write(&message, query, reply);
+                });
+            }
+            Ok(Evaluated::Drop) => {}
+            Err(NeedsUpstream) => match evaluation.wait(&zone) {
+                Ok(mut lookups) => {
+                    lookups.suspended.iter_mut().for_each(|outer| outer.upstream = upstream);
+                    misses.extend(Miss::all(*lookups, client, started));
+                }
+                Err(failure) => {
+                    self.refuse_query(&query, Waiter::new(&query, &zone, client, started), failure, now)
+                }
+            },
+        }
+        self.upstream = told;
+    }
+
+    /// Answers a client's query with a failure.
+    fn refuse(&mut self, inner: Suspended<Client>, started: Instant, failure: Failure, now: Instant) {
+        let Suspended { outer, client } = inner;
+        let query = outer.query.query();
+        self.refuse_query(&query, Waiter::new(&query, &outer.zone, client, started), failure, now);
+    }
+
+    fn refuse_query(&mut self, query: &Query<'_>, waiter: Waiter, failure: Failure, now: Instant) {
+        let told = failure.clone();
+        self.deliver(&waiter, query, Some(failure), now, |reply, _| serve::fail(reply, &told));
+    }
+}
+
+/// How long a query may wait to be resumed: with the time of its upstreams, its client has given up
+/// by then.
+const LONGEST: Duration = Duration::from_secs(2);
+/// How long a worker resumes queries and answers deferred waiters before it reads its sockets
+/// again.
+pub(super) const A_MOMENT: Duration = Duration::from_millis(1);
