@@ -55,7 +55,7 @@ mod tests {
                 refused(&[(&format!("{plugin} {wrong}"), &error)]);
             }
             let error = format!(
-                "2:{}: plugin/{plugin}: unexpected argument \"x\"; `{plugin}` wants [ADDRESS:PORT]",
+                "2:{}: plugin/{plugin}: unexpected argument \"x\"; `{plugin}` needs [ADDRESS:PORT]",
                 column + 3
             );
             refused(&[(&format!("{plugin} :1 x"), &error)]);

@@ -160,7 +160,7 @@ fn a_list_of_ourselves_alone_changes_nothing() {
     assert_eq!(asked(&scene), ["192.0.2.1:53"]);
     assert_eq!(
         scene.paper.read(&scene.shared.logger),
-        "[ERROR] plugin/forward: upstreams stay as they were: plugin/forward: the upstream 127.0.0.1:53 is this server itself and leads back to this block: queries would go round in circles; name another one\n"
+        "[ERROR] plugin/forward: upstreams stay as they were: plugin/forward: the upstream 127.0.0.1:53 is this server itself: its queries would return to this server block; name another upstream\n"
     );
 }
 

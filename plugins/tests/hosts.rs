@@ -179,7 +179,7 @@ fn a_file_whose_last_line_has_no_end_is_believed_at_the_second_look() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     file.write("192.0.2.2 a\n192.0.2.3 a.exam");
     assert_eq!(file.look(), "192.0.2.1");
-    // Somebody is still writing.
+    // Another process is still writing.
     file.write("192.0.2.2 a\n192.0.2.3 a.example.o");
     assert_eq!(file.look(), "192.0.2.1");
     file.write("192.0.2.2 a\n192.0.2.3 a");
@@ -239,7 +239,7 @@ fn without_reload_the_file_is_read_again_with_the_corefile() {
     file.write("192.0.2.2 a\n");
     file.scene.reload(&corefile);
     assert_eq!(file.a(), "192.0.2.2");
-    // Somebody is writing: it is looked at until it stays the same.
+    // Another process is writing: the file is read until it stays the same.
     file.write("192.0.2.3 a\n192.0");
     file.scene.reload(&corefile);
     assert_eq!(file.a(), "192.0.2.2");
@@ -328,7 +328,7 @@ fn equal_directives_share_a_table_and_reloads_keep_it() {
     let [first, third] = &*tables(&scene) else { panic!("two tables for three blocks") };
     scene.reload(&hosts(""));
     assert!(first.ptr_eq(&tables(&scene)[0]));
-    // Who is no longer named is dropped at the next building.
+    // A name that is no longer in the Corefile is dropped at the next build.
     scene.reload(&hosts(""));
     assert_eq!((first.strong_count() > 0, third.strong_count()), (true, 0));
 }

@@ -1,4 +1,4 @@
-//! What plugins of a block lend to who starts them.
+//! Values that plugins of a block pass to the code that starts them.
 
 use plugins::r#loop::Watch;
 use scene::Scene;

@@ -20,7 +20,7 @@ pub struct Location {
     pub(crate) around: Option<Arc<Surroundings>>,
 }
 
-/// What a place is told with.
+/// The source text that a place is printed with.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     pub(crate) source: Arc<SourceText>,
@@ -110,7 +110,7 @@ impl fmt::Debug for Location {
     }
 }
 
-/// An error, or anything else to tell, with the place it is about.
+/// An error, or another message, with its place.
 ///
 /// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` gives
 /// the first line alone. Of a line with the value of an environment variable the error is shown
@@ -119,7 +119,7 @@ impl fmt::Debug for Location {
 pub struct Located<E> {
     /// The place.
     pub at: Location,
-    /// What to tell about it.
+    /// The message.
     pub error: E,
 }
 

@@ -44,7 +44,7 @@ fn a_directive_names_zones_and_who_knows_the_path() {
 #[test]
 fn what_is_wrong_is_told_at_its_word() {
     refused(&[
-        ("autopath", "2:1: plugin/autopath: `autopath` wants [ZONES...] RESOLV-CONF, or @kubernetes"),
+        ("autopath", "2:1: plugin/autopath: `autopath` needs [ZONES...] RESOLV-CONF, or @kubernetes"),
         (
             "autopath @erratic",
             "2:10: plugin/autopath: \"@erratic\" is not a file or @kubernetes, the one directive that knows search paths",
@@ -54,14 +54,14 @@ fn what_is_wrong_is_told_at_its_word() {
     refused_properties(
         "autopath r",
         &[
-            ("ndots", "1: plugin/autopath: `ndots` wants a number of dots, 0 to 15"),
+            ("ndots", "1: plugin/autopath: `ndots` needs a number of dots, 0 to 15"),
             ("ndots 16", "7: plugin/autopath: \"16\" is not a number of dots, 0 to 15"),
             ("ndots -1", "7: plugin/autopath: \"-1\" is not a number of dots, 0 to 15"),
             (
                 "ndots 1 2",
-                "9: plugin/autopath: unexpected argument \"2\"; `ndots` wants a number of dots, 0 to 15",
+                "9: plugin/autopath: unexpected argument \"2\"; `ndots` needs a number of dots, 0 to 15",
             ),
-            ("response", "1: plugin/autopath: `response` wants noerror or nxdomain"),
+            ("response", "1: plugin/autopath: `response` needs noerror or nxdomain"),
             ("response NOERROR", "10: plugin/autopath: \"NOERROR\" is not noerror or nxdomain"),
             ("dots 1", "1: plugin/autopath: unknown property \"dots\"; did you mean `ndots`?"),
         ],
@@ -173,7 +173,7 @@ fn the_first_name_that_is_there_is_the_answer() {
         ("", 9, "web.t1.svc.c", &[], 5, "NXDOMAIN "),
         ("response nxdomain", 9, "web.t1.svc.c", &[], 5, "NXDOMAIN "),
         ("response noerror", 9, "web.t1.svc.c", &[], 5, "NOERROR "),
-        // Nobody's search.
+        // A client without search path.
         ("", 9, "t1.svc.c", &[], 0, "passed"),
         ("", 9, "web.t2.svc.c", &[], 0, "passed"),
         ("", 9, "web", &[], 0, "passed"),
@@ -296,6 +296,6 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
     let error = spec(PathSource::Plugin("kubernetes")).build(&context).unwrap_err();
     assert_eq!(
         format!("{error:#}"),
-        "Corefile: plugin/autopath: `@kubernetes` wants the directive `kubernetes` in this server block; add it, or name a file"
+        "Corefile: plugin/autopath: `@kubernetes` needs the directive `kubernetes` in this server block; add it, or name a file"
     );
 }

@@ -48,7 +48,7 @@ impl BindSpec {
     /// IPv6 address has its interface where that was named, or stands for it.
     ///
     /// # Errors
-    /// At the word whose interface does not exist or has no address; at the first where `except` leaves none.
+    /// At the word of an interface that does not exist or has no address; at the first word if `except` leaves none.
     pub fn addresses(
         &self,
         addresses_of: &dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>,
@@ -176,11 +176,11 @@ mod tests {
         ] {
             assert_eq!(addresses(lines), Err(format!("Corefile:2:6: plugin/bind: {error}")), "{lines}");
         }
-        refused(&[("bind", "2:1: plugin/bind: `bind` wants an address or interface")]);
+        refused(&[("bind", "2:1: plugin/bind: `bind` needs an address or interface")]);
         refused_properties(
             "bind lo",
             &[
-                ("except", "1: plugin/bind: `except` wants an address or interface"),
+                ("except", "1: plugin/bind: `except` needs an address or interface"),
                 ("exept lo", "1: plugin/bind: unknown property \"exept\"; did you mean `except`?"),
             ],
         );

@@ -55,7 +55,7 @@ mod tests {
             ("bufsize 1k", "2:9: plugin/bufsize: \"1k\" is not a size of 512 to 4096 octets"),
             (
                 "bufsize 512 513",
-                "2:13: plugin/bufsize: unexpected argument \"513\"; `bufsize` wants [SIZE], 512 to 4096 octets",
+                "2:13: plugin/bufsize: unexpected argument \"513\"; `bufsize` needs [SIZE], 512 to 4096 octets",
             ),
             ("bufsize {\nx\n}", "2:1: plugin/bufsize: `bufsize` has no sub-block; remove the braces"),
         ]);

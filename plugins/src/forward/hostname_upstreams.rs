@@ -98,7 +98,7 @@ impl ResolvedNames {
         }
     }
 
-    /// Begins lookups that are due, in the background, and tells what ended ones found.
+    /// Starts lookups that are due, in the background, and logs the results of ended ones.
     pub(crate) fn look(&mut self, now: Instant, ours: &[SocketAddr], handle: &Handle) -> News {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(found) = found {

@@ -1,4 +1,4 @@
-//! `loadbalance`: in which order addresses are told.
+//! `loadbalance`: sets the order of addresses in answers.
 
 mod weighted;
 
@@ -23,7 +23,7 @@ use weighted::{WeightFiles, Weights};
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LoadbalanceSpec {
     policy: Policy,
-    /// Networks whose addresses come first, in this order.
+    /// Networks whose addresses are first, in this order.
     prefer: Vec<IpNet>,
 }
 
@@ -112,7 +112,7 @@ impl Middleware for Loadbalance {
             return Explanation::Passes(None);
         }
         Explanation::Passes(Some(match &self.spec.policy {
-            Policy::RoundRobin => "of several addresses any may be told first".to_owned(),
+            Policy::RoundRobin => "the order of several addresses is random".to_owned(),
             Policy::Weighted { file, .. } => {
                 format!("the first address is drawn by the weights in {}", file.display())
             }
@@ -208,7 +208,7 @@ fn address(rr: &Rr) -> Option<IpAddr> {
 }
 
 const PLUGIN: &str = "loadbalance";
-/// How often a file of weights is looked at unless told otherwise.
+/// The default interval of checks of a file of weights.
 const RELOAD: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -243,7 +243,7 @@ mod tests {
             ),
             (
                 "loadbalance weighted",
-                "2:1: plugin/loadbalance: `loadbalance` wants [round_robin | weighted FILE]",
+                "2:1: plugin/loadbalance: `loadbalance` needs [round_robin | weighted FILE]",
             ),
             (
                 "loadbalance {\nreload 1s\n}",

@@ -35,7 +35,7 @@ struct Followed {
     weights: Weak<Weights>,
     look: FileRead<Result<Vec<u8>, ReadError>>,
     text: Option<Vec<u8>>,
-    /// Why the file counts no longer, as was told.
+    /// The problem of the file that was logged last.
     failed: Option<String>,
     next: Option<Instant>,
 }
@@ -66,7 +66,7 @@ impl Weights {
 }
 
 impl Weights {
-    /// Tells why the file cannot be used, and what holds instead.
+    /// Logs why the file cannot be used, and which weights are used instead.
     fn tell(&self, error: &str, logger: &Logger) {
         let instead = match self.current.load().is_empty() {
             true => "every address weighs 1",

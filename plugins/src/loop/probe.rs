@@ -82,7 +82,7 @@ impl Watched {
         seen.iter().zip(still).map(|(seen, still)| *seen || still).collect()
     }
 
-    /// Whether the stanza still asks whom it was left with.
+    /// Whether the stanza's upstreams are unchanged.
     fn is_ours(&self, now: &[Arc<Upstream>]) -> bool {
         let left = self.upstreams.iter().zip(&self.looping).filter(|(_, looping)| !**looping);
         left.clone().count() == now.len()
@@ -129,7 +129,7 @@ impl Watched {
     }
 }
 
-/// `<random>.<random>.ZONE`, as CoreDNS's; 128 bits that nobody outside can guess.
+/// `<random>.<random>.ZONE`, as CoreDNS's: 128 bits that cannot be guessed.
 fn probe_name(zone: &Name) -> Option<Name> {
     let [first, second]: [u64; 2] = rand::rng().random();
     let zone = zone.to_string();

@@ -22,7 +22,7 @@ pub struct MetadataSpec {
 }
 
 impl MetadataSpec {
-    /// Who knows labels in a block of these zones, whose plugins know `published`.
+    /// The publisher of labels in a block of these zones, with the publishers of its plugins.
     fn labels(&self, published: Vec<Arc<dyn Labels>>, zones: &[Name]) -> Arc<dyn Labels> {
         let all = zones.iter().all(|zone| self.zones.iter().any(|own| zone.is_within(own)));
         if all || published.is_empty() {

@@ -57,7 +57,7 @@ mod tests {
             ("multisocket all", "2:13: plugin/multisocket: \"all\" is not a number of 1 to 1024 sockets"),
             (
                 "multisocket 1 2",
-                "2:15: plugin/multisocket: unexpected argument \"2\"; `multisocket` wants [N], 1 to 1024 sockets",
+                "2:15: plugin/multisocket: unexpected argument \"2\"; `multisocket` needs [N], 1 to 1024 sockets",
             ),
         ]);
     }

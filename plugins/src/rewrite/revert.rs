@@ -17,7 +17,7 @@ pub(super) enum NameMap {
     Text(Pattern, Replacement),
 }
 
-/// What was sought, and what was asked.
+/// The effective name, and the name in the client's question.
 #[derive(Debug, Clone)]
 pub(super) struct Turned {
     pub(super) from: Name,

@@ -1,4 +1,4 @@
-//! Records whose text is the same for every query, and no record: what a Corefile is warned of.
+//! Warnings about constant record texts that are no records.
 
 use std::cell::Cell;
 

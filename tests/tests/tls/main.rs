@@ -248,7 +248,7 @@ fn what_cannot_be_served_is_told_at_its_word() {
     for (text, error) in [
         (
             block("tls://.", ""),
-            format!("Corefile:1:1: \"tls://.:{port}\" wants `tls CERT KEY` in this server block"),
+            format!("Corefile:1:1: \"tls://.:{port}\" needs `tls CERT KEY` in this server block"),
         ),
         (
             block("tls://.", &format!("tls {absent} {absent}")),
@@ -305,7 +305,7 @@ fn what_cannot_be_served_is_told_at_its_word() {
         ),
         (
             block("tls://a.example", &tls(&one)) + &block("tls://b.example", ""),
-            format!("Corefile:6:1: \"tls://b.example:{port}\" wants `tls CERT KEY` in this server block"),
+            format!("Corefile:6:1: \"tls://b.example:{port}\" needs `tls CERT KEY` in this server block"),
         ),
         (
             block("tls://.", &format!("{} {}", tls(&one), here(&one, "no.pem"))),
