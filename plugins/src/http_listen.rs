@@ -30,7 +30,7 @@ mod tests {
     use crate::ready::ReadySpec;
 
     #[test]
-    fn admin_addresses_have_the_defaults_of_coredns() {
+    fn admin_address_defaults() {
         let shown = |address: AdminAddress| {
             address.sockets().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };

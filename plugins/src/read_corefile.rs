@@ -203,7 +203,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_unknown_directive_names_the_nearest_known_one() {
+    fn unknown_directive_suggests_nearest() {
         refused(&[
             ("forwrad . 192.0.2.53", "2:1: unknown directive \"forwrad\"; did you mean `forward`?"),
             ("  Whoami", "2:3: unknown directive \"Whoami\"; did you mean `whoami`?"),
@@ -298,7 +298,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_server_block_of_ours_is_an_error() {
+    fn unsupported_server_blocks() {
         for (text, error) in [
             ("", "Corefile: the Corefile holds no server block; expected at least `. { ... }`"),
             ("# nothing\n", "Corefile: the Corefile holds no server block; expected at least `. { ... }`"),

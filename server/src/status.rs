@@ -137,8 +137,7 @@ fn clusters(running: &Running, now: Instant) -> Option<Value> {
 
 fn of_cluster(cluster: &ClusterStatus) -> Value {
     let of_kind = |of: &KindStatus| json!({ "kind": of.kind.resource(), "objects": of.objects, "known": of.is_known, "followed": of.is_followed });
-    let of_problem =
-        |SyncProblem { subject, problem, remedy }: &SyncProblem| json!({ "subject": subject, "problem": problem, "remedy": remedy });
+    let of_problem = |SyncProblem { subject, problem, remedy }: &SyncProblem| json!({ "subject": subject, "problem": problem, "remedy": remedy });
     json!({
         "api": cluster.api,
         "synced": cluster.is_synced(),

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_located_error_shows_the_line_and_a_caret_under_the_column() {
+    fn error_line_and_caret() {
         for (text, line, column, expected) in [
             (".\nforward . x\n", 2, 9, "Corefile:2:9: unknown word\n  2 | forward . x\n    |         ^"),
             ("\tlog\r\n", 1, 2, "Corefile:1:2: unknown word\n  1 | \tlog\n    | \t^"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_with_values_and_imported_lines_show_the_kind_alone() {
+    fn secret_lines_show_the_kind() {
         let source = || SourceText::new("Corefile", b"log {$A} x", Path::new(""));
         let at = place(source(), 1, 5).replaced(Some("{$A}".to_owned()), None);
         assert_eq!(
@@ -265,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_line_number_moves_the_gutter() {
+    fn wide_line_number() {
         let text = "\n".repeat(99) + "log";
         assert!(shown(&text, 100, 1).ends_with("\n  100 | log\n      | ^"));
     }
 
     #[test]
-    fn a_long_line_is_cut_around_the_column() {
+    fn long_line_is_cut() {
         let text = "a".repeat(5000) + "!" + &"b".repeat(5000);
         let shown = shown(&text, 1, 5001);
         let mut lines = shown.lines().skip(1);
@@ -281,13 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_file_prints_without_line() {
+    fn file_error_without_line() {
         let error = Located::new(&Location::file_only("Corefile"), "gone");
         assert_eq!(error.to_string(), "Corefile: gone");
     }
 
     #[test]
-    fn the_alternate_form_is_one_line() {
+    fn alternate_form() {
         let source = SourceText::new("Corefile", b"log", Path::new(""));
         let at = place(source, 1, 1);
         assert_eq!(format!("{:#}", Located::new(&at, "odd")), "Corefile:1:1: odd");

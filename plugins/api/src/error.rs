@@ -42,7 +42,9 @@ pub enum SetupError {
     #[error("the scheme {0:?} is not supported yet; use dns:// or tls://")]
     SchemeNotBuilt(&'static str),
     /// A transport to upstreams that is not here.
-    #[error("plugin/forward: upstreams over {0} are not supported yet; name the upstream by IP[:PORT] or tls://IP[:PORT]")]
+    #[error(
+        "plugin/forward: upstreams over {0} are not supported yet; name the upstream by IP[:PORT] or tls://IP[:PORT]"
+    )]
     UpstreamNotBuilt(&'static str),
     /// A source address of another family than the upstream's.
     #[error(

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_network_fits_nobody_and_that_is_told() {
+    fn mapped_networks_get_a_warning() {
         let list = "acl {\nblock net ::ffff:192.0.2.0/120 ::ffff:192.0.2.9 ::/0\nfilter net 192.0.2.0/24\n}";
         assert_eq!(decided(list, "example.org", RType::A, "192.0.2.9"), "filter net 192.0.2.0/24 in .");
         let spec = crate::read_corefile::tests::spec(&format!(". {{\n{list}\nwhoami\n}}\n")).unwrap();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_words_are_told_at_their_place() {
+    fn bad_words_have_their_place() {
         for (rule, error) in [
             ("deny", "3:1: plugin/acl: unknown property \"deny\"; expected allow, block, drop, filter"),
             ("block typ A", "3:7: plugin/acl: \"typ\" is not `type` or `net`"),

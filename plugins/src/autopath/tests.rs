@@ -23,7 +23,7 @@ fn spec(source: PathSource) -> AutopathSpec {
 }
 
 #[test]
-fn a_directive_names_zones_and_who_knows_the_path() {
+fn zones_and_search_path_source() {
     let read = |lines: &str| said::<AutopathSpec>(lines).unwrap();
     let file = |path: &str| PathSource::File(PathBuf::from(path));
     assert_eq!(read("autopath my-resolv.conf").source, file("my-resolv.conf"));
@@ -42,7 +42,7 @@ fn a_directive_names_zones_and_who_knows_the_path() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_its_word() {
+fn errors_have_their_place() {
     refused(&[
         ("autopath", "2:1: plugin/autopath: `autopath` needs [ZONES...] RESOLV-CONF, or @kubernetes"),
         (
@@ -79,7 +79,7 @@ fn list(text: &str) -> std::result::Result<Vec<Name>, String> {
 }
 
 #[test]
-fn a_search_list_has_domains_within_bounds() {
+fn search_list_bounds() {
     assert_eq!(list("search B.example. example .\n").unwrap(), [name("b.example"), name("example")]);
     for text in ["", "nameserver 192.0.2.53", "search .", "domain"] {
         let error = "Corefile: plugin/autopath: no search list in resolv.conf; expected a line such as `search example.org`";
@@ -153,7 +153,7 @@ fn others(rows: &[&str]) -> Others {
 const PATH: &[&str] = &["t1.svc.c", "svc.c", "c", "host"];
 
 #[test]
-fn the_first_name_that_is_there_is_the_answer() {
+fn first_existing_name_answers() {
     for (properties, client, asked, rows, tried, response) in [
         ("", 9, "web.t1.svc.c", &["web.t1.svc.c 1"][..], 1, "NOERROR web.t1.svc.c. A"),
         (
@@ -209,7 +209,7 @@ fn the_first_name_that_is_there_is_the_answer() {
 }
 
 #[test]
-fn the_first_domain_itself_is_never_denied() {
+fn first_domain_gets_nodata() {
     let alias = || vec![Rr::new(Section::Answer, &name("t1.svc.c"), RType::CNAME, 7, name("gone").as_wire())];
     for (client, asked, rcode, records, response) in [
         // Names below it are there.
@@ -234,7 +234,7 @@ fn the_first_domain_itself_is_never_denied() {
 }
 
 #[test]
-fn what_is_too_long_for_a_name_is_nowhere() {
+fn overlong_names_are_skipped() {
     let label = "l".repeat(63);
     let long = format!("{label}.{label}.{label}");
     let step = step("", &["c", &format!("{}.example", "d".repeat(60)), "host"]);
@@ -280,7 +280,7 @@ fn requests_for_zones_pass() {
 }
 
 #[test]
-fn who_knows_search_paths_has_to_stand_in_the_block() {
+fn search_path_source_is_required() {
     let lasting = ReloadState::default();
     let context = BuildContext {
         reload_state: &lasting,

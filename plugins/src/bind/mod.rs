@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_interfaces_add_up_each_once() {
+    fn addresses_and_interfaces_add_up() {
         for (lines, expected) in [
             ("whoami", ""),
             ("bind 127.0.0.1", "127.0.0.1"),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_bound_is_told_at_its_word() {
+    fn bind_errors_have_their_place() {
         for (lines, error) in [
             ("bind eth9", "2:6: plugin/bind: no interface \"eth9\""),
             ("bind lo eth9", "2:9: plugin/bind: no interface \"eth9\""),

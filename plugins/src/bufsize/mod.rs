@@ -40,7 +40,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn a_size_is_512_to_4096_octets() {
+    fn size_bounds() {
         assert_eq!(said::<BufsizeSpec>(""), None);
         for (line, octets) in
             [("bufsize", 1232), ("bufsize 512", 512), ("bufsize 4096", 4096), ("bufsize +600", 600)]

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+    fn arguments_and_properties() {
         let properties = |text: &str| with("cache", text);
         let rows: &[(String, Change)] = &[
             ("cache".into(), |_| {}),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_at_its_word() {
+    fn errors_have_their_place() {
         refused(&[
             ("cache 0", "2:7: plugin/cache: \"0\" is not a TTL in seconds, above 0"),
             ("cache -1", "2:7: plugin/cache: \"-1\" is not a TTL in seconds, above 0"),

@@ -23,7 +23,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn the_word_stands_alone_and_once() {
+    fn debug_takes_no_argument() {
         assert!(said::<DebugSpec>("debug").is_some());
         assert!(said::<DebugSpec>("whoami").is_none());
         refused(&[

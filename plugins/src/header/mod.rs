@@ -146,7 +146,7 @@ mod tests {
     const RD: u16 = Flags::RD;
 
     #[test]
-    fn flags_are_changed_in_what_is_sought_and_in_what_is_told() {
+    fn query_and_response_flags() {
         for (lines, effective, response) in [
             ("response set aa ra", RD, RD | AA | RA),
             ("response clear aa ra", RD, RD),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_words_are_told_at_their_place() {
+    fn bad_words_have_their_place() {
         for (lines, error) in [
             (
                 "header",

@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_coredns() {
+    fn defaults_of_coredns() {
         let HostsSpec { ttl, reload, reverse, .. } = bare();
         assert_eq!((ttl, reload, reverse), (3600, Duration::from_secs(5), true));
     }
 
     #[test]
-    fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+    fn arguments_and_properties() {
         let rows: &[(String, Change)] = &[
             ("hosts".into(), |_| {}),
             ("hosts /run/h".into(), |s| s.file = "/run/h".into()),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_at_its_word() {
+    fn errors_have_their_place() {
         refused(&[("hosts /etc/hosts a..b", "2:18: the zone `a..b` has an empty label")]);
         refused_properties(
             "hosts",

@@ -227,7 +227,10 @@ impl IndexObserver for Teller {
 
     fn complete(&mut self, kind: Kind) {
         if self.shared.snapshot.as_ref().is_some_and(|kept| kept.complete(kind)) {
-            self.logger.info(Some("kubernetes"), "The lists of the API are complete: the snapshot is not used any more");
+            self.logger.info(
+                Some("kubernetes"),
+                "The lists of the API are complete: the snapshot is not used any more",
+            );
         }
         // The lock is held so that a thread between its check and its wait does not miss the wake-up.
         let mut told = self.shared.told();
@@ -336,7 +339,7 @@ fn wall() -> SinceEpoch {
     SinceEpoch(Duration::from_millis(clock::wall_ms()))
 }
 
-/// The mend where objects find no room.
+/// The remedy if objects do not fit.
 const FOLLOW_FEWER: &str = "Follow fewer, by `namespaces` or `labels`, or let it have more memory";
 /// Most causes of one sort that are logged until all kinds are watched again.
 const MOST_CAUSES: usize = 4;

@@ -125,7 +125,9 @@ impl Persistent for ClusterRegistry {
             unknown.iter().map(|cluster| cluster.rights_missing()).find(|missing| !missing.is_empty());
         let why = match missing {
             Some(missing) => Some(format!("may not {}", missing.join(", "))),
-            None => unknown.iter().flat_map(|cluster| cluster.problems()).next().map(|problem| problem.problem),
+            None => {
+                unknown.iter().flat_map(|cluster| cluster.problems()).next().map(|problem| problem.problem)
+            }
         };
         Some(why.map_or_else(|| "kubernetes".into(), |why| format!("kubernetes: {why}").into()))
     }

@@ -13,7 +13,7 @@ fn name(text: &str) -> Name {
 }
 
 #[test]
-fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+fn arguments_and_properties() {
     let rows: &[(&str, Change)] = &[
         ("ttl 0", |s| s.rules.ttl = 0),
         ("ttl 3600", |s| s.rules.ttl = 3600),
@@ -108,7 +108,7 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
 }
 
 #[test]
-fn pods_are_followed_where_somebody_asks_for_them() {
+fn pods_are_watched_when_needed() {
     let of_node = |node: &str| Some(PodWatch { node: Some(node.into()), labels: Vec::new() });
     for (lines, wanted) in [
         ("kubernetes", None),
@@ -130,7 +130,7 @@ fn pods_are_followed_where_somebody_asks_for_them() {
 }
 
 #[test]
-fn of_pods_labels_those_are_kept_that_a_rule_reads() {
+fn pod_labels_that_rules_read() {
     let kept = |lines: &str| {
         let pods = said::<KubernetesSpec>(lines).unwrap().wants.pods.unwrap();
         pods.labels.join(" ")
@@ -151,7 +151,7 @@ fn of_pods_labels_those_are_kept_that_a_rule_reads() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_its_word() {
+fn errors_have_their_place() {
     refused(&[
         (
             "kubernetes in-addr.arpa 10.0.0.0/8",
@@ -261,7 +261,7 @@ fn what_is_wrong_is_told_at_its_word() {
 }
 
 #[test]
-fn a_server_is_called_by_the_addresses_that_it_is_bound_to() {
+fn name_server_addresses() {
     let own = |endpoints: &[&str]| {
         own_addresses(&endpoints.iter().map(|endpoint| endpoint.parse().unwrap()).collect::<Vec<_>>())
     };

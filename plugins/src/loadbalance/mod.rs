@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_stands_before_addresses_or_behind_preferred_ones() {
+    fn other_records_and_addresses_order() {
         let others = [RType::SRV, RType::MX, RType::A, RType::CNAME];
         let records = others.map(|rtype| Rr::new(Section::Additional, &Name::ROOT, rtype, 1, b"\x01x\0"));
         let message = Message { records: records.into(), ..Message::default() };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_come_first_and_near_addresses_before_others() {
+    fn aliases_then_near_addresses() {
         let step = Loadbalance {
             spec: spec("loadbalance {\nprefer ::ffff:192.0.2.4/128 192.0.2.2/32\n}").unwrap(),
             weights: None,

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_names_weights_or_the_line_that_does_not() {
+    fn weights_file_or_bad_line() {
         let table = parse("# weights\nwww.example.org\n192.0.2.1 3\n 2001:db8::1\t1\n\nWWW.example.org.\n192.0.2.2 255\nb\n").unwrap();
         let www = &table[&Name::from_text("www.example.org").unwrap()];
         assert_eq!(www.len(), 3);

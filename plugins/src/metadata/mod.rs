@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_are_asked_for_names_within_its_zones() {
+    fn labels_within_zones() {
         let block = [name("example.org"), name("example.net")];
         for (zones, inside, outside) in [
             (&["example.org"][..], &["example.org", "a.example.org"][..], &["a.example.net"][..]),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_once_with_zones_or_without() {
+    fn metadata_zones() {
         for (line, zones) in [
             ("metadata", &["."][..]),
             ("metadata example.org 10.0.0.0/8", &["example.org", "10.in-addr.arpa"]),

@@ -44,7 +44,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn a_number_is_1_to_1024() {
+    fn number_bounds() {
         assert_eq!(said::<MultisocketSpec>(""), None);
         for (line, sockets) in
             [("multisocket", None), ("multisocket 1", Some(1)), ("multisocket 1024", Some(1024))]

@@ -279,10 +279,12 @@ impl Followed {
             Err(error) => {
                 self.failed += 1;
                 if self.failed == TOLD_AT {
-                    let mend = error.remedy();
+                    let remedy = error.remedy();
                     logger.error(
                         Some(PLUGIN),
-                        &format!("cannot use the files of `tls`: {error}; what they held serves on; {mend}"),
+                        &format!(
+                            "cannot use the files of `tls`: {error}; the former files are used; {remedy}"
+                        ),
                     );
                 }
             }

@@ -104,7 +104,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, refused_properties, said};
 
     #[test]
-    fn files_stand_below_root_and_options_have_their_defaults() {
+    fn files_and_defaults() {
         let read = |lines: &str| said::<TlsSpec>(lines).unwrap().settings;
         let plain = read("tls a.pem /b.pem");
         assert_eq!(
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_at_its_word() {
+    fn errors_have_their_place() {
         refused(&[
             ("tls", "2:1: plugin/tls: `tls` needs CERT KEY [CA]"),
             ("tls a", "2:1: plugin/tls: `tls` needs CERT KEY [CA]"),

@@ -115,7 +115,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn who_may_be_sent_which_zones_is_read() {
+    fn clients_of_zones() {
         let name = |text: &str| Name::from_text(text).unwrap();
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let lines = "transfer example.net 10.in-addr.arpa {\nto 192.0.2.1 192.0.2.2:1053 [2001:db8::2]:34\nsource 2001:db8::53\n}\n\

@@ -87,7 +87,7 @@ fn block_error(lines: &str) -> String {
 }
 
 #[test]
-fn properties_change_what_they_name_and_nothing_else() {
+fn properties() {
     let seconds = Duration::from_secs;
     let rows: &[(&str, Change)] = &[
         ("except a.org 10.0.0.0/24\nexcept b.org", |s| {
@@ -152,7 +152,7 @@ fn properties_change_what_they_name_and_nothing_else() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_its_word() {
+fn errors_have_their_place() {
     const UPSTREAM: &str = "is not an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name";
     const BLANKS: &str = "is not an upstream: between upstreams stand blanks and nothing else";
     const PORT: &str = "is not an upstream: a port of 1 to 65535 belongs behind the last colon";
@@ -204,7 +204,7 @@ fn what_is_wrong_is_told_at_its_word() {
 }
 
 #[test]
-fn there_are_as_many_as_a_query_can_note() {
+fn number_of_forwards_is_bounded() {
     let of =
         |count: usize| (0..count).map(|n| format!("forward z{n}.example 192.0.2.1\n")).collect::<String>();
     let written = of(255);
@@ -215,7 +215,7 @@ fn there_are_as_many_as_a_query_can_note() {
 }
 
 #[test]
-fn wrong_properties_are_told_at_their_word() {
+fn wrong_properties_have_their_place() {
     refused_properties(
         "forward . 192.0.2.1",
         &[
@@ -272,7 +272,7 @@ fn wrong_properties_are_told_at_their_word() {
 }
 
 #[test]
-fn a_network_of_several_zones_is_forwarded_in_part_and_that_is_told() {
+fn network_of_several_zones_gets_a_warning() {
     for (network, expected) in [
         (
             "10.0.0.0/9",

@@ -49,7 +49,7 @@ fn every_rule_is_read_in_every_form() {
 }
 
 #[test]
-fn bad_words_are_told_at_their_place() {
+fn bad_words_have_their_place() {
     for (line, error) in [
         (
             "",

@@ -57,7 +57,7 @@ fn arguments_and_properties_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_its_word() {
+fn errors_have_their_place() {
     refused(&[
         ("template", "2:1: plugin/template: `template` needs CLASS TYPE [ZONE...]"),
         ("template IN", "2:1: plugin/template: `template` needs CLASS TYPE [ZONE...]"),
