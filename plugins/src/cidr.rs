@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mapped_network_is_an_ipv4_network_where_its_length_leaves_that_so() {
+    fn mapped_networks_become_ipv4() {
         for (written, expected) in [
             ("::ffff:192.0.2.9/120", "192.0.2.0/24"),
             ("::ffff:192.0.2.9/128", "192.0.2.9/32"),

@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_without_name_is_localhost() {
+    fn host_without_name_is_localhost() {
         for (name, expected) in [(c"", "localhost"), (c"node-1", "node-1")] {
             assert_eq!(name_or_localhost(name), expected);
         }

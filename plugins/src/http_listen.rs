@@ -30,7 +30,7 @@ mod tests {
     use crate::ready::ReadySpec;
 
     #[test]
-    fn admin_addresses_have_the_defaults_of_coredns() {
+    fn admin_address_defaults() {
         let shown = |address: AdminAddress| {
             address.sockets().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
         };
@@ -55,7 +55,7 @@ mod tests {
                 refused(&[(&format!("{plugin} {wrong}"), &error)]);
             }
             let error = format!(
-                "2:{}: plugin/{plugin}: unexpected argument \"x\"; `{plugin}` wants [ADDRESS:PORT]",
+                "2:{}: plugin/{plugin}: unexpected argument \"x\"; `{plugin}` needs [ADDRESS:PORT]",
                 column + 3
             );
             refused(&[(&format!("{plugin} :1 x"), &error)]);

@@ -114,7 +114,7 @@ pub(crate) mod tests {
         block(lines).unwrap_or_else(|error| panic!("{lines:?}: {error}"))
     }
 
-    /// What one plugin is told by these lines, none of which is wrong.
+    /// The spec of one plugin from these lines, all of which are right.
     pub(crate) fn said<T: PluginSpec + Clone>(lines: &str) -> Option<T> {
         good(lines).get::<T>().cloned()
     }
@@ -196,14 +196,14 @@ pub(crate) mod tests {
                 continue;
             }
             let error = format!(
-                "2:1: the directive `{name}` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block"
+                "2:1: the directive `{name}` of CoreDNS is not supported yet; remove it, or keep CoreDNS for this server block"
             );
             refused(&[(name, &error)]);
         }
     }
 
     #[test]
-    fn an_unknown_directive_names_the_nearest_known_one() {
+    fn unknown_directive_suggests_nearest() {
         refused(&[
             ("forwrad . 192.0.2.53", "2:1: unknown directive \"forwrad\"; did you mean `forward`?"),
             ("  Whoami", "2:3: unknown directive \"Whoami\"; did you mean `whoami`?"),
@@ -238,7 +238,7 @@ pub(crate) mod tests {
         for name in bare {
             let column = name.len() + 2;
             let extra =
-                format!("2:{column}: plugin/{name}: unexpected argument \"x\"; `{name}` wants no argument");
+                format!("2:{column}: plugin/{name}: unexpected argument \"x\"; `{name}` needs no argument");
             let body = format!("2:1: plugin/{name}: `{name}` has no sub-block; remove the braces");
             refused(&[(&format!("{name} x"), &extra), (&with(name, "x"), &body)]);
         }
@@ -298,30 +298,30 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_server_block_of_ours_is_an_error() {
+    fn unsupported_server_blocks() {
         for (text, error) in [
             ("", "Corefile: the Corefile holds no server block; expected at least `. { ... }`"),
             ("# nothing\n", "Corefile: the Corefile holds no server block; expected at least `. { ... }`"),
             ("a..b {\nwhoami\n}\n", "Corefile:1:1: the zone `a..b` has an empty label"),
             (
                 ". tls://.:5553 {\nwhoami\n}\n",
-                "Corefile:1:3: \"tls://.:5553\" wants `tls CERT KEY` in this server block: without it nothing would be encrypted; add it, or serve dns://",
+                "Corefile:1:3: \"tls://.:5553\" needs `tls CERT KEY` in this server block: connections would not be encrypted; add it, or serve dns://",
             ),
             (
                 ". grpc://. {\nwhoami\n}\n",
-                "Corefile:1:3: the scheme \"grpc://\" is not built yet; only dns:// and tls:// are served",
+                "Corefile:1:3: the scheme \"grpc://\" is not supported yet; use dns:// or tls://",
             ),
             (
                 "https://.:443 {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"https://\" is not built yet; only dns:// and tls:// are served",
+                "Corefile:1:1: the scheme \"https://\" is not supported yet; use dns:// or tls://",
             ),
             (
                 "https3://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"https3://\" is not built yet; only dns:// and tls:// are served",
+                "Corefile:1:1: the scheme \"https3://\" is not supported yet; use dns:// or tls://",
             ),
             (
                 "quic://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"quic://\" is not built yet; only dns:// and tls:// are served",
+                "Corefile:1:1: the scheme \"quic://\" is not supported yet; use dns:// or tls://",
             ),
         ] {
             assert_eq!(spec(text).err().as_deref(), Some(error), "{text:?}");

@@ -64,18 +64,18 @@ pub(crate) fn packet(name: &str, rtype: RType) -> Vec<u8> {
     packet
 }
 
-/// Why a client is told nothing.
+/// Why a client gets no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Untold {
     /// What others answer is not known yet.
     Waits,
     /// The query has no answer.
     Fails,
-    /// Nobody is answered.
+    /// The query is dropped.
     Silence,
 }
 
-/// What `step` makes of a query from `client` where `below` answers: what was sought, and what the client is told.
+/// The result of `step` for a query from `client` that `below` answers: the effective query, and the client's reply.
 pub(crate) fn through(
     step: &dyn Middleware,
     client: &str,

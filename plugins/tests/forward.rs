@@ -30,13 +30,13 @@ fn corefile(upstreams: &str) -> String {
 }
 
 #[test]
-fn upstreams_are_asked_in_written_order_each_once() {
+fn upstreams_in_file_order() {
     let scene = Scene::new(&corefile("192.0.2.2 192.0.2.1:53 192.0.2.2:53 tls://192.0.2.2:53"));
     assert_eq!(asked(&scene), ["192.0.2.2:53", "192.0.2.1:53", "192.0.2.2:53"]);
 }
 
 #[test]
-fn what_the_machine_does_not_have_is_told_at_its_word() {
+fn missing_addresses_and_files() {
     let dir = TempDir::new().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     fs::write(path("none"), "search example.org\n").unwrap();
@@ -55,7 +55,7 @@ fn what_the_machine_does_not_have_is_told_at_its_word() {
 }
 
 #[test]
-fn a_file_of_upstreams_is_followed() {
+fn upstream_file_changes() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("resolv.conf");
     fs::write(&file, "nameserver 192.0.2.1\nnameserver 192.0.2.2\n").unwrap();
@@ -110,7 +110,7 @@ fn a_file_of_upstreams_is_followed() {
 
 /// One of three: with comments alone, with a server that goes, with one that changes.
 #[test]
-fn a_list_without_servers_holds_up_no_other() {
+fn empty_list_delays_no_other() {
     let dir = TempDir::new().unwrap();
     let path = |name: &str| dir.path().join(name);
     let write = |name: &str, text: &str| fs::write(path(name), text).unwrap();
@@ -149,7 +149,7 @@ fn a_list_without_servers_holds_up_no_other() {
 }
 
 #[test]
-fn a_list_of_ourselves_alone_changes_nothing() {
+fn list_of_own_addresses() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("resolv.conf");
     fs::write(&file, "nameserver 192.0.2.1\n").unwrap();
@@ -160,12 +160,12 @@ fn a_list_of_ourselves_alone_changes_nothing() {
     assert_eq!(asked(&scene), ["192.0.2.1:53"]);
     assert_eq!(
         scene.log.read(&scene.shared.logger),
-        "[ERROR] plugin/forward: upstreams stay as they were: plugin/forward: the upstream 127.0.0.1:53 is this server itself and leads back to this block: queries would go round in circles; name another one\n"
+        "[ERROR] plugin/forward: upstreams stay as they were: plugin/forward: the upstream 127.0.0.1:53 is this server itself: its queries would return to this server block; name another upstream\n"
     );
 }
 
 #[test]
-fn a_file_that_no_block_names_any_more_is_let_go() {
+fn unused_file_is_dropped() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("resolv.conf");
     fs::write(&file, "nameserver 192.0.2.1\n").unwrap();

@@ -78,7 +78,7 @@ impl Followed {
 }
 
 #[test]
-fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
+fn batch_keeps_its_table() {
     let (mut one, other) =
         (Followed::new(Some("192.0.2.1 a\n"), ""), Followed::new(Some("192.0.2.9 a\n"), ""));
     let packet = scene::packet("a", RType::A, None);
@@ -103,7 +103,7 @@ fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
 }
 
 #[test]
-fn a_change_is_served_from_the_next_look_on() {
+fn change_is_served_after_next_check() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     assert_eq!(file.a(), "192.0.2.1");
     file.write("192.0.2.2 a\n192.0.2.3 a\n");
@@ -120,7 +120,7 @@ fn a_change_is_served_from_the_next_look_on() {
 }
 
 #[test]
-fn a_renamed_file_is_a_change_even_with_the_same_time_and_size() {
+fn renamed_file_is_a_change() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
     let other = file.file.with_extension("new");
@@ -131,7 +131,7 @@ fn a_renamed_file_is_a_change_even_with_the_same_time_and_size() {
 }
 
 #[test]
-fn a_deleted_file_keeps_its_entries_and_is_told_once() {
+fn deleted_file_keeps_entries() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     fs::remove_file(&file.file).unwrap();
     assert_eq!(file.log(), "");
@@ -151,7 +151,7 @@ fn a_deleted_file_keeps_its_entries_and_is_told_once() {
 }
 
 #[test]
-fn an_emptied_file_is_believed_at_the_second_look() {
+fn emptied_file_needs_two_checks() {
     for properties in ["", "192.0.2.9 inline"] {
         for emptied in ["", "# nothing\n", "\n\n", "no address\n"] {
             let mut file = Followed::new(Some("192.0.2.1 a\n"), properties);
@@ -163,7 +163,7 @@ fn an_emptied_file_is_believed_at_the_second_look() {
 }
 
 #[test]
-fn an_emptied_file_that_is_filled_meanwhile_never_empties_the_table() {
+fn refilled_file_never_empties_table() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     file.write("");
     assert_eq!(file.look(), "192.0.2.1");
@@ -175,11 +175,11 @@ fn an_emptied_file_that_is_filled_meanwhile_never_empties_the_table() {
 }
 
 #[test]
-fn a_file_whose_last_line_has_no_end_is_believed_at_the_second_look() {
+fn unterminated_file_needs_two_checks() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     file.write("192.0.2.2 a\n192.0.2.3 a.exam");
     assert_eq!(file.look(), "192.0.2.1");
-    // Somebody is still writing.
+    // Another process is still writing.
     file.write("192.0.2.2 a\n192.0.2.3 a.example.o");
     assert_eq!(file.look(), "192.0.2.1");
     file.write("192.0.2.2 a\n192.0.2.3 a");
@@ -190,7 +190,7 @@ fn a_file_whose_last_line_has_no_end_is_believed_at_the_second_look() {
 }
 
 #[test]
-fn a_touched_file_is_read_again_and_serves_the_same() {
+fn touched_file_is_read_again() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     let later = fs::metadata(&file.file).unwrap().modified().unwrap() + Duration::from_secs(60);
     let before = file.table().modified_ms();
@@ -201,7 +201,7 @@ fn a_touched_file_is_read_again_and_serves_the_same() {
 }
 
 #[test]
-fn an_unchanged_file_is_not_read_again() {
+fn unchanged_file_is_not_read() {
     let mut file = Followed::new(Some("192.0.2.1 a\nbad\n"), "");
     let table = file.table();
     let first = table.built();
@@ -212,7 +212,7 @@ fn an_unchanged_file_is_not_read_again() {
 }
 
 #[test]
-fn a_file_missing_at_the_start_is_told_and_served_once_it_comes() {
+fn missing_file_is_served_once_created() {
     let mut file = Followed::new(None, "192.0.2.9 inline");
     assert!(file.log().starts_with("[WARNING] plugin/hosts: Cannot read "));
     assert_eq!((file.a(), file.table().modified_ms()), (String::new(), 0));
@@ -224,7 +224,7 @@ fn a_file_missing_at_the_start_is_told_and_served_once_it_comes() {
 }
 
 #[test]
-fn without_reload_the_file_is_read_once() {
+fn no_reload_reads_once() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "reload 0");
     file.write("192.0.2.2 a\n");
     file.scene.now += Duration::from_secs(3600);
@@ -233,13 +233,13 @@ fn without_reload_the_file_is_read_once() {
 }
 
 #[test]
-fn without_reload_the_file_is_read_again_with_the_corefile() {
+fn no_reload_reads_with_corefile() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "reload 0");
     let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nreload 0\n}}\n}}\n", file.file.display());
     file.write("192.0.2.2 a\n");
     file.scene.reload(&corefile);
     assert_eq!(file.a(), "192.0.2.2");
-    // Somebody is writing: it is looked at until it stays the same.
+    // Another process is writing: the file is read until it stays the same.
     file.write("192.0.2.3 a\n192.0");
     file.scene.reload(&corefile);
     assert_eq!(file.a(), "192.0.2.2");
@@ -250,7 +250,7 @@ fn without_reload_the_file_is_read_again_with_the_corefile() {
 }
 
 #[test]
-fn a_file_that_is_missing_is_looked_for_as_often_as_any_other_is_looked_at() {
+fn missing_file_check_interval() {
     for (properties, interval) in [("", Some(5)), ("reload 30s", Some(30)), ("reload 0", None)] {
         let file = Followed::new(None, properties);
         let now = file.scene.now + Duration::from_secs(60);
@@ -260,7 +260,7 @@ fn a_file_that_is_missing_is_looked_for_as_often_as_any_other_is_looked_at() {
 }
 
 #[test]
-fn a_rewrite_of_the_same_size_and_time_is_seen() {
+fn rewrite_of_same_size_and_time() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
     let changed = || fs::metadata(&file.file).map(|data| (data.ctime(), data.ctime_nsec())).unwrap();
@@ -274,7 +274,7 @@ fn a_rewrite_of_the_same_size_and_time_is_seen() {
 }
 
 #[test]
-fn bad_and_huge_lines_are_skipped_and_told() {
+fn bad_and_huge_lines_are_skipped() {
     let huge = format!("192.0.2.7 {}\n192.0.2.1 {} a\n", "b ".repeat(100_000), "x".repeat(2000));
     let mut text = format!("nonsense a\n{huge}192.0.2.2\n");
     let file = Followed::new(Some(&text), "");
@@ -297,7 +297,7 @@ fn bad_and_huge_lines_are_skipped_and_told() {
 }
 
 #[test]
-fn a_directory_a_pipe_or_a_device_in_its_place_keeps_the_entries() {
+fn non_files_keep_entries() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     fs::remove_file(&file.file).unwrap();
     fs::create_dir(&file.file).unwrap();
@@ -317,7 +317,7 @@ fn a_directory_a_pipe_or_a_device_in_its_place_keeps_the_entries() {
 }
 
 #[test]
-fn equal_directives_share_a_table_and_reloads_keep_it() {
+fn equal_directives_share_a_table() {
     let hosts = |extra: &str| {
         format!(
             "a. {{\nbind 127.0.0.1\nhosts /nowhere/h . {{\nttl 5\n}}\n}}\nb. {{\nbind 127.0.0.1\nhosts /nowhere/h . {{\nttl 5\n}}\n}}\n{extra}"
@@ -328,7 +328,7 @@ fn equal_directives_share_a_table_and_reloads_keep_it() {
     let [first, third] = &*tables(&scene) else { panic!("two tables for three blocks") };
     scene.reload(&hosts(""));
     assert!(first.ptr_eq(&tables(&scene)[0]));
-    // Who is no longer named is dropped at the next building.
+    // A name that is no longer in the Corefile is dropped at the next build.
     scene.reload(&hosts(""));
     assert_eq!((first.strong_count() > 0, third.strong_count()), (true, 0));
 }

@@ -1,11 +1,11 @@
-//! What plugins of a block lend to who starts them.
+//! Values that plugins of a block pass to the code that starts them.
 
 use plugins::r#loop::Watch;
 use scene::Scene;
 use wire::{Name, RType};
 
 #[test]
-fn what_loop_lends_sees_what_the_queries_of_its_block_are() {
+fn loop_probe_matches_block_queries() {
     let scene = Scene::new(". {\nbind 127.0.0.1\nloop\nwhoami\n}\n");
     let lent = scene.configuration.blocks[0].lent.get::<Watch>();
     let watch = lent.get().expect("`loop` lends it");

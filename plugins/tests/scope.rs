@@ -13,7 +13,7 @@ fn kept(keys: &str, lines: &str) -> String {
 }
 
 #[test]
-fn names_are_compared_where_one_can_come_that_is_outside() {
+fn scope_compares_outside_names() {
     for (keys, lines, expected) in [
         (".", "cache", "all"),
         ("a.example", "cache", "all"),
@@ -34,14 +34,14 @@ fn names_are_compared_where_one_can_come_that_is_outside() {
 }
 
 #[test]
-fn the_label_of_the_metrics_has_the_zones_that_are_written() {
+fn zones_label_of_metrics() {
     let scene = Scene::new("a.example b.example {\nbind 127.0.0.1\ncache\nforward . 192.0.2.53\n}\n");
     let cache = scene.configuration.blocks[0].pipeline.forwarding().unwrap().cache.as_ref().unwrap();
     assert_eq!(configuration::zones_label(&cache.zones), "a.example.,b.example.");
 }
 
 #[test]
-fn a_name_that_was_rewritten_out_of_its_zone_is_for_nobody_there() {
+fn rewritten_name_outside_scope() {
     let rewrite = "rewrite name exact x.a.example x.b.example";
     for source in [
         "hosts /nowhere/h {\n192.0.2.1 y.a.example\n}",

@@ -20,7 +20,7 @@ fn answer(record: &str) -> Scene {
 }
 
 #[test]
-fn every_field_is_what_the_query_says() {
+fn message_fields() {
     for (field, value) in [
         ("{{ .Name }}", "web-7.example.org."),
         ("{{ .Zone }}", "example.org."),
@@ -78,7 +78,7 @@ fn sections_rcode_and_several_records() {
 }
 
 #[test]
-fn a_query_for_any_type_has_the_type_of_the_template() {
+fn any_query_has_template_type() {
     let scene =
         scene("template IN TXT example.org {\nanswer \"{{ .Name }} 5 IN TXT {{ .Class }}-{{ .Type }}\"\n}");
     for rtype in [RType::ANY, RType::TXT] {
@@ -87,14 +87,14 @@ fn a_query_for_any_type_has_the_type_of_the_template() {
 }
 
 #[test]
-fn a_failure_has_neither_authority_nor_records() {
+fn failures_have_no_records() {
     let scene =
         scene("template ANY ANY {\nrcode SERVFAIL\nauthority \"{{ .Zone }} 60 IN NS ns.example.org.\"\n}");
     assert_eq!(scene.ask(AT, "example.org", RType::A), "SERVFAIL");
 }
 
 #[test]
-fn templates_are_tried_in_file_order_until_one_takes_the_query() {
+fn templates_in_file_order() {
     const TWO: &str = "template IN A example.org {\nmatch ^a\\. ^aa\\.\nrcode NXDOMAIN\nFIRST\n}\n\
                        template IN ANY org example.org {\nmatch ^b\\.\nrcode REFUSED\nSECOND\n}\nwhoami";
     let own = "NOERROR aa; additional";
@@ -133,7 +133,7 @@ fn templates_are_tried_in_file_order_until_one_takes_the_query() {
 }
 
 #[test]
-fn a_template_that_makes_no_record_fails_and_is_counted() {
+fn failed_templates_are_counted() {
     for (record, template_failures, rr_failures) in [
         ("{{ .Name }} 60 IN A 192.0.2.256", 0, 1),
         ("{{ .Name }}", 0, 1),
@@ -156,7 +156,7 @@ fn a_template_that_makes_no_record_fails_and_is_counted() {
 }
 
 #[test]
-fn an_extended_error_goes_to_clients_with_edns_only() {
+fn ede_needs_edns() {
     let scene = scene("template ANY ANY {\nrcode NXDOMAIN\nederror 15 blocked\n}");
     for (edns, expected) in [(None, false), (Some(&[][..]), true)] {
         let Sent::Reply(reply) = scene.send(AT, &packet("a", RType::A, edns)) else { panic!("no reply") };

@@ -15,7 +15,7 @@ use configuration::Configuration;
 use listen::Running;
 use metrics::{Collector, Families, names};
 use node_run::{LeaseState, STATUS_FORMAT};
-use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, Wrong};
+use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus, SyncProblem};
 use plugins::plugin_cfg;
 
 /// Sources of the status.
@@ -137,8 +137,7 @@ fn clusters(running: &Running, now: Instant) -> Option<Value> {
 
 fn of_cluster(cluster: &ClusterStatus) -> Value {
     let of_kind = |of: &KindStatus| json!({ "kind": of.kind.resource(), "objects": of.objects, "known": of.is_known, "followed": of.is_followed });
-    let of_problem =
-        |Wrong { about, what, mend }: &Wrong| json!({ "subject": about, "problem": what, "remedy": mend });
+    let of_problem = |SyncProblem { subject, problem, remedy }: &SyncProblem| json!({ "subject": subject, "problem": problem, "remedy": remedy });
     json!({
         "api": cluster.api,
         "synced": cluster.is_synced(),
@@ -147,7 +146,7 @@ fn of_cluster(cluster: &ClusterStatus) -> Value {
         "event_age_seconds": cluster.event_age.map(|age| age.as_secs()),
         "snapshot_age_seconds": cluster.snapshot_age.map(|age| age.as_secs()),
         "rights_missing": cluster.rights_missing,
-        "problems": cluster.wrong.iter().map(of_problem).collect::<Vec<_>>(),
+        "problems": cluster.problems.iter().map(of_problem).collect::<Vec<_>>(),
     })
 }
 

@@ -369,7 +369,7 @@ mod tests {
     fn stanza_without_upstreams_is_refused() {
         let refused = |place: &str, upstream: &str| {
             Some(format!(
-                "stdin:{place}: plugin/forward: the upstream {upstream} is this server itself and leads back to this block: queries would go round in circles; name another one"
+                "stdin:{place}: plugin/forward: the upstream {upstream} is this server itself: its queries would return to this server block; name another upstream"
             ))
         };
         for (text, error) in [

@@ -10,8 +10,8 @@ use scene::Scene;
 #[test]
 fn zone_twice_on_an_address_is_refused() {
     const DEFINED: &str = "it is already defined at";
-    const ONCE: &str = "; make one block of them, or give each a `bind` of its own";
-    const MIXED: &str = "one is bound to addresses, the other listens everywhere; give both a `bind`";
+    const ONCE: &str = "; merge the blocks, or give each its own `bind`";
+    const MIXED: &str = "one block has `bind`, the other listens on all addresses; give both a `bind`";
     for (corefile, error) in [
         (
             ". {\nwhoami\n}\n. {\nwhoami\n}\n",

@@ -1,4 +1,4 @@
-//! What a Corefile says: blocks, directives, words. Plain data for whoever gives it a meaning.
+//! The syntax tree of a Corefile: blocks, directives, words.
 
 use std::path::PathBuf;
 

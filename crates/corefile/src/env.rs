@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_replaced_as_coredns_does() {
+    fn variable_references() {
         for (text, expected) in [
             ("plain", "plain"),
             ("{$A}", "1.1.1.1"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_is_unset_is_named() {
+    fn first_unset_variable() {
         for (text, unset) in [
             ("{$A}", None),
             ("{$EMPTY}", None),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_the_environment_are_noticed() {
+    fn environment_values_are_noticed() {
         for (text, has_value) in [
             ("{$A}", true),
             ("{%A%}", true),

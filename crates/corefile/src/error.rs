@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::kind::Kind;
 use crate::location::Location;
 
-/// Why a text is no Corefile. The place is told by [`Located`](crate::Located).
+/// A syntax error. [`Located`](crate::Located) adds its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
     /// The system refuses to read the file.

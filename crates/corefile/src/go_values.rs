@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_go_does() {
+    fn parse_durations() {
         for (text, ns) in [
             ("0", 0),
             ("+0", 0),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_named() {
+    fn bad_durations() {
         for (text, expected) in [
             ("", "bad duration ``, expected numbers with units such as `1h30m`, `1.5s` or `500ms`"),
             ("-", "bad duration `-`, expected numbers with units such as `1h30m`, `1.5s` or `500ms`"),
@@ -269,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_duration_tells_its_magnitude() {
+    fn negative_duration_magnitude() {
         let Err(ValueError::NegativeDuration { magnitude, .. }) = parse_duration("-1.5s") else { panic!() };
         assert_eq!(magnitude, Duration::from_millis(1500));
     }
 
     #[test]
-    fn durations_are_printed_as_go_does() {
+    fn format_durations() {
         for (ns, expected) in [
             (0, "0s"),
             (1, "1ns"),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_as_go_does() {
+    fn parse_numbers() {
         for (text, expected) in [
             ("0", Some(0)),
             ("007", Some(7)),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_values_are_read_as_go_does() {
+    fn parse_bools() {
         for (text, expected) in [
             ("1", Some(true)),
             ("t", Some(true)),

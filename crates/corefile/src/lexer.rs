@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_split_as_coredns_does() {
+    fn split_words() {
         let rows: &[(&[u8], &[&str])] = &[
             (b"", &[]),
             (b" \t\r\n", &[]),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn words_know_their_place_and_whether_they_start_a_line() {
+    fn word_places() {
         let tokens = lexed("a \"b\nc\" d\n\te# x\nä b".as_bytes()).unwrap();
         let got: Vec<_> = tokens
             .iter()
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_text_is_an_error_where_it_stands() {
+    fn broken_text_has_its_place() {
         let rows: &[(&[u8], &str)] = &[
             (b"a\n b\xffc", "Corefile:2:3: found a byte that is not UTF-8"),
             (b"\xff\xfe.\0", "Corefile:1:1: found a byte that is not UTF-8"),

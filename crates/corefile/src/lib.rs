@@ -2,7 +2,7 @@
 //!
 //! This crate reads the language of CoreDNS's configuration and nothing else: it knows no plugin, opens no socket
 //! and imports nothing of ours. What a directive means, which directives exist and which zones clash is decided
-//! by whoever reads the result.
+//! by the caller.
 //!
 //! # The language
 //! ```text

@@ -20,7 +20,7 @@ pub struct Location {
     pub(crate) around: Option<Arc<Surroundings>>,
 }
 
-/// What a place is told with.
+/// The source text that a place is printed with.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     pub(crate) source: Arc<SourceText>,
@@ -110,7 +110,7 @@ impl fmt::Debug for Location {
     }
 }
 
-/// An error, or anything else to tell, with the place it is about.
+/// An error, or another message, with its place.
 ///
 /// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` gives
 /// the first line alone. Of a line with the value of an environment variable the error is shown
@@ -119,7 +119,7 @@ impl fmt::Debug for Location {
 pub struct Located<E> {
     /// The place.
     pub at: Location,
-    /// What to tell about it.
+    /// The message.
     pub error: E,
 }
 
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_located_error_shows_the_line_and_a_caret_under_the_column() {
+    fn error_line_and_caret() {
         for (text, line, column, expected) in [
             (".\nforward . x\n", 2, 9, "Corefile:2:9: unknown word\n  2 | forward . x\n    |         ^"),
             ("\tlog\r\n", 1, 2, "Corefile:1:2: unknown word\n  1 | \tlog\n    | \t^"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_with_values_and_imported_lines_show_the_kind_alone() {
+    fn secret_lines_show_the_kind() {
         let source = || SourceText::new("Corefile", b"log {$A} x", Path::new(""));
         let at = place(source(), 1, 5).replaced(Some("{$A}".to_owned()), None);
         assert_eq!(
@@ -265,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_line_number_moves_the_gutter() {
+    fn wide_line_number() {
         let text = "\n".repeat(99) + "log";
         assert!(shown(&text, 100, 1).ends_with("\n  100 | log\n      | ^"));
     }
 
     #[test]
-    fn a_long_line_is_cut_around_the_column() {
+    fn long_line_is_cut() {
         let text = "a".repeat(5000) + "!" + &"b".repeat(5000);
         let shown = shown(&text, 1, 5001);
         let mut lines = shown.lines().skip(1);
@@ -281,13 +281,13 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_file_prints_without_line() {
+    fn file_error_without_line() {
         let error = Located::new(&Location::file_only("Corefile"), "gone");
         assert_eq!(error.to_string(), "Corefile: gone");
     }
 
     #[test]
-    fn the_alternate_form_is_one_line() {
+    fn alternate_form() {
         let source = SourceText::new("Corefile", b"log", Path::new(""));
         let at = place(source, 1, 1);
         assert_eq!(format!("{:#}", Located::new(&at, "odd")), "Corefile:1:1: odd");

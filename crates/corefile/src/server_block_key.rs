@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_split_into_scheme_zone_and_port() {
+    fn split_keys() {
         use Scheme::{Dns, Grpc, Https, Https3, Quic, Tls};
         for (text, scheme, zone, port) in [
             (".", Dns, ".", None),

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_word_finds_the_known_one() {
+    fn mistyped_words() {
         let known = ["forward", "hosts", "cache", "health", "log", "loop", "max_concurrent", "reload"];
         for (word, expected) in [
             ("foward", Some("forward")),

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn trim_markers_take_the_blanks_next_to_them() {
+    fn trim_markers() {
         for (text, expected) in [
             ("a {{.}} b", vec!["a ", " b"]),
             ("a {{- .}} b", vec!["a", " b"]),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_tells_the_byte_where_it_starts() {
+    fn error_offsets() {
         for (text, offset, problem) in [
             ("ab{{.", 2, Problem::UnclosedAction),
             ("ab{{/* x", 2, Problem::UnclosedComment),

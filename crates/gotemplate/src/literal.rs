@@ -197,7 +197,7 @@ pub(crate) fn parse_unsigned(text: &str, base: u32) -> Result<u64, NumberFault> 
     Ok(number)
 }
 
-/// The base that a number's prefix tells, and its digits.
+/// The base of a number's prefix, and its digits.
 fn prefixed(text: &str) -> (u32, &str) {
     let bytes = text.as_bytes();
     match (bytes.first(), bytes.get(1)) {

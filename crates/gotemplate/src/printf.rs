@@ -83,7 +83,7 @@ impl Directives<'_, '_, '_> {
         spec
     }
 
-    /// Reads a width, a number or `*`. `chosen` tells that `[n]` stood before it; returns whether that still counts.
+    /// Reads a width, a number or `*`. `chosen`: whether `[n]` stood before it; returns whether that still counts.
     fn width(&mut self, out: &mut Sink<'_>, spec: &mut Spec, chosen: bool) -> Result<bool, RenderError> {
         if self.byte() != Some(b'*') {
             spec.width = self.number();
@@ -171,7 +171,7 @@ impl Directives<'_, '_, '_> {
         (number.unsigned_abs() <= LARGEST).then_some(number)
     }
 
-    /// Tells the arguments that no directive took.
+    /// Prints the arguments that no directive used.
     fn extra(&self, out: &mut Sink<'_>) -> Result<(), RenderError> {
         if self.reordered || self.next >= self.arguments.len() {
             return Ok(());

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_name_is_one_that_a_slip_of_the_fingers_away() {
+    fn nearest_name() {
         let known = ["Name", "Zone", "Match", "Group", "Question"];
         for (name, expected) in [
             ("Nmae", Some("Name")),

@@ -12,7 +12,7 @@ fn data(words: &str) -> Result<String, Error> {
 /// AMTRELAY with a discovery bit, whose relay it leaves out, NSEC with types in any order, which it cannot send, and LOC with
 /// minutes and no seconds, which it refuses.
 #[test]
-fn data_of_each_form_become_bytes() {
+fn record_data() {
     for (words, expected) in [
         ("A 192.0.2.1", "c0000201"),
         ("AAAA 2001:db8::1", "20010db8000000000000000000000001"),
@@ -91,14 +91,14 @@ fn data_of_each_form_become_bytes() {
 }
 
 #[test]
-fn strings_above_255_bytes_become_several() {
+fn long_strings_are_split() {
     let found = record(&format!("a. TXT {}", "k".repeat(300))).unwrap().data;
     assert_eq!((found.len(), found[0], found[256]), (302, 255, 45));
     assert!(matches!(data(&format!("X25 {}", "1".repeat(256))), Err(Error::Data { .. })));
 }
 
 #[test]
-fn what_is_no_record_is_an_error() {
+fn record_errors() {
     for (text, expected) in [
         ("", "it is empty"),
         ("; nothing", "it is empty"),
@@ -150,7 +150,7 @@ fn what_is_no_record_is_an_error() {
 
 /// A name with an empty label read as the name that ends there, and a message that no client can read.
 #[test]
-fn names_that_are_none_are_errors() {
+fn bad_names() {
     let long = "k".repeat(64);
     let longer = "kk.".repeat(100);
     for (name, why) in [
@@ -185,7 +185,7 @@ fn names_that_are_none_are_errors() {
 }
 
 #[test]
-fn what_a_record_leaves_out_is_as_in_coredns() {
+fn omitted_fields() {
     for (text, ttl, class) in [
         ("a. A 192.0.2.1", 3600, Class::IN),
         ("a. 60 A 192.0.2.1", 60, Class::IN),
@@ -201,7 +201,7 @@ fn what_a_record_leaves_out_is_as_in_coredns() {
 }
 
 #[test]
-fn records_of_a_text_go_by_those_before_them() {
+fn owner_and_ttl_carry_over() {
     let text = "$ORIGIN example.org.\n@ 1h IN SOA ns admin (\n  1 ; serial\n  2 3 4 5 )\n\n  NS ns\n$TTL 60\nns A 192.0.2.1\n 5 A 192.0.2.2\n\
                 Sub\\.x TXT \"two\nlines\" ; and a comment (\nb..c A 192.0.2.3\nd A 192.0.2.4\n";
     let mut reader = Reader::new(text.as_bytes(), &Name::ROOT);
@@ -285,7 +285,7 @@ fn words() -> impl Strategy<Value = String> {
 proptest! {
     /// What is read can be sent, and is read back as it was.
     #[test]
-    fn what_is_read_can_be_sent(text in words(), start in prop::sample::select(&["", "a. 60 IN ", "a. TXT "] as &[&str])) {
+    fn records_round_trip(text in words(), start in prop::sample::select(&["", "a. 60 IN ", "a. TXT "] as &[&str])) {
         const QUESTION: &[u8] = b"\x01q\0\0\x01\0\x01";
         if let Ok(record) = record(&format!("{start}{text}")) {
             let mut body = Vec::new();

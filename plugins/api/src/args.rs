@@ -23,7 +23,7 @@ pub struct Args<'d> {
 }
 
 impl<'d> Args<'d> {
-    /// `expected` completes "wants ..." in every error.
+    /// `expected` completes "needs ..." in every error.
     pub fn new(plugin: &'static str, directive: &'d Directive, expected: &'static str) -> Self {
         Self { plugin, directive, next: 0, expected }
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a Corefile whose syntax is right.
+//! Errors of Corefiles whose syntax is right.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,12 +25,12 @@ pub enum SetupError {
     },
     /// A directive of CoreDNS that is not here.
     #[error(
-        "the directive `{0}` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block"
+        "the directive `{0}` of CoreDNS is not supported yet; remove it, or keep CoreDNS for this server block"
     )]
     NotBuilt(&'static str),
     /// A property of CoreDNS that is not here.
     #[error(
-        "plugin/{plugin}: the property `{property}` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block"
+        "plugin/{plugin}: the property `{property}` of CoreDNS is not supported yet; remove it, or keep CoreDNS for this server block"
     )]
     PropertyNotBuilt {
         /// The directive.
@@ -39,14 +39,16 @@ pub enum SetupError {
         property: &'static str,
     },
     /// A scheme of CoreDNS that is not here.
-    #[error("the scheme {0:?} is not built yet; only dns:// and tls:// are served")]
+    #[error("the scheme {0:?} is not supported yet; use dns:// or tls://")]
     SchemeNotBuilt(&'static str),
     /// A transport to upstreams that is not here.
-    #[error("plugin/forward: upstreams over {0} are not built yet; name one by IP[:PORT] or tls://IP[:PORT]")]
+    #[error(
+        "plugin/forward: upstreams over {0} are not supported yet; name the upstream by IP[:PORT] or tls://IP[:PORT]"
+    )]
     UpstreamNotBuilt(&'static str),
     /// A source address of another family than the upstream's.
     #[error(
-        "plugin/forward: {upstream} cannot be asked from {source_address}: write both in IPv4 or both in IPv6"
+        "plugin/forward: {upstream} cannot be asked from {source_address}: write both as IPv4 or both as IPv6"
     )]
     SourceFamily {
         /// The upstream.
@@ -67,7 +69,7 @@ pub enum SetupError {
         known: Box<[&'static str]>,
     },
     /// An argument is absent.
-    #[error("plugin/{plugin}: `{word}` wants {expected}")]
+    #[error("plugin/{plugin}: `{word}` needs {expected}")]
     MissingArgument {
         /// The directive.
         plugin: &'static str,
@@ -77,7 +79,7 @@ pub enum SetupError {
         expected: &'static str,
     },
     /// An argument too many.
-    #[error("plugin/{plugin}: unexpected argument {found:?}; `{word}` wants {expected}")]
+    #[error("plugin/{plugin}: unexpected argument {found:?}; `{word}` needs {expected}")]
     ExtraArgument {
         /// The directive.
         plugin: &'static str,
@@ -128,7 +130,7 @@ pub enum SetupError {
         error: String,
     },
     /// A zone that a property names and its directive does not.
-    #[error("plugin/{plugin}: {zone} is none of the directive's zones; name it there, too")]
+    #[error("plugin/{plugin}: {zone} is not a zone of this directive; add it there")]
     ForeignZone {
         /// The directive.
         plugin: &'static str,
@@ -136,7 +138,7 @@ pub enum SetupError {
         zone: String,
     },
     /// A directive without another that it answers of.
-    #[error("plugin/{plugin}: `{other}` must stand in the same server block")]
+    #[error("plugin/{plugin}: `{other}` is missing in this server block; add it")]
     Needs {
         /// The directive.
         plugin: &'static str,
@@ -144,7 +146,7 @@ pub enum SetupError {
         other: &'static str,
     },
     /// A zone that hides names of another one of its directive.
-    #[error("plugin/{plugin}: {zone} lies in {other}, whose names it would hide; keep one of them")]
+    #[error("plugin/{plugin}: {zone} lies in {other}, whose names it would hide; remove one of them")]
     HiddenNames {
         /// The directive.
         plugin: &'static str,
@@ -163,7 +165,7 @@ pub enum SetupError {
     },
     /// The same zone twice on one address.
     #[error(
-        "cannot serve {server} - it is already defined at {first}; make one block of them, or give each a `bind` of its own"
+        "cannot serve {server} - it is already defined at {first}; merge the blocks, or give each its own `bind`"
     )]
     AlreadyDefined {
         /// As `dns://zone:port on address`.
@@ -173,7 +175,7 @@ pub enum SetupError {
     },
     /// The same zone and port with `bind` and without.
     #[error(
-        "cannot serve {server} - zone overlap listener capacity with {first}: one is bound to addresses, the other listens everywhere; give both a `bind`"
+        "cannot serve {server} - zone overlap listener capacity with {first}: one block has `bind`, the other listens on all addresses; give both a `bind`"
     )]
     Overlap {
         /// As `dns://zone:port`.
@@ -183,7 +185,7 @@ pub enum SetupError {
     },
     /// TLS endpoints of two blocks on one listener that do not say the same.
     #[error(
-        "cannot serve {server} - conflicting TLS configuration with the `tls` at {first}: {why}; write the same in both, or give each a `bind` of its own"
+        "cannot serve {server} - conflicting TLS configuration with the `tls` at {first}: {why}; write the same `tls` in both, or give each block its own `bind`"
     )]
     TlsConflict {
         /// As `tls://zone:port`.
@@ -205,7 +207,7 @@ pub enum SetupError {
     },
     /// A TLS endpoint without a certificate.
     #[error(
-        "{0:?} wants `tls CERT KEY` in this server block: without it nothing would be encrypted; add it, or serve dns://"
+        "{0:?} needs `tls CERT KEY` in this server block: connections would not be encrypted; add it, or serve dns://"
     )]
     NoCertificate(String),
     /// A zone that is no domain name.
@@ -255,7 +257,7 @@ pub enum SetupError {
     },
     /// A forward target that is one of our own listeners, and leads back.
     #[error(
-        "plugin/forward: the upstream {upstream} is this server itself and leads back to this block: queries would go round in circles; name another one"
+        "plugin/forward: the upstream {upstream} is this server itself: its queries would return to this server block; name another upstream"
     )]
     Circle {
         /// Where it is asked.
@@ -293,38 +295,38 @@ impl Kind for SetupError {
             }
             Self::SourceFamily { .. } => of(
                 "forward",
-                "an upstream cannot be asked from `source_address`: write both in IPv4 or both in IPv6",
+                "an upstream cannot be asked from `source_address`: write both as IPv4 or both as IPv6",
             ),
             Self::UnknownProperty { plugin, nearest, known, .. } => {
                 of(plugin, &format!("unknown property{}", did_you_mean(*nearest, || all_of(known))))
             }
-            Self::MissingArgument { plugin, expected, .. } => of(plugin, &format!("wanted is {expected}")),
+            Self::MissingArgument { plugin, expected, .. } => of(plugin, &format!("expected is {expected}")),
             Self::ExtraArgument { plugin, expected, .. } => {
-                of(plugin, &format!("unexpected argument; wanted is {expected}"))
+                of(plugin, &format!("unexpected argument; expected is {expected}"))
             }
             Self::BadValue { plugin, expected, .. } => of(plugin, &format!("the word is not {expected}")),
             Self::UnexpectedBlock { plugin, .. } => of(plugin, "there is no sub-block; remove the braces"),
             Self::Selector { plugin, .. } => of(plugin, "the label selector cannot be used"),
             Self::ForeignZone { plugin, .. } => {
-                of(plugin, "the zone is none of the directive's zones; name it there, too")
+                of(plugin, "the zone is not a zone of this directive; add it there")
             }
             Self::HiddenNames { plugin, .. } => {
-                of(plugin, "a zone lies in another one, whose names it would hide; keep one of them")
+                of(plugin, "a zone lies in another one, whose names it would hide; remove one of them")
             }
             Self::AlreadyDefined { first, .. } => format!(
-                "cannot serve the zone - it is already defined at {first}; make one block of them, or give each a `bind` of its own"
+                "cannot serve the zone - it is already defined at {first}; merge the blocks, or give each its own `bind`"
             ),
             Self::Overlap { first, .. } => format!(
-                "cannot serve the zone - zone overlap listener capacity with {first}: one is bound to addresses, the other listens everywhere; give both a `bind`"
+                "cannot serve the zone - zone overlap listener capacity with {first}: one block has `bind`, the other listens on all addresses; give both a `bind`"
             ),
             Self::TlsConflict { first, why, .. } => format!(
-                "cannot serve the zone - conflicting TLS configuration with the `tls` at {first}: {why}; write the same in both, or give each a `bind` of its own"
+                "cannot serve the zone - conflicting TLS configuration with the `tls` at {first}: {why}; write the same `tls` in both, or give each block its own `bind`"
             ),
             Self::TransportConflict { first, .. } => format!(
                 "cannot serve the zone - connections to that address and port go to the server block at {first}, which has another transport; choose another port or address"
             ),
             Self::NoCertificate(_) => {
-                "this key wants `tls CERT KEY` in its server block: without it nothing would be encrypted; add it, or serve dns://".to_owned()
+                "this key needs `tls CERT KEY` in its server block: connections would not be encrypted; add it, or serve dns://".to_owned()
             }
             Self::Zone { .. } => "the word is not a zone".to_owned(),
             Self::Bind(_) => of("bind", "the address or interface cannot be used"),
@@ -336,7 +338,7 @@ impl Kind for SetupError {
             Self::Tls { plugin, .. } => of(plugin, "the certificates or keys cannot be used"),
             Self::Circle { .. } => of(
                 "forward",
-                "an upstream is this server itself and leads back to this block: queries would go round in circles; name another one",
+                "an upstream is this server itself: its queries would return to this server block; name another upstream",
             ),
             Self::NoNameservers(_) => {
                 of("forward", "no nameserver in the file; expected lines such as `nameserver 192.0.2.53`")

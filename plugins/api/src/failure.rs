@@ -1,4 +1,4 @@
-//! Why a query has no answer, and what its client is told: one total function from failure to rcode.
+//! Failures of queries, and their rcodes: one total function from failure to rcode.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ pub enum Failure {
     /// A plugin's own.
     #[error(transparent)]
     Own(#[from] OwnFailure),
-    /// What a name leads to has no answer, as whoever was asked for it said.
+    /// The target of a name has no answer, with the target's failure.
     #[error("the name that it leads to has no answer: {0}")]
     Target(Rcode),
     /// An answer needs another that the client may not have.
@@ -64,7 +64,7 @@ pub enum Failure {
     Panic,
 }
 
-/// Why a plugin has no answer, in its own words. The client is told SERVFAIL.
+/// A plugin's own reason for a failure. The client gets SERVFAIL.
 #[derive(Debug, Clone, Error)]
 #[error("plugin/{plugin}: {why}")]
 pub struct OwnFailure {
@@ -79,7 +79,7 @@ pub struct OwnFailure {
 /// What a plugin's failure is to clients and operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Something is wrong: `errors` tells it.
+    /// An error, which `errors` logs.
     Error,
     /// The name is merely not the plugin's, which does not fall through.
     NotMine,
@@ -111,13 +111,13 @@ impl Failure {
             | Self::CutOff(_)
             | Self::Overload
             | Self::Panic => Rcode::SERVFAIL,
-            // The client asks somebody else at once; a full table is our own trouble.
+            // The client tries another server at once; the table is full only here.
             Self::Forward(forwarder::ForwardError::MaxConcurrent(_)) => Rcode::REFUSED,
             Self::Forward(_) => Rcode::SERVFAIL,
         }
     }
 
-    /// Whether `errors` tells it: CoreDNS's plugins answer SERVFAIL without an error where a name is merely not theirs.
+    /// Whether `errors` logs it: CoreDNS's plugins answer SERVFAIL without an error for names that are not theirs.
     pub fn is_error(&self) -> bool {
         match self {
             Self::Own(own) => own.kind == FailureKind::Error,
@@ -135,7 +135,7 @@ impl Failure {
         }
     }
 
-    /// What a client with EDNS is told besides (RFC 8914).
+    /// The Extended DNS Error for clients with EDNS (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
         let other = |text| Some(Ede { code: 0, text });
         match self {

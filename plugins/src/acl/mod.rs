@@ -1,7 +1,7 @@
-//! `acl`: who may ask for what.
+//! `acl`: allows, refuses or drops queries by client, name and type.
 //!
 //! ```text
-//! each `acl` whose zones hold the name -> its rules from top to bottom -> the first that fits decides
+//! each `acl` whose zones contain the name -> its rules from top to bottom -> the first match decides
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -87,7 +87,7 @@ impl AclSpec {
         })
     }
 
-    /// What becomes of such a query, whoever asks; `None` where that depends on the client.
+    /// The verdict on such a query for every client; `None` if it depends on the client.
     fn for_everybody(&self, name: &Name, rtype: RType) -> Option<Option<(&Name, &Rule)>> {
         let mut rules = self.rules(name, rtype);
         let first = rules.next();
@@ -100,7 +100,7 @@ impl AclSpec {
                 return Some(Some((zone, rule)));
             }
         }
-        // Whom no rule names is allowed.
+        // A client that no rule names is allowed.
         (action == Action::Allow).then_some(None)
     }
 }
@@ -179,7 +179,7 @@ fn fits_nobody(word: &Word, source: &IpNet) -> Option<String> {
     // A variable's value is not shown.
     let write = if text == word.text { format!("; write {mapped}") } else { String::new() };
     Some(format!(
-        "{}: plugin/{PLUGIN}: {text:?} fits nobody, as IPv4 clients have IPv4 addresses{write}",
+        "{}: plugin/{PLUGIN}: {text:?} matches no client, since IPv4 clients have IPv4 addresses{write}",
         word.at
     ))
 }
@@ -349,7 +349,7 @@ mod tests {
 
     const OWN: &[Name] = &[Name::ROOT];
 
-    /// Who decides about a query: `ACTION` and the zone, or nothing.
+    /// The rule and zone that decide about a query, or `-`.
     fn decided(lines: &str, name: &str, rtype: RType, client: &str) -> String {
         let spec = read(lines, |directives| AclSpec::read(directives, OWN)).unwrap();
         let found = spec.find(&Name::from_text(name).unwrap(), rtype, client.parse().unwrap());
@@ -382,21 +382,21 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_network_fits_nobody_and_that_is_told() {
+    fn mapped_networks_get_a_warning() {
         let list = "acl {\nblock net ::ffff:192.0.2.0/120 ::ffff:192.0.2.9 ::/0\nfilter net 192.0.2.0/24\n}";
         assert_eq!(decided(list, "example.org", RType::A, "192.0.2.9"), "filter net 192.0.2.0/24 in .");
         let spec = crate::read_corefile::tests::spec(&format!(". {{\n{list}\nwhoami\n}}\n")).unwrap();
         assert_eq!(
             odd(&spec).collect::<Vec<_>>(),
             [
-                "Corefile:3:11: plugin/acl: \"::ffff:192.0.2.0/120\" fits nobody, as IPv4 clients have IPv4 addresses; write 192.0.2.0/24",
-                "Corefile:3:32: plugin/acl: \"::ffff:192.0.2.9\" fits nobody, as IPv4 clients have IPv4 addresses; write 192.0.2.9/32",
+                "Corefile:3:11: plugin/acl: \"::ffff:192.0.2.0/120\" matches no client, since IPv4 clients have IPv4 addresses; write 192.0.2.0/24",
+                "Corefile:3:32: plugin/acl: \"::ffff:192.0.2.9\" matches no client, since IPv4 clients have IPv4 addresses; write 192.0.2.9/32",
             ]
         );
     }
 
     #[test]
-    fn bad_words_are_told_at_their_place() {
+    fn bad_words_have_their_place() {
         for (rule, error) in [
             ("deny", "3:1: plugin/acl: unknown property \"deny\"; expected allow, block, drop, filter"),
             ("block typ A", "3:7: plugin/acl: \"typ\" is not `type` or `net`"),

@@ -55,7 +55,7 @@ impl MiddlewareSpec for AutopathSpec {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("`@{0}` wants the directive `{0}` in this server block; add it, or name a file")]
+#[error("`@{0}` needs the directive `{0}` in this server block; add it, or name a file")]
 struct NotHere(&'static str);
 
 /// The step of one server block.
@@ -96,7 +96,7 @@ struct Search<'s> {
 }
 
 impl Autopath {
-    /// The names to try for what is sought, if its client completes names and this is one that it tries first.
+    /// The names to try, if the client completes names and this is the first that it tries.
     fn search(&self, effective: &EffectiveQuery<'_>, client: IpAddr) -> Option<Searched<'_>> {
         let name = effective.name();
         if !self.spec.zones.iter().any(|zone| name.is_within(zone)) {
@@ -132,7 +132,7 @@ impl Search<'_> {
         })
     }
 
-    /// An answer to `found` becomes one to what is sought: by an alias, where there is anything that it could lead to.
+    /// Turns an answer for `found` into one for the query: by an alias, if the answer has records.
     fn lead_to(
         &self,
         effective: &EffectiveQuery<'_>,
@@ -201,7 +201,7 @@ impl<'s> NeedsSubquery<'s> for Search<'s> {
         let mut first = None;
         for (name, spelled) in self.candidates() {
             match subqueries.resolve_below(effective, &name)? {
-                // That it lacks this type is an answer: who asks for addresses of both families gets them of one name.
+                // NODATA is an answer: a client that queries both families gets addresses of one name.
                 SubqueryResult::Answer(response) if response.rcode == Rcode::NXDOMAIN => {
                     _ = first.get_or_insert(response)
                 }
@@ -230,7 +230,7 @@ impl<'s> NeedsSubquery<'s> for Search<'s> {
 struct Domain;
 
 impl ResponseHook for Domain {
-    /// Names below it are there, completed: whoever is told that it is not takes them for gone, too (RFC 8020).
+    /// Completed names below it exist: NXDOMAIN would deny them, too (RFC 8020).
     fn on_response(
         &self,
         _: &EffectiveQuery<'_>,

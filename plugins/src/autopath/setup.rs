@@ -24,7 +24,7 @@ pub struct AutopathSpec {
     pub(super) at: Location,
     /// How many dots a name has at least that is completed; default 0.
     pub(super) ndots: usize,
-    /// Whether a name that is nowhere is told to be there, without data: `response noerror`; default not.
+    /// Whether a name that exists nowhere gets NODATA: `response noerror`; default no.
     pub(super) noerror: bool,
 }
 

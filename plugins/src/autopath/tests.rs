@@ -23,7 +23,7 @@ fn spec(source: PathSource) -> AutopathSpec {
 }
 
 #[test]
-fn a_directive_names_zones_and_who_knows_the_path() {
+fn zones_and_search_path_source() {
     let read = |lines: &str| said::<AutopathSpec>(lines).unwrap();
     let file = |path: &str| PathSource::File(PathBuf::from(path));
     assert_eq!(read("autopath my-resolv.conf").source, file("my-resolv.conf"));
@@ -42,9 +42,9 @@ fn a_directive_names_zones_and_who_knows_the_path() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_its_word() {
+fn errors_have_their_place() {
     refused(&[
-        ("autopath", "2:1: plugin/autopath: `autopath` wants [ZONES...] RESOLV-CONF, or @kubernetes"),
+        ("autopath", "2:1: plugin/autopath: `autopath` needs [ZONES...] RESOLV-CONF, or @kubernetes"),
         (
             "autopath @erratic",
             "2:10: plugin/autopath: \"@erratic\" is not a file or @kubernetes, the one directive that knows search paths",
@@ -54,14 +54,14 @@ fn what_is_wrong_is_told_at_its_word() {
     refused_properties(
         "autopath r",
         &[
-            ("ndots", "1: plugin/autopath: `ndots` wants a number of dots, 0 to 15"),
+            ("ndots", "1: plugin/autopath: `ndots` needs a number of dots, 0 to 15"),
             ("ndots 16", "7: plugin/autopath: \"16\" is not a number of dots, 0 to 15"),
             ("ndots -1", "7: plugin/autopath: \"-1\" is not a number of dots, 0 to 15"),
             (
                 "ndots 1 2",
-                "9: plugin/autopath: unexpected argument \"2\"; `ndots` wants a number of dots, 0 to 15",
+                "9: plugin/autopath: unexpected argument \"2\"; `ndots` needs a number of dots, 0 to 15",
             ),
-            ("response", "1: plugin/autopath: `response` wants noerror or nxdomain"),
+            ("response", "1: plugin/autopath: `response` needs noerror or nxdomain"),
             ("response NOERROR", "10: plugin/autopath: \"NOERROR\" is not noerror or nxdomain"),
             ("dots 1", "1: plugin/autopath: unknown property \"dots\"; did you mean `ndots`?"),
         ],
@@ -79,7 +79,7 @@ fn list(text: &str) -> std::result::Result<Vec<Name>, String> {
 }
 
 #[test]
-fn a_search_list_has_domains_within_bounds() {
+fn search_list_bounds() {
     assert_eq!(list("search B.example. example .\n").unwrap(), [name("b.example"), name("example")]);
     for text in ["", "nameserver 192.0.2.53", "search .", "domain"] {
         let error = "Corefile: plugin/autopath: no search list in resolv.conf; expected a line such as `search example.org`";
@@ -153,7 +153,7 @@ fn others(rows: &[&str]) -> Others {
 const PATH: &[&str] = &["t1.svc.c", "svc.c", "c", "host"];
 
 #[test]
-fn the_first_name_that_is_there_is_the_answer() {
+fn first_existing_name_answers() {
     for (properties, client, asked, rows, tried, response) in [
         ("", 9, "web.t1.svc.c", &["web.t1.svc.c 1"][..], 1, "NOERROR web.t1.svc.c. A"),
         (
@@ -173,7 +173,7 @@ fn the_first_name_that_is_there_is_the_answer() {
         ("", 9, "web.t1.svc.c", &[], 5, "NXDOMAIN "),
         ("response nxdomain", 9, "web.t1.svc.c", &[], 5, "NXDOMAIN "),
         ("response noerror", 9, "web.t1.svc.c", &[], 5, "NOERROR "),
-        // Nobody's search.
+        // A client without search path.
         ("", 9, "t1.svc.c", &[], 0, "passed"),
         ("", 9, "web.t2.svc.c", &[], 0, "passed"),
         ("", 9, "web", &[], 0, "passed"),
@@ -209,7 +209,7 @@ fn the_first_name_that_is_there_is_the_answer() {
 }
 
 #[test]
-fn the_first_domain_itself_is_never_denied() {
+fn first_domain_gets_nodata() {
     let alias = || vec![Rr::new(Section::Answer, &name("t1.svc.c"), RType::CNAME, 7, name("gone").as_wire())];
     for (client, asked, rcode, records, response) in [
         // Names below it are there.
@@ -234,7 +234,7 @@ fn the_first_domain_itself_is_never_denied() {
 }
 
 #[test]
-fn what_is_too_long_for_a_name_is_nowhere() {
+fn overlong_names_are_skipped() {
     let label = "l".repeat(63);
     let long = format!("{label}.{label}.{label}");
     let step = step("", &["c", &format!("{}.example", "d".repeat(60)), "host"]);
@@ -280,7 +280,7 @@ fn requests_for_zones_pass() {
 }
 
 #[test]
-fn who_knows_search_paths_has_to_stand_in_the_block() {
+fn search_path_source_is_required() {
     let lasting = ReloadState::default();
     let context = BuildContext {
         reload_state: &lasting,
@@ -296,6 +296,6 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
     let error = spec(PathSource::Plugin("kubernetes")).build(&context).unwrap_err();
     assert_eq!(
         format!("{error:#}"),
-        "Corefile: plugin/autopath: `@kubernetes` wants the directive `kubernetes` in this server block; add it, or name a file"
+        "Corefile: plugin/autopath: `@kubernetes` needs the directive `kubernetes` in this server block; add it, or name a file"
     );
 }

@@ -48,7 +48,7 @@ impl BindSpec {
     /// IPv6 address has its interface where that was named, or stands for it.
     ///
     /// # Errors
-    /// At the word whose interface does not exist or has no address; at the first where `except` leaves none.
+    /// At the word of an interface that does not exist or has no address; at the first word if `except` leaves none.
     pub fn addresses(
         &self,
         addresses_of: &dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_interfaces_add_up_each_once() {
+    fn addresses_and_interfaces_add_up() {
         for (lines, expected) in [
             ("whoami", ""),
             ("bind 127.0.0.1", "127.0.0.1"),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_bound_is_told_at_its_word() {
+    fn bind_errors_have_their_place() {
         for (lines, error) in [
             ("bind eth9", "2:6: plugin/bind: no interface \"eth9\""),
             ("bind lo eth9", "2:9: plugin/bind: no interface \"eth9\""),
@@ -176,11 +176,11 @@ mod tests {
         ] {
             assert_eq!(addresses(lines), Err(format!("Corefile:2:6: plugin/bind: {error}")), "{lines}");
         }
-        refused(&[("bind", "2:1: plugin/bind: `bind` wants an address or interface")]);
+        refused(&[("bind", "2:1: plugin/bind: `bind` needs an address or interface")]);
         refused_properties(
             "bind lo",
             &[
-                ("except", "1: plugin/bind: `except` wants an address or interface"),
+                ("except", "1: plugin/bind: `except` needs an address or interface"),
                 ("exept lo", "1: plugin/bind: unknown property \"exept\"; did you mean `except`?"),
             ],
         );

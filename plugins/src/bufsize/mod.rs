@@ -40,7 +40,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn a_size_is_512_to_4096_octets() {
+    fn size_bounds() {
         assert_eq!(said::<BufsizeSpec>(""), None);
         for (line, octets) in
             [("bufsize", 1232), ("bufsize 512", 512), ("bufsize 4096", 4096), ("bufsize +600", 600)]
@@ -55,7 +55,7 @@ mod tests {
             ("bufsize 1k", "2:9: plugin/bufsize: \"1k\" is not a size of 512 to 4096 octets"),
             (
                 "bufsize 512 513",
-                "2:13: plugin/bufsize: unexpected argument \"513\"; `bufsize` wants [SIZE], 512 to 4096 octets",
+                "2:13: plugin/bufsize: unexpected argument \"513\"; `bufsize` needs [SIZE], 512 to 4096 octets",
             ),
             ("bufsize {\nx\n}", "2:1: plugin/bufsize: `bufsize` has no sub-block; remove the braces"),
         ]);

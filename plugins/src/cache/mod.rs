@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+    fn arguments_and_properties() {
         let properties = |text: &str| with("cache", text);
         let rows: &[(String, Change)] = &[
             ("cache".into(), |_| {}),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_at_its_word() {
+    fn errors_have_their_place() {
         refused(&[
             ("cache 0", "2:7: plugin/cache: \"0\" is not a TTL in seconds, above 0"),
             ("cache -1", "2:7: plugin/cache: \"-1\" is not a TTL in seconds, above 0"),
@@ -267,7 +267,7 @@ mod tests {
         ]);
         const STORE: &str = "CAPACITY [TTL] [MINTTL]";
         let rows = [
-            ("success", format!("1: plugin/cache: `success` wants {STORE}")),
+            ("success", format!("1: plugin/cache: `success` needs {STORE}")),
             ("success x", "9: plugin/cache: \"x\" is not a number of answers".into()),
             ("success -1", "9: plugin/cache: \"-1\" is not a number of answers".into()),
             ("success 1 0", "11: plugin/cache: \"0\" is not a TTL in seconds, above 0".into()),
@@ -275,9 +275,9 @@ mod tests {
             ("success 1 2 -1", "13: plugin/cache: \"-1\" is not a TTL in seconds".into()),
             (
                 "denial 1 2 3 4",
-                format!("14: plugin/cache: unexpected argument \"4\"; `denial` wants {STORE}"),
+                format!("14: plugin/cache: unexpected argument \"4\"; `denial` needs {STORE}"),
             ),
-            ("prefetch", "1: plugin/cache: `prefetch` wants AMOUNT [DURATION [PERCENTAGE%]]".into()),
+            ("prefetch", "1: plugin/cache: `prefetch` needs AMOUNT [DURATION [PERCENTAGE%]]".into()),
             ("prefetch few", "10: plugin/cache: \"few\" is not a number of queries".into()),
             ("prefetch 1 60", "12: plugin/cache: \"60\" is not a duration such as 1m".into()),
             (
@@ -309,7 +309,7 @@ mod tests {
             (
                 "serve_stale 1h immediate 30s 5s 5s",
                 format!(
-                    "33: plugin/cache: unexpected argument \"5s\"; `serve_stale` wants {}",
+                    "33: plugin/cache: unexpected argument \"5s\"; `serve_stale` needs {}",
                     expected("serve_stale")
                 ),
             ),
@@ -321,15 +321,15 @@ mod tests {
                 "serve_stale_policy newest",
                 "20: plugin/cache: \"newest\" is not `prefer_positive`, the only policy".into(),
             ),
-            ("servfail", "1: plugin/cache: `servfail` wants DURATION".into()),
+            ("servfail", "1: plugin/cache: `servfail` needs DURATION".into()),
             (
                 "servfail 301s",
                 "10: plugin/cache: \"301s\" is not a duration of at most 5m (RFC 2308, section 7.1), 0 for never".into(),
             ),
-            ("disable", "1: plugin/cache: `disable` wants success|denial [ZONES...]".into()),
+            ("disable", "1: plugin/cache: `disable` needs success|denial [ZONES...]".into()),
             ("disable all", "9: plugin/cache: \"all\" is not `success` or `denial`".into()),
             ("disable success a..b", "17: the zone `a..b` has an empty label".into()),
-            ("keepttl 5", "9: plugin/cache: unexpected argument \"5\"; `keepttl` wants no argument".into()),
+            ("keepttl 5", "9: plugin/cache: unexpected argument \"5\"; `keepttl` needs no argument".into()),
             ("keep_ttl", "1: plugin/cache: unknown property \"keep_ttl\"; did you mean `keepttl`?".into()),
             (
                 "nothinglikeit",

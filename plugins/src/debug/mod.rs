@@ -23,11 +23,11 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn the_word_stands_alone_and_once() {
+    fn debug_takes_no_argument() {
         assert!(said::<DebugSpec>("debug").is_some());
         assert!(said::<DebugSpec>("whoami").is_none());
         refused(&[
-            ("debug all", "2:7: plugin/debug: unexpected argument \"all\"; `debug` wants no argument"),
+            ("debug all", "2:7: plugin/debug: unexpected argument \"all\"; `debug` needs no argument"),
             ("debug {\nx\n}", "2:1: plugin/debug: `debug` has no sub-block; remove the braces"),
             ("debug\ndebug", "3:1: plugin/debug: can only be used once per server block; remove one"),
         ]);

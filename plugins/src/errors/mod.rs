@@ -1,4 +1,4 @@
-//! `errors`: why queries fail, and which of it is told once in a while.
+//! `errors`: logs why queries fail, some of it as summaries.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 /// What `errors` says.
 #[derive(Debug, Clone, Default)]
 pub struct ErrorsSpec {
-    /// Patterns whose errors are counted and printed once in a while; the first that matches decides.
+    /// Patterns of errors that are counted and logged as summaries; the first match decides.
     pub consolidate: Vec<Consolidate>,
 }
 
@@ -78,7 +78,7 @@ impl HooksSpec for ErrorsSpec {
     }
 }
 
-/// Where a block's failures are told.
+/// The hook that logs a block's failures.
 struct Errors(ErrorLog);
 
 impl ObserveFailures for Errors {
@@ -119,16 +119,16 @@ mod tests {
         );
         refused(&[
             ("errors stderr", "2:8: plugin/errors: \"stderr\" is not `stdout`, the only destination"),
-            ("errors stdout x", "2:15: plugin/errors: unexpected argument \"x\"; `errors` wants no argument"),
+            ("errors stdout x", "2:15: plugin/errors: unexpected argument \"x\"; `errors` needs no argument"),
         ]);
         refused_properties(
             "errors",
             &[
-                ("consolidate", "1: plugin/errors: `consolidate` wants DURATION REGEXP [LEVEL] [show_first]"),
+                ("consolidate", "1: plugin/errors: `consolidate` needs DURATION REGEXP [LEVEL] [show_first]"),
                 ("consolidate 5 x", "13: plugin/errors: \"5\" is not a duration such as 5m"),
                 (
                     "consolidate 5m",
-                    "1: plugin/errors: `consolidate` wants DURATION REGEXP [LEVEL] [show_first]",
+                    "1: plugin/errors: `consolidate` needs DURATION REGEXP [LEVEL] [show_first]",
                 ),
                 (
                     "consolidate 5m x loud",
@@ -152,7 +152,7 @@ mod tests {
                 ),
                 (
                     "stacktrace on",
-                    "12: plugin/errors: unexpected argument \"on\"; `stacktrace` wants no argument",
+                    "12: plugin/errors: unexpected argument \"on\"; `stacktrace` needs no argument",
                 ),
                 (
                     "consolidat 5m x",

@@ -98,7 +98,7 @@ impl ResolvedNames {
         }
     }
 
-    /// Begins lookups that are due, in the background, and tells what ended ones found.
+    /// Starts lookups that are due, in the background, and logs the results of ended ones.
     pub(crate) fn look(&mut self, now: Instant, ours: &[SocketAddr], handle: &Handle) -> News {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(found) = found {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_due_when_its_ttl_is_over_and_soon_after_a_failure() {
+    fn next_lookup_after_ttl_or_failure() {
         let now = clock::now();
         let wanted = (Name::from_text("dns.example").unwrap(), vec!["192.0.2.53:53".parse().unwrap()]);
         let known = addresses(&["192.0.2.1", "192.0.2.2"], 60);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_never_found_is_looked_up_until_it_is() {
+    fn unresolved_name_is_retried() {
         let now = clock::now();
         let wanted = (Name::from_text("dns.example").unwrap(), Vec::new());
         let mut kept =

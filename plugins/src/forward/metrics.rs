@@ -123,5 +123,5 @@ const UNMATCHED_REPLIES: Metric = Metric {
 /// Counter {to}.
 const LATE_REPLIES: Metric = Metric {
     name: "localdns_forward_late_replies_total",
-    help: "Counter of upstream replies that came when all who waited had been told of a failure.",
+    help: "Counter of upstream replies that arrived after all their clients got a failure.",
 };

@@ -35,7 +35,7 @@ pub struct ForwardContext<'s> {
     pub upstreams: &'s forwarder::Registry,
     /// What is counted of all stanzas.
     pub forward: &'s Arc<forwarder::StanzaMetrics>,
-    /// Whom 168.63.129.16 stands for, where it stands for the servers of the node's network.
+    /// The servers of the node's network, if 168.63.129.16 stands for them.
     pub node_upstreams: Option<&'s node::Upstreams>,
     /// Files and names of upstreams that are followed.
     pub followed: &'s Followed,

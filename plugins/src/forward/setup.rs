@@ -61,7 +61,7 @@ pub struct ForwardSpec {
     pub odd: Option<String>,
     /// What the upstreams' state machine needs to know.
     pub stanza: StanzaSpec,
-    /// Whom to ask, in file order; at most 15.
+    /// The upstreams in file order; at most 15.
     pub targets: Vec<(ForwardTarget, Location)>,
     /// `tls [CERT KEY] [CA]`: files, in the meaning that their number gives them.
     pub tls: Option<TlsFiles>,
@@ -71,7 +71,7 @@ pub struct ForwardSpec {
     pub tls_servername: Option<(String, Location)>,
     /// `source_address`: where all queries come from; the kernel's choice where it is absent.
     pub source: Option<IpAddr>,
-    /// `resolver`: who is asked for host names among the targets; the system's where empty.
+    /// `resolver`: servers that resolve host names among the targets; empty for the system's.
     pub resolvers: Vec<SocketAddr>,
 }
 
@@ -106,7 +106,7 @@ pub enum ForwardTarget {
 pub struct TlsFiles {
     /// Our certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// Whom to trust instead of the system's authorities.
+    /// Authorities that replace the system's.
     pub ca: Option<PathBuf>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(ForwardSpecs { stanzas }))
 }
 
-/// What is told of a network that stands for several zones: which of them are not forwarded.
+/// The warning about a network of several zones: the zones that are not forwarded.
 fn first_alone(network: &Word, zones: &[Name]) -> Option<String> {
     let [first, others @ ..] = zones else { return None };
     let (Some(next), Some(last)) = (others.first(), others.last()) else { return None };

@@ -1,4 +1,4 @@
-//! `header`: flags that are set or cleared in what is sought and in what is told.
+//! `header`: sets and clears flags in queries and responses.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -67,7 +67,7 @@ impl Header {
             }
         }
         if header == Self::default() {
-            let rule = "`header` wants at least one rule, such as `response set ra`; or remove it";
+            let rule = "`header` needs at least one rule, such as `response set ra`; or remove it";
             return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
         }
         Ok(header)
@@ -146,7 +146,7 @@ mod tests {
     const RD: u16 = Flags::RD;
 
     #[test]
-    fn flags_are_changed_in_what_is_sought_and_in_what_is_told() {
+    fn query_and_response_flags() {
         for (lines, effective, response) in [
             ("response set aa ra", RD, RD | AA | RA),
             ("response clear aa ra", RD, RD),
@@ -168,24 +168,24 @@ mod tests {
     }
 
     #[test]
-    fn bad_words_are_told_at_their_place() {
+    fn bad_words_have_their_place() {
         for (lines, error) in [
             (
                 "header",
-                "2:1: plugin/header: `header` wants at least one rule, such as `response set ra`; or remove it",
+                "2:1: plugin/header: `header` needs at least one rule, such as `response set ra`; or remove it",
             ),
-            ("header x", "2:8: plugin/header: unexpected argument \"x\"; `header` wants rules in braces"),
+            ("header x", "2:8: plugin/header: unexpected argument \"x\"; `header` needs rules in braces"),
             (
                 "header {\nreply set aa\n}",
                 "3:1: plugin/header: unknown property \"reply\"; expected query, response",
             ),
             (
                 "header {\nresponse\n}",
-                "3:1: plugin/header: `response` wants set or clear, and flags: aa, ra, rd",
+                "3:1: plugin/header: `response` needs set or clear, and flags: aa, ra, rd",
             ),
             (
                 "header {\nresponse set\n}",
-                "3:1: plugin/header: `response` wants set or clear, and flags: aa, ra, rd",
+                "3:1: plugin/header: `response` needs set or clear, and flags: aa, ra, rd",
             ),
             ("header {\nresponse on aa\n}", "3:10: plugin/header: \"on\" is not `set` or `clear`"),
             ("header {\nresponse set ad\n}", "3:14: plugin/header: \"ad\" is not a flag: aa, ra or rd"),

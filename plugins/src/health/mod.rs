@@ -1,4 +1,4 @@
-//! `health`: where it is told that the process lives, and how long it goes on after SIGTERM.
+//! `health`: the address of /health, and the time of full service after SIGTERM.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ mod tests {
         refused_properties(
             "health",
             &[
-                ("lameduck", "1: plugin/health: `lameduck` wants a duration"),
+                ("lameduck", "1: plugin/health: `lameduck` needs a duration"),
                 ("lameduck 5", "10: plugin/health: \"5\" is not a duration such as 5s"),
                 ("lame 5s", "1: plugin/health: unknown property \"lame\"; expected lameduck"),
             ],

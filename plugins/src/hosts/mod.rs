@@ -252,7 +252,7 @@ impl HostsTable {
         state.next_look
     }
 
-    /// Takes what was found, if it is another file than the one seen last; false where somebody seems to be writing it.
+    /// Serves the file that was read, if it changed; false if another process seems to be writing it.
     fn took(&self, state: &mut State, found: io::Result<Change>, now: Instant, logger: &Logger) -> bool {
         let kept = self.kept.find(&self.spec.file);
         if !state.look.is_pending() && kept.as_ref().map(|kept| kept.learned()) != state.since {
@@ -313,7 +313,7 @@ impl HostsTable {
         true
     }
 
-    /// The file is not there, or cannot be read: told once. Names that are refreshed are served all the same.
+    /// The file is missing or cannot be read: logged once. Refreshed names are served all the same.
     fn unreadable(
         &self,
         state: &mut State,

@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_coredns() {
+    fn defaults_of_coredns() {
         let HostsSpec { ttl, reload, reverse, .. } = bare();
         assert_eq!((ttl, reload, reverse), (3600, Duration::from_secs(5), true));
     }
 
     #[test]
-    fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+    fn arguments_and_properties() {
         let rows: &[(String, Change)] = &[
             ("hosts".into(), |_| {}),
             ("hosts /run/h".into(), |s| s.file = "/run/h".into()),
@@ -274,31 +274,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_at_its_word() {
+    fn errors_have_their_place() {
         refused(&[("hosts /etc/hosts a..b", "2:18: the zone `a..b` has an empty label")]);
         refused_properties(
             "hosts",
             &[
-                ("ttl", "1: plugin/hosts: `ttl` wants a TTL in seconds, 1 to 65535"),
+                ("ttl", "1: plugin/hosts: `ttl` needs a TTL in seconds, 1 to 65535"),
                 ("ttl 0", "5: plugin/hosts: \"0\" is not a TTL in seconds, 1 to 65535"),
                 ("ttl 65536", "5: plugin/hosts: \"65536\" is not a TTL in seconds, 1 to 65535"),
                 ("ttl 5s", "5: plugin/hosts: \"5s\" is not a TTL in seconds, 1 to 65535"),
                 (
                     "ttl 5 6",
-                    "7: plugin/hosts: unexpected argument \"6\"; `ttl` wants a TTL in seconds, 1 to 65535",
+                    "7: plugin/hosts: unexpected argument \"6\"; `ttl` needs a TTL in seconds, 1 to 65535",
                 ),
-                ("reload", "1: plugin/hosts: `reload` wants a duration, 0 for never"),
+                ("reload", "1: plugin/hosts: `reload` needs a duration, 0 for never"),
                 ("reload 5", "8: plugin/hosts: \"5\" is not a duration such as 5s, 0 for never"),
                 ("reload -5s", "8: plugin/hosts: \"-5s\" is not a duration such as 5s, 0 for never"),
                 (
                     "no_reverse yes",
-                    "12: plugin/hosts: unexpected argument \"yes\"; `no_reverse` wants no argument",
+                    "12: plugin/hosts: unexpected argument \"yes\"; `no_reverse` needs no argument",
                 ),
                 ("fallthrough a..b", "13: the zone `a..b` has an empty label"),
                 ("fallthrough {\nx\n}", "1: plugin/hosts: `fallthrough` has no sub-block; remove the braces"),
-                ("192.0.2.1", "1: plugin/hosts: `192.0.2.1` wants at least one name behind the address"),
+                ("192.0.2.1", "1: plugin/hosts: `192.0.2.1` needs at least one name behind the address"),
                 ("fallthru", "1: plugin/hosts: unknown property \"fallthru\"; did you mean `fallthrough`?"),
-                ("refresh", "1: plugin/hosts: `refresh` wants at least one name or list"),
+                ("refresh", "1: plugin/hosts: `refresh` needs at least one name or list"),
                 (
                     "refresh a..b",
                     "9: plugin/hosts: \"a..b\" is not a host name: letters, digits, `-` and `_` in labels of 1 to 63",

@@ -189,7 +189,7 @@ mod tests {
     use wire::Name;
 
     #[test]
-    fn zones_of_a_cluster_that_it_hides_are_told() {
+    fn hidden_cluster_zones_get_a_warning() {
         let hides = |zone: &str, own: &str| {
             format!(
                 "Corefile:3:1: plugin/k8s_external: it is asked before `kubernetes`, and denies the names of {zone}, which lies in \
@@ -229,14 +229,17 @@ mod tests {
         assert_eq!(read("fallthrough a.example").fallthrough.zones, [name("a.example")]);
         let with = |properties: &str| format!("kubernetes\nk8s_external {{\n{properties}\n}}");
         refused(&[
-            ("k8s_external", "2:1: plugin/k8s_external: `kubernetes` must stand in the same server block"),
+            (
+                "k8s_external",
+                "2:1: plugin/k8s_external: `kubernetes` is missing in this server block; add it",
+            ),
             (&with("ttl 3601"), "4:5: plugin/k8s_external: \"3601\" is not a TTL in seconds, 0 to 3600"),
-            (&with("ttl"), "4:1: plugin/k8s_external: `ttl` wants a TTL in seconds, 0 to 3600"),
-            (&with("apex"), "4:1: plugin/k8s_external: `apex` wants a label of a name"),
+            (&with("ttl"), "4:1: plugin/k8s_external: `ttl` needs a TTL in seconds, 0 to 3600"),
+            (&with("apex"), "4:1: plugin/k8s_external: `apex` needs a label of a name"),
             (&with("apex a.b"), "4:6: plugin/k8s_external: \"a.b\" is not a label of a name"),
             (
                 &with("headless x"),
-                "4:10: plugin/k8s_external: unexpected argument \"x\"; `headless` wants no argument",
+                "4:10: plugin/k8s_external: unexpected argument \"x\"; `headless` needs no argument",
             ),
             (
                 &with("headles"),

@@ -1,4 +1,4 @@
-//! One cluster: its index, who follows its API, and what is told of that.
+//! One cluster: its index, the watcher of its API, and its log lines.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
@@ -18,10 +18,10 @@ use kubernetes_api::{Access, ClientSettings, Kind, RateLimit, WatchConfig, Watch
 use super::memory_limit::room;
 use super::metrics::Metrics;
 use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
-use super::sync_problem::Wrong;
+use super::sync_problem::SyncProblem;
 use logging::Logger;
 
-/// A cluster that is followed; blocks whose directives follow the same share one.
+/// A watched cluster; blocks whose directives watch the same objects share one.
 pub(super) struct Cluster {
     followed: Arc<Followed>,
     shared: Arc<Shared>,
@@ -31,7 +31,7 @@ pub(super) struct Cluster {
     start: Mutex<(Duration, RateLimit)>,
 }
 
-/// What the follower's thread shares with those who ask.
+/// State that the watcher's thread shares with readers.
 struct Shared {
     index: Arc<Index>,
     snapshot: Option<Arc<Kept>>,
@@ -46,10 +46,10 @@ struct Shared {
 struct Told {
     /// Of kinds that are not followed just now, though they were, or were tried: why, and what ends it.
     lost: BTreeMap<Kind, (String, &'static str)>,
-    /// Causes that are told already, by their sort: once until all is followed again.
+    /// Causes that are logged, by their sort: each once until all kinds are watched again.
     causes: HashMap<(Discriminant<WatchError>, Option<Kind>), HashSet<String>>,
     unreadable: HashSet<Kind>,
-    /// Kinds of which some found no room, which is told once until they are known again.
+    /// Kinds with objects that did not fit, logged once until they are known again.
     crowded: BTreeSet<Kind>,
     /// What the account may not do with them.
     forbidden: BTreeMap<Kind, &'static str>,
@@ -122,24 +122,24 @@ impl Cluster {
         self.shared.told().forbidden.iter().map(|(kind, verb)| format!("{verb} {kind}")).collect()
     }
 
-    /// Why what is not followed is not, those kinds together that have one cause; and why the snapshot cannot be used.
-    pub(super) fn wrong(&self) -> Vec<Wrong> {
-        let mut all: Vec<Wrong> = Vec::new();
-        for (kind, (what, mend)) in &self.shared.told().lost {
-            match all.iter_mut().find(|one| one.what == *what) {
-                Some(one) => one.about = format!("{}, {kind}", one.about),
-                None => all.push(Wrong { about: kind.to_string(), what: what.clone(), mend }),
+    /// The problems: one for each cause, with the kinds of objects that it concerns, and that of the snapshot.
+    pub(super) fn problems(&self) -> Vec<SyncProblem> {
+        let mut all: Vec<SyncProblem> = Vec::new();
+        for (kind, (what, remedy)) in &self.shared.told().lost {
+            match all.iter_mut().find(|one| one.problem == *what) {
+                Some(one) => one.subject = format!("{}, {kind}", one.subject),
+                None => all.push(SyncProblem { subject: kind.to_string(), problem: what.clone(), remedy }),
             }
         }
         let told = self.shared.told();
         let crowded = self.index().unsynced().kinds().filter(|kind| told.crowded.contains(kind));
-        all.extend(crowded.map(|kind| Wrong {
-            about: kind.to_string(),
-            what: "some found no room".to_owned(),
-            mend: FOLLOW_FEWER,
+        all.extend(crowded.map(|kind| SyncProblem {
+            subject: kind.to_string(),
+            problem: "some objects did not fit into memory".to_owned(),
+            remedy: FOLLOW_FEWER,
         }));
         drop(told);
-        all.extend(self.snapshot().and_then(Kept::wrong));
+        all.extend(self.snapshot().and_then(Kept::problems));
         all
     }
 
@@ -207,7 +207,7 @@ impl Shared {
     }
 }
 
-/// Tells the log, the metrics and those who wait.
+/// Updates log and metrics, and wakes waiting threads.
 struct Teller {
     shared: Arc<Shared>,
     logger: Logger,
@@ -227,7 +227,10 @@ impl IndexObserver for Teller {
 
     fn complete(&mut self, kind: Kind) {
         if self.shared.snapshot.as_ref().is_some_and(|kept| kept.complete(kind)) {
-            self.logger.info(Some("kubernetes"), "The API has told all: nothing is of the snapshot any more");
+            self.logger.info(
+                Some("kubernetes"),
+                "The lists of the API are complete: the snapshot is not used any more",
+            );
         }
         // The lock is held so that a thread between its check and its wait does not miss the wake-up.
         let mut told = self.shared.told();
@@ -240,7 +243,7 @@ impl IndexObserver for Teller {
         let mut told = self.shared.told();
         told.forbidden.remove(&kind);
         told.lost.remove(&kind);
-        // One that is still to be listed, or is listed again, is lost to nobody's log and not followed all the same.
+        // A kind that is not listed yet, or is listed again, is not watched either, but needs no log line.
         let is_all = self.wanted.iter().all(|kind| self.shared.index.is_connected(*kind));
         if is_all && !told.causes.is_empty() {
             told.causes.clear();
@@ -267,7 +270,7 @@ impl IndexObserver for Teller {
         let of_kind =
             matches!(why, WatchError::Forbidden { .. } | WatchError::NoSuchResource { .. }).then_some(kind);
         // One that hides another, such as a connection that is refused before a certificate that is wrong, does not for long;
-        // an API that has another cause each time is not told of without end.
+        // an API with a new cause each time does not fill the log.
         let causes = told.causes.entry((discriminant(why), of_kind)).or_default();
         if causes.len() >= MOST_CAUSES || !causes.insert(why.to_string()) {
             return;
@@ -331,14 +334,14 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// As other machines have it: what is told of their changes, and what files say.
+/// The wall clock, which change times of other machines and of files are compared with.
 fn wall() -> SinceEpoch {
     SinceEpoch(Duration::from_millis(clock::wall_ms()))
 }
 
-/// The mend where objects find no room.
+/// The remedy if objects do not fit.
 const FOLLOW_FEWER: &str = "Follow fewer, by `namespaces` or `labels`, or let it have more memory";
-/// Causes of one sort that are told until all is followed again.
+/// Most causes of one sort that are logged until all kinds are watched again.
 const MOST_CAUSES: usize = 4;
-/// When it is told that a start waits.
+/// The time after which the log says that a start waits.
 const TELL_AFTER: Duration = Duration::from_millis(500);

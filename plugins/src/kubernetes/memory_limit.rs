@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_limit_of_all_groups_around_counts() {
+    fn smallest_cgroup_limit_counts() {
         let root = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {
             let file = root.path().join(file);

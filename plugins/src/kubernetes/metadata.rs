@@ -1,4 +1,4 @@
-//! What is published of a query to who reads labels.
+//! The labels that `kubernetes` publishes of a query.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -35,7 +35,7 @@ impl Labels for Published {
     }
 }
 
-/// What labels about who asks begin with.
+/// The beginning of labels about the client.
 pub(super) const CLIENT: &str = "kubernetes/client-";
 /// Behind it is the key of a pod's own label.
 pub(super) const CLIENT_LABEL: &str = "kubernetes/client-label/";

@@ -1,4 +1,4 @@
-//! `kubernetes`: a cluster's zone, answered from an index of what its API tells.
+//! `kubernetes`: a cluster's zones, answered from an index of the objects of its API.
 
 mod cluster;
 mod memory_limit;
@@ -22,7 +22,7 @@ pub(crate) use self::setup::read;
 pub use self::setup::{KubernetesSpec, keep_snapshots_apart, odd, unreachable};
 pub use self::snapshot::SnapshotSpec;
 pub use self::status::{ClusterStatus, KindStatus};
-pub use self::sync_problem::Wrong;
+pub use self::sync_problem::SyncProblem;
 use crate::kubernetes_zone;
 use ::metrics::counters::ThreadCounters;
 use cluster::Cluster;

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machines_search_list_ends_where_no_resolv_conf_may_go_on() {
+    fn machine_search_list_bounds() {
         let long = format!("{}.example", ["a".repeat(61).as_str(); 3].join("."));
         let list = |domain: &str, count: usize| format!("search{}", format!(" {domain}").repeat(count));
         let rows = [

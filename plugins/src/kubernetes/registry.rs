@@ -78,7 +78,7 @@ impl Persistent for ClusterRegistry {
     }
 
     fn look(&self, _: Instant, _: &Logger) -> Option<Instant> {
-        // Only the registry holds what no configuration needs any more; whoever follows it is stopped outside of the lock.
+        // Only the registry holds clusters that no configuration needs; their watchers are stopped outside of the lock.
         let unused: Vec<_> =
             self.clusters().extract_if(.., |cluster| Arc::strong_count(cluster) == 1).collect();
         drop(unused);
@@ -126,7 +126,9 @@ impl Persistent for ClusterRegistry {
             unknown.iter().map(|cluster| cluster.rights_missing()).find(|missing| !missing.is_empty());
         let why = match missing {
             Some(missing) => Some(format!("may not {}", missing.join(", "))),
-            None => unknown.iter().flat_map(|cluster| cluster.wrong()).next().map(|wrong| wrong.what),
+            None => {
+                unknown.iter().flat_map(|cluster| cluster.problems()).next().map(|problem| problem.problem)
+            }
         };
         Some(why.map_or_else(|| "kubernetes".into(), |why| format!("kubernetes: {why}").into()))
     }

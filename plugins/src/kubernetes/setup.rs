@@ -43,7 +43,7 @@ const PROPERTIES: &[&str] = &[
 /// What one `kubernetes` directive says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubernetesSpec {
-    /// Where the API is, and who asks.
+    /// The API's address, and the credentials for it.
     pub access: Access,
     /// What is followed there.
     pub wants: WatchConfig,
@@ -152,7 +152,7 @@ pub fn unreachable(spec: &Spec) -> impl Iterator<Item = String> {
     })
 }
 
-/// Refuses a zone below the names of services or pods of another: nobody would find those any more.
+/// Refuses a zone below the names of services or pods of another zone: it would hide those.
 fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
     for zone in zones {
         let is_hidden = |other: &&wire::Name| {

@@ -15,7 +15,7 @@ use ::kubernetes_api::objects::SinceEpoch;
 use files::ReadError;
 use kubernetes_api::{Access, Kind, WatchConfig};
 
-use super::sync_problem::Wrong;
+use super::sync_problem::SyncProblem;
 use logging::Logger;
 
 /// What `snapshot` says.
@@ -43,7 +43,7 @@ pub(super) struct Kept {
 
 #[derive(Default)]
 struct State {
-    /// Kinds of which the API has not told all since the snapshot was read.
+    /// Kinds whose lists are not complete since the snapshot was read.
     restored: Vec<Kind>,
     /// How old that was when it was read, and when that was.
     read: Option<(Duration, Instant)>,
@@ -51,7 +51,7 @@ struct State {
     unusable: Option<String>,
     written: u64,
     failed: u64,
-    /// A failure is told once, until it works again.
+    /// Whether the last failure is logged; once until a write succeeds.
     is_told: bool,
 }
 
@@ -80,7 +80,7 @@ impl Kept {
         spec == Some(&self.spec)
     }
 
-    /// Puts what the file has into the index; where that cannot be, why is told, and nothing is known yet.
+    /// Puts the objects of the file into the index. If that fails the log has the reason, and the index is empty.
     pub(super) fn restore(&self, of: &Followed, writer: &mut IndexWriter, at: Instant, logger: &Logger) {
         let file = self.spec.file.display();
         match self.load_snapshot(of, writer, at) {
@@ -131,7 +131,7 @@ impl Kept {
         Ok(Some((self.now)().0.saturating_sub(found.written.0)))
     }
 
-    /// The API has told all of a kind; whether nothing is of the snapshot any more, and was before.
+    /// Marks the list of a kind as complete; returns whether this was the last kind from the snapshot.
     pub(super) fn complete(&self, kind: Kind) -> bool {
         let mut state = self.state();
         let before = state.restored.len();
@@ -147,10 +147,10 @@ impl Kept {
     }
 
     /// Why it cannot be used, if it could not and is not replaced yet.
-    pub(super) fn wrong(&self) -> Option<Wrong> {
+    pub(super) fn problems(&self) -> Option<SyncProblem> {
         let cause = self.state().unusable.clone()?;
         let what = format!("{}: {cause}", self.spec.file.display());
-        Some(Wrong { about: "snapshot".to_owned(), what, mend: REPLACED })
+        Some(SyncProblem { subject: "snapshot".to_owned(), problem: what, remedy: REPLACED })
     }
 
     /// How often it was written, and how often that failed.
@@ -174,7 +174,7 @@ impl Kept {
     fn run(&self, of: &Followed, asked: &Receiver<Sender<Infallible>>, logger: &Logger) {
         let (mut last, mut pause) = (None, LOOK);
         loop {
-            // Whoever asks hears the end of it when this is dropped.
+            // Dropping this ends the wait of the caller.
             let _done = match asked.recv_timeout(pause) {
                 Ok(done) => Some(done),
                 Err(RecvTimeoutError::Timeout) => None,
@@ -230,4 +230,4 @@ fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
 
 /// How often it is looked whether all is known, until it is: as often as a snapshot may be written.
 const LOOK: Duration = Duration::from_secs(1);
-const REPLACED: &str = "it is replaced once the API has told all";
+const REPLACED: &str = "it is replaced once the lists of the API are complete";

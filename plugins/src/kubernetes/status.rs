@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kubernetes_api::{Access, Kind};
 
 use super::cluster::Cluster;
-use super::sync_problem::Wrong;
+use super::sync_problem::SyncProblem;
 
 /// What is known of one cluster, and how fresh that is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,12 +16,12 @@ pub struct ClusterStatus {
     pub kinds: Vec<KindStatus>,
     /// Since an object was heard of last, if one ever was.
     pub event_age: Option<Duration>,
-    /// How old the snapshot is that answers are of; none once the API has told all.
+    /// The age of the snapshot that answers come from; `None` once the API's lists are complete.
     pub snapshot_age: Option<Duration>,
     /// What the account may not do, such as `watch services`.
     pub rights_missing: Vec<String>,
     /// Why it is not followed, or the snapshot is of no use.
-    pub wrong: Vec<Wrong>,
+    pub problems: Vec<SyncProblem>,
 }
 
 /// Objects of one kind.
@@ -53,7 +53,7 @@ impl ClusterStatus {
             event_age: cluster.heard().map(|heard| now.saturating_duration_since(heard)),
             snapshot_age: cluster.snapshot().and_then(|kept| kept.age(now)),
             rights_missing: cluster.rights_missing(),
-            wrong: cluster.wrong(),
+            problems: cluster.problems(),
         }
     }
 
@@ -62,13 +62,13 @@ impl ClusterStatus {
         self.kinds.iter().all(|kind| kind.is_known)
     }
 
-    /// Whether answers may be of what was once: those of a snapshot, or of an API whose changes are not heard.
+    /// Whether answers may be outdated: from a snapshot, or while changes do not arrive from the API.
     pub fn is_stale(&self) -> bool {
         self.snapshot_age.is_some() || self.kinds.iter().any(|kind| !kind.is_followed)
     }
 }
 
-/// Who the API is, in a few words and without secrets: of a URL what stands before `@` is none of the readers'.
+/// The API in a few words without secrets: the user part of a URL is left out.
 fn place(access: &Access) -> String {
     match access {
         Access::InCluster(_) => "in-cluster".to_owned(),

@@ -1,12 +1,12 @@
-//! What keeps a cluster from being known or heard, for whoever asks the server.
+//! Problems of watching a cluster, for /status and /ready.
 
-/// Something that is wrong.
+/// A problem with its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrong {
-    /// The kinds that are not followed for it, or the snapshot.
-    pub about: String,
-    /// As the log has it.
-    pub what: String,
-    /// What ends it.
-    pub mend: &'static str,
+pub struct SyncProblem {
+    /// The kinds of objects that are not watched, or the snapshot.
+    pub subject: String,
+    /// The problem, as in the log.
+    pub problem: String,
+    /// The remedy.
+    pub remedy: &'static str,
 }

@@ -13,7 +13,7 @@ fn name(text: &str) -> Name {
 }
 
 #[test]
-fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+fn arguments_and_properties() {
     let rows: &[(&str, Change)] = &[
         ("ttl 0", |s| s.rules.ttl = 0),
         ("ttl 3600", |s| s.rules.ttl = 3600),
@@ -23,7 +23,7 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
             s.rules.pods = Pods::Verified;
             s.wants.pods = Some(PodWatch::default());
         }),
-        // Nobody asks for its pods.
+        // Nothing needs its pods.
         ("node node-1", |s| s.node = Some("node-1".into())),
         ("endpoint_pod_names", |s| s.wants.pod_names = true),
         ("noendpoints", |s| s.wants.endpoints = false),
@@ -108,7 +108,7 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
 }
 
 #[test]
-fn pods_are_followed_where_somebody_asks_for_them() {
+fn pods_are_watched_when_needed() {
     let of_node = |node: &str| Some(PodWatch { node: Some(node.into()), labels: Vec::new() });
     for (lines, wanted) in [
         ("kubernetes", None),
@@ -130,7 +130,7 @@ fn pods_are_followed_where_somebody_asks_for_them() {
 }
 
 #[test]
-fn of_pods_labels_those_are_kept_that_a_rule_reads() {
+fn pod_labels_that_rules_read() {
     let kept = |lines: &str| {
         let pods = said::<KubernetesSpec>(lines).unwrap().wants.pods.unwrap();
         pods.labels.join(" ")
@@ -142,7 +142,7 @@ fn of_pods_labels_those_are_kept_that_a_rule_reads() {
     for (lines, expected) in [
         (format!("metadata\n{readers}\n{verified}"), "app app.kubernetes.io/name tier"),
         (format!("metadata\n{readers}\nkubernetes {{\nnode a\n}}"), "app app.kubernetes.io/name tier"),
-        // Nobody is told any.
+        // No client gets one.
         (format!("{readers}\n{verified}"), ""),
         (format!("metadata\n{verified}"), ""),
     ] {
@@ -151,7 +151,7 @@ fn of_pods_labels_those_are_kept_that_a_rule_reads() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_its_word() {
+fn errors_have_their_place() {
     refused(&[
         (
             "kubernetes in-addr.arpa 10.0.0.0/8",
@@ -160,47 +160,47 @@ fn what_is_wrong_is_told_at_its_word() {
         ("kubernetes a..b", "2:12: the zone `a..b` has an empty label"),
         (
             "kubernetes cluster.local in-addr.arpa a.SVC.cluster.local",
-            "2:39: plugin/kubernetes: a.svc.cluster.local. lies in cluster.local., whose names it would hide; keep one of them",
+            "2:39: plugin/kubernetes: a.svc.cluster.local. lies in cluster.local., whose names it would hide; remove one of them",
         ),
         (
             "kubernetes pod.cluster.local cluster.local",
-            "2:12: plugin/kubernetes: pod.cluster.local. lies in cluster.local., whose names it would hide; keep one of them",
+            "2:12: plugin/kubernetes: pod.cluster.local. lies in cluster.local., whose names it would hide; remove one of them",
         ),
     ]);
     refused_properties(
         "kubernetes",
         &[
-            ("pods", "1: plugin/kubernetes: `pods` wants disabled, insecure or verified"),
-            ("node", "1: plugin/kubernetes: `node` wants the name of a node, such as {$NODE_NAME} has it"),
+            ("pods", "1: plugin/kubernetes: `pods` needs disabled, insecure or verified"),
+            ("node", "1: plugin/kubernetes: `node` needs the name of a node, such as {$NODE_NAME} has it"),
             (
                 "node a,status.phase=Failed",
                 "6: plugin/kubernetes: \"a,status.phase=Failed\" is not the name of a node, such as {$NODE_NAME} has it",
             ),
             (
                 "node a b",
-                "8: plugin/kubernetes: unexpected argument \"b\"; `node` wants the name of a node, such as {$NODE_NAME} has it",
+                "8: plugin/kubernetes: unexpected argument \"b\"; `node` needs the name of a node, such as {$NODE_NAME} has it",
             ),
             ("pods all", "6: plugin/kubernetes: \"all\" is not disabled, insecure or verified"),
             (
                 "pods verified insecure",
-                "15: plugin/kubernetes: unexpected argument \"insecure\"; `pods` wants disabled, insecure or verified",
+                "15: plugin/kubernetes: unexpected argument \"insecure\"; `pods` needs disabled, insecure or verified",
             ),
             (
                 "endpoint_pod_names x",
-                "20: plugin/kubernetes: unexpected argument \"x\"; `endpoint_pod_names` wants no argument",
+                "20: plugin/kubernetes: unexpected argument \"x\"; `endpoint_pod_names` needs no argument",
             ),
             (
                 "noendpoints x",
-                "13: plugin/kubernetes: unexpected argument \"x\"; `noendpoints` wants no argument",
+                "13: plugin/kubernetes: unexpected argument \"x\"; `noendpoints` needs no argument",
             ),
-            ("zonal x", "7: plugin/kubernetes: unexpected argument \"x\"; `zonal` wants no argument"),
-            ("ttl", "1: plugin/kubernetes: `ttl` wants a TTL in seconds, 0 to 3600"),
+            ("zonal x", "7: plugin/kubernetes: unexpected argument \"x\"; `zonal` needs no argument"),
+            ("ttl", "1: plugin/kubernetes: `ttl` needs a TTL in seconds, 0 to 3600"),
             ("ttl 3601", "5: plugin/kubernetes: \"3601\" is not a TTL in seconds, 0 to 3600"),
             ("ttl -1", "5: plugin/kubernetes: \"-1\" is not a TTL in seconds, 0 to 3600"),
-            ("ignore", "1: plugin/kubernetes: `ignore` wants empty_service"),
+            ("ignore", "1: plugin/kubernetes: `ignore` needs empty_service"),
             ("ignore x", "8: plugin/kubernetes: \"x\" is not empty_service"),
-            ("namespaces", "1: plugin/kubernetes: `namespaces` wants at least one namespace"),
-            ("labels", "1: plugin/kubernetes: `labels` wants a label selector such as app=web,tier!=test"),
+            ("namespaces", "1: plugin/kubernetes: `namespaces` needs at least one namespace"),
+            ("labels", "1: plugin/kubernetes: `labels` needs a label selector such as app=web,tier!=test"),
             (
                 "labels app in web",
                 "8: plugin/kubernetes: the label selector cannot be used: expected `(`, found \"web\"",
@@ -211,24 +211,24 @@ fn what_is_wrong_is_told_at_its_word() {
             ),
             (
                 "multicluster clusterset.local",
-                "1: plugin/kubernetes: clusterset.local. is none of the directive's zones; name it there, too",
+                "1: plugin/kubernetes: clusterset.local. is not a zone of this directive; add it there",
             ),
-            ("endpoint", "1: plugin/kubernetes: `endpoint` wants the URL of the API"),
-            ("tls a b", "1: plugin/kubernetes: `tls` wants CERT KEY CACERT, three files"),
+            ("endpoint", "1: plugin/kubernetes: `endpoint` needs the URL of the API"),
+            ("tls a b", "1: plugin/kubernetes: `tls` needs CERT KEY CACERT, three files"),
             (
                 "tls a b c d",
-                "11: plugin/kubernetes: unexpected argument \"d\"; `tls` wants CERT KEY CACERT, three files",
+                "11: plugin/kubernetes: unexpected argument \"d\"; `tls` needs CERT KEY CACERT, three files",
             ),
-            ("kubeconfig", "1: plugin/kubernetes: `kubeconfig` wants KUBECONFIG [CONTEXT]"),
+            ("kubeconfig", "1: plugin/kubernetes: `kubeconfig` needs KUBECONFIG [CONTEXT]"),
             (
                 "kubeconfig a b c",
-                "16: plugin/kubernetes: unexpected argument \"c\"; `kubeconfig` wants KUBECONFIG [CONTEXT]",
+                "16: plugin/kubernetes: unexpected argument \"c\"; `kubeconfig` needs KUBECONFIG [CONTEXT]",
             ),
-            ("snapshot", "1: plugin/kubernetes: `snapshot` wants FILE [INTERVAL]"),
+            ("snapshot", "1: plugin/kubernetes: `snapshot` needs FILE [INTERVAL]"),
             ("snapshot a 999ms", "12: plugin/kubernetes: \"999ms\" is not a duration of 1s or more"),
             (
                 "snapshot a 1s b",
-                "15: plugin/kubernetes: unexpected argument \"b\"; `snapshot` wants FILE [INTERVAL]",
+                "15: plugin/kubernetes: unexpected argument \"b\"; `snapshot` needs FILE [INTERVAL]",
             ),
             ("startup_timeout 5", "17: plugin/kubernetes: \"5\" is not a duration such as 5s, 0 not to wait"),
             ("apiserver_qps -1", "15: plugin/kubernetes: \"-1\" is not a number of 0 or more"),
@@ -261,7 +261,7 @@ fn what_is_wrong_is_told_at_its_word() {
 }
 
 #[test]
-fn a_server_is_called_by_the_addresses_that_it_is_bound_to() {
+fn name_server_addresses() {
     let own = |endpoints: &[&str]| {
         own_addresses(&endpoints.iter().map(|endpoint| endpoint.parse().unwrap()).collect::<Vec<_>>())
     };

@@ -1,4 +1,4 @@
-//! `loadbalance`: in which order addresses are told.
+//! `loadbalance`: sets the order of addresses in answers.
 
 mod weighted;
 
@@ -23,7 +23,7 @@ use weighted::{WeightFiles, Weights};
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LoadbalanceSpec {
     policy: Policy,
-    /// Networks whose addresses come first, in this order.
+    /// Networks whose addresses are first, in this order.
     prefer: Vec<IpNet>,
 }
 
@@ -112,7 +112,7 @@ impl Middleware for Loadbalance {
             return Explanation::Passes(None);
         }
         Explanation::Passes(Some(match &self.spec.policy {
-            Policy::RoundRobin => "of several addresses any may be told first".to_owned(),
+            Policy::RoundRobin => "the order of several addresses is random".to_owned(),
             Policy::Weighted { file, .. } => {
                 format!("the first address is drawn by the weights in {}", file.display())
             }
@@ -208,7 +208,7 @@ fn address(rr: &Rr) -> Option<IpAddr> {
 }
 
 const PLUGIN: &str = "loadbalance";
-/// How often a file of weights is looked at unless told otherwise.
+/// The default interval of checks of a file of weights.
 const RELOAD: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -243,7 +243,7 @@ mod tests {
             ),
             (
                 "loadbalance weighted",
-                "2:1: plugin/loadbalance: `loadbalance` wants [round_robin | weighted FILE]",
+                "2:1: plugin/loadbalance: `loadbalance` needs [round_robin | weighted FILE]",
             ),
             (
                 "loadbalance {\nreload 1s\n}",
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_stands_before_addresses_or_behind_preferred_ones() {
+    fn other_records_and_addresses_order() {
         let others = [RType::SRV, RType::MX, RType::A, RType::CNAME];
         let records = others.map(|rtype| Rr::new(Section::Additional, &Name::ROOT, rtype, 1, b"\x01x\0"));
         let message = Message { records: records.into(), ..Message::default() };
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_come_first_and_near_addresses_before_others() {
+    fn aliases_then_near_addresses() {
         let step = Loadbalance {
             spec: spec("loadbalance {\nprefer ::ffff:192.0.2.4/128 192.0.2.2/32\n}").unwrap(),
             weights: None,

@@ -35,7 +35,7 @@ struct Followed {
     weights: Weak<Weights>,
     look: FileRead<Result<Vec<u8>, ReadError>>,
     text: Option<Vec<u8>>,
-    /// Why the file counts no longer, as was told.
+    /// The problem of the file that was logged last.
     failed: Option<String>,
     next: Option<Instant>,
 }
@@ -66,7 +66,7 @@ impl Weights {
 }
 
 impl Weights {
-    /// Tells why the file cannot be used, and what holds instead.
+    /// Logs why the file cannot be used, and which weights are used instead.
     fn tell(&self, error: &str, logger: &Logger) {
         let instead = match self.current.load().is_empty() {
             true => "every address weighs 1",
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_names_weights_or_the_line_that_does_not() {
+    fn weights_file_or_bad_line() {
         let table = parse("# weights\nwww.example.org\n192.0.2.1 3\n 2001:db8::1\t1\n\nWWW.example.org.\n192.0.2.2 255\nb\n").unwrap();
         let www = &table[&Name::from_text("www.example.org").unwrap()];
         assert_eq!(www.len(), 3);

@@ -255,11 +255,11 @@ mod tests {
 
     #[test]
     fn bad_words_are_refused() {
-        refused(&[("local x", "2:7: plugin/local: unexpected argument \"x\"; `local` wants no argument")]);
+        refused(&[("local x", "2:7: plugin/local: unexpected argument \"x\"; `local` needs no argument")]);
         refused_properties(
             "local",
             &[
-                ("localhost_prefix", "1: plugin/local: `localhost_prefix` wants on or off"),
+                ("localhost_prefix", "1: plugin/local: `localhost_prefix` needs on or off"),
                 ("localhost_prefix ON", "18: plugin/local: \"ON\" is not on or off"),
                 ("other", "1: plugin/local: unknown property \"other\"; expected localhost_prefix"),
             ],

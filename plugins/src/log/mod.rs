@@ -110,7 +110,7 @@ mod tests {
         refused_properties(
             "log",
             &[
-                ("class", "1: plugin/log: `class` wants success, denial, error or all"),
+                ("class", "1: plugin/log: `class` needs success, denial, error or all"),
                 ("class errors", "7: plugin/log: \"errors\" is not one of success, denial, error, all"),
                 ("clas error", "1: plugin/log: unknown property \"clas\"; did you mean `class`?"),
             ],

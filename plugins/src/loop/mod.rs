@@ -37,7 +37,7 @@ impl SourceSpec for LoopSpec {
     }
 }
 
-/// What one block watches for; whoever has a copy sees the same.
+/// The probe that one block watches for; all clones share it.
 #[derive(Debug, Clone)]
 pub struct Watch {
     zones: Arc<[Name]>,
@@ -59,7 +59,7 @@ impl Watch {
         Self { zones: zones.into(), seen: Arc::default() }
     }
 
-    /// The zones whose queries would go round in circles.
+    /// The zones whose queries would loop.
     pub fn zones(&self) -> &[Name] {
         &self.zones
     }
@@ -75,7 +75,7 @@ impl Watch {
         self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner).contains(&upstream)
     }
 
-    /// Stops watching and tells which upstreams lead back here.
+    /// Stops watching and returns the upstreams that lead back to this server.
     pub fn stop(&self) -> Vec<usize> {
         self.seen.watching.store(false, Relaxed);
         self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner).clear();

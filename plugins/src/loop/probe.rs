@@ -82,7 +82,7 @@ impl Watched {
         seen.iter().zip(still).map(|(seen, still)| *seen || still).collect()
     }
 
-    /// Whether the stanza still asks whom it was left with.
+    /// Whether the stanza's upstreams are unchanged.
     fn is_ours(&self, now: &[Arc<Upstream>]) -> bool {
         let left = self.upstreams.iter().zip(&self.looping).filter(|(_, looping)| !**looping);
         left.clone().count() == now.len()
@@ -129,7 +129,7 @@ impl Watched {
     }
 }
 
-/// `<random>.<random>.ZONE`, as CoreDNS's; 128 bits that nobody outside can guess.
+/// `<random>.<random>.ZONE`, as CoreDNS's: 128 bits that cannot be guessed.
 fn probe_name(zone: &Name) -> Option<Name> {
     let [first, second]: [u64; 2] = rand::rng().random();
     let zone = zone.to_string();
@@ -158,7 +158,7 @@ mod tests {
     use scene::Scene;
 
     #[test]
-    fn upstreams_that_a_file_brings_are_looked_at_whatever_those_before_do() {
+    fn upstreams_of_a_file_are_probed() {
         let scene = Scene::new(". {\nbind 127.0.0.1\nforward . 192.0.2.1 192.0.2.2\n}\n");
         let forwarding = scene.configuration.blocks[0].pipeline.forwarding().unwrap();
         let mut watched = Watched::new(&forwarding.chain.stanzas()[0]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_goes_at_once_and_comes_back_after_three_clean_rounds() {
+    fn looping_upstream_returns_after_three_rounds() {
         let spec = forwarder::StanzaSpec::default();
         let stanza = Arc::new(Stanza::new(spec, Vec::new(), Arc::default()).unwrap());
         let mut watched = Watched { looping: vec![false; 2], clean: vec![0; 2], ..Watched::new(&stanza) };

@@ -22,7 +22,7 @@ pub struct MetadataSpec {
 }
 
 impl MetadataSpec {
-    /// Who knows labels in a block of these zones, whose plugins know `published`.
+    /// The publisher of labels in a block of these zones, with the publishers of its plugins.
     fn labels(&self, published: Vec<Arc<dyn Labels>>, zones: &[Name]) -> Arc<dyn Labels> {
         let all = zones.iter().all(|zone| self.zones.iter().any(|own| zone.is_within(own)));
         if all || published.is_empty() {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_are_asked_for_names_within_its_zones() {
+    fn labels_within_zones() {
         let block = [name("example.org"), name("example.net")];
         for (zones, inside, outside) in [
             (&["example.org"][..], &["example.org", "a.example.org"][..], &["a.example.net"][..]),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_once_with_zones_or_without() {
+    fn metadata_zones() {
         for (line, zones) in [
             ("metadata", &["."][..]),
             ("metadata example.org 10.0.0.0/8", &["example.org", "10.in-addr.arpa"]),

@@ -72,7 +72,7 @@ mod tests {
     use wire::{Name, Rr};
 
     #[test]
-    fn positive_answers_alone_lose_what_nobody_asked_for() {
+    fn only_positive_answers_are_shortened() {
         let at = |section, rtype| Rr { section, rtype, ..a("ns.example.org", 5, [192, 0, 2, 53]) };
         let answer = a("www.example.org", 5, [192, 0, 2, 1]);
         let ns = at(Section::Authority, RType::NS);

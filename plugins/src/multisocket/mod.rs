@@ -44,7 +44,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn a_number_is_1_to_1024() {
+    fn number_bounds() {
         assert_eq!(said::<MultisocketSpec>(""), None);
         for (line, sockets) in
             [("multisocket", None), ("multisocket 1", Some(1)), ("multisocket 1024", Some(1024))]
@@ -57,7 +57,7 @@ mod tests {
             ("multisocket all", "2:13: plugin/multisocket: \"all\" is not a number of 1 to 1024 sockets"),
             (
                 "multisocket 1 2",
-                "2:15: plugin/multisocket: unexpected argument \"2\"; `multisocket` wants [N], 1 to 1024 sockets",
+                "2:15: plugin/multisocket: unexpected argument \"2\"; `multisocket` needs [N], 1 to 1024 sockets",
             ),
         ]);
     }

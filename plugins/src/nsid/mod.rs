@@ -65,7 +65,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn an_identifier_has_128_octets_at_most() {
+    fn identifier_bounds() {
         let longest = "a".repeat(128);
         for (line, data) in [
             ("nsid".to_owned(), None),

@@ -1,4 +1,4 @@
-//! `prometheus`: where metrics are told.
+//! `prometheus`: the address of /metrics.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -66,11 +66,11 @@ mod tests {
             &[
                 (
                     "tls web.yml",
-                    "1: plugin/prometheus: the property `tls` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                    "1: plugin/prometheus: the property `tls` of CoreDNS is not supported yet; remove it, or keep CoreDNS for this server block",
                 ),
                 (
                     "runtime_metrics all",
-                    "17: plugin/prometheus: unexpected argument \"all\"; `runtime_metrics` wants no argument",
+                    "17: plugin/prometheus: unexpected argument \"all\"; `runtime_metrics` needs no argument",
                 ),
                 (
                     "runtime_metric x",

@@ -1,4 +1,4 @@
-//! `ready`: where it is told whether the server can serve.
+//! `ready`: the address of /ready.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ mod tests {
         refused_properties(
             "ready",
             &[
-                ("monitor", "1: plugin/ready: `monitor` wants until-ready or continuously"),
+                ("monitor", "1: plugin/ready: `monitor` needs until-ready or continuously"),
                 ("monitor never", "9: plugin/ready: \"never\" is not until-ready or continuously"),
                 ("moniter never", "1: plugin/ready: unknown property \"moniter\"; did you mean `monitor`?"),
             ],

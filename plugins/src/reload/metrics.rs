@@ -2,7 +2,7 @@
 
 use metrics::{Families, Metric};
 
-/// Adds how many reloads failed, which CoreDNS tells with and without `reload`.
+/// Adds the number of failed reloads, which CoreDNS counts with and without `reload`.
 pub fn collect_failed(failed: u64, into: &mut Families) {
     into.counter(FAILED, &[], failed as f64);
 }

@@ -67,7 +67,7 @@ mod tests {
             ("reload 10s 999ms", "2:12: plugin/reload: \"999ms\" is not 0 or a duration of at least 1s"),
             (
                 "reload 10s 1s x",
-                "2:15: plugin/reload: unexpected argument \"x\"; `reload` wants [INTERVAL] [JITTER]",
+                "2:15: plugin/reload: unexpected argument \"x\"; `reload` needs [INTERVAL] [JITTER]",
             ),
             ("reload {\nx\n}", "2:1: plugin/reload: `reload` has no sub-block; remove the braces"),
         ]);

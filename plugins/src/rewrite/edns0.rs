@@ -170,7 +170,7 @@ mod tests {
     use wire::client_subnet_holds;
 
     #[test]
-    fn a_subnet_has_the_octets_and_bits_of_its_prefix() {
+    fn subnet_octets_and_bits() {
         for (client, v4, v6, option) in [
             ("192.0.2.201", 24, 56, &[0, 1, 24, 0, 192, 0, 2][..]),
             ("192.0.2.201", 26, 56, &[0, 1, 26, 0, 192, 0, 2, 192]),

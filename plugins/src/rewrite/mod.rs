@@ -1,4 +1,4 @@
-//! `rewrite`: what is sought in place of what was asked, and what is told of it.
+//! `rewrite`: changes queries before they are answered, and their responses.
 //!
 //! ```text
 //! in:   rule -> rule -> ...      each may change name, type, class or EDNS options; the first that `stop`s is the last
@@ -32,7 +32,7 @@ pub struct Rewrite {
     rules: Vec<Rule>,
     /// The options that rules are about.
     codes: Vec<u16>,
-    /// Who knows labels, once it is built into a block with `metadata`.
+    /// The publisher of labels, once it is built into a block with `metadata`.
     labels: Option<Arc<dyn Labels>>,
 }
 
@@ -63,7 +63,7 @@ enum Field {
 struct NameRule {
     pattern: Pattern,
     to: Replacement,
-    /// Whether names in the answer are mapped back from what was sought to what was asked.
+    /// Whether names in the answer are mapped back to those in the client's question.
     auto: bool,
     /// What else is done with names in the answer.
     answers: Vec<AnswerRule>,
@@ -112,7 +112,7 @@ impl Middleware for Rewrite {
     }
 
     fn explain(&self, effective: &mut EffectiveQuery<'_>, _: Option<IpAddr>) -> Explanation {
-        // The rules that fitted: of what is sought, and of the answer.
+        // The rules that matched: for the query, and for the answer.
         let (mut asking, mut telling) = (Vec::new(), Vec::new());
         for rule in &self.rules {
             match rule.apply(self.labels.as_deref(), effective, None, &mut Reversals::default()) {
@@ -142,7 +142,7 @@ impl Middleware for Rewrite {
 }
 
 impl Rule {
-    /// Whether it changes what is told, and nothing of what is sought.
+    /// Whether it changes the response alone.
     fn is_of_answers(&self) -> bool {
         matches!(self.field, Field::Ttl(..) | Field::Rcode(..) | Field::Cname(_))
     }
@@ -211,7 +211,7 @@ impl NameRule {
 struct Reversals<'s> {
     all: Vec<Reversal<'s>>,
     codes: &'s [u16],
-    /// Of what is told of options.
+    /// For the options of the response.
     undo: Vec<Undo>,
 }
 

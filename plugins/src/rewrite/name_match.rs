@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_fits_and_replaces_its_own_way() {
+    fn name_match_kinds() {
         let plain = |text: &str| Replacement::plain(text.to_owned());
         let regex = |from: &str| Pattern::Regex(Regex::new(from).unwrap());
         let groups = |to: &str| Replacement::with_groups(to, 2).unwrap();

@@ -17,7 +17,7 @@ pub(super) enum NameMap {
     Text(Pattern, Replacement),
 }
 
-/// What was sought, and what was asked.
+/// The effective name, and the name in the client's question.
 #[derive(Debug, Clone)]
 pub(super) struct Turned {
     pub(super) from: Name,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_act_one_after_the_other_on_owners_and_on_names_in_the_data() {
+    fn revert_owners_and_data() {
         let zone = |from, to| {
             let [from, to] = [from, to].map(|name| Name::from_text(name).unwrap());
             NameMap::Zone(Box::new(Turned { from, to }))
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_compared_once_however_many_records_have_it() {
+    fn equal_names_are_compared_once() {
         let maps = maps(&[("(.*)[.]a[.]$", "{1}.b."); 12]);
         let one = a("www.example.a", 60, [192, 0, 2, 1]);
         let (message, once) = response(&maps, vec![one.clone()]);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_whose_names_take_too_long_to_compare_ends_where_they_do() {
+    fn revert_work_is_bounded() {
         let long = ["a".repeat(60), "b".repeat(60), "c".repeat(60), "d".repeat(50)].join(".");
         let maps = maps(&[("(.*)[.]d+[.]$", "{1}.e."), ("(.*)[.]e[.]$", "{1}.f.")]);
         let short = long.replace(&"d".repeat(50), "f");

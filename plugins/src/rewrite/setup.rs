@@ -415,7 +415,7 @@ const RULE: &str = "[continue|stop] and a rule: name, type, class, edns0, ttl, r
 const NAME: &str = "name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer ...]";
 const ANSWER: &str = "auto, name FROM TO or value FROM TO";
 const IN_BRACES: &str =
-    "`rewrite` wants all words of a rule in the braces, or none; move these into them, or the others out";
+    "`rewrite` needs all words of a rule in the braces, or none; move these into them, or the others out";
 const TYPES: &str = "type FROM TO";
 const CLASSES: &str = "class FROM TO";
 /// What is asked for over a stream of its own, or is no question at all: no cache keeps it, and no upstream answers it to who

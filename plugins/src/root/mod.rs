@@ -25,8 +25,8 @@ mod tests {
     #[test]
     fn a_directory_is_named() {
         refused(&[
-            ("root", "2:1: plugin/root: `root` wants a directory"),
-            ("root /a /b", "2:9: plugin/root: unexpected argument \"/b\"; `root` wants a directory"),
+            ("root", "2:1: plugin/root: `root` needs a directory"),
+            ("root /a /b", "2:9: plugin/root: unexpected argument \"/b\"; `root` needs a directory"),
         ]);
     }
 }

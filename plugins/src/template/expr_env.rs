@@ -9,7 +9,7 @@ use super::Facts;
 use plugin::QueryContext;
 use plugin::hooks::ReplySize;
 
-/// What expressions may ask about a query, as CoreDNS tells it.
+/// The functions of expressions about a query, with CoreDNS's values.
 pub(super) fn facts<'q>(
     context: &'q QueryContext<'_>,
     labels: Option<&'q dyn Labels>,

@@ -38,7 +38,7 @@ pub enum ExpressionError {
     #[error("`{0}` is a function; write `{0}(...)`")]
     NotCalled(String),
     /// A part of the language that is not here.
-    #[error("{0:?} in an expression is not built yet")]
+    #[error("{0:?} in an expression is not supported yet")]
     NotBuilt(String),
     /// Above a bound.
     #[error("the expression is too large: at most {most} {what}")]
@@ -134,7 +134,7 @@ fn syntax(text: &str, error: &expr::Error) -> (usize, ExpressionError) {
 /// The value of a label, by its name.
 type LabelOf<'q> = dyn Fn(&str) -> Option<String> + 'q;
 
-/// What the functions of expressions tell about one query, and its variables.
+/// The functions of expressions for one query, and its variables.
 pub struct Facts<'q> {
     values: Vec<(String, Value)>,
     /// Knows the query's labels.
@@ -148,7 +148,7 @@ pub struct Facts<'q> {
 struct Told(OnceCell<Box<(String, Value, Self)>>);
 
 impl<'q> Facts<'q> {
-    /// The values of functions, by name, and who knows labels; those of the groups are added.
+    /// The values of functions by name, and the publisher of labels; the groups are added.
     pub fn new(
         functions: impl IntoIterator<Item = (&'static str, Value)>,
         label: impl Fn(&str) -> Option<String> + 'q,

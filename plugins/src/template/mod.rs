@@ -49,7 +49,7 @@ struct One {
     ede: Option<Box<[u8]>>,
     /// Every name of its zones has the same answer, without records: nothing is to be read in the name.
     same_for_all: bool,
-    /// Who knows labels, where the block has `metadata`.
+    /// The publisher of labels, if the block has `metadata`.
     labels: Option<Arc<dyn Labels>>,
     /// How large replies of the block may be.
     size: ReplySize,
@@ -423,7 +423,7 @@ pub struct TemplateLabels {
     pub class: String,
     /// Its type.
     pub rtype: String,
-    /// All of its record texts, to tell templates apart.
+    /// All of its record texts, which identify a template.
     pub template: String,
 }
 

@@ -1,4 +1,4 @@
-//! Records whose text is the same for every query, and no record: what a Corefile is warned of.
+//! Warnings about constant record texts that are no records.
 
 use std::cell::Cell;
 
@@ -56,7 +56,7 @@ mod tests {
     use crate::read_corefile::tests::{said, with};
 
     #[test]
-    fn texts_that_are_no_record_are_odd() {
+    fn constant_texts_that_are_no_records() {
         let odd = |lines: &str| said::<TemplateSpecs>(lines).unwrap().odd().collect::<Vec<_>>();
         for (record, expected) in [
             ("a. 60 IN A 192.0.2.1", None),

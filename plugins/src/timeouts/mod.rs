@@ -65,7 +65,7 @@ pub(crate) fn read(directives: &[&Directive], _: ParseContext<'_>) -> Result<Arc
         args.end()?;
     }
     if directive.body.iter().flatten().next().is_none() {
-        let rule = "`timeouts` wants at least one of idle, maxtcpqueries, read and write; or remove it";
+        let rule = "`timeouts` needs at least one of idle, maxtcpqueries, read and write; or remove it";
         return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
     }
     Ok(Arc::new(spec))
@@ -92,27 +92,27 @@ mod tests {
         }
         refused(&[(
             "timeouts",
-            "2:1: plugin/timeouts: `timeouts` wants at least one of idle, maxtcpqueries, read and write; or remove it",
+            "2:1: plugin/timeouts: `timeouts` needs at least one of idle, maxtcpqueries, read and write; or remove it",
         )]);
         refused(&[(
             "timeouts {\n}",
-            "2:1: plugin/timeouts: `timeouts` wants at least one of idle, maxtcpqueries, read and write; or remove it",
+            "2:1: plugin/timeouts: `timeouts` needs at least one of idle, maxtcpqueries, read and write; or remove it",
         )]);
         refused(&[(
             "timeouts 5s",
-            "2:10: plugin/timeouts: unexpected argument \"5s\"; `timeouts` wants properties in braces",
+            "2:10: plugin/timeouts: unexpected argument \"5s\"; `timeouts` needs properties in braces",
         )]);
         refused_properties(
             "timeouts",
             &[
-                ("read", "1: plugin/timeouts: `read` wants a duration of 1s to 24h"),
+                ("read", "1: plugin/timeouts: `read` needs a duration of 1s to 24h"),
                 ("read 999ms", "6: plugin/timeouts: \"999ms\" is not a duration of 1s to 24h"),
                 ("write 0", "7: plugin/timeouts: \"0\" is not a duration of 1s to 24h"),
                 ("idle 24h1ns", "6: plugin/timeouts: \"24h1ns\" is not a duration of 1s to 24h"),
                 ("idle -1s", "6: plugin/timeouts: \"-1s\" is not a duration of 1s to 24h"),
                 (
                     "read 1s 2s",
-                    "9: plugin/timeouts: unexpected argument \"2s\"; `read` wants a duration of 1s to 24h",
+                    "9: plugin/timeouts: unexpected argument \"2s\"; `read` needs a duration of 1s to 24h",
                 ),
                 (
                     "maxtcpqueries -2",

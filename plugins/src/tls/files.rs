@@ -140,7 +140,7 @@ impl Loaded {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         // A certificate is not looked at again when a session is resumed, and each resumption brings another ticket: who is
-        // held against authorities has none, so that nobody comes in after his certificate has ended.
+        // verified gets none, so that no client connects after its certificate has expired.
         if !settings.client_auth.verifies() {
             config.ticketer = rustls::crypto::ring::Ticketer::new()?;
             config.send_tls13_tickets = 1;
@@ -240,7 +240,7 @@ impl Persistent for Certificates {
             let read = move || paths.into_iter().map(read).collect();
             followed.look.start(&settings.certificate, now, read);
             if let Some(came) = followed.look.poll(now, Duration::ZERO) {
-                // That they do not come in time is told of the first.
+                // Only the first is logged as late.
                 let late = |error: ReadError| TlsError::File {
                     path: settings.certificate.clone(),
                     error: error.into(),
@@ -279,10 +279,12 @@ impl Followed {
             Err(error) => {
                 self.failed += 1;
                 if self.failed == TOLD_AT {
-                    let mend = error.remedy();
+                    let remedy = error.remedy();
                     logger.error(
                         Some(PLUGIN),
-                        &format!("cannot use the files of `tls`: {error}; what they held serves on; {mend}"),
+                        &format!(
+                            "cannot use the files of `tls`: {error}; the former files are used; {remedy}"
+                        ),
                     );
                 }
             }
@@ -299,5 +301,5 @@ fn told(logger: &Logger, settings: &Settings) {
 const DOT: &[u8] = b"dot";
 /// How often the files are looked at.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// The look that tells of what cannot be used.
+/// The check that logs files that cannot be used.
 const TOLD_AT: u32 = 2;

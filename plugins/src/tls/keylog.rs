@@ -1,4 +1,4 @@
-//! `keylog FILE`: the secrets of connections, for who decrypts a recording of them.
+//! `keylog FILE`: the secrets of connections, for programs that decrypt recorded traffic.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};

@@ -45,11 +45,11 @@ pub struct Settings {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Whose certificates of clients are good; `None`: those of the system's authorities.
+    /// Authorities of clients' certificates; `None` for the system's.
     pub authority: Option<PathBuf>,
     /// What is asked of clients.
     pub client_auth: ClientAuth,
-    /// Where secrets are written for who decrypts a recording.
+    /// The file of secrets for programs that decrypt recorded traffic.
     pub keylog: Option<PathBuf>,
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, refused_properties, said};
 
     #[test]
-    fn files_stand_below_root_and_options_have_their_defaults() {
+    fn files_and_defaults() {
         let read = |lines: &str| said::<TlsSpec>(lines).unwrap().settings;
         let plain = read("tls a.pem /b.pem");
         assert_eq!(
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_at_its_word() {
+    fn errors_have_their_place() {
         refused(&[
-            ("tls", "2:1: plugin/tls: `tls` wants CERT KEY [CA]"),
-            ("tls a", "2:1: plugin/tls: `tls` wants CERT KEY [CA]"),
-            ("tls a b c d", "2:11: plugin/tls: unexpected argument \"d\"; `tls` wants CERT KEY [CA]"),
+            ("tls", "2:1: plugin/tls: `tls` needs CERT KEY [CA]"),
+            ("tls a", "2:1: plugin/tls: `tls` needs CERT KEY [CA]"),
+            ("tls a b c d", "2:11: plugin/tls: unexpected argument \"d\"; `tls` needs CERT KEY [CA]"),
             (
                 "tls {\nacme dns.example.org\n}",
-                "3:1: plugin/tls: the property `acme` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                "3:1: plugin/tls: the property `acme` of CoreDNS is not supported yet; remove it, or keep CoreDNS for this server block",
             ),
         ]);
         refused_properties(
@@ -148,14 +148,14 @@ mod tests {
             &[
                 (
                     "client_auth",
-                    "1: plugin/tls: `client_auth` wants nocert, request, require, verify_if_given or require_and_verify",
+                    "1: plugin/tls: `client_auth` needs nocert, request, require, verify_if_given or require_and_verify",
                 ),
                 (
                     "client_auth none",
                     "13: plugin/tls: \"none\" is not nocert, request, require, verify_if_given or require_and_verify",
                 ),
-                ("keylog", "1: plugin/tls: `keylog` wants a file"),
-                ("keylog a b", "10: plugin/tls: unexpected argument \"b\"; `keylog` wants a file"),
+                ("keylog", "1: plugin/tls: `keylog` needs a file"),
+                ("keylog a b", "10: plugin/tls: unexpected argument \"b\"; `keylog` needs a file"),
                 (
                     "client_aut nocert",
                     "1: plugin/tls: unknown property \"client_aut\"; did you mean `client_auth`?",

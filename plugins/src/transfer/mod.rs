@@ -1,4 +1,4 @@
-//! `transfer`: who may be sent a zone of the block as a whole.
+//! `transfer`: the clients that may get a zone of the block as a whole.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -76,11 +76,11 @@ impl SourceSpec for TransferSpec {
     }
 }
 
-/// Who may be sent which zones.
+/// The clients that may get each zone.
 struct Permission(Vec<Rule>);
 
 impl Permission {
-    /// The directive decides whose zone is the longest.
+    /// The directive with the longest matching zone decides.
     fn rule(&self, name: &Name) -> Option<&Rule> {
         let zones = self.0.iter().flat_map(|rule| rule.zones.iter().map(move |zone| (rule, zone)));
         let longest = zones.filter(|(_, zone)| name.is_within(zone));
@@ -115,7 +115,7 @@ mod tests {
     use crate::read_corefile::tests::{refused, said};
 
     #[test]
-    fn who_may_be_sent_which_zones_is_read() {
+    fn clients_of_zones() {
         let name = |text: &str| Name::from_text(text).unwrap();
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let lines = "transfer example.net 10.in-addr.arpa {\nto 192.0.2.1 192.0.2.2:1053 [2001:db8::2]:34\nsource 2001:db8::53\n}\n\
@@ -133,7 +133,7 @@ mod tests {
                 "transfer a {\nsource 192.0.2.1\n}",
                 "2:1: plugin/transfer: say by `to` who may be sent the zones: addresses, or `*`",
             ),
-            ("transfer {\nto\n}", "3:1: plugin/transfer: `to` wants `*`, IP or IP:PORT"),
+            ("transfer {\nto\n}", "3:1: plugin/transfer: `to` needs `*`, IP or IP:PORT"),
             (
                 "transfer {\nto example.com\n}",
                 "3:4: plugin/transfer: \"example.com\" is not `*`, IP or IP:PORT",

@@ -1,4 +1,4 @@
-//! `whoami`: tells clients their own address.
+//! `whoami`: answers every query with the client's address.
 
 use std::net::IpAddr;
 use std::sync::Arc;

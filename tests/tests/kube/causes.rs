@@ -107,7 +107,7 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
     let why = "the API rejects our credentials: told to: Unauthorized";
     let remedy = "use a token or certificate of this cluster that has not expired; it is read again before each attempt";
     let kept = format!("{}: its checksum is wrong", snapshot.display());
-    let replaced = "it is replaced once the API has told all";
+    let replaced = "it is replaced once the lists of the API are complete";
     let expected = json!([
         {"subject": "services, endpointslices, namespaces", "problem": why, "remedy": remedy},
         {"subject": "snapshot", "problem": kept, "remedy": replaced},

@@ -62,7 +62,7 @@ const CASES: &[Case] = &[
 
 /// A Corefile that needs what is not here, and its error.
 const REFUSED: &[(&str, &str)] =
-    &[("kops-ipv6", ":21:9: the directive `dns64` of CoreDNS is not built yet;")];
+    &[("kops-ipv6", ":21:9: the directive `dns64` of CoreDNS is not supported yet;")];
 
 /// In a network of its own: the machine's may have an address that a Corefile names as an upstream.
 #[test]

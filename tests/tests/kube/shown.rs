@@ -319,7 +319,7 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
         let plugin = if name.ends_with(".example.org") { ", k8s_external: " } else { ", kubernetes: " };
         assert!(told.contains(plugin) && told.contains(expected), "{name} {rtype}: {told}");
         // `loadbalance` has no say elsewhere.
-        let is_drawn = told.contains("of several addresses any may be told first");
+        let is_drawn = told.contains("the order of several addresses is random");
         assert_eq!(is_drawn, matches!(rtype, "A" | "AAAA"), "{name} {rtype}: {told}");
     }
     assert_eq!(cluster.api.requests().len(), requests, "nobody is asked");

@@ -100,7 +100,7 @@ fn an_error_shows_a_variable_as_it_is_written() {
     for (lines, shown) in [
         (
             "whoami {$TOKEN}",
-            "Corefile:2:8: plugin/whoami: unexpected argument; wanted is no argument; what stands there is written \"{$TOKEN}\", and values of variables are not shown\n  2 | whoami {$TOKEN}\n    |        ^\n",
+            "Corefile:2:8: plugin/whoami: unexpected argument; expected is no argument; what stands there is written \"{$TOKEN}\", and values of variables are not shown\n  2 | whoami {$TOKEN}\n    |        ^\n",
         ),
         (
             "{$TOKEN}",

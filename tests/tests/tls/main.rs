@@ -167,7 +167,7 @@ fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
     let other = tempdir();
     dot.authority.certify(other.path(), HOST);
     std::fs::rename(other.path().join("key.pem"), dot.files.path().join("key.pem")).unwrap();
-    dot.server.wait_for_log("what they held serves on", Duration::from_secs(20));
+    dot.server.wait_for_log("the former files are used", Duration::from_secs(20));
     let mut between = dot.open(&dot.client()).unwrap();
     assert_eq!(between.shown().0, old.shown().0);
     rcode(&mut between).unwrap();
@@ -194,7 +194,7 @@ fn a_new_key_of_another_certificate_and_one_that_is_gone_are_told_by_their_files
     ] {
         let line = dot.server.wait_for_log("cannot use the files of `tls`: ", Duration::from_secs(20));
         assert_contains!(line, cause);
-        assert_contains!(line, "; what they held serves on; name ");
+        assert_contains!(line, "; the former files are used; name ");
         assert_eq!(rcode(&mut dot.open(&dot.client()).unwrap()).unwrap(), 0);
     }
 }
@@ -248,7 +248,7 @@ fn what_cannot_be_served_is_told_at_its_word() {
     for (text, error) in [
         (
             block("tls://.", ""),
-            format!("Corefile:1:1: \"tls://.:{port}\" wants `tls CERT KEY` in this server block"),
+            format!("Corefile:1:1: \"tls://.:{port}\" needs `tls CERT KEY` in this server block"),
         ),
         (
             block("tls://.", &format!("tls {absent} {absent}")),
@@ -305,7 +305,7 @@ fn what_cannot_be_served_is_told_at_its_word() {
         ),
         (
             block("tls://a.example", &tls(&one)) + &block("tls://b.example", ""),
-            format!("Corefile:6:1: \"tls://b.example:{port}\" wants `tls CERT KEY` in this server block"),
+            format!("Corefile:6:1: \"tls://b.example:{port}\" needs `tls CERT KEY` in this server block"),
         ),
         (
             block("tls://.", &format!("{} {}", tls(&one), here(&one, "no.pem"))),

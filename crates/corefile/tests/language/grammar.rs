@@ -40,7 +40,7 @@ fn texts_give_blocks() {
 }
 
 #[test]
-fn variables_are_replaced_everywhere_and_make_no_structure() {
+fn variables_make_no_structure() {
     for (text, expected) in [
         ("{$A}:{%PORT%} {\n}", "1.1.1.1:1053 { }"),
         ("x.{$A}, y {\n}", "x.1.1.1.1 y { }"),
@@ -56,7 +56,7 @@ fn variables_are_replaced_everywhere_and_make_no_structure() {
 }
 
 #[test]
-fn errors_say_what_was_found_and_where() {
+fn grammar_errors() {
     let deep = ".\n".to_owned() + &"a {\n".repeat(65);
     for (text, expected) in [
         (". { whoami }", "1:12: found `}` after `whoami`, expected it on a line of its own"),
@@ -175,7 +175,7 @@ fn every_word_knows_its_place() {
 }
 
 #[test]
-fn the_token_stream_forgets_layout_and_nothing_else() {
+fn tokens_without_layout() {
     let tokens = |text: &str| read(text).expect(text).tokens().map(str::to_owned).collect::<Vec<_>>();
     let plain = tokens(". {\ncache 30 {\nsuccess 9\n}\nlog\n}");
     for same in [

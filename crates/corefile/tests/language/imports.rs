@@ -33,7 +33,7 @@ fn error(files: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn imports_stand_for_what_they_name() {
+fn imports() {
     let rows: &[(&[(&str, &str)], &str)] = &[
         (&[("Corefile", "(s) {\nlog\nerrors\n}\n. {\nimport s\ncache\n}")], ". { log; errors; cache; }"),
         (&[("Corefile", "(s) { log\n}\n.\nimport s\nimport s")], ". { log; log; }"),
@@ -84,7 +84,7 @@ fn imports_stand_for_what_they_name() {
 }
 
 #[test]
-fn bad_imports_are_named_where_they_stand() {
+fn bad_imports() {
     let rows: &[(&[(&str, &str)], &str)] = &[
         (
             &[("Corefile", ".\nimport nowhere")],
@@ -152,7 +152,7 @@ fn bad_imports_are_named_where_they_stand() {
 
 /// It may be any file that the process may read, such as one with passwords.
 #[test]
-fn errors_in_an_imported_file_show_no_word_of_it() {
+fn imported_errors_show_no_text() {
     let inside = ". {\nimport x\n}";
     for (corefile, text, expected) in [
         (
@@ -189,7 +189,7 @@ fn errors_in_an_imported_file_show_no_word_of_it() {
 }
 
 #[test]
-fn a_pattern_without_match_is_a_warning() {
+fn unmatched_pattern_warns() {
     let corefile = read(&[("Corefile", ". {\nimport none/*.x\n}")]).unwrap();
     let warning = format!("{:#}", corefile.warnings[0]);
     assert!(warning.ends_with("Corefile:2:8: no file matches the pattern `none/*.x`"), "{warning}");
@@ -197,7 +197,7 @@ fn a_pattern_without_match_is_a_warning() {
 }
 
 #[test]
-fn every_file_read_is_told_once() {
+fn files_are_listed_once() {
     let dir = dir_with(&[
         ("Corefile", ". {\nimport x\nimport x\nimport d/*\n}"),
         ("x", "log"),
@@ -211,7 +211,7 @@ fn every_file_read_is_told_once() {
 }
 
 #[test]
-fn text_from_memory_imports_relative_to_its_directory() {
+fn imports_of_text_from_memory() {
     let dir = dir_with(&[("x", "log")]);
     let corefile = corefile::read_text("stdin", b".\nimport x", dir.path(), &env).unwrap();
     assert_eq!(shape(&corefile), ". { log; }");
@@ -220,7 +220,7 @@ fn text_from_memory_imports_relative_to_its_directory() {
 }
 
 #[test]
-fn a_pipe_is_refused_instead_of_waited_for() {
+fn pipe_is_refused() {
     let dir = dir_with(&[("Corefile", ".\nimport pipe")]);
     let status = std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status();
     assert!(status.expect("mkfifo runs").success());
@@ -229,7 +229,7 @@ fn a_pipe_is_refused_instead_of_waited_for() {
 }
 
 #[test]
-fn a_device_without_end_is_not_read() {
+fn endless_device_is_refused() {
     let error = corefile::read_text("Corefile", b".\nimport /dev/zero", Path::new(""), &env).unwrap_err();
     assert!(matches!(error.error, SyntaxError::NotAFile { found: "a device", .. }), "{error}");
 }

@@ -67,7 +67,7 @@ fn blocks() -> impl Strategy<Value = String> {
 /// What only a variable can make: a word that begins with a quote, a backslash before a quote or at the end; and a key
 /// that has lost one comma of two.
 #[test]
-fn words_that_are_not_as_they_were_written_print_as_words_that_read_the_same() {
+fn quoted_words_round_trip() {
     for text in [
         ". {\nx {$UNSET}\"\"\"\n}",
         ". {\nx {$UNSET}\"\\\"\\\n}",
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn an_error_points_into_the_text(text in scraps()) {
+    fn errors_point_into_the_text(text in scraps()) {
         if let Err(error) = read(&text) {
             let lines: Vec<_> = text.split('\n').collect();
             let line = lines[error.at.line as usize - 1];
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_prints_as_a_corefile_that_reads_the_same(text in prop_oneof![scraps(), blocks()]) {
+    fn corefile_round_trip(text in prop_oneof![scraps(), blocks()]) {
         let Ok(corefile) = read(&text) else { return Ok(()) };
         let printed = print(&corefile);
         let again = read(&printed);
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn comments_and_blank_lines_change_no_token(text in blocks()) {
+    fn comments_change_no_token(text in blocks()) {
         let spread = text.replace('\n', "\r\n\n  # more }\n");
         let (plain, spread) = (read(&text).expect("right blocks"), read(&spread).expect("right blocks"));
         prop_assert!(plain.tokens().eq(spread.tokens()));

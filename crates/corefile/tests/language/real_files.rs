@@ -3,7 +3,7 @@
 use crate::common::{read, shape};
 
 #[test]
-fn files_of_today_are_read_without_loss() {
+fn real_files_are_read() {
     for (text, keys, directives) in [
         (
             AKS,
@@ -25,14 +25,14 @@ fn files_of_today_are_read_without_loss() {
 }
 
 #[test]
-fn the_seed_file_gives_its_words() {
+fn seed_file_words() {
     let expected = ".:53 { log; bind 169.254.10.10; hosts /etc/localdns/hosts { fallthrough; } forward . 168.63.129.16 \
                     { policy sequential; max_concurrent 1000; } }";
     assert_eq!(shape(&read(SEED).unwrap()), expected);
 }
 
 #[test]
-fn the_regex_of_a_template_survives() {
+fn template_regex() {
     let corefile = read(AKS).unwrap();
     let template =
         corefile.blocks[1].directives.iter().find(|directive| directive.name.text == "template").unwrap();
@@ -42,7 +42,7 @@ fn the_regex_of_a_template_survives() {
 }
 
 #[test]
-fn an_unfilled_placeholder_is_a_warning() {
+fn unfilled_placeholder_warns() {
     let warnings = read(NODE_LOCAL).unwrap().warnings;
     assert_eq!(warnings.len(), 1);
     assert_eq!(warnings[0].at.line, 2);

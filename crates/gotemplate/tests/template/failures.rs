@@ -4,7 +4,7 @@ use crate::data::{Failure, render};
 use gotemplate::{Problem, RenderError};
 
 #[test]
-fn a_wrong_template_is_refused_where_it_goes_wrong() {
+fn parse_error_offsets() {
     for (template, offset, message) in [
         ("ab{{", 2, "unclosed action; `}}` is missing"),
         ("{{ .Name", 0, "unclosed action; `}}` is missing"),
@@ -128,7 +128,7 @@ fn problems_are_data() {
 }
 
 #[test]
-fn what_fails_to_render_in_go_fails_here() {
+fn render_failures_of_go() {
     for template in [
         "{{ .Var.text.x }}",
         "{{ .Var.none.x }}",
@@ -177,7 +177,7 @@ fn what_fails_to_render_in_go_fails_here() {
 }
 
 #[test]
-fn what_cannot_be_rendered_here_has_its_own_error() {
+fn unsupported_actions() {
     for (template, expected) in [
         ("{{ slice .Var.uni 0 2 }}", RenderError::CutsCharacter),
         ("{{ .Question | print }}", RenderError::Unfit { function: "print", of: "structure" }),

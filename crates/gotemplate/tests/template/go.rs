@@ -13,7 +13,7 @@ fn renders(rows: &[(&str, &str)]) {
 }
 
 #[test]
-fn text_comments_and_trim_markers_are_as_in_go() {
+fn text_comments_trim_markers() {
     renders(&[
         ("plain", "plain"),
         ("", ""),
@@ -33,7 +33,7 @@ fn text_comments_and_trim_markers_are_as_in_go() {
 }
 
 #[test]
-fn fields_and_the_root_are_as_in_go() {
+fn fields_and_root() {
     renders(&[
         (
             "{{ .Name }} 60 IN A {{ .Group.a }}.0.0.{{ .Remote }}",
@@ -85,7 +85,7 @@ fn literals_are_as_in_go() {
 }
 
 #[test]
-fn pipelines_and_parentheses_are_as_in_go() {
+fn pipelines() {
     renders(&[
         (r#"{{ "a" | print "b" }}"#, "ba"),
         (r#"{{ 1 | print 2 | printf "%s!" }}"#, "2 1!"),
@@ -117,7 +117,7 @@ fn variables_are_as_in_go() {
 }
 
 #[test]
-fn if_and_with_arms_are_as_in_go() {
+fn if_and_with() {
     renders(&[
         ("{{ if true }}a{{ end }}", "a"),
         ("{{ if false }}a{{ else }}b{{ end }}", "b"),
@@ -167,7 +167,7 @@ fn ranges_are_as_in_go() {
 }
 
 #[test]
-fn index_slice_and_len_results_are_as_in_go() {
+fn index_slice_len() {
     renders(&[
         ("{{ index .Match 1 }}", "10"),
         (r#"{{ index .Group "b" }}"#, "ff"),
@@ -207,7 +207,7 @@ fn comparisons_are_as_in_go() {
 }
 
 #[test]
-fn and_or_not_results_are_as_in_go() {
+fn and_or_not() {
     renders(&[
         (r#"{{ and true 0 "x" }}"#, "0"),
         (r#"{{ and 1 "x" }}"#, "x"),
@@ -222,7 +222,7 @@ fn and_or_not_results_are_as_in_go() {
 }
 
 #[test]
-fn print_and_println_blanks_are_as_in_go() {
+fn print_println() {
     renders(&[
         ("{{ print 1 2 3 }}", "1 2 3"),
         (r#"{{ print "a" 1 2 "b" "c" 3 true false }}"#, "a1 2bc3 true false"),
@@ -234,7 +234,7 @@ fn print_and_println_blanks_are_as_in_go() {
 }
 
 #[test]
-fn parse_int_results_are_as_in_go() {
+fn parse_int() {
     renders(&[
         (r#"{{ parseInt "ff" 16 8 }}"#, "255"),
         ("{{ parseInt .Group.b 16 64 }}", "255"),
@@ -251,7 +251,7 @@ fn parse_int_results_are_as_in_go() {
 }
 
 #[test]
-fn printf_directives_are_as_in_go() {
+fn printf() {
     renders(&[
         (r#"{{ printf "%s|%v|%q" "a" "b" "c\n" }}"#, r#"a|b|"c\n""#),
         (

@@ -84,12 +84,12 @@ fn piece() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_parses_or_fails_and_renders_or_fails(text in "\\PC{0,80}") {
+    fn random_text_never_panics(text in "\\PC{0,80}") {
         let _ = render(&text);
     }
 
     #[test]
-    fn any_pieces_parse_or_fail_and_render_or_fail(pieces in prop::collection::vec(piece(), 0..24)) {
+    fn random_pieces_never_panic(pieces in prop::collection::vec(piece(), 0..24)) {
         let text = pieces.concat();
         match render(&text) {
             Ok(out) => prop_assert!(out.len() <= MAX_OUTPUT_BYTES),
@@ -109,12 +109,12 @@ proptest! {
     }
 
     #[test]
-    fn text_without_actions_is_its_own_output(text in "[^{]{0,60}") {
+    fn plain_text_is_unchanged(text in "[^{]{0,60}") {
         prop_assert_eq!(render(&text).unwrap(), text);
     }
 
     #[test]
-    fn a_string_literal_made_by_q_prints_the_string(text in "[ -~\\n\\téü日😀\\x00-\\x1f]{0,30}") {
+    fn quoted_literal_round_trip(text in "[ -~\\n\\téü日😀\\x00-\\x1f]{0,30}") {
         // Go's quoted form is read back by Go's string literals.
         let raw = text.replace(['`', '\r'], "");
         let quoted = render(&format!("{{{{ printf \"%+q\" `{raw}` }}}}")).unwrap();
@@ -123,7 +123,7 @@ proptest! {
 }
 
 #[test]
-fn a_loop_without_end_is_stopped() {
+fn endless_loop_is_stopped() {
     for template in [
         "{{ range 9223372036854775807 }}{{ end }}",
         "{{ range 1000000 }}{{ range 1000000 }}{{ end }}{{ end }}",
@@ -135,7 +135,7 @@ fn a_loop_without_end_is_stopped() {
 }
 
 #[test]
-fn output_has_a_bound_and_a_failed_rendering_leaves_none() {
+fn output_is_bounded() {
     let full = "x".repeat(MAX_OUTPUT_BYTES);
     assert_eq!(render(&full).unwrap().len(), MAX_OUTPUT_BYTES);
     for template in [
@@ -172,7 +172,7 @@ fn nesting_has_a_bound() {
 }
 
 #[test]
-fn arms_of_one_if_do_not_nest() {
+fn else_if_arms_do_not_nest() {
     let arms = "{{else if false}}".repeat(1000);
     assert_eq!(render(&format!("{{{{if false}}}}{arms}{{{{else}}}}x{{{{end}}}}")).unwrap(), "x");
 }

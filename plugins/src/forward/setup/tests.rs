@@ -87,7 +87,7 @@ fn block_error(lines: &str) -> String {
 }
 
 #[test]
-fn properties_change_what_they_name_and_nothing_else() {
+fn properties() {
     let seconds = Duration::from_secs;
     let rows: &[(&str, Change)] = &[
         ("except a.org 10.0.0.0/24\nexcept b.org", |s| {
@@ -152,13 +152,13 @@ fn properties_change_what_they_name_and_nothing_else() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_its_word() {
+fn errors_have_their_place() {
     const UPSTREAM: &str = "is not an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name";
     const BLANKS: &str = "is not an upstream: between upstreams stand blanks and nothing else";
     const PORT: &str = "is not an upstream: a port of 1 to 65535 belongs behind the last colon";
     let rows = [
-        ("forward", "2:1: plugin/forward: `forward` wants FROM TO...".to_owned()),
-        ("forward .", "2:1: plugin/forward: `forward` wants FROM TO...".to_owned()),
+        ("forward", "2:1: plugin/forward: `forward` needs FROM TO...".to_owned()),
+        ("forward .", "2:1: plugin/forward: `forward` needs FROM TO...".to_owned()),
         ("forward a..b 192.0.2.1", "2:9: the zone `a..b` has an empty label".to_owned()),
         ("forward . 192.0.2", format!("2:11: plugin/forward: \"192.0.2\" {UPSTREAM}")),
         ("forward . 192.0.2.1, 192.0.2.2", format!("2:11: plugin/forward: \"192.0.2.1,\" {BLANKS}")),
@@ -182,11 +182,11 @@ fn what_is_wrong_is_told_at_its_word() {
         ),
         (
             "forward . 192.0.2.1 https://192.0.2.1/dns-query",
-            "2:21: plugin/forward: upstreams over https:// are not built yet; name one by IP[:PORT] or tls://IP[:PORT]".to_owned(),
+            "2:21: plugin/forward: upstreams over https:// are not supported yet; name the upstream by IP[:PORT] or tls://IP[:PORT]".to_owned(),
         ),
         (
             "forward . quic://192.0.2.1",
-            "2:11: plugin/forward: upstreams over quic:// are not built yet; name one by IP[:PORT] or tls://IP[:PORT]".to_owned(),
+            "2:11: plugin/forward: upstreams over quic:// are not supported yet; name the upstream by IP[:PORT] or tls://IP[:PORT]".to_owned(),
         ),
         (
             "forward . tls://192.0.2.1%a {\ntls_servername b\n}",
@@ -204,7 +204,7 @@ fn what_is_wrong_is_told_at_its_word() {
 }
 
 #[test]
-fn there_are_as_many_as_a_query_can_note() {
+fn number_of_forwards_is_bounded() {
     let of =
         |count: usize| (0..count).map(|n| format!("forward z{n}.example 192.0.2.1\n")).collect::<String>();
     let written = of(255);
@@ -215,33 +215,33 @@ fn there_are_as_many_as_a_query_can_note() {
 }
 
 #[test]
-fn wrong_properties_are_told_at_their_word() {
+fn wrong_properties_have_their_place() {
     refused_properties(
         "forward . 192.0.2.1",
         &[
-            ("except", "1: plugin/forward: `except` wants NAMES..."),
+            ("except", "1: plugin/forward: `except` needs NAMES..."),
             ("max_fails -1", "11: plugin/forward: \"-1\" is not a number of failed probes"),
             (
                 "max_connect_attempts x",
                 "22: plugin/forward: \"x\" is not a number of attempts, 0 for no limit",
             ),
-            ("health_check", "1: plugin/forward: `health_check` wants DURATION [no_rec] [domain FQDN]"),
+            ("health_check", "1: plugin/forward: `health_check` needs DURATION [no_rec] [domain FQDN]"),
             ("health_check 1", "14: plugin/forward: \"1\" is not a duration such as 500ms"),
             ("health_check 1s norec", "17: plugin/forward: \"norec\" is not `no_rec` or `domain FQDN`"),
             (
                 "health_check 1s domain",
-                "1: plugin/forward: `health_check` wants DURATION [no_rec] [domain FQDN]",
+                "1: plugin/forward: `health_check` needs DURATION [no_rec] [domain FQDN]",
             ),
             (
                 "force_tcp yes",
-                "11: plugin/forward: unexpected argument \"yes\"; `force_tcp` wants no argument",
+                "11: plugin/forward: unexpected argument \"yes\"; `force_tcp` needs no argument",
             ),
             ("prefer_udp {\nx\n}", "1: plugin/forward: `prefer_udp` has no sub-block; remove the braces"),
             ("tls a b c d", "11: plugin/forward: \"d\" is not expected here: `tls [CERT KEY] [CA]`"),
-            ("tls_servername", "1: plugin/forward: `tls_servername` wants NAME"),
+            ("tls_servername", "1: plugin/forward: `tls_servername` needs NAME"),
             (
                 "tls_servername a b",
-                "18: plugin/forward: unexpected argument \"b\"; `tls_servername` wants NAME",
+                "18: plugin/forward: unexpected argument \"b\"; `tls_servername` needs NAME",
             ),
             ("expire 10", "8: plugin/forward: \"10\" is not a duration such as 10s"),
             ("max_age -1s", "9: plugin/forward: \"-1s\" is not a duration such as 1m, 0 for no limit"),
@@ -251,19 +251,19 @@ fn wrong_properties_are_told_at_their_word() {
             ),
             ("read_timeout 0s", "14: plugin/forward: \"0s\" is not a duration above 0"),
             ("policy best", "8: plugin/forward: \"best\" is not a policy: random, round_robin or sequential"),
-            ("max_concurrent", "1: plugin/forward: `max_concurrent` wants a number"),
+            ("max_concurrent", "1: plugin/forward: `max_concurrent` needs a number"),
             ("max_concurrent 1k", "16: plugin/forward: \"1k\" is not a number of queries, 0 for no limit"),
-            ("next", "1: plugin/forward: `next` wants RCODES..."),
+            ("next", "1: plugin/forward: `next` needs RCODES..."),
             ("next OOPS", "6: plugin/forward: \"OOPS\" is not an rcode such as SERVFAIL"),
             (
                 "failover SERVFAIL NOERROR",
                 "19: plugin/forward: \"NOERROR\" is not an rcode that can fail over; NOERROR is an answer",
             ),
-            ("resolver", "1: plugin/forward: `resolver` wants IP[:PORT]..."),
+            ("resolver", "1: plugin/forward: `resolver` needs IP[:PORT]..."),
             ("resolver dns.org", "10: plugin/forward: \"dns.org\" is not IP or IP:PORT of a resolver"),
             (
                 "doh_method GET",
-                "1: plugin/forward: the property `doh_method` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                "1: plugin/forward: the property `doh_method` of CoreDNS is not supported yet; remove it, or keep CoreDNS for this server block",
             ),
             ("source_address localhost", "16: plugin/forward: \"localhost\" is not an IP address"),
             ("prefer_upd", "1: plugin/forward: unknown property \"prefer_upd\"; did you mean `prefer_udp`?"),
@@ -272,7 +272,7 @@ fn wrong_properties_are_told_at_their_word() {
 }
 
 #[test]
-fn a_network_of_several_zones_is_forwarded_in_part_and_that_is_told() {
+fn network_of_several_zones_gets_a_warning() {
     for (network, expected) in [
         (
             "10.0.0.0/9",

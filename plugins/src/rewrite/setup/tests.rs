@@ -49,11 +49,11 @@ fn every_rule_is_read_in_every_form() {
 }
 
 #[test]
-fn bad_words_are_told_at_their_place() {
+fn bad_words_have_their_place() {
     for (line, error) in [
         (
             "",
-            "1: plugin/rewrite: `rewrite` wants [continue|stop] and a rule: name, type, class, edns0, ttl, rcode or cname",
+            "1: plugin/rewrite: `rewrite` needs [continue|stop] and a rule: name, type, class, edns0, ttl, rcode or cname",
         ),
         (
             "nam a b",
@@ -65,15 +65,15 @@ fn bad_words_are_told_at_their_place() {
         ),
         (
             "continue name a b {\nanswer auto\n}",
-            "9: plugin/rewrite: `rewrite` wants all words of a rule in the braces, or none; move these into them, or the others out",
+            "9: plugin/rewrite: `rewrite` needs all words of a rule in the braces, or none; move these into them, or the others out",
         ),
         (
             "name exact a b {\nanswer auto\n}",
-            "9: plugin/rewrite: `rewrite` wants all words of a rule in the braces, or none; move these into them, or the others out",
+            "9: plugin/rewrite: `rewrite` needs all words of a rule in the braces, or none; move these into them, or the others out",
         ),
         (
             "name a",
-            "1: plugin/rewrite: `rewrite` wants name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer ...]",
+            "1: plugin/rewrite: `rewrite` needs name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer ...]",
         ),
         ("name glob a b", "14: plugin/rewrite: \"glob\" is not exact, prefix, suffix, substring or regex"),
         ("name regex ( b", "20: plugin/rewrite: the regular expression cannot be used: unclosed group"),
@@ -110,17 +110,17 @@ fn bad_words_are_told_at_their_place() {
             "27: plugin/rewrite: \"{client}\" is not a variable: {qname}, {qtype}, {client_ip}, {client_port}, {protocol}, {server_ip}, {server_port} or {plugin/label}",
         ),
         ("name exact a b c d", "24: plugin/rewrite: \"c\" is not `answer`"),
-        ("name exact a b answer", "24: plugin/rewrite: `answer` wants auto, name FROM TO or value FROM TO"),
+        ("name exact a b answer", "24: plugin/rewrite: `answer` needs auto, name FROM TO or value FROM TO"),
         (
             "name suffix a b answer auto answer value x",
-            "37: plugin/rewrite: `answer` wants auto, name FROM TO or value FROM TO",
+            "37: plugin/rewrite: `answer` needs auto, name FROM TO or value FROM TO",
         ),
         (
             "name suffix a b answer auto answer name a b",
             "44: plugin/rewrite: `answer auto` and `answer name` exclude each other; keep one",
         ),
         ("type A QUAD", "16: plugin/rewrite: \"QUAD\" is not a type, such as AAAA"),
-        ("type A", "1: plugin/rewrite: `rewrite` wants type FROM TO"),
+        ("type A", "1: plugin/rewrite: `rewrite` needs type FROM TO"),
         (
             "type MX AXFR",
             "17: plugin/rewrite: \"AXFR\" is not a type that can be sought in place of another; write one that records have, such as AAAA, or ANY",
@@ -136,14 +136,14 @@ fn bad_words_are_told_at_their_place() {
         ("rcode a SERVFAIL NONE", "26: plugin/rewrite: \"NONE\" is not an rcode, such as NXDOMAIN or 3"),
         (
             "edns0 local",
-            "1: plugin/rewrite: `rewrite` wants edns0 local|nsid|subnet set|append|replace|unset ... [revert]",
+            "1: plugin/rewrite: `rewrite` needs edns0 local|nsid|subnet set|append|replace|unset ... [revert]",
         ),
         ("edns0 cookie set", "15: plugin/rewrite: \"cookie\" is not local, nsid or subnet"),
         ("edns0 local add 1 a", "21: plugin/rewrite: \"add\" is not set, append, replace or unset"),
         ("edns0 local set 0xfffff a", "25: plugin/rewrite: \"0xfffff\" is not a code from 0 to 65535"),
         (
             "edns0 local set 0xffee",
-            "1: plugin/rewrite: `rewrite` wants edns0 local set|append|replace CODE DATA [revert], or edns0 local unset CODE",
+            "1: plugin/rewrite: `rewrite` needs edns0 local set|append|replace CODE DATA [revert], or edns0 local unset CODE",
         ),
         (
             "edns0 local set 1 0x616",
@@ -154,7 +154,7 @@ fn bad_words_are_told_at_their_place() {
         ("edns0 subnet set 24 129", "29: plugin/rewrite: \"129\" is not bits of an IPv6 address"),
         (
             "edns0 nsid set x",
-            "24: plugin/rewrite: unexpected argument \"x\"; `rewrite` wants edns0 local|nsid|subnet set|append|replace|unset ... [revert]",
+            "24: plugin/rewrite: unexpected argument \"x\"; `rewrite` needs edns0 local|nsid|subnet set|append|replace|unset ... [revert]",
         ),
     ] {
         let line = format!("rewrite {line}");

@@ -57,10 +57,10 @@ fn arguments_and_properties_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_its_word() {
+fn errors_have_their_place() {
     refused(&[
-        ("template", "2:1: plugin/template: `template` wants CLASS TYPE [ZONE...]"),
-        ("template IN", "2:1: plugin/template: `template` wants CLASS TYPE [ZONE...]"),
+        ("template", "2:1: plugin/template: `template` needs CLASS TYPE [ZONE...]"),
+        ("template IN", "2:1: plugin/template: `template` needs CLASS TYPE [ZONE...]"),
         ("template INN A", "2:10: plugin/template: \"INN\" is not a class such as IN or ANY"),
         ("template IN AAA", "2:13: plugin/template: \"AAA\" is not a record type such as A or ANY"),
         ("template IN A a..b", "2:15: the zone `a..b` has an empty label"),
@@ -68,7 +68,7 @@ fn what_is_wrong_is_told_at_its_word() {
     refused_properties(
         "template IN A",
         &[
-            ("match", "1: plugin/template: `match` wants a regular expression"),
+            ("match", "1: plugin/template: `match` needs a regular expression"),
             ("match ^a (b", "10: plugin/template: the regular expression cannot be used: unclosed group"),
             (
                 "match ^a a{99999}",
@@ -78,7 +78,7 @@ fn what_is_wrong_is_told_at_its_word() {
                 "match (?=a)",
                 "7: plugin/template: the regular expression cannot be used: look-around, including look-ahead and look-behind, is not supported",
             ),
-            ("answer", "1: plugin/template: `answer` wants a record as a template"),
+            ("answer", "1: plugin/template: `answer` needs a record as a template"),
             ("answer \"{{ .Nam }}\"", "8: plugin/template: unknown field \".Nam\"; did you mean `Name`?"),
             ("answer a \"{{ .Name \"", "10: plugin/template: unclosed action; `}}` is missing"),
             (
@@ -92,20 +92,20 @@ fn what_is_wrong_is_told_at_its_word() {
             ("answer \"{{ .Message.Answer }}\"", "8: plugin/template: unknown field \".Message.Answer\""),
             ("authority {\nx\n}", "1: plugin/template: `authority` has no sub-block; remove the braces"),
             ("additional \"{{ define }}\"", "12: plugin/template: {{define}} is not supported"),
-            ("rcode", "1: plugin/template: `rcode` wants an rcode such as NXDOMAIN"),
+            ("rcode", "1: plugin/template: `rcode` needs an rcode such as NXDOMAIN"),
             ("rcode NOPE", "7: plugin/template: \"NOPE\" is not an rcode such as NXDOMAIN"),
             (
                 "rcode NXDOMAIN x",
-                "16: plugin/template: unexpected argument \"x\"; `rcode` wants an rcode such as NXDOMAIN",
+                "16: plugin/template: unexpected argument \"x\"; `rcode` needs an rcode such as NXDOMAIN",
             ),
             (
                 "ederror",
-                "1: plugin/template: `ederror` wants an Extended DNS Error code and, if wanted, a text",
+                "1: plugin/template: `ederror` needs an Extended DNS Error code and, if wanted, a text",
             ),
             ("ederror 65536", "9: plugin/template: \"65536\" is not an Extended DNS Error code, 0 to 65535"),
             ("fallthrough {\nx\n}", "1: plugin/template: `fallthrough` has no sub-block; remove the braces"),
-            ("var", "1: plugin/template: `var` wants a name and an expression"),
-            ("var x", "1: plugin/template: `var` wants a name and an expression"),
+            ("var", "1: plugin/template: `var` needs a name and an expression"),
+            ("var x", "1: plugin/template: `var` needs a name and an expression"),
             (
                 "var len 1",
                 "5: plugin/template: \"len\" is not a name for a variable: letters, digits and _, and no word of the language",
@@ -114,7 +114,7 @@ fn what_is_wrong_is_told_at_its_word() {
                 "var a-b 1",
                 "5: plugin/template: \"a-b\" is not a name for a variable: letters, digits and _, and no word of the language",
             ),
-            ("expr", "1: plugin/template: `expr` wants an expression"),
+            ("expr", "1: plugin/template: `expr` needs an expression"),
             ("expr size() >", "13: plugin/template: the expression ends too early"),
             ("expr size() == == 1", "16: plugin/template: the expression cannot be read from \"== 1\" on"),
             (
@@ -126,8 +126,8 @@ fn what_is_wrong_is_told_at_its_word() {
                 "expr later > 1\nvar later 2",
                 "6: plugin/template: \"later\" in the expression is neither a `var` above it nor a function",
             ),
-            ("expr now() > 1", "6: plugin/template: \"now()\" in an expression is not built yet"),
-            ("expr 1 in 1..5", "11: plugin/template: \"..\" in an expression is not built yet"),
+            ("expr now() > 1", "6: plugin/template: \"now()\" in an expression is not supported yet"),
+            ("expr 1 in 1..5", "11: plugin/template: \"..\" in an expression is not supported yet"),
             ("answer \"{{ .Var.m }}\"\nvar n 1", "8: plugin/template: unknown field \".Var.m\""),
             ("anwser x", "1: plugin/template: unknown property \"anwser\"; did you mean `answer`?"),
         ],
