@@ -45,6 +45,7 @@ pub fn port_number(digits: &str) -> Option<u16> {
 }
 
 /// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine, with that port.
+/// An IPv4-mapped IPv6 address is the IPv4 address, as in Go: an IPv6-only socket cannot reach it.
 pub fn address(text: &str, port: u16) -> Option<SocketAddr> {
     address_by(text, port, link_index)
 }
@@ -52,7 +53,7 @@ pub fn address(text: &str, port: u16) -> Option<SocketAddr> {
 /// As [`address`]; `index` resolves link names.
 pub(crate) fn address_by(text: &str, port: u16, index: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
     let Some((ip, link)) = text.split_once('%') else {
-        return text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port));
+        return text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip.to_canonical(), port));
     };
     let scope = link.parse().ok().or_else(|| index(link))?;
     Some(SocketAddrV6::new(ip.parse::<Ipv6Addr>().ok()?, port, 0, scope).into())
@@ -74,6 +75,8 @@ mod tests {
             ("[fe80::1%7]", Some("[fe80::1%7]:53")),
             ("[fe80::1%7]:54", Some("[fe80::1%7]:54")),
             ("[192.0.2.1]:54", Some("192.0.2.1:54")),
+            ("::ffff:192.0.2.1", Some("192.0.2.1:53")),
+            ("[::ffff:c000:201]:54", Some("192.0.2.1:54")),
             ("192.0.2.1:", None),
             ("192.0.2.1:+53", None),
             ("[2001:db8::1", None),

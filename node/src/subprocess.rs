@@ -84,7 +84,7 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<std::process::Exit
     }
     let _ = child.kill();
     let _ = child.wait();
-    Err(io::Error::new(io::ErrorKind::TimedOut, format!("it has not ended within {patience:?}")))
+    Err(io::Error::new(io::ErrorKind::TimedOut, format!("did not end within {patience:?}")))
 }
 
 fn aside(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
@@ -121,12 +121,12 @@ mod tests {
             run("echo one >&2; printf 'two\\033[2J' >&2; exit 3").unwrap_err().to_string(),
             "sh: exit status: 3: one; two\\u{1b}[2J"
         );
-        assert_eq!(run("exec sleep 60").unwrap_err().to_string(), "sh: no end within 300ms");
+        assert_eq!(run("exec sleep 60").unwrap_err().to_string(), "sh: did not end within 300ms");
         // A process that it left has its standard output.
         let left = run("echo said; sleep 5 & exit 0").unwrap_err().to_string();
         assert_eq!(left, "sh: it has ended, but its output is still open");
         let much = run_within(sh, &["-c", "exec sleep 60"], &"x".repeat(1 << 20), Duration::from_millis(300));
-        assert_eq!(much.unwrap_err().to_string(), "sh: no end within 300ms");
+        assert_eq!(much.unwrap_err().to_string(), "sh: did not end within 300ms");
         let absent = run_within(OsStr::new("no-such-program"), &[], "", PATIENCE).unwrap_err();
         assert_eq!(absent.kind(), io::ErrorKind::NotFound);
     }

@@ -20,4 +20,4 @@ pub use settings::{
     WatchError,
 };
 pub use sink::{RequestMetrics, Sink};
-pub use watch::{WatchHandle, annotate, follow};
+pub use watch::{WatchHandle, annotate, follow, printable_url};

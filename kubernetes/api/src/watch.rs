@@ -34,6 +34,7 @@ use crate::objects::Kind;
 use crate::settings::{ClientSettings, RateLimit, WatchConfig, WatchError};
 use crate::sink::{RequestMetrics, Sink};
 
+pub use client_config::printable_url;
 pub use patch_node::annotate;
 
 use client_config::{Api, Credentials};

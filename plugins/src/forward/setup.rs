@@ -303,7 +303,7 @@ fn target(word: &Word, root: Option<&Path>) -> Result<ForwardTarget> {
         let wrong = || bad(PLUGIN, word, "IP%NAME[:PORT]");
         let (name, port) = node::host_and_port(name, port).ok_or_else(wrong)?;
         let host: IpAddr = host.parse().map_err(|_| wrong())?;
-        let address = SocketAddr::new(host, port);
+        let address = SocketAddr::new(host.to_canonical(), port);
         return Ok(ForwardTarget::Address { address, tls, server_name: Some(name.to_owned()) });
     }
     if let Some(address) = node::socket_address(rest, port) {

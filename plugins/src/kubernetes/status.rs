@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kubernetes_api::{Access, Kind};
+use kubernetes_api::{Access, Kind, printable_url};
 
 use super::cluster::Cluster;
 use super::sync_problem::SyncProblem;
@@ -72,11 +72,7 @@ impl ClusterStatus {
 fn place(access: &Access) -> String {
     match access {
         Access::InCluster(_) => "in-cluster".to_owned(),
-        Access::Endpoint { url, .. } => match (url.split_once("://"), url.rsplit_once('@')) {
-            (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://{rest}"),
-            (None, Some((_, rest))) => rest.to_owned(),
-            (_, None) => url.to_string(),
-        },
+        Access::Endpoint { url, .. } => printable_url(url),
         Access::Kubeconfig { file, context: None } => file.display().to_string(),
         Access::Kubeconfig { file, context: Some(context) } => format!("{} {context}", file.display()),
     }

@@ -88,10 +88,10 @@ impl Api {
         let default = match scheme {
             "https" => 443,
             "http" => 80,
-            _ => return Err(access_error(url, "expected http:// or https://")),
+            _ => return Err(access_error(&printable_url(url), "expected http:// or https://")),
         };
         let (authority, prefix) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        let invalid = || access_error(url, "expected HOST or HOST:PORT");
+        let invalid = || access_error(&printable_url(url), "expected HOST or HOST:PORT");
         let parsed: hyper::http::uri::Authority = authority.parse().map_err(|_| invalid())?;
         let possible = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
         let odd_port = parsed.port_u16().is_none() && authority.len() > parsed.host().len();
@@ -109,6 +109,18 @@ impl Api {
             credentials,
         })
     }
+}
+
+/// A URL without user information, query and fragment, which may hold secrets: for errors, the log
+/// and /status, which any client of the metrics port can read.
+pub fn printable_url(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let rest = match (rest.rfind('@'), rest.find(['?', '#'])) {
+        // A password with `?`, or a query with `@`: either may be the secret.
+        (Some(at), Some(query)) if at > query => "",
+        (at, query) => &rest[at.map_or(0, |at| at + 1)..query.unwrap_or(rest.len())],
+    };
+    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
 impl Credentials {
@@ -221,6 +233,25 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_of_urls_are_not_printed() {
+        for (url, printed) in [
+            ("https://192.0.2.1:6443", "https://192.0.2.1:6443"),
+            ("https://admin:s3cret@192.0.2.1/a", "https://192.0.2.1/a"),
+            ("https://a:s3@cret@[::1]:1", "https://[::1]:1"),
+            ("admin:s3cret@192.0.2.1", "192.0.2.1"),
+            ("https://192.0.2.1:1/?token=s3cret", "https://192.0.2.1:1/"),
+            ("ftp://192.0.2.1/a#s3cret", "ftp://192.0.2.1/a"),
+            ("https://a:s3?cret@192.0.2.1", "https://"),
+            ("https://192.0.2.1/?user=a@s3cret", "https://"),
+        ] {
+            assert_eq!(printable_url(url), printed);
+            let read = Api::at(url, Pem::default(), Credentials::None);
+            let refused = read.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(!refused.contains("s3") && !refused.contains("cret"), "{url}: {refused}");
+        }
+    }
 
     /// Result of a handshake with an API that sends `others` certificates beside its own.
     fn handshake(others: usize) -> Result<(), rustls::Error> {
