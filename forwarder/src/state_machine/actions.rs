@@ -81,6 +81,7 @@ pub struct Exchange<'a> {
 }
 
 /// What [`crate::Forwarder::poll`] returns: something for the driver, the worker, to do.
+#[allow(clippy::large_enum_variant, reason = "each miss ends with the large one; a box would allocate")]
 pub enum Action<'a, W> {
     /// Connect a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and
     /// report its local address, or why that failed, to [`crate::Forwarder::opened`] before the

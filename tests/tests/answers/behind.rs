@@ -1,6 +1,6 @@
 //! A real CoreDNS as the upstream over TCP: it serves the queries of a connection one after the other.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
@@ -12,11 +12,12 @@ use crate::coredns::CoreDns;
 
 /// Names that CoreDNS cannot answer, as their own upstream is silent, delay no other name, from the same client or another.
 pub(crate) fn slow_names_delay_no_others(program: &Path) {
-    let silent = Ipv4Addr::from(fresh_ip());
+    let silent = fresh_ip();
     // Both transports take what is sent, and say nothing.
-    let _udp = UdpSocket::bind((silent, 53)).or_else(|_| UdpSocket::bind((silent, port()))).unwrap();
-    let at = _udp.local_addr().unwrap();
-    let _tcp = TcpListener::bind(at).unwrap();
+    let _udp = UdpSocket::bind((silent, 53)).or_else(|_| UdpSocket::bind((silent, port())));
+    let _udp = _udp.expect("a port is free");
+    let at = _udp.local_addr().expect("it is bound");
+    let _tcp = TcpListener::bind(at).expect("the port is free");
     let backend = SocketAddr::from((fresh_ip(), port()));
     let (ip, listen) = (backend.ip(), backend.port());
     let _coredns = CoreDns::start(
@@ -34,13 +35,13 @@ pub(crate) fn slow_names_delay_no_others(program: &Path) {
             let ended = AtomicBool::new(false);
             let counts = scope(|scope| {
                 scope.spawn(|| {
-                    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+                    let client = UdpSocket::bind("127.0.0.1:0").expect("a port is free");
                     let mut n = 0;
                     while !ended.load(Ordering::Relaxed) {
                         for _ in 0..slow_each {
                             n += 1;
                             let query = Ask::new(&format!("n{n}.slow.example"), "A").bytes();
-                            client.send_to(&query, dns.at).unwrap();
+                            client.send_to(&query, dns.at).expect("loopback takes it");
                         }
                         sleep(every);
                     }

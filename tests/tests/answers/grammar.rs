@@ -53,10 +53,8 @@ pub(crate) fn parse(lines: &[String]) -> Vec<Item> {
             continue;
         }
         let (count, text) = line.split_once(' ').unwrap_or((line, ""));
-        let (chance, times) = count.split_once('*').unwrap_or(match count.contains('/') {
-            true => (count, "1-1"),
-            false => ("1/1", count),
-        });
+        let default = if count.contains('/') { (count, "1-1") } else { ("1/1", count) };
+        let (chance, times) = count.split_once('*').unwrap_or(default);
         let mut choices = Vec::new();
         if !text.is_empty() {
             choices.push(Choice { text: text.to_owned(), inside: parse(&inside), names });

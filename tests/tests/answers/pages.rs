@@ -49,9 +49,10 @@ fn page(row: &str) -> Vec<Setup> {
         }
         return vec![counted(directives, text, queries)];
     }
-    let (directives, names) = row
-        .split_once(" ? ")
-        .map_or((row, PLAIN.to_vec()), |(directives, names)| (directives, names.split(' ').collect()));
+    let (directives, names) = match row.split_once(" ? ") {
+        Some((directives, names)) => (directives, names.split(' ').collect()),
+        None => (row, PLAIN.to_vec()),
+    };
     let sources = ["forward . @UP@", "cache\nforward . @UP@", "hosts @DIR@/hosts {\nfallthrough\n}\nwhoami"];
     let setup = |source| {
         let directives = format!("{directives}\n{source}");

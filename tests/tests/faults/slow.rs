@@ -30,9 +30,10 @@ fn burst_is_answered(service_ms: u64, rate: u32, burst: usize) {
     let name = |n: usize| format!("n{n}.example");
     let stream = Stream::start(dns.at, rate, move |n| Ask::new(&name(n), "A"), |_, reply| reply.rcode() == 0);
     sent(&stream, 2 * rate as usize);
-    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").expect("a port is free");
     for n in 0..burst {
-        client.send_to(&Ask::new(&format!("burst{n}.example"), "A").bytes(), dns.at).unwrap();
+        let query = Ask::new(&format!("burst{n}.example"), "A").bytes();
+        client.send_to(&query, dns.at).expect("loopback takes it");
     }
     sent(&stream, 16 * rate as usize);
     let counts = stream.finish(Duration::from_secs(5));
@@ -86,7 +87,7 @@ fn serial(service: Duration) -> Upstream {
     let free_at = Mutex::new(now());
     Upstream::start(fresh_ip(), move |asked| {
         // The kit calls this for one datagram after the other.
-        let mut free_at = free_at.lock().unwrap();
+        let mut free_at = free_at.lock().expect("no other use panics");
         let start = if now().saturating_duration_since(*free_at) < service { *free_at } else { now() };
         *free_at = start + service;
         sleep(free_at.saturating_duration_since(now()));
