@@ -423,7 +423,7 @@ fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// As [`write`], in an existing directory.
+/// As [`write()`], in an existing directory.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let aside = path.with_extension("new");
     let written = || {

@@ -4,7 +4,7 @@ use crate::edns::{opt_length, write_opt};
 use crate::upstream_overrides::{FLAGS, UpstreamOverrides};
 use crate::{Class, Edns, Flags, HEADER, Name, OPTION_CLIENT_SUBNET, OptionBytes, RType, Rcode};
 
-/// A query that [`accept`](crate::accept) let pass: one question, opcode QUERY, at most one OPT.
+/// A query that [`accept`](crate::accept()) let pass: one question, opcode QUERY, at most one OPT.
 #[derive(Clone, Copy)]
 pub struct Query<'p> {
     /// The client's message id.

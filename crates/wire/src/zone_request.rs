@@ -4,7 +4,7 @@
 use crate::records::Records;
 use crate::{HEADER, Name, Query, RType, Section, read_u16, read_u32};
 
-/// A request that [`accept`](crate::accept) let pass: one question with the zone's name, at most
+/// A request that [`accept`](crate::accept()) let pass: one question with the zone's name, at most
 /// one OPT, readable records.
 #[derive(Clone, Copy)]
 pub struct ZoneRequest<'p> {

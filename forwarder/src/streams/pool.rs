@@ -15,7 +15,7 @@
 //! query that waits at the bound behind another query of its client; the query itself does not
 //! depend on the copy.
 //!
-//! No client gets all connections: each has a quota ([`Fair`]).
+//! No client gets all connections: each has a quota ([`ClientQuota`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;

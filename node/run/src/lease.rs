@@ -216,7 +216,7 @@ struct LeaseThread {
     noted: Vec<Diagnosis>,
     read: Arc<ReadCorefile>,
     discovery: Discovery,
-    /// The configuration and server list for which the files of [`aks_files`] were written.
+    /// The configuration and server list for which the files of `aks_files` were written.
     written: Option<(Weak<Configuration>, u64)>,
     /// Errors of writing them.
     failed_to_write: Arc<Mutex<Vec<Diagnosis>>>,

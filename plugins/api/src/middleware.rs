@@ -338,7 +338,7 @@ impl<'q> EffectiveQuery<'q> {
     }
 
     /// Replaces the first option of that code for upstreams, or adds it. Returns false and changes nothing
-    /// if the options would be longer than [`MOST_OPTIONS`].
+    /// if the options would be longer than `MOST_OPTIONS`.
     pub fn set_option(&mut self, code: u16, value: &[u8]) -> bool {
         self.option(code);
         let (mut with, mut there) = (Vec::new(), false);
