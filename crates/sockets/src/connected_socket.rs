@@ -9,9 +9,10 @@ use libc::{iovec, mmsghdr, sock_extended_err};
 use socket2::{SockAddr, Socket};
 
 use crate::BATCH;
+use crate::after_error::AfterError;
 use crate::listen::{set_option, set_receive_buffer, udp_socket};
 use crate::recv_batch::RecvBatch;
-use crate::send_batch::{AfterError, send_messages};
+use crate::send_batch::send_messages;
 use crate::sockaddr::{CONTROL_BYTES, ControlBuffer, control_message, empty_message};
 
 /// A UDP socket connected to one upstream: the kernel drops datagrams of other senders, and reports

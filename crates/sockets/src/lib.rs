@@ -5,6 +5,7 @@
 //! and imports no other crate of the workspace. The only crate with unsafe code: every block says
 //! why it is sound.
 
+mod after_error;
 mod connected_socket;
 mod epoll;
 mod listen;

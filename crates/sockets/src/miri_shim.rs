@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 
 use libc::mmsghdr;
 
-use crate::send_batch::AfterError;
+use crate::after_error::AfterError;
 use crate::sockaddr::SockAddr;
 
 /// A datagram that was sent and not received.

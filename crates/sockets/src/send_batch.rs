@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{iovec, mmsghdr};
 
+use crate::after_error::AfterError;
 use crate::sockaddr::{ControlBuffer, Local, Peer, SockAddr, empty_message};
 
 /// A batch of replies with their destinations. All memory but the slots' bytes is allocated in
@@ -214,16 +215,6 @@ fn wait_writable(socket: BorrowedFd<'_>) -> bool {
 /// Longest wait for a full send buffer in milliseconds: a default buffer (208 KiB) drains in 2 ms
 /// at 1 Gbit/s.
 const SEND_WAIT_MS: libc::c_int = 2;
-
-/// The action after a message that the kernel did not accept.
-pub(crate) enum AfterError {
-    /// Try it again.
-    Retry,
-    /// Continue with the next one.
-    Skip,
-    /// Drop the rest.
-    Stop,
-}
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 mod cluster;
 mod memory_limit;
-mod metadata;
+mod metadata_provider;
 mod metrics;
 mod pod_search_path;
 mod registry;
@@ -27,7 +27,7 @@ use crate::kubernetes_zone;
 use ::metrics::counters::ThreadCounters;
 use cluster::Cluster;
 use logging::metadata::Labels;
-use metadata::Published;
+use metadata_provider::Published;
 use plugin::Fallthrough;
 use plugin::endpoint::Endpoint;
 use plugin::search_path::SearchPaths;

@@ -13,7 +13,7 @@ use plugin::metadata::named_behind;
 use plugin::spec::{ParseContext, SourceSpec};
 use plugin::{BlockSpec, Fallthrough, SetupError, Spec};
 
-use super::metadata::{CLIENT, CLIENT_LABEL};
+use super::metadata_provider::{CLIENT, CLIENT_LABEL};
 use super::snapshot::SnapshotSpec;
 
 const PLUGIN: &str = "kubernetes";
