@@ -1,4 +1,4 @@
-//! An address that the server added, and that somebody takes away.
+//! Addresses that the server added and another program removes.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ fn an_address_that_somebody_takes_away_is_put_back() {
                 index.trim().parse().unwrap(),
             ))
         };
-        // The second finds what the first left there, and has added it, too.
+        // The second server finds the first one's addresses, and owns them too.
         steadily(|| {
             for _ in 0..2 {
                 let mut server = Server::start(corefile);
@@ -56,7 +56,7 @@ fn an_address_that_somebody_takes_away_is_put_back() {
                 taken("169.254.10.10", 2);
                 taken("169.254.10.11", 1);
                 assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-                // Who stops it may take the address away, too.
+                // After the stop the address may be removed.
                 assert_eq!(server.stop().code(), Some(0));
             }
         });
@@ -70,7 +70,7 @@ fn a_reload_adds_what_a_start_would_add() {
         tests::add_address("169.254.10.10/32");
         let server = Server::start(".:53 {\nbind 169.254.10.10\nhosts {\n192.0.2.1 x.example\n}\n}\n");
         answers("169.254.10.10:53".parse().unwrap());
-        // It was there before us: whoever put it there may take it.
+        // The server did not add it, so another program may remove it.
         run("ip", &["address", "del", "169.254.10.10/32", "dev", "lo"]);
         server.signal("USR1");
         server.wait_for_log("Reloading complete", Duration::from_secs(5));
@@ -90,7 +90,7 @@ fn a_changed_corefile_is_seen_while_an_address_cannot_be_put_back() {
         let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
         let server = Server::start(&corefile(1));
         answers(at);
-        // The kernel takes the address of IPv6 away and refuses it, as often as it is tried: each second.
+        // The kernel removes the IPv6 address and refuses it at each attempt, every second.
         fs::write("/proc/sys/net/ipv6/conf/localdns/disable_ipv6", "1").unwrap();
         server.wait_for_log("fe80::a:a is gone and cannot be put back", Duration::from_secs(5));
         server.write_corefile(&corefile(2));

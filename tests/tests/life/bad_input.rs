@@ -1,4 +1,4 @@
-//! Bad input: one clear error with the cause and the mend, and nothing left behind.
+//! Bad input: one clear error with cause and remedy, and nothing left behind.
 
 use std::fs::{self, Permissions};
 use std::net::{TcpListener, UdpSocket};
@@ -98,7 +98,8 @@ fn a_server_block_that_cannot_be_served_is_told_with_cause_and_mend() {
         let said = text(&output.stderr);
         let line = said.lines().next().unwrap_or_default();
         assert!(line.contains(cause) && line.contains(mend), "{lines}:\n{said}");
-        // What follows is the line of the Corefile, and where in it, unless it is the machine that refuses a page's address.
+        // The line of the Corefile and a marker follow, unless the error is about an HTTP listen
+        // address.
         let lines_said = if cause.contains("bind: cannot assign") { 1 } else { 3 };
         assert_eq!(said.lines().count(), lines_said, "{lines}:\n{said}");
     }
@@ -137,7 +138,7 @@ fn a_corefile_that_nobody_may_read_is_one_clear_error() {
 
 #[test]
 fn bad_corefiles_are_refused_with_place_cause_and_mend() {
-    // What the Corefile says, the line that is wrong, and words that must be told.
+    // The Corefile, the number of the faulty line, and words that the error must contain.
     let rows: [(&str, u32, &[&str]); 22] = [
         (". {\nforwrad . 192.0.2.1\n}", 2, &["forwrad", "forward"]),
         (". {\nforward . 192.0.2.1 {\npolcy random\n}\n}", 3, &["polcy", "policy"]),
@@ -187,7 +188,7 @@ fn a_port_in_use_is_told_and_nothing_stays_bound() {
     let port = port();
     let mut ips = [fresh_ip(), fresh_ip()];
     ips.sort();
-    // Addresses are bound in their order: the free one is bound already when the other is refused.
+    // Addresses are bound in ascending order: the free one is bound before the other is refused.
     let [free, ip] = ips;
     let holder = UdpSocket::bind((ip, port)).unwrap();
     let corefile = format!(".:{port} {{\nbind {free} {ip}\nwhoami\n}}");
@@ -197,7 +198,7 @@ fn a_port_in_use_is_told_and_nothing_stays_bound() {
     drop(UdpSocket::bind((free, port)).expect("the other address is free over UDP"));
     drop(TcpListener::bind((free, port)).expect("the other address is free over TCP"));
     drop(holder);
-    // By whom: a second instance on the address of a first.
+    // The error names the process: a second instance on the first one's address.
     let first = Server::start(&corefile);
     let output = Server::expect_failure(&corefile, Options::default());
     assert_contains!(text(&output.stderr).to_lowercase(), "in use");
@@ -254,7 +255,8 @@ fn a_pidfile_is_written_through_no_symbolic_link() {
     assert!(!Path::new(&at("absent")).exists());
 }
 
-/// The program as somebody who may do nothing: nobody, where this is root. Nobody may look into `directory`, but owns nothing there.
+/// The program as an unprivileged user with access to `directory` but no files there; `nobody` if
+/// this process is root.
 fn unprivileged(test: &str, directory: &Path) -> Option<Command> {
     if !privileged() {
         return Some(Command::new(binary()));
@@ -262,7 +264,7 @@ fn unprivileged(test: &str, directory: &Path) -> Option<Command> {
     if !tool(test, "setpriv") {
         return None;
     }
-    // The binary may lie where only root can look: nobody runs a copy.
+    // The binary may be in a directory of root's: the user runs a copy.
     let copy = directory.join("localdns");
     let copied =
         fs::copy(binary(), &copy).and_then(|_| fs::set_permissions(directory, Permissions::from_mode(0o755)));

@@ -1,4 +1,4 @@
-//! Flags, subcommands, what is told at start, and where it listens.
+//! Flags, subcommands, the output at the start, and the listen addresses.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -140,7 +140,7 @@ fn a_corefile_from_a_pipe_is_read_whole_or_refused() {
             command.args(["check", "-conf", conf]).stdin(Stdio::piped()).stderr(Stdio::piped());
             let mut child = Killed(command.stdout(Stdio::null()).spawn().unwrap());
             let mut pipe = child.0.stdin.take().unwrap();
-            // Who has read enough of it lets go of it.
+            // The server stops reading, and closes the pipe, at the limit.
             drop(pipe.write_all(corefile(octets).as_bytes()));
             drop(pipe);
             let status = eventually("the end", Duration::from_secs(20), || child.0.try_wait().unwrap());
@@ -268,7 +268,8 @@ fn explain_names_block_and_plugin() {
 fn explain_and_check_send_no_packet() {
     isolated(|| {
         let asked = |asked: &Asked| Action::answer(&format!("{} 60 IN A 127.0.0.2", asked.name));
-        // The machine's resolver, as /etc/resolv.conf has it, and two upstreams, of which one is known by its name.
+        // The host's resolver, as /etc/resolv.conf names it, and two upstreams, one of them given
+        // by name.
         let mocks = [1, 2, 3].map(|last| Upstream::start(Ipv4Addr::new(127, 0, 0, last), asked));
         let corefile = ".:53 {\nbind 127.0.0.10\nhealth 127.0.0.10:8080\nloop\ncache\n\
                         forward internal.example /etc/resolv.conf\nforward . upstream.example 127.0.0.3\n}\n";
@@ -285,12 +286,12 @@ fn explain_and_check_send_no_packet() {
             assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
             assert_contains!(text(&output.stdout), word);
         }
-        // What was sent before would have come before this.
+        // Earlier queries would have arrived before this one.
         for mock in &mocks {
             ask(mock.address(), "ours.example", "A");
             assert_eq!((mock.total(), mock.connections()), (1, 0), "somebody else asked {}", mock.address());
         }
-        // Who serves the same Corefile asks them all.
+        // A server with the same Corefile queries them all.
         let _server = Server::start(corefile);
         eventually("all to be asked", Duration::from_secs(5), || {
             ask("127.0.0.10:53".parse().unwrap(), "a.example", "TXT");
@@ -312,7 +313,7 @@ fn a_link_local_address_that_is_missing_is_added() {
 fn a_link_local_address_of_ipv6_is_served_with_its_link_without_it_and_by_its_link() {
     isolated(|| {
         run("ip", &["link", "add", "uplink", "type", "bridge"]);
-        // Without addresses of the kernel's own, which cannot be bound before their time.
+        // Without the kernel's own link-local addresses, which are not usable at once.
         run("ip", &["link", "set", "uplink", "addrgenmode", "none"]);
         run("ip", &["link", "set", "uplink", "up"]);
         run("ip", &["address", "add", "fe80::a:a/64", "dev", "uplink", "nodad"]);
@@ -326,7 +327,7 @@ fn a_link_local_address_of_ipv6_is_served_with_its_link_without_it_and_by_its_li
             let server = Server::start(&corefile);
             server.wait_for_log(&format!(".:53 on {host}"), Duration::from_secs(2));
             assert_serves(at);
-            // The address stays bound, and is found again.
+            // The address stays bound, and the reload finds it again.
             server.signal("USR1");
             server.wait_for_log("Reloading complete", Duration::from_secs(5));
             assert_serves(at);

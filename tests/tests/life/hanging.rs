@@ -1,4 +1,4 @@
-//! Files on a disk that hangs: what else there is goes on.
+//! Files on a disk that hangs: everything else continues.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ fn hang(test: &str, directory: &Path) -> Option<Hang> {
     hang
 }
 
-/// A block for `ZONE.example` whose only name is `x`, read from this file.
+/// A server block for `ZONE.example` with the single name `x`, read from this file.
 fn block(zone: &str, file: &Path, interval: &str) -> String {
     let file = file.display();
     format!("{zone}.example:53 {{\nbind 127.0.0.1\nhosts {file} {{\nreload {interval}\n}}\n}}\n")
@@ -54,7 +54,7 @@ fn files_that_hang_keep_nobody_from_another_one() {
         let server = Server::start(&corefile);
         ["local", "a", "b", "c", "d"].iter().for_each(|zone| sees(zone, 1, SOON));
         let Some(hang) = hang("files_that_hang_keep_nobody_from_another_one", &remote) else { return };
-        // They are looked at within a second, and given up after five.
+        // The server reads them within a second and gives up after five.
         for n in 2..100 {
             publish(&local, hosts("local", n));
             sees("local", n, Duration::from_secs(3));
@@ -83,7 +83,7 @@ fn hosts_files_that_hang_at_the_start_are_given_up_together() {
             return;
         };
         let blocks = ["a", "b", "c", "d"].map(|zone| block(zone, &home.path().join(zone), "1s"));
-        // It would not start within the kit's 10 s if each were waited for in its turn.
+        // It would not start within the test's 10 s if it waited for each in turn.
         let server = Server::start(&blocks.concat());
         server.wait_for_lines("no data after 5 s", 4, Duration::from_secs(1));
     });
@@ -121,7 +121,7 @@ fn a_pidfile_that_hangs_holds_up_no_end() {
         let mut command = Command::new(tests::binary());
         command.arg("-conf").arg(corefile).arg("-pidfile").arg(home.path().join("pid"));
         let mut child = super::Killed(command.stdout(Stdio::null()).spawn().unwrap());
-        // It serves before it says its id.
+        // It serves before it writes its process ID.
         sees_whoami();
         signal(child.0.id(), "TERM");
         let status = eventually("the end", Duration::from_secs(8), || child.0.try_wait().unwrap());

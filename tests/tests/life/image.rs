@@ -1,4 +1,5 @@
-//! The image's two recipes: `deploy/build-image`, which needs neither a builder nor a network, and `deploy/Containerfile`.
+//! The two recipes of the image: `deploy/build-image`, which needs neither a builder nor a network,
+//! and `deploy/Containerfile`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ fn both_recipes_say_the_same_of_the_image() {
         "ExposedPorts": ports,
         "WorkingDir": said("WORKDIR").last(),
     });
-    // root, where neither says otherwise.
+    // root, unless a recipe sets another user.
     if let [user] = said("USER")[..] {
         expected["User"] = user.into();
     }
@@ -36,7 +37,7 @@ fn both_recipes_say_the_same_of_the_image() {
         expected["Env"] = said("ENV").into();
     }
     assert_eq!(config["config"], expected);
-    // Each directory is made with those above it.
+    // Each directory is created with its parents.
     let mut wanted: Vec<_> =
         said("COPY").iter().filter_map(|line| line.split(' ').next_back()).map(PathBuf::from).collect();
     for directory in said("WORKDIR") {
@@ -49,7 +50,7 @@ fn both_recipes_say_the_same_of_the_image() {
     assert_eq!(files, wanted);
 }
 
-/// The configuration of an image of a program that does nothing, and what its layer holds.
+/// Builds an image of an empty program; returns its configuration and the paths in its layer.
 fn built(deploy: &Path) -> (Value, Vec<PathBuf>) {
     let place = tempdir();
     let path = |name: &str| place.path().join(name).to_str().expect("its path is text").to_owned();

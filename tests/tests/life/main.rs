@@ -1,4 +1,5 @@
-//! The program's life: its flags, what it says about bad input, signals, reloads under load, and what it leaves behind.
+//! The life cycle of the program: flags, errors for bad input, signals, reloads under load, and
+//! leftovers.
 
 mod addresses;
 mod bad_input;
@@ -29,7 +30,7 @@ fn localdns(args: &[&str]) -> Output {
     output(command, Duration::from_secs(10))
 }
 
-/// A process that is killed with its value.
+/// A process that is killed on drop.
 struct Killed(Child);
 
 impl Drop for Killed {

@@ -1,5 +1,6 @@
-//! What `deploy/build-packages` makes, as a node gets it: installed, upgraded, removed and purged under a systemd of its own; the
-//! image's one layer as it runs. `LOCALDNS_PACKAGES` names the directory that holds them.
+//! The output of `deploy/build-packages` on a node: packages installed, upgraded, removed and
+//! purged under the test's own systemd; the image's one layer run. `LOCALDNS_PACKAGES` names their
+//! directory.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use tests::{Ask, Systemd, assert_contains, eventually, isolated, output, run, sk
 
 use super::{Killed, text};
 
-/// What both packages hold, among documents.
+/// Files in both packages, besides documents.
 const HELD: &[&str] = &[
     "/etc/localdns/Corefile",
     "/usr/bin/localdns",
@@ -53,7 +54,7 @@ fn both_packages_hold_the_program_its_units_its_pages_and_a_corefile_that_is_kep
     if !tool(test, "rpm") {
         return;
     }
-    // ELF's number of the processor.
+    // ELF's machine number.
     for (arch, of_deb, machine) in [("x86_64", "amd64", 0x3e), ("aarch64", "arm64", 0xb7)] {
         if arch != "x86_64" && ends_so(&packages, &format!(".{arch}.rpm")).is_empty() {
             skip(test, &format!("deploy/build-packages made none for {arch}"));
@@ -67,7 +68,7 @@ fn both_packages_hold_the_program_its_units_its_pages_and_a_corefile_that_is_kep
             for held in HELD {
                 assert!(files.lines().any(|file| file == *held), "{kind} {arch}: {held} is not in\n{files}");
             }
-            // Distributions have their own place for those of zsh.
+            // Distributions differ in the directory of zsh completions.
             assert!(files.lines().any(|file| file.ends_with("/_localdns")), "{kind} {arch}: {files}");
         }
         let kept = run("dpkg-deb", &["-I", &deb, "conffiles"]);
@@ -113,7 +114,7 @@ fn the_deb_is_installed_upgraded_removed_and_purged() {
         let Some(packages) = packages(test) else { return };
         let Some(systemd) = boot(test) else { return };
         let dpkg = |args: &[&str]| drop(inside(&systemd, "dpkg", args));
-        // This systemd has a /tmp of its own, and may not see where they were built.
+        // This systemd has its own /tmp, and may not see the directory of the packages.
         let deb = PathBuf::from(PLACE).join("localdns.deb");
         fs::copy(path_of(&packages, "_amd64.deb"), &deb).expect("there is room");
         dpkg(&["-i", &word(&deb)]);
@@ -129,10 +130,11 @@ fn the_deb_is_installed_upgraded_removed_and_purged() {
     });
 }
 
-/// A systemd whose machine has no localdns, and where packages may be installed; `None` where there can be none.
+/// Boots a systemd without localdns in which packages can be installed; `None` where that is not
+/// possible.
 pub(super) fn boot(test: &str) -> Option<Systemd> {
     let systemd = Systemd::boot(test)?;
-    // The machine's own programs and list of packages stay as they are.
+    // The host's programs and package database stay unchanged.
     let mut mounts = systemd.inside("sh");
     mounts.args(["-ec", OVERLAYS]);
     let mounted = output(mounts, PATIENCE);
@@ -145,7 +147,7 @@ pub(super) fn boot(test: &str) -> Option<Systemd> {
     Some(systemd)
 }
 
-/// Runs a program to its end; what it says.
+/// Runs a program to its end; returns its output.
 pub(super) fn inside(systemd: &Systemd, program: &str, args: &[&str]) -> String {
     let mut command = systemd.inside(program);
     command.args(args);
@@ -155,8 +157,8 @@ pub(super) fn inside(systemd: &Systemd, program: &str, args: &[&str]) -> String 
     said
 }
 
-/// Of a package that was just installed: nothing runs; each unit of a server is started, and at an upgrade a new process of it
-/// answers, by the operator's Corefile.
+/// After an installation nothing runs; each server's unit starts, and after an upgrade a new
+/// process of it answers from the operator's Corefile.
 pub(super) fn a_newer_program_takes_the_place_of_what_runs(systemd: &Systemd, upgrade: impl Fn(&str)) {
     fs::write("/etc/localdns/Corefile", COREFILE).expect("it is there");
     for (unit, other, version) in
@@ -177,7 +179,7 @@ pub(super) fn a_newer_program_takes_the_place_of_what_runs(systemd: &Systemd, up
     }
 }
 
-/// Neither a server nor an address nor a rule.
+/// Asserts that no server, address or rule is left.
 pub(super) fn nobody_is_left(systemd: &Systemd) {
     for unit in ["localdns", "localdns-node"] {
         assert_eq!(systemd.show(unit, "ActiveState"), ["inactive"], "{unit}");
@@ -240,7 +242,7 @@ fn the_image_has_one_layer_with_one_program_that_serves() {
     });
 }
 
-/// `LOCALDNS_ARM64` names the binary; it runs under qemu where the processor is another one.
+/// `LOCALDNS_ARM64` names the binary; it runs under qemu on other processors.
 #[test]
 fn the_arm64_binary_answers_over_udp_and_tcp() {
     isolated(|| {
@@ -267,7 +269,7 @@ fn the_arm64_binary_answers_over_udp_and_tcp() {
     });
 }
 
-/// Where the packages are, if anywhere.
+/// The directory of the packages, if any.
 pub(super) fn packages(test: &str) -> Option<PathBuf> {
     let packages = std::env::var_os("LOCALDNS_PACKAGES").map(PathBuf::from);
     if packages.is_none() {
@@ -276,7 +278,7 @@ pub(super) fn packages(test: &str) -> Option<PathBuf> {
     packages
 }
 
-/// The one file there that ends so.
+/// The one file there with this suffix.
 pub(super) fn path_of(packages: &Path, end: &str) -> PathBuf {
     let found = ends_so(packages, end);
     assert_eq!(found.len(), 1, "{end}: {found:?}");
@@ -295,7 +297,7 @@ pub(super) fn word(path: &Path) -> String {
     path.to_str().expect("its path is text").to_owned()
 }
 
-/// The same package as a later version would be; kept as long as the directory.
+/// The same package with a later version; deleted with the directory.
 fn newer(deb: &Path, version: &str) -> (tempfile::TempDir, PathBuf) {
     let place = tempfile::tempdir_in(deb.parent().expect("it lies in a directory")).expect("it is ours");
     let (tree, newer) = (place.path().join("tree"), place.path().join("newer.deb"));
@@ -312,7 +314,7 @@ sed -i "s/^Version: .*/Version: $VERSION-1/" "$TREE/DEBIAN/control"
 printf '# of %s\n' "$VERSION" >>"$TREE/etc/localdns/Corefile"
 dpkg-deb -b "$TREE" "$NEWER"
 "#;
-/// What a package writes goes to memory, its units where this systemd looks for them.
+/// Keeps the packages' writes in memory, and their units where this systemd looks for them.
 const OVERLAYS: &str = r#"
 for place in /usr/bin /usr/share /var/lib/dpkg; do
     upper=/run/overlay$place
@@ -325,7 +327,7 @@ umount /usr/local/bin/localdns
 rm /usr/local/bin/localdns
 systemctl daemon-reload
 "#;
-/// Where this systemd sees packages, too.
+/// A directory that this systemd sees too.
 pub(super) const PLACE: &str = "/etc/packages";
 pub(super) const COREFILE: &str = ".:53 {\nbind 169.254.10.10\nhosts {\n192.0.2.1 a.example\n}\n}\n";
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

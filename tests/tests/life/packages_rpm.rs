@@ -1,4 +1,4 @@
-//! The .rpm as a node gets it: installed, upgraded and erased under a systemd of its own.
+//! The .rpm on a node: installed, upgraded and erased under the test's own systemd.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,9 +25,9 @@ fn the_rpm_is_installed_upgraded_and_erased() {
         let file = PathBuf::from(PLACE).join("localdns.rpm");
         fs::copy(path_of(&packages, ".x86_64.rpm"), &file).expect("there is room");
         rpm(&systemd, &["--initdb"]);
-        // The list of packages is this test's own and empty: it knows of no shell for the scripts, which is there.
+        // The test's empty package database does not know the shell that the scripts require.
         rpm(&systemd, &["--nodeps", "-i", &word(&file)]);
-        // Content, modes and owners of every file are those of the package.
+        // Verifies content, mode and owner of every file.
         assert_eq!(rpm(&systemd, &["--nodeps", "-V", "localdns"]), "");
         let modes = "stat -c '%a %n' /usr/bin/localdns /usr/lib/systemd/system/localdns-node.service /etc/localdns/Corefile";
         assert_eq!(
@@ -58,7 +58,7 @@ fn rpm(systemd: &Systemd, args: &[&str]) -> String {
     inside(systemd, "rpm", &[&["--dbpath", "/run/rpm"], args].concat())
 }
 
-/// What the manifest makes of a later version with another Corefile, beside the packages.
+/// Builds a later version with another Corefile from the manifest, beside the packages.
 fn newer(packages: &Path, version: &str) -> PathBuf {
     let (place, out) = (tempdir(), PathBuf::from(PLACE).join(format!("{version}.rpm")));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");

@@ -1,4 +1,4 @@
-//! Signals and reloads, under load, and the end.
+//! Signals, reloads under load, and the stop.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -34,7 +34,8 @@ fn signals_end_it_or_reload_it() {
     }
 }
 
-/// What both servers print of their life, one line after the other; the version apart.
+/// The log lines of CoreDNS and localdns about starts, reloads and stops are the same, in this
+/// order, except for the version.
 #[test]
 fn a_life_is_told_as_coredns_tells_it() {
     let ip = fresh_ip();
@@ -84,7 +85,7 @@ fn a_corefile_that_cannot_be_served_is_tried_once() {
     let server = Server::start(&corefile(""));
     server.write_corefile(&corefile("nonsense\n"));
     server.wait_for_log("Restart failed", Duration::from_secs(10));
-    // This line comes 5 s later, and by then the file was looked at again.
+    // This line follows 5 s later, after another check of the file.
     ask((ip, port()).into(), "a.example", "A");
     server.wait_for_log("1 errors like", Duration::from_secs(20));
     assert_eq!(server.log_lines().iter().filter(|line| line.contains("Restart failed")).count(), 1);
@@ -104,7 +105,7 @@ fn status_tells_why_the_last_reload_failed_until_one_succeeds() {
     let status =
         || -> Value { serde_json::from_str(&http_get(admin, "/status").unwrap().1).expect("one object") };
     assert_eq!((status()["reload_failed"].clone(), &*printed()), (Value::Null, "no names are refreshed\n"));
-    // What was made is shown for a quarter of a second.
+    // The page is cached for 250 ms.
     let becomes = |failed: bool| {
         let told = || Some(status()["reload_failed"].clone()).filter(|told| told.is_null() != failed);
         eventually("the reload's end", Duration::from_secs(10), told)
@@ -181,7 +182,7 @@ fn a_second_interrupt_ends_it_at_once() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
     for first in ["INT", "TERM"] {
         let (ip, port) = (fresh_ip(), port());
-        // What it waits for: a minute of full service, or the query of a client.
+        // The stop waits for a minute of lameduck, or for a client's query.
         let waits =
             [format!("whoami\nhealth {ip}:8080 {{\nlameduck 1m\n}}"), format!("forward . {}", silent.word())];
         for (n, body) in waits.iter().enumerate() {
@@ -279,7 +280,8 @@ fn a_reload_keeps_what_is_known_of_upstreams() {
             )
         };
         let server = Server::start(&corefile(0));
-        // Whether the first of both was asked before the other, as it is as long as nothing bad is known of it.
+        // Whether the first upstream got the query before the second, as it does while it is
+        // considered up.
         let asked_first = |name: &str| {
             assert_eq!(ask((ip, port).into(), name, "A").short(), ["192.0.2.1"]);
             let first =
@@ -343,7 +345,8 @@ fn a_reader_of_the_log_that_stalls_for_ten_seconds_costs_lines_and_no_query() {
         let right =
             |_, message: &Message| message.answers.first().is_some_and(|record| record.data == "192.0.2.1");
         let stream = Stream::start((ip, port).into(), 2_000, |_| Ask::new("x.example", "A"), right);
-        // A pipe holds 64 KiB, some 700 lines, and the buffers in front of it 1 MiB for each worker; 20,000 lines come.
+        // The pipe holds 64 KiB, about 700 lines, and each worker buffers 1 MiB; 20,000 lines are
+        // logged.
         server.signal_reader("STOP");
         eventually("20,000 lines", Duration::from_secs(30), || (stream.sent() >= 20_000).then_some(()));
         server.signal_reader("CONT");
@@ -376,7 +379,7 @@ fn a_client_in_flight_is_answered_when_it_ends() {
     assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
 }
 
-/// A server whose one name tells which Corefile it runs on.
+/// A server with one name, which identifies its Corefile.
 struct Reloaded {
     at: SocketAddr,
     server: Server,

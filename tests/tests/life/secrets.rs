@@ -1,4 +1,4 @@
-//! Errors name no value of a variable and no word of an imported file, in the log and over HTTP.
+//! Errors reveal no value of a variable and no word of an imported file, in the log or over HTTP.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,10 +15,10 @@ use super::text;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const TOKEN: &str = "s3cr3t=hunter2";
-/// Each piece of it that an error could cut out.
+/// Each piece of the token that an error could quote.
 const PIECES: [&str; 2] = ["s3cr3t", "hunter2"];
 
-/// Lines of a server block that are wrong by the value of `TOKEN`.
+/// Lines of a server block that the value of `TOKEN` makes invalid.
 const LINES: &[&str] = &[
     "{$TOKEN}",
     "{%TOKEN%} x",
@@ -47,7 +47,7 @@ const LINES: &[&str] = &[
     "whoami {$TOKEN}",
 ];
 
-/// Whether a text holds a piece of the token.
+/// Whether a text contains a piece of the token.
 fn tells(text: &str) -> bool {
     PIECES.iter().any(|piece| text.contains(piece))
 }
@@ -77,7 +77,7 @@ fn a_failed_reload_tells_no_variable() {
         for path in ["/status", "/metrics"] {
             assert!(!tells(&page(path)), "{lines:?}: {path}");
         }
-        // The status socket has all that the log has.
+        // The status socket gives the full error of the log.
         let printed = super::localdns(&["status", "-status", &socket.to_string_lossy()]);
         let printed = text(&printed.stdout);
         let told = first.split_once("Restart failed: ").unwrap().1;
@@ -106,7 +106,7 @@ fn an_error_shows_a_variable_as_it_is_written() {
             "{$TOKEN}",
             "Corefile:2:1: unknown directive; `localdns -plugins` lists those that are served; what stands there is written \"{$TOKEN}\", and values of variables are not shown\n  2 | {$TOKEN}\n    | ^\n",
         ),
-        // The Corefile itself says the value.
+        // The default in the Corefile itself is no secret.
         ("whoami {$UNSET:abc}", "Corefile:2:8: plugin/whoami: unexpected argument \"abc\"; "),
         ("cache {\nsuccess {$UNSET:abc}\n}", "Corefile:3:9: plugin/cache: \"abc\" is not "),
     ] {
@@ -115,7 +115,7 @@ fn an_error_shows_a_variable_as_it_is_written() {
     }
 }
 
-/// Wherever it is imported, and wherever it lies.
+/// Wherever the import is, and wherever the file is.
 #[test]
 fn a_file_that_is_no_corefile_is_not_shown() {
     let (directory, outside) = (tempdir(), tempdir());
@@ -152,7 +152,7 @@ fn a_file_that_is_no_corefile_is_not_shown() {
             }
         }
     }
-    // The place and the kind of error are told.
+    // The error gives its place and kind.
     let file = outside.path().join("file");
     fs::write(&file, "log\n  forwrad . 192.0.2.1\n").unwrap();
     fs::write(&corefile, format!(".:5399 {{\nimport {}\n}}\n", file.display())).unwrap();
@@ -160,8 +160,8 @@ fn a_file_that_is_no_corefile_is_not_shown() {
     assert_eq!(check(&corefile), expected);
 }
 
-/// A valid part of a Corefile is imported from anywhere, by a path that is absolute, leads upwards,
-/// or is a link; what is no regular file is an error that waits for nothing.
+/// A valid part of a Corefile may be imported from any directory, by an absolute path, a path with
+/// `..`, or a link; anything but a regular file is an error at once.
 #[test]
 fn imports_from_outside_the_directory() {
     let home = tempdir();
@@ -169,7 +169,7 @@ fn imports_from_outside_the_directory() {
     fs::create_dir(&inside).unwrap();
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("part"), "import more\n").unwrap();
-    // Relative to the file that imports it.
+    // Relative to the importing file.
     fs::write(outside.join("more"), "whoami\n").unwrap();
     fs::write(outside.join("circle"), "import ../inside/link\n").unwrap();
     std::os::unix::fs::symlink(outside.join("circle"), inside.join("link")).unwrap();
@@ -197,12 +197,12 @@ fn imports_from_outside_the_directory() {
         }
         assert!(!tells(&said), "{target}: {said}");
     }
-    // A link in the directory is followed; what its target imports is beside the link.
+    // A link in the directory is followed; imports in its target are relative to the link.
     fs::write(&corefile, ".:5399 {\nimport good\n}\n").unwrap();
     assert_contains!(check(&corefile), "good:1:8: found no snippet above and no file for this import");
 }
 
-/// What `check` says, with the secret in its environment.
+/// The output of `check`, with the secret in its environment.
 fn check(corefile: &Path) -> String {
     let mut command = Command::new(binary());
     command.args(["check", "-conf"]).arg(corefile).env("TOKEN", TOKEN);
@@ -210,7 +210,7 @@ fn check(corefile: &Path) -> String {
     text(&said.stderr) + &text(&said.stdout)
 }
 
-/// Without a word of it: the socket is there, and asked before the pages.
+/// The socket exists by default, and `status` tries it before the HTTP pages.
 #[test]
 fn status_asks_the_socket_first() {
     isolated(|| {
@@ -231,7 +231,7 @@ fn status_asks_the_socket_first() {
             (&["status"][..], full),
             (&["status", "-conf", &conf], full),
             (&["status", "-status", "/run/localdns.sock"], full),
-            // Another Corefile's server is not the one at the socket.
+            // The server at the socket has another Corefile.
             (&["status", "-conf", &other.display().to_string()], "unknown directive; did you mean"),
             (&["status", "-status", "127.0.0.1:9153"], "unknown directive; did you mean"),
         ] {
@@ -239,7 +239,7 @@ fn status_asks_the_socket_first() {
             assert_contains!(text(&said.stdout) + &text(&said.stderr), error);
         }
         drop(server);
-        // The socket of a killed server is replaced.
+        // A new server replaces a killed server's socket.
         let _server = Server::start(corefile);
         assert_contains!(text(&super::localdns(&["status"]).stdout), "no names are refreshed");
     });

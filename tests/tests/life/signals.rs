@@ -1,4 +1,4 @@
-//! Who asks for the end gets it, whatever the process waits for; and files that nobody should wait for.
+//! A stop ends the process in time whatever it waits for, and files that block delay nothing.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use tests::{
 
 use super::Killed;
 
-/// A Corefile whose upstream has a name that five servers are asked for in turn; none answers.
+/// A Corefile with an upstream name that five silent servers must resolve in turn.
 fn unresolved(at: SocketAddr, silent: &[Upstream]) -> String {
     let servers: Vec<String> = silent.iter().map(Upstream::word).collect();
     format!(
@@ -91,7 +91,7 @@ fn a_stop_ends_within_5_s_while_nobody_reads_the_log_and_an_upstream_is_silent()
         let corefile = serving(at, &format!("log\nforward . {}", silent.word()));
         let mut server = Server::start_with(&corefile, Options::default().reader());
         server.signal_reader("STOP");
-        // Of their lines, 90 octets and more each, the pipe holds 64 KiB.
+        // Of these lines, at least 90 bytes each, the pipe holds 64 KiB.
         flood(at, 5_000, 64, |_| Ask::new("x.example", "A"), |_, _| true).assert_clean();
         let client = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         client.send_to(&Ask::new("held.example", "A").bytes(), at).unwrap();
@@ -100,7 +100,7 @@ fn a_stop_ends_within_5_s_while_nobody_reads_the_log_and_an_upstream_is_silent()
         server.signal("TERM");
         assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
         assert!(asked.elapsed() < Duration::from_millis(5100), "{:?}", asked.elapsed());
-        // It had its answer: the end was waited for, not cut off.
+        // The query got its answer: the stop waited for it.
         client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         client.recv(&mut [0; 512]).unwrap();
         let read = server.log_lines().iter().filter(|line| line.contains("x.example.")).count();
@@ -131,7 +131,7 @@ fn a_second_interrupt_ends_it_at_once_while_a_reload_waits() {
     });
 }
 
-/// An environment may name any file for the authorities of the system, and it may be on a disk that hangs.
+/// SSL_CERT_FILE may name any file as the system's roots, even on a disk that hangs.
 #[test]
 fn authorities_of_the_system_that_cannot_be_read_in_time_hold_up_nothing() {
     let home = tempdir();
@@ -144,7 +144,7 @@ fn authorities_of_the_system_that_cannot_be_read_in_time_hold_up_nothing() {
     server.signal("USR1");
     let told = server.wait_for_log("Restart failed: ", Duration::from_secs(10));
     assert!(told.contains("authorities: no data after 5 s"), "{told}");
-    // The first read is still blocked, so that the second fails at once.
+    // The first read still blocks, so that the second fails at once.
     server.signal("USR1");
     let told = server.wait_for_lines("Restart failed: ", 2, Duration::from_secs(3)).pop().unwrap();
     assert!(told.contains("authorities: an earlier read is still blocked"), "{told}");
@@ -178,12 +178,12 @@ fn a_pipe_in_the_place_of_a_file_is_told_and_holds_up_nothing() {
     let mut server = Server::start(&with(&list.display().to_string()));
     sees("192.0.2.1");
     let pipe = |path: &Path| {
-        // As `mv` would: there is no moment without a file.
+        // Renamed like `mv` does: the path always exists.
         let aside = path.with_extension("pipe");
         run("mkfifo", &[&aside.to_string_lossy()]);
         fs::rename(aside, path).unwrap();
     };
-    // The list of upstreams is looked at by the thread that looks at hosts files.
+    // One thread checks both the list of upstreams and hosts files.
     pipe(&list);
     let mut last = 1;
     let mut hosts_are_followed = || {
@@ -221,7 +221,7 @@ fn a_corefile_out_of_a_pipe_is_read_once() {
     let pipe = home.path().join("pipe");
     run("mkfifo", &[&pipe.to_string_lossy()]);
     scope(|scope| {
-        // As a shell does for `-conf <(...)`.
+        // Like a shell's `-conf <(...)`.
         scope.spawn(|| fs::write(&pipe, serving(at, "whoami")).unwrap());
         let mut command = Command::new(tests::binary());
         let child = Killed(command.arg("-conf").arg(&pipe).stdout(Stdio::null()).spawn().unwrap());

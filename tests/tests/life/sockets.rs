@@ -1,4 +1,5 @@
-//! Which sockets are bound: as many as `multisocket` says over reloads, and no query lost with those that go; one port for port 0.
+//! Bound sockets: their number follows `multisocket` across reloads without a lost query; port 0 is
+//! one port for all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use tests::{Action, Ask, Message, Server, Stream, Upstream, eventually, fresh_ip, isolated, port};
 
-/// How many UDP sockets are bound to this address.
+/// Number of UDP sockets bound to this address.
 fn listening(at: SocketAddr) -> usize {
     let SocketAddr::V4(at) = at else { panic!("an address of IPv4") };
     let local = format!(" {:08X}:{:04X} 00000000:0000 07 ", u32::from_ne_bytes(at.ip().octets()), at.port());
@@ -15,7 +16,8 @@ fn listening(at: SocketAddr) -> usize {
     table.lines().filter(|line| line.contains(&local)).count()
 }
 
-/// The kernel tells its table in pieces, and others' sockets come and go meanwhile: it is read until it is as it should be.
+/// The kernel returns its table in pieces while other sockets are opened and closed: repeats until
+/// the number is right.
 fn comes_to(at: SocketAddr, wanted: usize, when: &str) {
     eventually(&format!("{wanted} sockets {when}"), Duration::from_secs(5), || {
         (listening(at) == wanted).then_some(())
@@ -24,7 +26,7 @@ fn comes_to(at: SocketAddr, wanted: usize, when: &str) {
 
 #[test]
 fn the_number_of_sockets_follows_multisocket_over_reloads_and_no_query_is_lost() {
-    // Misses wait for longer than a reload takes: their clients' sockets go meanwhile.
+    // Misses take longer than a reload: their clients' sockets are closed meanwhile.
     let upstream = Upstream::start(fresh_ip(), |asked| {
         Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)).after(Duration::from_millis(30))
     });
@@ -41,12 +43,13 @@ fn the_number_of_sockets_follows_multisocket_over_reloads_and_no_query_is_lost()
         let mut server = Server::start(&corefile(numbers[0], &[ip]));
         let at = SocketAddr::from((ip, port));
         comes_to(at, numbers[0], "at the start");
-        // Ports of their own, so that every socket has clients.
+        // From several ports, so that every socket has clients.
         let streams: Vec<Stream> = (0..12)
             .map(|stream| {
                 let query = move |n: usize| match n % 2 {
                     0 => Ask::new("x.example", "A"),
-                    // Of other streams the same, which another worker has in flight.
+                    // Some streams share names, so that the query may be in flight on another
+                    // worker.
                     _ => Ask::new(&format!("n{}.s{}.example", n, stream / 4), "A"),
                 };
                 let right = |n: usize, message: &Message| {
@@ -57,12 +60,12 @@ fn the_number_of_sockets_follows_multisocket_over_reloads_and_no_query_is_lost()
             })
             .collect();
         for (reload, n) in numbers.iter().cycle().skip(1).take(20).enumerate() {
-            // An address that comes and goes has as many.
+            // An address that is added has the same number of sockets.
             let binds = if reload % 3 == 0 { &[ip, other][..] } else { &[ip] };
             server.write_corefile(&corefile(*n, binds));
             server.signal("USR1");
             server.wait_for_lines("Reloading complete", reload + 1, Duration::from_secs(5));
-            // Each worker keeps one to send by.
+            // Each worker keeps one socket for its replies.
             let bound = numbers[0].max(*n);
             for ip in binds {
                 comes_to((*ip, port).into(), bound, &format!("of {numbers:?}: reload {reload} to {n}"));
@@ -76,13 +79,14 @@ fn the_number_of_sockets_follows_multisocket_over_reloads_and_no_query_is_lost()
         }
         println!("{numbers:?}: {sent} queries over 20 reloads");
         assert!(!server.log_text().contains("multisocket"), "{}", server.log_text());
-        // The last number is the first.
+        // The last number equals the first.
         comes_to(at, numbers[0], "at the end");
         assert!(server.stop().success());
     }
 }
 
-/// The ports of all sockets that wait for clients, in a network of the test's own: TCP's listen (0A), UDP's are unconnected (07).
+/// Ports of all listening TCP (state 0A) and unconnected UDP (07) sockets in the test's own network
+/// namespace.
 fn waiting_ports(table: &str, state: &str) -> Vec<u16> {
     let text = fs::read_to_string(format!("/proc/net/{table}")).expect("linux has it");
     let rows = text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -113,14 +117,14 @@ fn port_0_is_one_port_for_all() {
         };
         let at_first = port_of(2);
         server.wait_for_log(&format!("port 0 is {at_first} here"), Duration::from_secs(5));
-        // More sockets, others' addresses.
+        // Other numbers of sockets, other addresses.
         for (nth, (n, bind)) in
             [(4, ""), (4, "bind 127.0.0.1 ::1"), (2, "bind 127.0.0.1 ::1")].into_iter().enumerate()
         {
             server.write_corefile(&sockets(n, bind));
             server.signal("USR1");
             server.wait_for_lines("Reloading complete", nth + 1, Duration::from_secs(5));
-            // The workers keep their sockets: two of them.
+            // Each of the two workers keeps its socket.
             assert_eq!(port_of(n.max(2)), at_first, "{n} {bind}");
         }
         for ip in ["127.0.0.1", "::1"] {

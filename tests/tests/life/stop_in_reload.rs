@@ -1,4 +1,4 @@
-//! SIGTERM at every point of a reload: the process ends well, and whoever asked before is answered.
+//! SIGTERM at every point of a reload: the process exits with 0, and earlier queries are answered.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,7 +13,7 @@ fn two_hundred_ends_in_the_midst_of_a_reload_lose_no_query() {
 }
 
 fn two_hundred_ends() {
-    // A reload is to take a while: it reads so many names.
+    // Makes the reload slow: it reads 20,000 names.
     let home = tempdir();
     let hosts = home.path().join("hosts");
     let many: String =
@@ -25,7 +25,7 @@ fn two_hundred_ends() {
         Action::Delay(Duration::from_millis(30), Box::new(answer))
     });
     let word = slow.word();
-    // Two at a time, as the processors of a small machine.
+    // Two at a time, for the two processors of a small machine.
     let lane = |lane: usize| {
         let (hosts, word) = (hosts.clone(), word.clone());
         thread::spawn(move || (0..100).map(|n| round(2 * n + lane, &hosts, &word)).collect::<Vec<_>>())
@@ -39,14 +39,14 @@ fn two_hundred_ends() {
     assert!(ends.contains(&End::After), "and some when it was over");
 }
 
-/// Where a SIGTERM came to.
+/// When SIGTERM arrived: during the reload, or after it.
 #[derive(PartialEq)]
 enum End {
     Midst,
     After,
 }
 
-/// One process, whose end comes at the point that `n` says.
+/// Runs one process and stops it at the point that `n` selects.
 fn round(n: usize, hosts: &str, upstream: &str) -> End {
     let at = SocketAddr::from((fresh_ip(), port()));
     let corefile = |more: &str| {
@@ -58,14 +58,14 @@ fn round(n: usize, hosts: &str, upstream: &str) -> End {
     server.signal("USR1");
     match n % 4 {
         0 => {}
-        // So many answers later.
+        // `n` / 4 * 4 answers later.
         1 => {
             (0..n / 4 * 4).for_each(|_| assert_eq!(Ask::new("x.example", "A").of(at).short(), ["192.0.2.1"]))
         }
         2 => drop(server.wait_for_log("Reloading", PATIENCE)),
         _ => drop(server.wait_for_log("Reloading complete", PATIENCE)),
     }
-    // The last ones: at hand, of an upstream that takes a while, and over TCP.
+    // The last queries: for a local answer, for a slow upstream, and over TCP.
     let client = UdpSocket::bind("0.0.0.0:0").expect("a port");
     client.connect(at).expect("a route");
     client.set_read_timeout(Some(PATIENCE)).expect("it can be set");
@@ -101,6 +101,6 @@ fn round(n: usize, hosts: &str, upstream: &str) -> End {
     if server.log_text().contains("Reloading complete") { End::After } else { End::Midst }
 }
 
-/// A plain server has nobody to wait for but what is in flight.
+/// A server without `node` waits for queries in flight alone.
 const AT_ONCE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);

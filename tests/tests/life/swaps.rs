@@ -1,4 +1,4 @@
-//! Reloads of the Corefile and new hosts files, one after the other, under load.
+//! Corefile reloads and new hosts files, one after another, under load.
 
 use std::net::SocketAddr;
 use std::thread::{scope, sleep};
@@ -20,7 +20,8 @@ fn no_query_is_lost_over_a_thousand_reloads_and_ten_thousand_swaps() {
     reloads_and_swaps(1_000, 10_000, f64::INFINITY);
 }
 
-/// At 30 % of the measured rate, at most `most` queries a second: every reply is right, and nothing leaks.
+/// At 30 % of the measured rate, at most `most` queries a second: every reply is right, and nothing
+/// leaks.
 fn reloads_and_swaps(reloads: usize, swaps: usize, most: f64) {
     let directory = tempdir();
     let hosts = directory.path().join("hosts");
@@ -93,7 +94,7 @@ fn reloads_and_swaps(reloads: usize, swaps: usize, most: f64) {
     assert!(server.is_running());
 }
 
-/// How many queries a second are answered when two clients ask as fast as they can, for one second.
+/// Answered queries a second when two clients send as fast as they can, for one second.
 fn closed_loop(
     at: SocketAddr,
     query: impl Fn(usize) -> Ask + Copy + Send,

@@ -1,4 +1,4 @@
-//! The shipped units under a systemd of their own: what is said in them must hold together with what the program does.
+//! The shipped units under the test's own systemd: their settings match the program's behaviour.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -33,9 +33,9 @@ fn the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends() {
             });
         };
         corefile("1");
-        // Two seconds instead of a minute: of the program, the ping and the kill are what is seen here.
+        // 2 s instead of a minute, to see a ping and a kill.
         systemd.more("localdns", "[Service]\nWatchdogSec=2\n");
-        // Of Type=notify: it comes back once the server has said READY.
+        // Type=notify: `systemctl start` returns after READY.
         systemd.ctl(&["start", "localdns"]);
         assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
         let pid = systemd.main_pid("localdns");
@@ -48,7 +48,7 @@ fn the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends() {
         systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", "localdns"]);
         systemd.restarts("localdns", 1);
         answers("2");
-        // Nobody is there to ping: systemd ends it, and starts another.
+        // A stopped process sends no pings: systemd kills it and starts another.
         systemd.ctl(&["kill", "--kill-who=main", "--signal=STOP", "localdns"]);
         systemd.restarts("localdns", 2);
         answers("2");
@@ -59,7 +59,7 @@ fn the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends() {
             systemd.show("localdns", "ActiveState,Result,ExecMainStatus"),
             ["inactive", "0", "success"]
         );
-        // The address stays, as a restart must not cost clients an error of the network.
+        // The address stays, so that a restart causes no network errors for clients.
         assert_contains!(run("ip", &["address", "show"]), "169.254.10.10/32");
         assert_no_complaint(&systemd, "localdns");
     });
@@ -84,7 +84,7 @@ fn a_stop_is_no_restart_and_answers_until_the_last_query_in_flight_has_ended() {
         let in_flight = thread::spawn(move || Ask::new("slow.example", "A").timeout(PATIENCE).of(at));
         eventually("a query in flight", PATIENCE, || (upstream.total() > 0).then_some(()));
         systemd.ctl(&["stop", "--no-block", "localdns"]);
-        // Nothing is left to a next process, and so nothing waits for one.
+        // No next process is expected: nothing is kept for one.
         eventually("an empty store", PATIENCE, || {
             (systemd.show("localdns", "NFileDescriptorStore") == ["0"]).then_some(())
         });
@@ -110,7 +110,7 @@ fn a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_fallback() {
         fs::write("/etc/localdns/Corefile", corefile).unwrap();
         let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
         let tables = || run("nft", &["list", "tables", "inet"]);
-        // What networkd would have been told, had there been one.
+        // Stands in for networkd's drop-in.
         let shell = |script: &str| {
             let mut command = systemd.inside("sh");
             command.args(["-ec", script]);
@@ -170,7 +170,7 @@ fn a_script_that_starts_the_server_is_ready_when_it_says_so() {
         let corefile = ".:53 {\nbind 169.254.10.10\nwhoami\n}";
         fs::create_dir_all("/etc/localdns").unwrap();
         fs::write("/etc/localdns/Corefile", corefile).unwrap();
-        // As AKS starts it: any process of the unit may speak, and the script has more to do when the server serves.
+        // As in AKS's unit: NotifyAccess=all, and the script continues while the server runs.
         let unit = "[Service]\nType=notify\nNotifyAccess=all\nWatchdogSec=60\nTimeoutStartSec=3\n\
              ExecStart=/bin/sh -c '/usr/local/bin/localdns -conf /etc/localdns/Corefile & wait'\n";
         fs::write(Path::new(UNITS).join("script.service"), unit).unwrap();
@@ -196,7 +196,7 @@ fn the_timers_unit_writes_the_hosts_file() {
         let corefile = format!(".:53 {{\nbind 169.254.10.10\nforward . {}\n}}", upstream.word());
         fs::write("/etc/localdns/Corefile", corefile).unwrap();
         fs::write("/etc/localdns/environment", "LOCALDNS_CRITICAL_FQDNS=a.example\n").unwrap();
-        // Of Type=oneshot: it comes back when the round is over.
+        // Type=oneshot: returns after the round.
         systemd.ctl(&["start", "localdns-refresh.service"]);
         let written = fs::read_to_string("/etc/localdns/hosts").unwrap();
         assert!(written.contains("192.0.2.7 a.example\n"), "{written}");
@@ -241,8 +241,8 @@ fn the_node_resolvers_unit_keeps_the_nodes_file_and_comes_back_after_a_kill() {
     });
 }
 
-/// Neither a setting that systemd does not know, nor a refusal of what the unit allows.
-/// The drop-in of docs/command-line.md.
+/// The drop-in of docs/command-line.md: systemd knows all its settings, and it permits all that the
+/// server does.
 #[test]
 fn the_unit_serves_as_a_user_of_its_own() {
     isolated(|| {
@@ -290,6 +290,6 @@ fn assert_no_complaint(systemd: &Systemd, unit: &str) {
 }
 
 const DROP_IN: &str = "/run/systemd/network/10-netplan-eth0.network.d/70-localdns.conf";
-/// The only place where this systemd looks for units.
+/// The only directory where this systemd looks for units.
 const UNITS: &str = "/etc/systemd/system";
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! What systemd is told: READY, STOPPING, and pings for as long as every worker answers.
+//! Notifications of systemd: READY, STOPPING, and pings for as long as every worker answers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -31,7 +31,8 @@ fn systemd_is_told_when_it_serves_and_when_it_ends() {
         let page = (first, 9153).into();
         notify.wait_for("READY=1");
         for n in 0..4 {
-            // Both addresses and both transports have been probed by now, and this client alone is seen.
+            // Both addresses and both transports have been probed by now, but only this client is
+            // counted.
             if n > 0 {
                 let ip = [IpAddr::from(first), second][n % 2];
                 let query = Ask::new(&format!("a{n}.example"), "A");
@@ -68,7 +69,7 @@ fn what_systemd_did_not_start_tells_it_nothing() {
         let mut server = Server::start_with(&corefile, options);
         server.wait_for_log("which must send READY", Duration::from_secs(5));
         assert!(server.stop().success());
-        // Its STOPPING would stand here at the latest.
+        // A STOPPING would have arrived by now.
         assert_eq!(notify.next(Duration::from_millis(1)), None, "{variable}={word}");
     }
 }
@@ -81,7 +82,7 @@ fn what_systemd_started_tells_it_whatever_says_so() {
         &[("SYSTEMD_EXEC_PID", "$$"), ("WATCHDOG_PID", "$$")],
         &[("WATCHDOG_PID", "$$")],
         &[("MANAGERPID", "$PPID")],
-        // The process that systemd started has named this one its successor.
+        // The process that systemd started has named this one as its successor.
         &[("SYSTEMD_EXEC_PID", "1"), ("WATCHDOG_PID", "1"), ("LOCALDNS_PREDECESSOR", "$PPID")],
     ];
     for row in rows {
@@ -98,7 +99,7 @@ fn what_systemd_started_tells_it_whatever_says_so() {
     }
 }
 
-/// Two addresses, one of IPv6 where there is any, and a port that is free on both.
+/// Two addresses, one of them IPv6 if available, and a port that is free on both.
 fn place(test: &str) -> (Ipv4Addr, IpAddr, u16) {
     let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
     match UdpSocket::bind((loopback, 0)) {
@@ -123,7 +124,7 @@ fn a_link_local_address_of_ipv6_is_probed_on_its_link() {
     });
 }
 
-/// What this server counts of its work; ages and the process itself go on without any.
+/// The server's counters of its work, without ages and process metrics, which change by themselves.
 fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
     let ours = metrics.samples().filter(|(name, ..)| {
         (name.starts_with("coredns_") || name.starts_with("localdns_")) && !name.ends_with("_age_seconds")
@@ -167,7 +168,7 @@ fn pings_cease(test: &str, at: SocketAddr) {
     let line = server.wait_for_log("watchdog: no ping", Duration::from_secs(5));
     assert!(line.ends_with("does not answer over UDP (worker 1)"), "{line}");
     notify.drain();
-    // Without a pause three pings a second would come.
+    // Without a pause, three pings a second would arrive.
     assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although a worker stands still");
     eventually("an answer of the other worker", Duration::from_secs(5), || {
         Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
@@ -192,7 +193,7 @@ fn pings_cease_while_the_threads_of_streams_stand_still() {
         Err(why) => return skip(test, &why.to_string()),
     };
     assert!(held.len() >= 2, "{held:?}");
-    // Who says so is none of them.
+    // The thread that logs this is not one of them.
     let line = server.wait_for_log("watchdog: no ping", Duration::from_secs(10));
     assert!(line.ends_with("does not answer over TCP"), "{line}");
     notify.drain();
@@ -213,7 +214,8 @@ fn a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse() 
         let corefile = format!(".:53 {{\nbind {}\nmultisocket 2\nwhoami\n}}", at.ip());
         let server = Server::start_with(&corefile, notify.options(900_000));
         notify.wait_for("READY=1");
-        // What a full receive buffer does, to our own queries alone: the third label of their name is "probe".
+        // The effect of a full receive buffer, for our own probes alone: the third label of their
+        // name is "probe".
         run("nft", &["add table inet flood"]);
         run("nft", &["add chain inet flood input { type filter hook input priority 0; }"]);
         thread::scope(|scope| {
@@ -243,7 +245,7 @@ fn a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse() 
             notify.wait_for("WATCHDOG=1");
             drop(stop);
         });
-        // What nobody takes off a socket that nobody floods is not answered.
+        // Without the flood, a probe that no worker receives counts as unanswered.
         server.wait_for_log("does not answer over UDP (worker 0, 1)", Duration::from_secs(10));
     });
 }
@@ -271,7 +273,7 @@ fn pings_cease_where_connections_are_accepted_and_nothing_over_them_is_read() {
                     client.exchange(&Ask::new("a.example", "A").bytes()).unwrap();
                 }
             });
-            // What our own probes say over their connections; these come about.
+            // Drops the data of our own probes, but not their handshakes.
             let rule = "ip saddr 127.0.0.1 tcp dport 53 tcp flags & psh == psh drop";
             run("nft", &[&format!("add rule inet hang input {rule}")]);
             notify.drain();
@@ -306,7 +308,7 @@ fn pings_cease_while_an_endpoint_of_tls_does_not_answer() {
             notify.wait_for("WATCHDOG=1");
         }
         assert!(!server.log_text().contains("no ping"), "{}", server.log_text());
-        // Only what is said over TLS is lost; connections come about, and UDP and TCP answer.
+        // Drops data over TLS only: connections open, and UDP and TCP answer.
         run("nft", &["add table inet hang"]);
         run("nft", &["add chain inet hang input { type filter hook input priority 0; }"]);
         run("nft", &["add rule inet hang input tcp dport 853 tcp flags & psh == psh drop"]);
@@ -333,19 +335,19 @@ impl Notify {
         Self { directory, socket }
     }
 
-    /// A server that systemd started, is told of this socket, and to ping within so many microseconds.
+    /// A server that systemd started, with this socket and a watchdog interval in microseconds.
     fn options(&self, watchdog: u32) -> Options {
         self.inherited(watchdog).export("SYSTEMD_EXEC_PID", "$$")
     }
 
-    /// A server with the variables of whoever started it.
+    /// A server that inherited these variables from its parent.
     fn inherited(&self, watchdog: u32) -> Options {
         Options::default()
             .env("NOTIFY_SOCKET", &self.directory.path().join("notify").to_string_lossy())
             .env("WATCHDOG_USEC", &watchdog.to_string())
     }
 
-    /// What is said next, if anything is in time.
+    /// The next message, if one arrives in time.
     fn next(&self, patience: Duration) -> Option<String> {
         self.socket.set_read_timeout(Some(patience)).expect("a timeout can be set");
         let mut buffer = [0; 4096];
@@ -361,7 +363,7 @@ impl Notify {
         }
     }
 
-    /// Forgets what was said.
+    /// Discards the messages so far.
     fn drain(&self) {
         while self.next(Duration::from_millis(1)).is_some() {}
     }

@@ -1,5 +1,5 @@
-//! What a machine may lack or somebody may get wrong: one clear line with what mends it, nothing half-applied, and what serves
-//! goes on serving.
+//! Bad input and missing capabilities: each failure yields one line with its remedy, nothing is
+//! half-applied, and a running server continues.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn without_cap_net_admin_nothing_is_done_and_what_to_type_is_said() {
                 ),
                 "{words:?}: {told}"
             );
-            // One line; where it is about a word of the Corefile, that is shown below.
+            // One line, plus an indented excerpt where the error is in the Corefile.
             assert_eq!(told.lines().filter(|line| !line.starts_with("  ")).count(), 1, "{told}");
             nothing_is_there();
         }
@@ -49,7 +49,7 @@ fn a_server_without_cap_net_admin_serves_where_its_addresses_are_and_says_what_i
             return;
         }
         let lab = Lab::new();
-        // The addresses are there, and no rules.
+        // A predecessor leaves the addresses, and no rules.
         let first = lab.serve(&["-rules", "none", "-at-stop", "failover", "-host-resolver", "none"]);
         first.wait_for_log("10.96.0.20 do not arrive here", PATIENCE);
         drop(first);
@@ -209,7 +209,7 @@ fn up_leaves_no_address_where_its_rules_cannot_be() {
         };
         assert!(up(1).contains("add table localdns: not permitted"));
         assert_eq!(links(), before, "nothing half-applied");
-        // What was there stays.
+        // An existing link `localdns` stays unchanged.
         run("ip", &["link", "add", "localdns", "type", "bridge"]);
         run("ip", &["addr", "add", "169.254.10.10/32", "dev", "localdns"]);
         let before = links();
@@ -266,7 +266,7 @@ fn an_address_that_no_pod_can_ask_is_refused_where_it_stands() {
             assert!(told.contains(why), "{word}: {told}");
             nothing_is_there();
         }
-        // A reload refuses it, too; and what one who serves alone does with it stays.
+        // A reload refuses it too; without `node` such an address is added.
         let server = lab.serve(&["-host-resolver", "none"]);
         ready(&server);
         server.write_corefile(&text);
@@ -282,7 +282,8 @@ fn an_address_that_no_pod_can_ask_is_refused_where_it_stands() {
         let plain = Server::start(".:53 {\nbind fe80::a:a\nwhoami\n}\n");
         assert!(run("ip", &["addr", "show", "dev", "localdns"]).contains("fe80::a:a"));
         drop(plain);
-        // Nor is one refused that an interface has beside others, which `bind` names.
+        // An fe80:: address is accepted on an interface that `bind` names and that has other
+        // addresses.
         let name = "theirs";
         run("ip", &["link", "add", name, "type", "bridge"]);
         run("ip", &["link", "set", name, "up"]);
@@ -315,7 +316,7 @@ fn what_names_the_machines_servers_stays_whole_where_it_cannot_be_written() {
         assert!(!Path::new("/run/localdns/resolv.conf").exists(), "nothing half-applied");
         assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
         drop(server);
-        // What somebody else writes over ours is theirs, and stays at `down`.
+        // `down` keeps what another program has written over our resolv.conf.
         run("umount", &["/etc/resolv.conf"]);
         let server = lab.serve(&["-host-resolver", "resolv.conf"]);
         let ours = "nameserver 169.254.10.10\nsearch a.b\n";
@@ -342,7 +343,7 @@ fn a_drop_in_that_finds_no_room_leaves_nothing_and_keeps_nobody_from_being_serve
         for (options, cause) in
             [("remount,bind,ro", "Read-only file system"), ("size=4k,nr_inodes=3", "No space left on device")]
         {
-            // Room for its root, the link's file and one directory.
+            // Inodes for the root, the link's file and one directory.
             let network = format!("{directory}/10-netplan-eth0.network");
             match options.starts_with("remount") {
                 true => {
@@ -367,7 +368,7 @@ fn a_drop_in_that_finds_no_room_leaves_nothing_and_keeps_nobody_from_being_serve
     });
 }
 
-/// A command of root's without CAP_NET_ADMIN.
+/// Runs a command as root without CAP_NET_ADMIN.
 fn powerless(words: &[&str]) -> Output {
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]).arg(tests::binary());

@@ -1,4 +1,4 @@
-//! The node's own address and a service's, of one server block.
+//! A server block on the node's own address and a Service's: both share one cache.
 
 use std::time::Duration;
 

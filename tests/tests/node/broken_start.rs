@@ -1,4 +1,4 @@
-//! A start that fails: no rule and no address of ours takes queries from those who are answered.
+//! A start that fails leaves no rule or address that takes queries away from their previous server.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -30,7 +30,8 @@ fn a_start_that_fails_takes_no_query_from_a_services_dns() {
             no_address_is_there(corefile);
             no_rule_is_there(corefile);
         }
-        // It is read, and cannot be served: addresses may be there for the next start, and take nobody's queries.
+        // The Corefile is valid, but port 53 is taken: addresses may remain for the next start,
+        // rules may not.
         for rules in ["nft", "iptables", "node-cache"] {
             let stranger = TcpListener::bind("0.0.0.0:53").expect("nobody else is here");
             write(COREFILE);
@@ -39,7 +40,7 @@ fn a_start_that_fails_takes_no_query_from_a_services_dns() {
             drop(stranger);
             no_rule_is_there(rules);
         }
-        // What a killed predecessor left goes on leading to the upstreams.
+        // The failover rules of a killed predecessor stay in effect.
         let mut server = lab.serve(&["-host-resolver", "none"]);
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         signal(server.pid(), "KILL");
@@ -88,7 +89,8 @@ fn no_address_is_there(what: &str) {
 
 const FILE: &str = "/run/Corefile";
 const PATIENCE: Duration = Duration::from_secs(20);
-/// With its exit code: an error of the grammar, a directive that is none, a property that is wrong, an address for nobody.
+/// Corefiles and exit codes: a syntax error, an unknown directive, an invalid value of a property,
+/// an address that pods cannot reach.
 const BROKEN: [(&str, i32); 4] = [
     (".:53 {\nbind 10.96.0.20 169.254.10.10\n", 217),
     (".:53 {\nbind 10.96.0.20 169.254.10.10\nforwards . 10.2.0.2\n}\n", 217),

@@ -1,4 +1,5 @@
-//! A clean stop while pods and the host ask a thousand times a second: whoever asks is answered, here or elsewhere.
+//! A clean stop while pods and the host send 1,000 queries a second: the server or a fallback
+//! answers each of them.
 
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ fn a_clean_stop_loses_no_query_and_a_services_address_is_answered_by_its_endpoin
         let lab = Lab::new();
         let mut server = lab.serve(&["-at-stop", "clean", "-host-resolver", "none"]);
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
-        // Nobody else has these: who asks there until the end is answered here.
+        // No other server has these addresses: the server answers there until it exits.
         let ours =
             Clients::of(&[None, Some(POD)], &["169.254.10.10", "169.254.10.11", "fd10::11"], RATE, |who| {
                 who == US
             });
-        // A pod's: the host's own socket has the service's address as its source, and that goes.
+        // From a pod only: the host's own socket has the Service's address as its source, which
+        // goes away.
         let service = Clients::of(&[Some(POD)], &["10.96.0.20"], 2 * RATE, |who| who == US || who == CLUSTER);
         ours.go_on(RATE as usize / 2);
         let (asked, told) = (lab.asked(), now());
@@ -29,7 +31,7 @@ fn a_clean_stop_loses_no_query_and_a_services_address_is_answered_by_its_endpoin
         eventually("no rules", PATIENCE, || run("nft", &["list", "tables", "inet"]).is_empty().then_some(()));
         assert!(server.is_running(), "the rules go first");
         assert!(run("ip", &["link"]).contains("localdns"), "and the addresses last");
-        // The better part of the 5 s.
+        // Most of the 5 s.
         ours.go_on(3 * RATE as usize);
         ours.finish();
         assert!(server.is_running(), "whoever asked was answered by it");
@@ -44,9 +46,11 @@ fn a_clean_stop_loses_no_query_and_a_services_address_is_answered_by_its_endpoin
     });
 }
 
-/// Queries a second from each of two places to each of three addresses, and twice as many from a pod to the fourth: 1,000 in all.
+/// Queries a second from each of two places to each of three addresses, and twice as many from a
+/// pod to the fourth: 1,000 in total.
 const RATE: u32 = 125;
-/// How long a stop answers who still asks, and less than how much more it takes.
+/// Time for which a stopping server still answers, and the maximum time that the stop takes beyond
+/// it.
 const ANSWERS: Duration = Duration::from_secs(5);
 const MORE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);

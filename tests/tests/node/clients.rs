@@ -1,4 +1,4 @@
-//! Clients of a node that is never to send them elsewhere: pods and the host itself, over UDP and TCP.
+//! Clients that expect the server alone to answer: pods and the host, over UDP and TCP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tests::{Ask, Message, Persistent, PersistentCounts, Stream, eventually, floo
 
 use super::lab::{NAME, POD, US, within};
 
-/// How often a long test has one process take the place of another: a hundred times, or what `HANDOVER_TIMES` says.
+/// Number of handovers in a long test: 100 unless `HANDOVER_TIMES` is set.
 pub(crate) fn handovers() -> usize {
     std::env::var("HANDOVER_TIMES").map_or(100, |times| times.parse().expect("HANDOVER_TIMES is a number"))
 }
 
-/// 30 % of the queries a second that are answered here, or what `HANDOVER_RATE` says.
+/// 30 % of the measured peak rate in queries a second, unless `HANDOVER_RATE` is set.
 pub(crate) fn thirty_percent() -> u32 {
     if let Ok(rate) = std::env::var("HANDOVER_RATE") {
         return rate.parse().expect("HANDOVER_RATE is queries a second");
@@ -28,27 +28,27 @@ pub(crate) fn thirty_percent() -> u32 {
     (measured * 0.3) as u32
 }
 
-/// Queries at a steady rate to every address, from the pod and from the host, and connections over TCP: one for each query, and
-/// one that is kept.
+/// Queries at a steady rate from the pod and the host to every address over UDP, and over TCP with
+/// both a connection for each query and a persistent one.
 pub(crate) struct Clients {
     started: Instant,
-    /// How many queries a second each stream is to send.
+    /// Queries a second that each stream sends.
     rate: u32,
-    /// Whether that rate has to be reached.
+    /// Whether a lower rate fails the test.
     is_held_to_it: bool,
     streams: Vec<Stream>,
     persistent: Vec<Persistent>,
     tcp: Vec<JoinHandle<(usize, Vec<String>)>>,
-    /// How often each of those has asked.
+    /// Number of queries of each client in `tcp`.
     over_tcp: Vec<Arc<AtomicUsize>>,
     stop: Arc<AtomicBool>,
 }
 
 impl Clients {
-    /// How many there are over UDP.
+    /// Number of UDP streams.
     pub(crate) const OVER_UDP: u32 = 2 * ADDRESSES.len() as u32;
 
-    /// So many queries a second over UDP from each place to each address.
+    /// Starts `rate` queries a second over UDP from each place to each address.
     pub(crate) fn start(rate: u32) -> Self {
         let places = [None, Some(POD)];
         let each = places.into_iter().flat_map(|place| ADDRESSES.map(|ip| (place, ip)));
@@ -57,13 +57,13 @@ impl Clients {
         Self { persistent, ..Self::of(&places, &ADDRESSES, rate, is_ours) }
     }
 
-    /// The same, and it is no test where they come to less than nine tenths of that.
+    /// Like [`Self::start`], but fails the test where the total rate is below nine tenths of that.
     pub(crate) fn held_to(rate: u32) -> Self {
         Self { is_held_to_it: true, ..Self::start(rate) }
     }
 
-    /// So many from each of these places to each of these addresses, whose replies are judged so. Nobody keeps a connection: those
-    /// break where others answer from then on.
+    /// Starts clients in these places for these addresses; `is_right` judges the answers. Without
+    /// persistent connections: those break once another server answers.
     pub(crate) fn of(
         places: &[Option<&'static str>],
         addresses: &[&'static str],
@@ -83,7 +83,7 @@ impl Clients {
         Self { started, rate, is_held_to_it: false, streams, persistent: Vec::new(), tcp, over_tcp, stop }
     }
 
-    /// Waits until each has sent so many more queries over UDP.
+    /// Waits until each stream has sent that many more queries over UDP.
     pub(crate) fn go_on(&self, queries: usize) {
         let before: Vec<_> = self.streams.iter().map(Stream::sent).collect();
         eventually("queries", PATIENCE, || {
@@ -92,7 +92,8 @@ impl Clients {
         });
     }
 
-    /// Ends them, and asserts that every query got one right reply; how often each that keeps a connection saw it end, at least.
+    /// Ends the clients and asserts that every query got one right reply. Returns how often each
+    /// persistent connection ended, at least.
     pub(crate) fn finish(self) -> usize {
         eventually("queries over TCP", PATIENCE, || {
             let persistent = self.persistent.iter().map(Persistent::asked);
@@ -124,7 +125,7 @@ impl Clients {
     }
 }
 
-/// What is made in a place, such as a socket, stays there.
+/// Sockets that `make` creates stay in that network namespace.
 fn placed<T: Send + 'static>(place: Option<&'static str>, make: impl FnOnce() -> T + Send + 'static) -> T {
     match place {
         Some(pod) => within(pod, make).join().expect("a client starts"),
@@ -144,7 +145,7 @@ pub(crate) fn is_ours(who: &str) -> bool {
     who == US
 }
 
-/// Asks every 50 ms; how often, and what went wrong.
+/// Sends a query every 50 ms; returns their number and the failures.
 fn tcp(
     at: SocketAddr,
     is_right: fn(&str) -> bool,
@@ -166,7 +167,8 @@ fn tcp(
     (asked, failed)
 }
 
-/// Who answers at the addresses whose fallback is the cluster's DNS, and at the others; the pod and the host, UDP and TCP.
+/// Asserts which server answers at the addresses with the cluster's DNS as fallback, and at the
+/// others, for the pod and the host over UDP and TCP.
 pub(crate) fn answers_everywhere(cluster: &'static str, plain: &'static str) {
     for (ip, who) in
         [("169.254.10.10", cluster), ("10.96.0.20", cluster), ("169.254.10.11", plain), ("fd10::11", plain)]
@@ -179,7 +181,7 @@ pub(crate) fn answers_everywhere(cluster: &'static str, plain: &'static str) {
     }
 }
 
-/// Who answers the next query there, asked once.
+/// Sends one query and returns the answer, which names the server.
 pub(crate) fn asked_at(ip: &str, tcp: bool) -> String {
     let ask = Ask::new(NAME, "A").timeout(Duration::from_secs(2));
     if tcp { ask.tcp() } else { ask }.of(at(ip)).short().concat()
@@ -189,6 +191,6 @@ pub(crate) fn at(ip: &str) -> SocketAddr {
     SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53))
 }
 
-/// Those of the lab's Corefile.
+/// The addresses of the lab's Corefile.
 pub(crate) const ADDRESSES: [&str; 4] = ["169.254.10.10", "169.254.10.11", "10.96.0.20", "fd10::11"];
 const PATIENCE: Duration = Duration::from_secs(15);

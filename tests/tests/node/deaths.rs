@@ -1,4 +1,4 @@
-//! Ends that nobody plans: the upstream answers the next query.
+//! Unplanned deaths of the server: the upstream answers the next query.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -59,7 +59,7 @@ fn the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share
         let server = lab.serve_with(|options| options);
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
         let process = format!("/proc/{}", server.pid());
-        // Of protocol 12, by the kernel's numbers; the last column is the inode.
+        // Sockets of protocol 12 (NETLINK_NETFILTER); the last column is the inode.
         let netfilter = fs::read_to_string(format!("{process}/net/netlink")).expect("it is there");
         let columns = netfilter.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         let netfilter: Vec<_> = columns
@@ -104,10 +104,11 @@ fn a_server_that_crashes_until_systemd_gives_it_up_leaves_the_fallback() {
     });
 }
 
-/// Has the kernel kill a server in a full control group of 64 MiB.
+/// Has the OOM killer end a server in a full control group of 64 MiB.
 pub(crate) fn kill_for_memory(server: &mut Server, group: &Cgroup) {
     let killed = group.killed();
-    // A neighbour takes nearly all of it, and the kernel chooses: the server, and the neighbour as well where it is slow.
+    // A neighbour takes nearly all memory; the kernel kills the server, and the neighbour too where
+    // that is slow.
     fs::write(format!("/proc/{}/oom_score_adj", server.pid()), "1000").expect("it is ours");
     let hog =
         format!("echo 0 > '{}'; exec dd if=/dev/zero of=/dev/null bs=63M count=1", group.door().display());

@@ -1,4 +1,5 @@
-//! The node's unit with a control group that is delegated: whatever ends it leaves no process there, and the next start works.
+//! The unit with `Delegate=yes`: however the server ends, its control group holds no process, and
+//! the next start works.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ fn a_delegated_control_group_has_no_orphan_after_a_stop_a_restart_an_upgrade_or_
             pid
         };
         let mut pid = alone("a start", "0");
-        // As AKS's unit had them: a process below that nobody knows, which ends by SIGTERM or by nothing but SIGKILL.
+        // As in AKS's unit: a process in a child group that systemd did not start and that SIGTERM
+        // ends, or SIGKILL alone.
         let orphan = |trap: &str| {
             let script = format!(
                 "test -p {PIPE} || mkfifo {PIPE}
@@ -51,7 +53,8 @@ fn a_delegated_control_group_has_no_orphan_after_a_stop_a_restart_an_upgrade_or_
             pid = alone("a kill", &pid);
             orphaned.map(orphan);
             systemd.ctl(&["stop", UNIT]);
-            // Whom systemd had to kill it calls a failure; the server itself has come to its end.
+            // systemd reports a failure where it had to kill a process; the server itself exited
+            // with 0.
             let state = if orphaned.is_some_and(|trap| !trap.is_empty()) { "failed" } else { "inactive" };
             assert_eq!(systemd.show(UNIT, "ActiveState,ExecMainStatus"), [state, "0"]);
             assert_eq!(processes(), Vec::<String>::new(), "after a stop");
@@ -72,7 +75,7 @@ fn a_delegated_control_group_has_no_orphan_after_a_stop_a_restart_an_upgrade_or_
     });
 }
 
-/// Those of a control group and of all below it.
+/// Process IDs of a control group and its descendants.
 fn processes(systemd: &Systemd, group: &str) -> Vec<String> {
     let script = format!("find {GROUPS}{group} -name cgroup.procs -exec cat {{}} + 2>/dev/null || true");
     shell(systemd, &script).lines().map(str::to_owned).collect()
@@ -87,6 +90,6 @@ fn shell(systemd: &Systemd, script: &str) -> String {
 }
 
 const GROUPS: &str = "/sys/fs/cgroup";
-/// Nobody writes there.
+/// A pipe without a writer.
 const PIPE: &str = "/run/silent";
 const PATIENCE: Duration = Duration::from_secs(30);

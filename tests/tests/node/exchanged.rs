@@ -1,5 +1,5 @@
-//! The two DaemonSets for nodes, the one that forwards and the one that answers its pods, applied one over the other: the pods of
-//! each take over the sockets of the other's, and nobody's query is lost.
+//! The forwarding DaemonSet and the one that answers its node's pods, applied one over the other:
+//! each pod takes over the sockets of the other DaemonSet's pod, and no query is lost.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn the_daemonsets_of_forwarding_and_of_pods_take_each_others_place_and_lose_no_q
         for manifest in [&forwarding, &of_pods, &forwarding] {
             apply(&cluster, manifest);
         }
-        // The node has a way to the addresses of Services, until these are translated.
+        // A route to Services' addresses for as long as they are not translated.
         run("ip", &["route", "add", "10.96.0.0/16", "via", "10.2.0.2"]);
         let node = Node::new(&cluster);
         let mut old = node.start(&forwarding);
@@ -52,7 +52,7 @@ fn the_daemonsets_of_forwarding_and_of_pods_take_each_others_place_and_lose_no_q
     });
 }
 
-/// As `kubectl apply --server-side` does, whatever is there already.
+/// Creates or updates the objects, like `kubectl apply --server-side`.
 fn apply(cluster: &Cluster, manifest: &Manifest) {
     for object in &manifest.objects {
         let (kind, name) = (&object["kind"], object["metadata"]["name"].as_str().expect("a name"));
@@ -79,7 +79,7 @@ fn until_answered(answer: &str) {
     }
 }
 
-/// A pod and the host, over UDP and TCP, at both addresses.
+/// Clients in a pod and on the host, over UDP and TCP, at both addresses.
 struct Clients {
     streams: Vec<Stream>,
     over_tcp: Vec<(JoinHandle<Vec<String>>, Arc<AtomicUsize>)>,
@@ -99,7 +99,7 @@ impl Clients {
         clients
     }
 
-    /// Waits until each has asked more.
+    /// Waits until each client has sent more queries.
     fn go_on(&self) {
         let counts = || -> Vec<usize> {
             let over_tcp = self.over_tcp.iter().map(|(_, asked)| 10 * asked.load(Ordering::Relaxed));
@@ -111,7 +111,7 @@ impl Clients {
         });
     }
 
-    /// Ends them, and asserts that every query got one reply, and a right one.
+    /// Ends the clients and asserts that every query got one right reply.
     fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         for stream in self.streams {
@@ -130,7 +130,7 @@ fn stream(at: SocketAddr) -> Stream {
     Stream::start(at, 250, |n| Ask::new(question(n).0, "A"), is_right)
 }
 
-/// One query after the other, each over a connection of its own; what went wrong.
+/// Sends queries one by one, each over its own connection; returns the failures.
 fn over_tcp(at: SocketAddr, asked: &AtomicUsize, stop: &AtomicBool) -> Vec<String> {
     let mut failed = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -154,10 +154,10 @@ fn is_right(n: usize, reply: &Message) -> bool {
     reply.rcode() == 0 && reply.answers.last().is_some_and(|last| question(n).1.contains(&&*last.data))
 }
 
-/// Names, and what one or the other says of them.
+/// Names, and the answers that either server may give.
 const QUESTIONS: [(&str, &[&str]); 2] =
     [("web.t1.svc.cluster.local", &["10.96.7.1", "192.0.2.99"]), ("example.com", &["192.0.2.80"])];
 const ADDRESSES: [&str; 2] = [LOCAL, KUBE_DNS];
-/// What the server of pods knows itself.
+/// Answer from the cluster index of the server for pods.
 const OF_INDEX: &str = "0 web.t1.svc.cluster.local. 10.96.7.1";
 const PATIENCE: Duration = Duration::from_secs(90);

@@ -1,4 +1,5 @@
-//! What production's exporter tells, at its port: whole answers that end politely, however rude those are who ask.
+//! Metrics at the port of production's exporter: complete responses and orderly closes, even with
+//! clients that hang up early.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,7 +27,7 @@ fn the_exporter_answers_whole_after_thirty_who_leave_early() {
         for n in 0..30 {
             let mut early = TcpStream::connect(EXPORTER).expect("it listens");
             match n % 3 {
-                // At once; within its request; before the answer.
+                // Closes at once, within its request, or before the response.
                 0 => {}
                 1 => early.write_all(b"GET /metr").expect("it reads"),
                 _ => early.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("it reads"),
@@ -43,7 +44,7 @@ fn the_exporter_answers_whole_after_thirty_who_leave_early() {
                 "http://127.0.0.1:9353/metrics",
             ]);
             let got = output(curl, PATIENCE);
-            // 56 would be a reset.
+            // Exit code 56 would be a reset.
             assert_eq!(got.status.code(), Some(0), "{got:?}");
             told(&Metrics::parse(&String::from_utf8_lossy(&got.stdout)));
         }
@@ -57,7 +58,7 @@ fn the_exporter_answers_whole_after_thirty_who_leave_early() {
         let (head, page) = http_exchange(EXPORTER, "/").expect("it answers");
         assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
         assert_eq!(page, "404 Not Found - Metrics available at /metrics\n");
-        // What is sent behind the request is read, and the end is one, not a reset.
+        // Bytes after the request are read, so that the close is no reset.
         let mut long = TcpStream::connect(EXPORTER).expect("it listens");
         long.set_read_timeout(Some(PATIENCE)).expect("it can be set");
         long.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("it reads");
@@ -65,7 +66,7 @@ fn the_exporter_answers_whole_after_thirty_who_leave_early() {
         let mut reply = String::new();
         long.read_to_string(&mut reply).expect("an end, no reset");
         assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
-        // All of it is at the port of `prometheus`, too, with everything else.
+        // The port of `prometheus` has all of these families too.
         let all = eventually("the families", PATIENCE, || {
             let all = server.metrics(SocketAddr::from(([127, 0, 0, 1], 9253)));
             all.value("localdns_service_status", &[]).map(|_| all)

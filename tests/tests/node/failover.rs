@@ -1,4 +1,4 @@
-//! Which clients fail over while no server runs: pods, and no outside host.
+//! Which clients fail over while no server runs: pods, but no outside hosts.
 
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use super::clients::{asked_at, at};
 use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, US, within};
 use super::never_dark::{node, status};
 
-/// As `acl` has it, for IPv4 and IPv6, over UDP and TCP, where the server is killed and where it is stopped.
+/// The same hosts that `acl` allows and refuses, over IPv4, IPv6, UDP and TCP, after a kill and a
+/// stop.
 #[test]
 fn outside_hosts_are_refused_whether_it_serves_or_not() {
     isolated(|| {
@@ -29,7 +30,7 @@ fn outside_hosts_are_refused_whether_it_serves_or_not() {
             }
             signal(server.pid(), end);
             server.wait(PATIENCE);
-            // A pod that starts now is a client as well.
+            // A pod that starts now fails over too.
             wire(late, net);
             for ip in LINK_LOCAL {
                 is_answered(POD, ip, PLAIN);
@@ -43,7 +44,8 @@ fn outside_hosts_are_refused_whether_it_serves_or_not() {
     });
 }
 
-/// As a kind of rule that is open by default: the log and `status` say so, and a flag closes it.
+/// By default an address with `acl` fails open, which the log and `status` report; a flag closes
+/// it.
 #[test]
 fn an_address_with_acl_fails_open_or_closed() {
     isolated(|| {
@@ -61,7 +63,7 @@ fn an_address_with_acl_fails_open_or_closed() {
         kill(&mut server);
         is_answered(POD, "169.254.10.10", PLAIN);
         is_answered(POD, "10.96.0.20", CLUSTER);
-        // Before a server is here again, too.
+        // Also before the server is back.
         node(&server, &["up", "-host-resolver", "none", "-failover-acl", "closed"], 0);
         let mut server = serve(&corefile, &["-failover-acl", "closed"]);
         assert!(!server.log_text().contains("has `acl`"), "{}", server.log_text());
@@ -75,12 +77,12 @@ fn an_address_with_acl_fails_open_or_closed() {
             assert!(over(false).try_of(at(ip)).is_err(), "the host itself at {ip}");
             assert_eq!(lab.asked(), asked, "{ip}");
         }
-        // It has none.
+        // This address has no `acl`.
         is_answered(POD, "169.254.10.11", PLAIN);
     });
 }
 
-/// Neither a host elsewhere nor another pod is asked for, or answered, in whose name a pod asks.
+/// A pod cannot use the source address of an outside host or another pod.
 #[test]
 fn spoofed_sources_reach_no_upstream() {
     isolated(|| {
@@ -92,7 +94,7 @@ fn spoofed_sources_reach_no_upstream() {
         wire("other", 5);
         let mut server = serve(ACL, &[]);
         kill(&mut server);
-        // The kernel's own filter is not what is tested.
+        // Disables the kernel's reverse-path filter, which is not under test.
         run("sh", &["-ec", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done"]);
         for (from, source, to) in [
             (POD, "198.51.100.7", "169.254.10.10"),
@@ -111,7 +113,7 @@ fn spoofed_sources_reach_no_upstream() {
             };
             within(from, asks).join().expect("it asks");
             run("ip", &["-n", from, "addr", "del", source, "dev", "lo"]);
-            // Whatever was on its way is there before this is answered.
+            // Once this is answered, all earlier packets have arrived.
             is_answered(POD, to, PLAIN);
             for ip in ["10.3.0.2", "fd03::2"] {
                 assert_eq!(lab.upstream(ip).count("spoofed.test."), 0, "{source} from {from}");
@@ -120,7 +122,7 @@ fn spoofed_sources_reach_no_upstream() {
     });
 }
 
-/// Azure CNI's azure0 and OVN's br-ex have the node's address, and pods.
+/// A bridge with the node's address and pods, like Azure CNI's azure0 and OVN's br-ex.
 #[test]
 fn on_a_bridged_uplink_all_are_answered_unless_networks_are_named() {
     isolated(|| {
@@ -161,7 +163,7 @@ fn on_a_bridged_uplink_all_are_answered_unless_networks_are_named() {
     });
 }
 
-/// An uplink that is another one now counts without a restart.
+/// A new uplink is used without a restart.
 #[test]
 fn a_default_route_that_moves_is_followed() {
     isolated(|| {
@@ -184,7 +186,7 @@ fn a_default_route_that_moves_is_followed() {
     });
 }
 
-/// Cilium routes to every pod by its own link, and their packets arrive by others.
+/// Cilium routes to every pod over its own link, but pods' packets arrive on others.
 #[test]
 fn pods_that_cilium_routes_to_are_answered() {
     isolated(|| {
@@ -200,8 +202,8 @@ fn pods_that_cilium_routes_to_are_answered() {
     });
 }
 
-/// kube-proxy in IPVS mode has services' addresses on a link of the node, and IPVS takes what arrives for them. No IPVS is here: a
-/// server at the address stands for it, and `-d` for the ipsets.
+/// kube-proxy in IPVS mode has Services' addresses on a link of the node, and IPVS takes packets to
+/// them. Without IPVS here, a server at the address stands in for it, and `-d` for the ipsets.
 #[test]
 fn behind_ipvs_pods_are_answered_and_outside_hosts_are_not() {
     isolated(|| {
@@ -238,7 +240,7 @@ fn kill(server: &mut Server) {
     server.wait(PATIENCE);
 }
 
-/// As a neighbour on the uplink does it, and a host that routes to us.
+/// Routes of a neighbour on the uplink, and of a host that routes to us.
 fn let_outside_reach_us() {
     for (ip, via) in [("169.254.10.10", "10.2.0.1"), ("169.254.10.11", "10.2.0.1"), ("fd10::10", "fd02::1")] {
         run("ip", &["-n", OUTSIDE, "route", "replace", ip, "via", via]);
@@ -257,7 +259,7 @@ fn is_answered(from: &'static str, ip: &'static str, by: &str) {
     }
 }
 
-/// At once, by a closed port.
+/// Asserts that a closed port refuses the query at once.
 fn is_refused(lab: &Lab, from: &'static str, ip: &'static str) {
     let asked = lab.asked();
     for tcp in [false, true] {
@@ -322,7 +324,7 @@ ip neigh add 10.1.0.2 dev cilium_host lladdr $3
 echo 1 > /proc/sys/net/ipv4/conf/cilium_net/accept_local
 ip route add 10.1.0.2 dev v1 table 100
 ip rule add iif cilium_net lookup 100";
-/// As kube-proxy writes them, with its sets as `-d`.
+/// The rules as kube-proxy writes them, with `-d` in place of its sets.
 const IPVS: &str = "
 ip link add kube-ipvs0 type bridge
 ip addr add 10.96.0.10/32 dev kube-ipvs0

@@ -1,4 +1,4 @@
-//! Who answers while nobody does here: which of the upstreams, and what they see of the client.
+//! Which upstream answers while no server does, and which client address it sees.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn the_fallback_is_the_first_upstream_that_is_up() {
         assert!(leads_to("10.2.0.2"));
         lab.upstream("10.2.0.2").answer_by(|_| Action::Silent);
         eventually("the second is the fallback", PATIENCE, || {
-            // Nobody asks an upstream how it is that nobody waits for.
+            // The forwarder health-checks an upstream only when it has queries for it.
             let _ = Ask::new("other.test", "A").timeout(Duration::from_millis(500)).try_of(at());
             leads_to("10.3.0.2").then_some(())
         });

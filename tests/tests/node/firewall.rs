@@ -1,4 +1,4 @@
-//! Others' chains that drop by policy: what `status` says mends it does.
+//! Foreign chains with a drop policy: the remedy that `status` prints works.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use super::clients::{ADDRESSES, answers_everywhere, at};
 use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, US, within};
 use super::never_dark::node;
 
-/// A rule of the firewall's own still cuts a pod off, as those of a NetworkPolicy do, and outside hosts get no further than before.
+/// The firewall's own rules still cut off a pod, like those of a NetworkPolicy, and outside hosts
+/// gain no access.
 #[test]
 fn what_status_types_lets_pods_through_and_nobody_else() {
     isolated(|| {
@@ -46,7 +47,7 @@ fn what_status_types_lets_pods_through_and_nobody_else() {
             answers_everywhere(CLUSTER, PLAIN);
             nobody_answers(CUT_OFF);
             nobody_answers(OUTSIDE);
-            // What the pod serves is no business of ours.
+            // The remedy does not open ports of the pod.
             let through =
                 || Ask::new(NAME, "A").timeout(Duration::from_millis(200)).try_of(at("10.1.0.2")).is_ok();
             assert!(!within(OUTSIDE, through).join().expect("it asks"), "it is let through to a pod");
@@ -95,7 +96,7 @@ fn nobody_answers(place: &'static str) {
     }
 }
 
-/// Types what `status`, which ends with this code, says of a way, as it stands there.
+/// Runs the remedies that `status`, which exits with `code`, prints for a path.
 fn mend(server: &Server, is_told: &str, way: &str, code: i32) {
     let said = node(server, &["status", "-host-resolver", "none"], code);
     let way = format!("drops packets that its rules do not accept{is_told}, on the path {way}; ");
@@ -120,7 +121,7 @@ fn rejecting(firewall: &str) -> String {
 const CUT_OFF: &str = "cut-off";
 const BY_LAST_RULE: &str = ", by its last rule, after which an appended one has no effect";
 const PATIENCE: Duration = Duration::from_secs(20);
-/// As a machine's owner may have them, who lets in what was asked for, with one pod that is cut off.
+/// A typical host firewall, which accepts replies, with one pod cut off.
 const NFT: &str = "nft 'table inet fw {
     chain in {
         type filter hook input priority 0; policy drop;

@@ -1,4 +1,5 @@
-//! Who this machine itself asks: networkd's drop-in, resolved's, /etc/resolv.conf; and that it is given back.
+//! Lookups of the host itself through networkd's drop-in, resolved's, or /etc/resolv.conf, and
+//! their restoration.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,7 +29,8 @@ fn a_resolv_conf_that_somebody_changes_is_not_told_as_gone() {
                 .then_some(())
         });
         let told = "lookups   of this host are not sent to this server: /etc/resolv.conf no longer names this server; the server restores it";
-        // The server's own look, every 5 s, may fall between the write and the answer, but not twice in a row.
+        // The server checks every 5 s, maybe between the write and the reply, but not twice in a
+        // row.
         eventually("the change is reported", Duration::from_secs(10), || {
             fs::write("/etc/resolv.conf", "# by dhclient\nnameserver 10.3.0.2\n").expect("the test's own");
             status(&server, 0).contains(told).then_some(())
@@ -55,7 +57,7 @@ fn a_directory_keeps_the_mode_that_it_has() {
     });
 }
 
-/// Ended between the write and the cut of a file that becomes shorter.
+/// The server is killed between writing and truncating a file that gets shorter.
 #[test]
 fn a_resolv_conf_that_was_not_cut_is_given_back() {
     isolated(|| {
@@ -96,7 +98,8 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
             machine.on_path(options.export("SYSTEMD_EXEC_PID", "$$"))
         });
         eventually("the drop-in", Duration::from_secs(10), || Path::new(DROP_IN).exists().then_some(()));
-        // It is there, and networkd is not through: the machine's resolv.conf names us, and the link is being configured.
+        // networkd has not finished: the host's resolv.conf names us, but the link is still being
+        // configured.
         machine.resolv_conf("nameserver 169.254.10.10\n");
         eventually("a look at its state", Duration::from_secs(5), || {
             (machine.calls("status v2") > 2).then_some(())
@@ -107,14 +110,14 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         machine.state("configured");
         until_ready(&told);
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
-        // What is set for the server is not set for the programs that it runs.
+        // Variables of the server are not passed to the programs that it runs.
         assert_eq!(fs::read_to_string("/run/variables").expect("they were run"), "");
         assert_eq!(mode(DROP_IN), 0o644);
         assert_eq!(mode(DIRECTORY), 0o755);
         assert_eq!(machine.calls("reload"), 1);
         assert_eq!(json(&server)["host_resolver"][0], DROP_IN);
 
-        // What somebody takes away is told of, and comes back.
+        // A drop-in that another program removes is reported and restored.
         fs::remove_file(DROP_IN).expect("it is there");
         let gone = format!(
             "lookups   of this host are not sent to this server: {DROP_IN} is gone; the server restores it"
@@ -128,7 +131,8 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         eventually("it is back", Duration::from_secs(10), || (machine.calls("reload") == 2).then_some(()));
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
 
-        // Killed, it leaves the drop-in, which leads to the fallback; its successor finds it.
+        // A killed server leaves the drop-in, and the address in it fails over; the next server
+        // finds it.
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
         let mut server = lab.serve_with(|options| machine.on_path(options));
@@ -264,7 +268,7 @@ fn a_networkctl_that_prints_no_json_is_no_obstacle() {
         let uplink = run("ip", &["-o", "link", "show", "v2"]);
         let kept = Path::new("/run/systemd/netif/links").join(uplink.split(':').next().expect("its number"));
         fs::create_dir_all("/run/systemd/netif/links").expect("the test's own");
-        // As of systemd 249, and as of one that prints less.
+        // Output like systemd 249's, and of a version that prints less.
         for printed in ["", "{\"Name\":\"v2\"}"] {
             fs::write("/run/networkctl-json", printed).expect("the test's own");
             let text = "ADMIN_STATE=configuring\nNETWORK_FILE=/run/systemd/network/10-netplan-eth0.network\n";
@@ -328,7 +332,7 @@ fn a_list_of_servers_that_is_a_pipe_holds_up_neither_the_drop_in_nor_ready_nor_t
         let lab = Lab::new();
         let machine = Machine::new();
         machine.state("configured");
-        // Whoever opens it waits for one who writes.
+        // Opening a FIFO blocks until it has a writer.
         run("mkfifo", &["/run/pipe"]);
         let manager = Manager::new();
         let mut server = lab.serve_with(|_| {
@@ -352,7 +356,8 @@ fn a_list_of_servers_that_is_a_pipe_holds_up_neither_the_drop_in_nor_ready_nor_t
     });
 }
 
-/// A networkd that has a file for v2, as `networkctl` shows it, and a `systemctl`: both write down how they were called.
+/// Fakes `networkctl`, with a networkd that has a file for v2, and `systemctl`; both record their
+/// calls.
 pub(super) struct Machine {
     programs: tempfile::TempDir,
 }
@@ -388,7 +393,7 @@ impl Machine {
         tests::publish(Path::new("/run/state"), state);
     }
 
-    /// From now on `networkctl` hangs, where it is called with this.
+    /// Lets `networkctl` hang in calls with this word from now on.
     #[allow(clippy::unused_self, reason = "without the programs nobody hangs")]
     pub(super) fn hangs_at(&self, word: &str) {
         tests::publish(Path::new("/run/hangs"), word);
@@ -403,7 +408,7 @@ impl Machine {
         tests::publish(Path::new("/run/systemd/resolve/resolv.conf"), text);
     }
 
-    /// How often a program was called with these words at the end.
+    /// Number of calls that end with these words.
     pub(super) fn calls(&self, words: &str) -> usize {
         let calls = fs::read_to_string("/run/calls").unwrap_or_default();
         calls.lines().filter(|line| line.ends_with(words)).count()
@@ -415,7 +420,7 @@ impl Machine {
         said
     }
 
-    /// Its exit code, and what it says on either stream.
+    /// Returns the exit code and the output of both streams.
     pub(super) fn tries_down(&self) -> (Option<i32>, String) {
         let mut command = Command::new(tests::binary());
         command.args(["node", "down"]).env("PATH", self.path());

@@ -1,5 +1,5 @@
-//! Processes of uid 0 without CAP_NET_ADMIN in the node's network, as of a pod on it: they listen as servers do, and connect as
-//! commands do.
+//! Processes of uid 0 without CAP_NET_ADMIN in the node's network, like those of a pod on the host
+//! network, that listen like servers and connect like commands.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -14,7 +14,7 @@ use tests::{Options, Server, eventually, isolated, isolated_steadily, now, run, 
 use super::lab::{COREFILE, Lab};
 use super::never_dark::{node, status};
 
-/// A server that took what they say for another server's would keep everything, or count it as its own.
+/// A server must neither keep everything because of their replies nor count them as another server.
 #[test]
 fn impostors_neither_end_down_nor_count() {
     isolated(|| {
@@ -36,7 +36,8 @@ fn impostors_neither_end_down_nor_count() {
             // There is no table.
             _ => "shown\n".to_owned(),
         });
-        // It passes each word on to the server, whose table is the server's own proof.
+        // Relays each command to the real server: the table of that server proves nothing about
+        // this process.
         listen("999993-0", move |word| match word {
             "down" => "the server refuses\n".to_owned(),
             word => {
@@ -44,7 +45,7 @@ fn impostors_neither_end_down_nor_count() {
                 stream.write_all(format!("{word}\n").as_bytes()).expect("it listens");
                 let mut said = String::new();
                 BufReader::new(stream.try_clone().expect("a copy")).read_line(&mut said).expect("it answers");
-                // Its proof stands while the connection does.
+                // The proof lasts as long as the connection.
                 std::mem::forget(stream);
                 said
             }
@@ -69,7 +70,7 @@ fn impostors_neither_end_down_nor_count() {
         }
         assert!(!said.contains('\x1b'), "{said}");
         assert!(!run("ip", &["link"]).contains("localdns"));
-        // The proof that an impostor asked for stands for a second.
+        // A proof that an impostor requested lasts for 1 s.
         eventually("no table is left", PATIENCE, || {
             run("nft", &["list", "tables", "inet"]).is_empty().then_some(())
         });
@@ -99,7 +100,7 @@ fn silent_sockets_and_connections_take_a_second_together() {
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         connected.extend((0..40).map(|_| connect(&name)));
         let began = now();
-        // It has CAP_NET_ADMIN, as a server that hangs has.
+        // This process has CAP_NET_ADMIN, like a server that hangs.
         let said = node(&server, &["down"], 1);
         let left = format!("left: process {me} does not release its leases: it has not answered within 1 s");
         assert!(said.contains(&left) && said.contains("removed the rules\n"), "{said}");
@@ -130,7 +131,7 @@ fn a_silent_process_without_the_right_keeps_nothing() {
     });
 }
 
-/// Each error of netlink but that there is no nftables: here, that the server may not list tables.
+/// Any netlink error but a missing nftables; here, the server may not list tables.
 #[test]
 fn a_server_that_cannot_look_for_a_proof_keeps_all() {
     isolated(|| {
@@ -178,7 +179,7 @@ fn a_terminal_obeys_no_word_of_an_impostor() {
     });
 }
 
-/// Listens under this name, and answers each word.
+/// Listens under this name and answers each command.
 fn listen(name: &str, answer: impl Fn(&str) -> String + Send + 'static) {
     let listener = bind(name);
     thread::spawn(move || {
@@ -202,7 +203,7 @@ fn address(name: &str) -> SocketAddr {
     SocketAddr::from_abstract_name(format!("localdns-node-{name}")).expect("it is short")
 }
 
-/// The name by which commands find a server.
+/// The server's socket name, by which commands find it.
 fn socket_of(pid: u32) -> String {
     find_socket(pid).expect("it listens")
 }
@@ -213,7 +214,7 @@ fn find_socket(pid: u32) -> Option<String> {
     names.map(str::to_owned).find(|name| name.starts_with(&format!("{pid}-")))
 }
 
-/// A server without CAP_NET_ADMIN.
+/// Starts a server without CAP_NET_ADMIN.
 fn powerless(corefile: &str, host_resolver: &'static str) -> Server {
     let options = Options::default().subcommand(&["node", "run"]);
     let options = options.args(["-rules", "none", "-host-resolver", host_resolver]);
@@ -224,7 +225,7 @@ fn ready(server: &Server) {
     server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
 }
 
-/// What a server says, with what a terminal would obey.
+/// A status with terminal control characters.
 const STATUS: &str = r#"{"format": 1, "pid": 1, "hands_over": true, "let_go": false, "has_leases": false, "rules": "none",
 "addresses": [{"address": "169.254.10.10", "probe_error": "\u001b[2J\u009b31m\u202e gone", "probed_ms_ago": null}],
 "host_resolver": null, "notes": [{"problem": "\u001b[2J\u009b31m\u202e gone", "remedy": null}], "upstreams": ["\u001b[2J"], "upstreams_from": "\u0007"}"#;

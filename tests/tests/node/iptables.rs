@@ -1,4 +1,4 @@
-//! Rule sets in the tables of iptables, in both its forms, as `iptables -S` prints them.
+//! Rules in iptables' tables, in both its variants, as `iptables -S` prints them.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
         for tools in both() {
             tools.run("iptables", &["-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.9", "-j", "NOTRACK"]);
             let others = tools.listed("iptables", "raw");
-            // A version of the script has these, too.
+            // A version of AKS's script adds these too.
             for answer in ANSWERS {
                 tools.change("-A", answer);
             }
@@ -26,12 +26,12 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
             assert_eq!(tools.settled(&server, 18), expected, "{}", tools.0);
             let status = tools.node(&server, &["status", "-rules", "iptables"], 0);
             assert!(status.starts_with("rules     in place\nleases    none with these rules"), "{status}");
-            // What runs says which rules it keeps.
+            // `status` takes the kind of rules from the running server.
             let plain = tools.node(&server, &["status"], 0);
             assert!(plain.starts_with("rules     in place\nleases    none with these rules"), "{plain}");
             let note = "note      the running server has other rules: -rules iptables\n";
             assert!(plain.contains(note), "{plain}");
-            // Nobody is led anywhere.
+            // No address has a fallback.
             assert!(plain.contains("address   169.254.10.11  on localdns, answers\n"), "{plain}");
             let json = tools.node(&server, &["status", "-json"], 0);
             let json: serde_json::Value = serde_json::from_str(&json).expect("one object");
@@ -107,7 +107,8 @@ fn up_puts_no_rules_where_somebody_else_answers() {
         let service = "10.96.0.20:53".parse().expect("an address");
         let corefile = ".:53 {\nbind 10.96.0.20 169.254.10.10\nforward . 10.2.0.2\n}\n";
         std::fs::write("/run/Corefile", corefile).expect("the test's own");
-        // A stranger answers at the link-local address, too: all that a client sees is right.
+        // Another server answers at the link-local address too: a client sees right answers
+        // everywhere.
         tests::add_address("169.254.10.10/32");
         let at = (Ipv4Addr::new(169, 254, 10, 10), 53).into();
         let says = |_: &tests::Asked| Action::Reply(Says::answer(&format!("{NAME}. 5 IN A {CLUSTER}\n")));
@@ -134,7 +135,7 @@ fn up_puts_no_rules_where_somebody_else_answers() {
                 "-rules {rules}: who was answered still is"
             );
         }
-        // Nor where ours runs and answers elsewhere.
+        // The same where our server runs, but at other addresses.
         let other = ".:53 {\nbind 169.254.10.11\nforward . 10.2.0.2\n}\n";
         let options = Options::default().subcommand(&["node", "run"]);
         let server = Server::start_with(other, options.args(["-rules", "none", "-host-resolver", "none"]));
@@ -165,7 +166,7 @@ fn no_program_runs_where_no_rule_of_iptables_is_ours() {
         for table in ["raw", "filter"] {
             nft.run("iptables", &["-t", table, "-A", "OUTPUT", "-d", "192.0.2.9", "-j", "ACCEPT"]);
         }
-        // Whoever runs it is written down.
+        // Each of these programs records its calls.
         std::fs::create_dir("/run/told").expect("the test's own");
         for name in [
             "iptables",
@@ -194,14 +195,14 @@ fn no_program_runs_where_no_rule_of_iptables_is_ours() {
         assert!(!told.contains("iptables"), "{told}");
         assert!(!Path::new("/run/called").exists(), "{:?}", std::fs::read_to_string("/run/called"));
         assert!(!server.log_text().contains("iptables"), "{}", server.log_text());
-        // One that is ours takes iptables to go, and an image without it hears of that alone.
+        // Removing our rule needs iptables; an image without it gets that remedy alone.
         nft.change("-A", ANSWERS[0]);
         let told = up("/nonexistent");
         assert!(told.contains("install iptables to remove them"), "{told}");
         assert!(!told.contains("-rules nft"), "{told}");
         let told = up(&nft.path());
         assert!(told.contains("removed 1 iptables rules"), "{told}");
-        // What is in those of the other form, the kernel tells nobody but that program.
+        // Only the legacy program can list the rules of iptables-legacy.
         Tools("legacy").run("iptables", &["-t", "raw", "-S"]);
         let told = up("/nonexistent");
         assert!(told.contains("iptables-legacy has tables"), "{told}");
@@ -232,7 +233,7 @@ fn a_start_changes_each_familys_tables_by_one_program_and_a_second_one_by_none()
                     let options = options.args(["-rules", rules, "-host-resolver", "none"]);
                     options.env("PATH", &format!("/run/told:{}", tools.path()))
                 });
-                // It says so once the rules are those that are to be.
+                // READY follows once all rules are in place.
                 manager.wait_for("READY=1", 1, Duration::from_secs(15));
                 assert_eq!(tools.ours().len(), count);
                 let called = std::fs::read_to_string("/run/called").expect("it asks what is there");
@@ -272,7 +273,7 @@ fn a_firewall_of_many_thousand_rules_keeps_nobody_from_listing_ours() {
     isolated(|| {
         let Some(lab) = lab() else { return };
         let tools = Tools("nft");
-        // As services without endpoints and network policies make them: 1.5 MB as they are listed.
+        // 1.5 MB as listed, like the rules for Services without endpoints and for network policies.
         let rule = |n: usize| {
             format!(
                 "-A others -d 10.{}.{}.{}/32 -p tcp -m comment --comment \"default/a-service-with-a-name:https has no endpoints\" \
@@ -319,7 +320,7 @@ pub(super) fn lab() -> Option<Lab> {
         .then(Lab::new)
 }
 
-/// One form of iptables, by the names that everybody calls.
+/// One variant of iptables, under the usual program names.
 pub(super) struct Tools(pub(super) &'static str);
 
 pub(super) fn both() -> [Tools; 2] {
@@ -327,7 +328,7 @@ pub(super) fn both() -> [Tools; 2] {
 }
 
 impl Tools {
-    /// A PATH with it in front.
+    /// A PATH that starts with this variant.
     pub(super) fn path(&self) -> String {
         let directory = format!("/run/iptables-{}", self.0);
         std::fs::create_dir_all(&directory).expect("/run is ours");
@@ -356,7 +357,7 @@ impl Tools {
         self.run(program, &["-t", table, "-S"])
     }
 
-    /// Does this with an IPv4 rule of the table `raw`, as `iptables -S` prints it.
+    /// Runs this change with an IPv4 rule of the table `raw`, written as `iptables -S` prints it.
     pub(super) fn change(&self, how: &str, rule: &str) {
         let (before, rest) = rule.split_once(" \"").expect("it has a comment");
         let (comment, after) = rest.split_once("\" ").expect("the comment ends");
@@ -365,7 +366,7 @@ impl Tools {
         self.run("iptables", &words.collect::<Vec<_>>());
     }
 
-    /// Ours of either family, in order.
+    /// Our rules of both families, sorted.
     pub(super) fn ours(&self) -> Vec<String> {
         let mut all = String::new();
         for program in ["iptables", "ip6tables"] {
@@ -378,7 +379,7 @@ impl Tools {
         ours
     }
 
-    /// The rules once there are so many.
+    /// Waits for this number of rules and returns them.
     pub(super) fn settled(&self, server: &Server, count: usize) -> Vec<String> {
         let waited = std::panic::catch_unwind(|| {
             eventually(&format!("{count} rules"), Duration::from_secs(15), || {
@@ -410,17 +411,17 @@ impl Tools {
     }
 }
 
-/// Production's for three addresses, and the same for one of IPv6.
+/// Production's rules for three addresses, and the same for one IPv6 address.
 fn rules() -> String {
     ADDRESSES.map(|ip| FOUR.replace("IP", ip)).concat()
 }
 
-/// node-cache's for the same addresses.
+/// node-cache's rules for the same addresses.
 fn twelve() -> String {
     ADDRESSES.map(|ip| TWELVE.replace("IP", ip)).concat()
 }
 
-/// The eight that AKS's script puts there.
+/// The eight rules of AKS's script.
 pub(super) fn scripts_rules() -> Vec<String> {
     ["169.254.10.10/32", "169.254.10.11/32"]
         .map(|ip| FOUR.replace("IP", ip))

@@ -1,4 +1,5 @@
-//! Beside kube-proxy's chains in each form that it has: a death sends clients where kube-proxy translates, once and no more.
+//! Failover beside kube-proxy's chains in each of its modes: after a kill kube-proxy translates
+//! clients' queries, exactly once.
 
 use std::time::Duration;
 
@@ -29,8 +30,9 @@ fn chains_of_iptables_legacy_translate_whoever_falls_through_and_is_sent_out() {
     });
 }
 
-/// Who answers at each address once the server is dead, and whom that upstream takes for the pod: the pod itself where kube-proxy
-/// translated, as it hides nobody of its own network, and else this node.
+/// Asserts which upstream answers at each address after a kill, and which source address it sees
+/// for the pod: the pod's own where kube-proxy translates, which does not masquerade its own
+/// network, and else the node's.
 fn whoever_is_sent_out_is_translated_once(form: KubeProxy) {
     if !tool("kube-proxy", "nft") || !form.tools() {
         return;
@@ -62,7 +64,7 @@ fn whoever_is_sent_out_is_translated_once(form: KubeProxy) {
     }
 }
 
-/// How kube-proxy's chains are kept.
+/// The mode of kube-proxy's chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KubeProxy {
     Nftables,
@@ -71,7 +73,7 @@ pub(crate) enum KubeProxy {
 }
 
 impl KubeProxy {
-    /// Whether the machine has what puts them there.
+    /// Whether this machine has the tools for it.
     fn tools(self) -> bool {
         match self {
             Self::Nftables => true,
@@ -80,7 +82,7 @@ impl KubeProxy {
         }
     }
 
-    /// Translates the services' addresses in this network namespace.
+    /// Translates the Services' addresses in this network namespace.
     pub(super) fn put(self) {
         let form = match self {
             Self::Nftables => {
@@ -101,7 +103,8 @@ impl KubeProxy {
     }
 }
 
-/// What kube-proxy's iptables mode writes for services of DNS with one endpoint each, in its order, with its comments.
+/// The rules of kube-proxy's iptables mode for DNS Services with one endpoint each, in its order,
+/// with its comments.
 fn chains(pods: &str, services: &[(&str, &str)]) -> String {
     let mut nat = NAT.to_owned();
     for (number, (service, endpoint)) in services.iter().enumerate() {
@@ -155,7 +158,7 @@ const FILTER: &str = "\
 -A KUBE-FORWARD -m comment --comment \"kubernetes forwarding rules\" -m mark --mark 0x4000/0x4000 -j ACCEPT
 -A KUBE-FORWARD -m comment --comment \"kubernetes forwarding conntrack rule\" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
 ";
-/// As its nftables mode does it.
+/// The rules of its nftables mode.
 const NFTABLES: &str = "
 table ip kube-proxy {
     chain services {

@@ -1,4 +1,4 @@
-//! A node with a pod and upstreams, in network namespaces of the test's own.
+//! A node with a pod and upstreams in the test's own network namespaces.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixDatagram;
@@ -9,31 +9,31 @@ pub(crate) use tests::{within, within_scope};
 
 use super::kube_proxy::KubeProxy;
 
-/// The namespace of the pod, and of the upstreams.
+/// Namespaces of the pod and of the upstreams.
 pub(crate) const POD: &str = "pod";
 pub(crate) const OUTSIDE: &str = "outside";
-/// Who answered, by the address that it gives.
+/// Addresses in the answers, one for each server.
 pub(crate) const US: &str = "192.0.2.1";
 pub(crate) const CLUSTER: &str = "192.0.2.2";
 pub(crate) const PLAIN: &str = "192.0.2.3";
 pub(crate) const NAME: &str = "who.test";
 
-/// The machine: this namespace is the node's.
+/// The node, in this namespace.
 pub(crate) struct Lab {
     upstreams: Vec<Upstream>,
 }
 
 impl Lab {
-    /// Links, routes, upstreams and a kube-proxy that sends 10.96.0.10, 10.96.0.20 and fd96::10 to the cluster's DNS. Only
-    /// within [`tests::isolated`].
+    /// Sets up links, routes, upstreams and a kube-proxy that translates 10.96.0.10, 10.96.0.20 and
+    /// fd96::10 to the cluster's DNS. Only within [`tests::isolated`].
     pub(crate) fn new() -> Self {
         Self::beside(KubeProxy::Nftables)
     }
 
-    /// The same with chains of kube-proxy in this form.
+    /// Like [`Self::new`], with kube-proxy in this mode.
     pub(crate) fn beside(kube_proxy: KubeProxy) -> Self {
         run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
-        // A node of AKS has files of its own there, which the server under test would write.
+        // Hides an AKS node's own files, which the server under test would write.
         if std::path::Path::new("/opt/azure").is_dir() {
             run("mount", &["-t", "tmpfs", "tmpfs", "/opt/azure"]);
         }
@@ -47,9 +47,9 @@ impl Lab {
             wire(name, net);
         }
         run("ip", &["-n", OUTSIDE, "addr", "add", "10.3.0.2/32", "dev", "lo"]);
-        // Usable at once, also while the kernel's own work on addresses is late.
+        // Usable at once, even while the kernel's work queue is late.
         run("ip", &["-n", OUTSIDE, "addr", "add", "fd03::2/128", "dev", "lo", "nodad"]);
-        // Nobody out there knows these.
+        // The upstreams have no route to these.
         for net in ["10.96.0.0/16", "169.254.0.0/16", "fd10::/64", "fd96::/64"] {
             run("ip", &["-n", OUTSIDE, "route", "add", "blackhole", net]);
         }
@@ -69,7 +69,7 @@ impl Lab {
             .expect("an upstream starts")
         };
         let upstreams = UPSTREAMS.map(|(ip, who)| upstream(ip, who)).into();
-        // Neighbours are found before anything is measured.
+        // Resolves neighbours before any measurement.
         for (ip, _) in UPSTREAMS {
             let address = SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53));
             for place in [None, Some(POD)] {
@@ -86,49 +86,49 @@ impl Lab {
         Self { upstreams }
     }
 
-    /// The one at this address.
+    /// The upstream at this address.
     pub(crate) fn upstream(&self, ip: &str) -> &Upstream {
         let is_there = |upstream: &&Upstream| upstream.address().ip().to_string() == ip;
         self.upstreams.iter().find(is_there).expect("it was started")
     }
 
-    /// How many queries upstreams were asked.
+    /// Number of queries that upstreams received.
     pub(crate) fn asked(&self) -> usize {
         self.upstreams.iter().map(Upstream::total).sum()
     }
 
-    /// The server, with the node's addresses.
+    /// Starts the server with the node's addresses.
     pub(crate) fn serve(&self, more: &[&'static str]) -> Server {
         self.serve_with(|options| more.iter().fold(options, |options, word| options.args([*word])))
     }
 
-    /// The same, of another Corefile.
+    /// Like [`Self::serve`], with another Corefile.
     #[allow(clippy::unused_self, reason = "without the machine it serves nobody")]
     pub(crate) fn serve_of(&self, corefile: &str, more: &[&'static str]) -> Server {
         let options = Options::default().subcommand(&["node", "run"]);
         Server::start_with(corefile, more.iter().fold(options, |options, word| options.args([*word])))
     }
 
-    /// The same, started otherwise.
+    /// Like [`Self::serve`], with these options.
     pub(crate) fn serve_with(&self, how: impl FnOnce(Options) -> Options) -> Server {
         self.serve_corefile(COREFILE, how)
     }
 
-    /// The same with another Corefile.
+    /// Like [`Self::serve_with`], with another Corefile.
     #[allow(clippy::unused_self, reason = "without the machine it serves nobody")]
     pub(crate) fn serve_corefile(&self, corefile: &str, how: impl FnOnce(Options) -> Options) -> Server {
         Server::start_with(corefile, how(Options::default().subcommand(&["node", "run"])))
     }
 }
 
-/// Has this address hear none of its server's probes from now on, until the chain `hang output` is flushed.
+/// Drops the server's probes to this address until the chain `hang output` is flushed.
 pub(crate) fn lose_probes_to(ip: &str) {
     run("nft", &["add table inet hang"]);
     run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
     run("nft", &[&format!("add rule inet hang output meta mark 0x6c646e73 ip daddr {ip} drop")]);
 }
 
-/// Waits for READY; sockets for the manager's store may come before it.
+/// Waits for READY; messages with sockets for systemd's store may precede it.
 pub(crate) fn until_ready(told: &UnixDatagram) {
     let mut message = [0; 512];
     loop {

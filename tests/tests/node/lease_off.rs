@@ -1,4 +1,4 @@
-//! `-lease off`: a lease that ends with its process alone.
+//! `-lease off`: a lease that ends only with its process.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ fn without_an_end_a_lease_goes_with_its_process_alone() {
         let leases = run("nft", &["list", "ruleset"]);
         assert!(!leases.contains("expires") && !leases.contains("timeout 600ms"), "{leases}");
 
-        // It hangs for five times the lease that there is by default, and nobody is sent elsewhere.
+        // It hangs for five times the default lease, without failover.
         let asked = lab.asked();
         server.signal("STOP");
         let stat = format!("/proc/{}/task", server.pid());
-        // Each thread stops for itself, and one that has not may answer.
+        // Threads stop one by one, and one that still runs may answer.
         eventually("every thread stands still", PATIENCE, || {
             let threads = std::fs::read_dir(&stat).expect("the process is there");
             let stands = |thread: std::io::Result<std::fs::DirEntry>| {
@@ -79,7 +79,7 @@ fn a_lease_without_an_end_goes_with_an_address_that_a_reload_takes_away() {
             let answer = Ask::new(NAME, "A").timeout(Duration::from_millis(400)).try_of(at(SERVICE)).ok()?;
             (answer.short() == [CLUSTER]).then_some(())
         });
-        // And it comes back.
+        // A second reload adds it again.
         server.write_corefile(COREFILE);
         server.signal("USR1");
         eventually("we have it again", PATIENCE, || {

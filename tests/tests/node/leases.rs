@@ -1,4 +1,5 @@
-//! Servers of the network that change while our drop-in keeps them from the resolv.conf: DHCP's leases have them.
+//! Changes of the network's servers while our drop-in hides them from resolv.conf: DHCP leases name
+//! them.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +25,7 @@ fn a_changed_lease_counts_within_5_s_and_what_is_wrong_in_one_does_not() {
         }
         write("leases", "2", "ADDRESS=10.2.0.1\nDNS=10.2.0.2\n");
         write("leases", "3", "DNS=10.9.9.9\n");
-        // What networkd makes of it, once the drop-in stands.
+        // The resolv.conf that networkd writes once the drop-in is there.
         machine.resolv_conf("nameserver 10.2.0.2\n");
         let mut server = serve(&lab, &machine);
         eventually("the drop-in", PATIENCE, || Path::new(DROP_IN).exists().then_some(()));
@@ -32,7 +33,7 @@ fn a_changed_lease_counts_within_5_s_and_what_is_wrong_in_one_does_not() {
         kept("10.2.0.2");
         assert_eq!(answer(), CLUSTER);
 
-        // The network has another server; those that are none are left out.
+        // The network has another server; invalid words are left out.
         write("leases", "2", "DNS=127.0.0.53 10.3.0.2 169.254.10.10 so\n");
         eventually("the other server", Duration::from_secs(5), || (answer() == PLAIN).then_some(()));
         kept("10.3.0.2");
@@ -41,13 +42,14 @@ fn a_changed_lease_counts_within_5_s_and_what_is_wrong_in_one_does_not() {
         let status = super::never_dark::status(&server, 0);
         assert!(status.contains("upstreams 10.3.0.2 from /run/systemd/netif/leases\n"), "{status}");
 
-        // Another link's server stands in the resolv.conf, and behind the lease's.
+        // Another link's server in resolv.conf follows the lease's.
         machine.resolv_conf("nameserver 169.254.10.10\nnameserver 10.2.0.2\n");
         kept("10.3.0.2 10.2.0.2");
         machine.resolv_conf("nameserver 169.254.10.10\n");
         kept("10.3.0.2");
 
-        // A lease that is gone, as while it is asked for again, or says nothing, leaves the last good one, over a kill too.
+        // A missing or empty lease, as during a renewal, keeps the last valid one, even after a
+        // kill.
         write("leases", "2", "DNS=\n");
         server.wait_for_log(
             "names only this node (169.254.10.10): unchanged, 168.63.129.16 stands for",

@@ -1,4 +1,4 @@
-//! Rules that a killed server, or AKS's script, left where the next one keeps others.
+//! Rules that a killed server or AKS's script left, found by a server with another kind of rules.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn what_the_script_left_goes_with_a_start_that_keeps_its_rules_elsewhere() {
             answers_everywhere(US, US);
             signal(server.pid(), "KILL");
             server.wait(Duration::from_secs(5));
-            // Untracked they would not be translated to the cluster's DNS.
+            // Untracked queries would not be translated to the cluster's DNS.
             answers_everywhere(CLUSTER, PLAIN);
         }
     });
@@ -52,7 +52,7 @@ fn what_the_other_kind_and_former_addresses_left_goes_with_a_start_and_everythin
                 server.wait_for_log(&gone, PATIENCE);
                 answers_everywhere(US, US);
                 if end == "TERM" {
-                    // Looks leave it alone: another process may be at work.
+                    // Periodic checks leave it alone: another process may be using it.
                     tools.change("-A", &former);
                 }
                 signal(server.pid(), end);
@@ -79,11 +79,12 @@ fn the_tables_of_a_killed_server_go_with_a_start_that_keeps_rules_of_iptables() 
             if rules == "iptables" {
                 tools.settled(&server, 16);
             }
-            // Its own was for the probes of the start.
+            // The server's own table was for the probes at the start.
             eventually("no table of ours", PATIENCE, || {
                 (run("nft", &["list", "tables", "inet"]).is_empty()).then_some(())
             });
-            // Others' rules may lead a service's queries away, where none of ours keeps them.
+            // Only this address: with these rules another program's may redirect a Service's
+            // queries.
             let asked = ask("169.254.10.11:53".parse().expect("an address"), NAME, "A");
             assert_eq!(asked.short(), [US], "-rules {rules}");
         }
@@ -167,7 +168,8 @@ fn the_tables_of_a_server_that_hands_over_to_other_rules_go_when_it_does() {
                 [US],
                 "-rules {rules}"
             );
-            // A table that comes later is somebody's who wants it; but whoever answers there then, it is not well.
+            // A table created later may be wanted, so it stays; where its fallback answers, the
+            // address is not well.
             let mut up = Command::new(tests::binary());
             up.args(["node", "up", "-host-resolver", "none", "-conf"]).arg(server.path("Corefile"));
             assert!(tests::output(up, PATIENCE).status.success());

@@ -1,4 +1,4 @@
-//! The machine's own lookups where the server's address becomes another, and after a boot.
+//! The host's own lookups after a change of the server's address, and after a boot.
 
 use std::fs;
 use std::path::Path;
@@ -27,13 +27,13 @@ fn a_reload_to_another_address_takes_the_machines_own_lookups_there() {
             let mut server =
                 lab.serve_corefile(&of(A), |options| serve(options.args(["-host-resolver", how])));
             names(file, A);
-            // An address that joins it changes nothing; one in its place does.
+            // An additional address changes nothing; a replacement does.
             server.write_corefile(&of(&format!("{B} {A}")));
             server.signal("USR1");
             server.wait_for_log(&format!("queries to {B} are answered here"), PATIENCE);
             server.write_corefile(&of(&format!("{C} {B} {A}")));
             server.signal("USR1");
-            // By then a round with the other one is over.
+            // By then a check with the previous list is complete.
             server.wait_for_log(&format!("queries to {C} are answered here"), PATIENCE);
             names(file, A);
             machine.resolv_conf(&format!("nameserver {B}\n"));
@@ -102,7 +102,7 @@ fn what_a_resolv_conf_held_outlives_a_boot() {
         let left: Vec<_> = fs::read_dir("/etc/localdns").expect("it is there").flatten().collect();
         assert!(left.iter().all(|entry| entry.file_name() != "resolv.conf"), "{left:?}");
 
-        // What another program wrote since is not what we made of it.
+        // Text that another program has written since is kept.
         killed(serve());
         fs::write("/etc/resolv.conf", "nameserver 10.2.0.9\n").expect("the test's own");
         let server = serve();
@@ -130,7 +130,7 @@ fn a_resolv_conf_that_names_us_alone_and_that_nobody_can_give_back_is_told() {
             "{said}"
         );
         assert_eq!(said.matches(UNKEPT).count(), 1, "{said}");
-        // What the server asks every 30 s, to say that somebody has taken it away.
+        // The check that the server makes every 30 s to report a removal.
         let ours = A.parse().expect("an address");
         assert!(node::HostResolver::ResolvConf.is_put(Path::new("/etc/resolv.conf"), ours));
         drop(server);
@@ -186,7 +186,7 @@ fn another_host_resolver_takes_back_what_the_one_before_left() {
     });
 }
 
-/// Waits until the file names this server, and no other.
+/// Waits until the file names this server and no other.
 fn names(file: &str, ip: &str) {
     let others = [A, B].into_iter().filter(|other| *other != ip);
     let others: Vec<_> = others.collect();

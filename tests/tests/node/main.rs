@@ -1,4 +1,4 @@
-//! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
+//! The node around the server: rules and leases, as the kernel, `nft` and clients see them.
 
 mod bad_input;
 mod both_addresses;

@@ -1,5 +1,5 @@
-//! The DaemonSet in node-cache's place: what it asks of the node, that what it runs works with no more than that, and that an API
-//! takes it.
+//! The DaemonSet that replaces node-cache: its containers work with the privileges that it
+//! requests, and an API server accepts it.
 
 use std::fs;
 use std::path::Path;
@@ -67,7 +67,7 @@ fn what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_n
                 old.pod.said(&format!("queries to {ip} are answered here"));
             }
             answers_the_pod();
-            // The probes, as kubelet asks them.
+            // The probes, as kubelet runs them.
             let container = container();
             let (health, words) =
                 (&container["livenessProbe"]["httpGet"], &container["readinessProbe"]["exec"]["command"]);
@@ -143,7 +143,7 @@ fn an_api_takes_the_manifest_with_every_field_in_it() {
     });
 }
 
-/// A container as the DaemonSet has it: its words, its capabilities, its mounts.
+/// A container with the DaemonSet's arguments, capabilities and mounts.
 struct Container {
     pod: Pod,
     _config: tempfile::TempDir,
@@ -165,7 +165,7 @@ fn pod(host: &Path) -> Container {
 }
 
 impl Container {
-    /// Runs a probe's command in it; its program is the image's.
+    /// Runs a probe's command in the container, with the binary under test as the image's program.
     fn ready(&self, words: &[String]) -> bool {
         let (program, words) = words.split_first().expect("a command");
         assert_eq!(program, "/localdns", "as deploy/build-image puts it there");
@@ -178,7 +178,7 @@ impl Container {
     }
 }
 
-/// By the node's own server, whom the template asks.
+/// Asserts that the pod gets answers from the node's own server, to which the template forwards.
 fn answers_the_pod() {
     for ip in [LOCAL, KUBE_DNS] {
         within(POD, move || assert_eq!(ask(at(ip), NAME, "A").short(), [PLAIN], "{ip}"))
@@ -199,7 +199,7 @@ pub(super) fn strings(list: &Value) -> Vec<String> {
     list.as_array().expect("a list").iter().map(|word| word.as_str().expect("a word").to_owned()).collect()
 }
 
-/// What is applied, its words filled in as it says.
+/// The manifest's objects, with its placeholders filled in.
 fn objects() -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/node-local-dns.yaml");
     let mut text = fs::read_to_string(path).expect("the manifest is there");
@@ -225,6 +225,6 @@ pub(super) fn value(yaml: &Yaml) -> Value {
 }
 
 const LOCAL: &str = "169.254.20.10";
-/// The lab's kube-proxy knows it.
+/// The lab's kube-proxy translates this address.
 const KUBE_DNS: &str = "10.96.0.20";
 const PATIENCE: Duration = Duration::from_secs(20);

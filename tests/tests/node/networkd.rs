@@ -1,4 +1,5 @@
-//! The machine's own networkd, under a systemd of the test's own: it is told, and tells its link's servers.
+//! A real networkd under the test's own systemd: the server configures it and reads the link's
+//! servers from it.
 
 use std::fs;
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ fn networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop() {
         let Some((_lab, systemd)) = boot_with_networkd(test) else { return };
         assert_eq!(servers(&systemd), [VNET]);
 
-        // It comes back once the server has said READY.
+        // `systemctl start` returns once the server has sent READY.
         systemd.ctl(&["start", UNIT]);
         assert_eq!(servers(&systemd), [VNET, NODE], "{}", systemd.log(UNIT));
         assert_eq!(state(&systemd, "v2")["AdministrativeState"], "configured");
@@ -32,7 +33,7 @@ fn networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop() {
             systemd.log(UNIT)
         );
 
-        // A restart leaves them, and a killed server, too.
+        // The servers survive a restart and a kill.
         systemd.ctl(&["restart", UNIT]);
         assert_eq!(servers(&systemd), [VNET, NODE]);
         systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
@@ -45,7 +46,7 @@ fn networkd_itself_has_our_address_at_ready_and_its_own_again_after_a_stop() {
     });
 }
 
-/// It takes from a link that it is to configure what it did not put there.
+/// networkd removes from a link that it configures all that it did not add itself.
 #[test]
 fn networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s() {
     isolated_steadily(Duration::from_secs(120), || {
@@ -74,7 +75,7 @@ fn networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s
         });
         eventually("every address is back", Duration::from_secs(2), || is_whole().then_some(()));
         answers_everywhere(US, US);
-        // It has what it wants, and does not come again.
+        // networkd has finished and does not try again.
         assert_eq!(state(&systemd, "localdns")["AdministrativeState"], "configured");
         assert!(is_whole());
         monitor.kill().expect("it is ours");
@@ -82,7 +83,7 @@ fn networkd_that_takes_our_link_for_its_own_takes_no_address_for_longer_than_2_s
     });
 }
 
-/// A systemd of the test's own with a networkd, which has configured the uplink.
+/// Boots the test's own systemd with a networkd that has configured the uplink.
 fn boot_with_networkd(test: &str) -> Option<(Lab, Systemd)> {
     if !["networkctl", "dbus-daemon"].iter().all(|program| tool(test, program)) {
         return None;
@@ -97,7 +98,7 @@ fn boot_with_networkd(test: &str) -> Option<(Lab, Systemd)> {
             .expect("the test's own");
     }
     shell(&systemd, &format!("mkdir -p {DIRECTORY}; printf '{NETWORK}' > {DIRECTORY}/{FILE}"));
-    // There is no udev: networkd waits for none where it cannot change devices.
+    // There is no udev: with a read-only /sys, networkd does not wait for it.
     systemd.more("systemd-networkd", "[Service]\nReadOnlyPaths=/sys\n");
     for unit in ["dbus.service", "systemd-networkd.service"] {
         systemd.ctl(&["start", unit]);
@@ -108,14 +109,14 @@ fn boot_with_networkd(test: &str) -> Option<(Lab, Systemd)> {
     Some((lab, systemd))
 }
 
-/// What networkd says of a link.
+/// networkd's state of a link, as JSON.
 fn state(systemd: &Systemd, link: &str) -> Value {
     let mut command = systemd.inside("networkctl");
     command.args(["--json=short", "status", link]);
     serde_json::from_slice(&output(command, PATIENCE).stdout).unwrap_or_default()
 }
 
-/// The servers that it has for it.
+/// The DNS servers that networkd has for the uplink.
 fn servers(systemd: &Systemd) -> Vec<IpAddr> {
     let state = state(systemd, "v2");
     let listed = state["DNS"].as_array().into_iter().flatten();
@@ -142,6 +143,6 @@ const FILE: &str = "10-netplan-eth0.network";
 const VNET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 2, 0, 2));
 const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 10, 10));
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The lab's addresses and routes stay.
+/// Keeps the lab's addresses and routes.
 const NETWORK: &str =
     "[Match]\\nName=v2\\n[Network]\\nDNS=10.2.0.2\\nKeepConfiguration=yes\\nIPv6AcceptRA=no\\n";

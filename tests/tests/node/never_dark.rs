@@ -1,4 +1,5 @@
-//! A server that dies, hangs or loses an address, and clients that go on asking: somebody answers.
+//! A server that dies, hangs or loses an address while clients send queries: they are answered
+//! throughout.
 
 use std::cell::OnceCell;
 use std::io::Write as _;
@@ -40,7 +41,8 @@ fn somebody_answers_where_our_addresses_are_on_lo() {
     });
 }
 
-/// By the server while it lives, by the right upstream while it does not, and without an entry of conntrack.
+/// Asserts that the server answers while it lives, the right upstream otherwise, and that no
+/// conntrack entries arise.
 pub(super) fn all_kinds_of_clients_are_answered(lab: &Lab, flags: &[&'static str]) {
     let seen = Seen::default();
     scope(|scope| {
@@ -48,7 +50,7 @@ pub(super) fn all_kinds_of_clients_are_answered(lab: &Lab, flags: &[&'static str
             let seen = &seen;
             within_scope(scope, cell.place, move || seen.keep_asking(index));
         }
-        // Whatever comes of it, the clients end.
+        // Ends the clients in case of a panic too.
         let _over = Over(&seen.over);
         trial(lab, flags, &seen);
     });
@@ -89,7 +91,7 @@ fn what_a_stranger_takes_away_comes_back() {
             let change = change.replace("$HANDLE", handle);
             run("sh", &["-ec", &format!("nft \"{change}\"")]);
             eventually(&change, Duration::from_secs(2), || (rules() == put).then_some(()));
-            // It is counted once it is done.
+            // The counter follows the restoration.
             eventually("the count", Duration::from_secs(2), || {
                 (put_back() >= Some(f64::from(count))).then_some(())
             });
@@ -147,7 +149,8 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
     });
 }
 
-/// A table of our name, theirs for as long as their netlink socket is open: until nothing more can be typed.
+/// Opens `nft` with a table of our name that lasts as long as its netlink socket, until its input
+/// ends.
 pub(crate) fn anothers_table() -> (Child, ChildStdin) {
     let mut other = Command::new("nft")
         .arg("-i")
@@ -166,7 +169,8 @@ pub(crate) fn status(server: &Server, code: i32) -> String {
     node(server, &["status"], code)
 }
 
-/// `localdns node`, with the server's Corefile where it takes one; what it prints on either stream.
+/// Runs `localdns node`, with the server's Corefile where the command takes one; returns the output
+/// of both streams.
 pub(crate) fn node(server: &Server, words: &[&str], code: i32) -> String {
     let mut command = Command::new(tests::binary());
     command.arg("node").args(words);
@@ -207,7 +211,8 @@ fn stop(server: &mut Server, seen: &Seen) {
     assert!(!server.log_text().contains("given up"), "{}", server.log_text());
 }
 
-/// Entries for DNS that conntrack has, of what clients have asked a moment ago, a pod ten thousand times, while no lease ended.
+/// Number of conntrack's DNS entries from recent queries, 10,000 of them from a pod, in an interval
+/// without a lost lease.
 fn conntrack(server: &Server, seen: &Seen) -> usize {
     if !tool("conntrack entries", "conntrack") {
         return 0;
@@ -223,11 +228,11 @@ fn conntrack(server: &Server, seen: &Seen) -> usize {
         });
         let flooded = flooded.join().expect("a pod asks");
         let listed = run("conntrack", &["-L"]) + &run("conntrack", &["-L", "-f", "ipv6"]);
-        // Our own queries to upstreams aside.
+        // Without the server's own queries to upstreams.
         let of_clients = |line: &&str| line.contains("dport=53 ") && !line.contains("dst=10.3.0.2");
         let entries = listed.lines().filter(of_clients).count();
-        // Where the machine stood still, a lease has ended, and clients went to the upstream as they should: they made entries, and
-        // that time says nothing of those who came here.
+        // Where the machine stalled, a lease ended and clients rightly failed over, which created
+        // entries: the count is not the server's.
         if leases_lost(server) == before {
             flooded.iter().for_each(StreamCounts::assert_clean);
             return entries;
@@ -237,9 +242,9 @@ fn conntrack(server: &Server, seen: &Seen) -> usize {
     panic!("a lease ended each time:\n{}", server.log_text());
 }
 
-/// How many leases have ended while the server lived.
+/// Number of leases that ended while the server lived.
 fn leases_lost(server: &Server) -> u64 {
-    // An end is counted with the next renewal, and there is one between two looks.
+    // An end is counted at the next renewal, and there is one between the two requests.
     json(server);
     let said = json(server);
     let addresses = said["servers"][0]["addresses"].as_array().expect("it says how it is");
@@ -250,7 +255,7 @@ fn leases_lost(server: &Server) -> u64 {
 struct Cell {
     place: Option<&'static str>,
     tcp: bool,
-    /// Whether all its queries come from one port, as those of c-ares, Netty and dnsdist.
+    /// Whether all its queries have one source port, like those of c-ares, Netty and dnsdist.
     keeps_port: bool,
     server: &'static str,
     upstream: &'static str,
@@ -315,32 +320,32 @@ impl Cell {
     }
 }
 
-/// How long the right one may take to answer a client after whatever befell the server, or after its return.
+/// Time within which the right server must answer a client after a fault, or after the return.
 const LONG: Duration = Duration::from_secs(3);
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// A client's one port: over UDP one socket, connected once it can be; over TCP a connection for each query.
+/// A client's fixed port: over UDP one connected socket; over TCP a connection for each query.
 struct OnePort {
-    /// Below those that the kernel lends, and nobody else's.
+    /// Below the kernel's ephemeral ports, and unique.
     number: u16,
     socket: OnceCell<UdpSocket>,
     last_id: std::cell::Cell<u16>,
 }
 
 impl OnePort {
-    /// Of a cell.
+    /// The port of a cell.
     fn of(index: usize) -> Self {
         let number = 20_000 + index as u16;
         Self { number, socket: OnceCell::new(), last_id: std::cell::Cell::new(0) }
     }
 
-    /// Who answers over TCP; nobody within a quarter of a second.
+    /// The server that answers over TCP; none within 250 ms.
     fn ask_over_tcp(&self, ask: &Ask, server: SocketAddr) -> Option<String> {
         let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).expect("there are sockets");
         socket.set_reuse_address(true).expect("it can be set");
-        // Its end is a reset: without, the port could not be used again for a minute.
+        // Closes with a reset: in TIME_WAIT the port would be unusable for a minute.
         socket.set_linger(Some(Duration::ZERO)).expect("it can be set");
         socket.bind(&SocketAddr::from((any, self.number)).into()).ok()?;
         socket.connect_timeout(&server.into(), PATIENCE).ok()?;
@@ -349,12 +354,12 @@ impl OnePort {
         Some(connection.message().ok()?.answers.first()?.data.clone())
     }
 
-    /// Who answers; nobody within a quarter of a second.
+    /// The server that answers over UDP; none within 250 ms.
     fn ask(&self, ask: Ask, server: SocketAddr) -> Option<String> {
         if self.socket.get().is_none() {
             let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
             let socket = UdpSocket::bind((any, 0)).expect("there are ports");
-            // Before there is a route there is nobody to connect to.
+            // Fails while there is no route.
             socket.connect(server).ok()?;
             socket.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
             let _ = self.socket.set(socket);
@@ -365,7 +370,7 @@ impl OnePort {
         let mut buffer = [0; 512];
         loop {
             let length = socket.recv(&mut buffer).ok()?;
-            // Answers to earlier ones are late.
+            // Late answers to earlier queries are skipped.
             if buffer[..2] == id.to_be_bytes() {
                 let message = Message::decode(&buffer[..length]).ok()?;
                 return Some(message.answers.first()?.data.clone());
@@ -382,7 +387,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Who answers in each cell: since when, the last time, and who.
+/// Per cell the first and the last answered query of the server that answers now, and that server.
 struct Seen {
     last: Vec<Mutex<Option<(Instant, Instant, String)>>>,
     over: AtomicBool,
@@ -416,12 +421,12 @@ impl Seen {
                 let since = last.as_ref().filter(|(.., before)| *before == who).map_or(asked, |last| last.0);
                 *last = Some((since, asked, who));
             }
-            // Its pace.
             sleep(Duration::from_millis(20));
         }
     }
 
-    /// Waits until every cell is answered by whom it should be; how long after `since` its first such query was asked.
+    /// Waits until the expected server answers every cell; returns how long after `since` each
+    /// cell's first such query was sent.
     fn all(&self, what: &str, since: Instant, who: impl Fn(&Cell) -> &'static str) -> Vec<Duration> {
         CELLS
             .iter()

@@ -1,4 +1,4 @@
-//! Corefiles by which no address is protected: told, and never well.
+//! Corefiles by which no address is protected: reported, and never well.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -23,7 +23,7 @@ fn a_corefile_without_a_server_block_is_refused_before_anything_is_changed() {
                 assert!(told.ends_with(expected), "{word} {text:?}: {told}");
             }
         }
-        // Without the word `node` it is as in CoreDNS.
+        // Without the subcommand `node` it behaves like CoreDNS.
         let plain = Server::start_with("# nothing\n", Options::default().args(["-dns.port", "5300"]));
         plain.wait_for_log("only whoami is served", PATIENCE);
     });

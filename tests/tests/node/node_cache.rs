@@ -1,4 +1,4 @@
-//! `localdns node-cache` on NodeLocal DNSCache's template.
+//! `localdns node-cache` with NodeLocal DNSCache's template.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -34,7 +34,7 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_fallback() {
             assert_eq!([errors(9353, kind), errors(9253, kind)], [Some(0.0), Some(0.0)], "{kind}");
         }
 
-        // Theirs is asked from the next look at the template on.
+        // The stub domain takes effect at the next check of the template.
         configmap("stubDomains", r#"{"who.test": ["10.3.0.2"]}"#);
         let patience = Duration::from_secs(20);
         eventually("the stub domain's server", patience, || (answer("169.254.20.10") == PLAIN).then_some(()));
@@ -60,7 +60,7 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_fallback() {
             }
         };
         ask_the_cluster();
-        // Whom `.` is forwarded to denies what the cluster has.
+        // The upstream of `.` does not know the cluster's names.
         let said = status(&server, 1);
         assert!(said.starts_with("rules     in place\n") && said.contains("fallback 10.96.0.10"), "{said}");
         node(&server, &["up", "-host-resolver", "none", "-link", "nodelocaldns"], 0);
@@ -108,7 +108,8 @@ fn a_configmap_with_which_nothing_could_be_served_keeps_no_node_from_its_start()
             let metrics = server.metrics(SocketAddr::from(([127, 0, 0, 1], 9353)));
             let errors = metrics.value("coredns_nodecache_setup_errors_total", &[("errortype", "configmap")]);
             assert_eq!(errors, Some(1.0), "{told}");
-            // What is right counts at the next look; a server that is named twice is one that is asked twice as often.
+            // A valid ConfigMap takes effect at the next check; a server named twice gets twice the
+            // queries.
             configmap("upstreamNameservers", "");
             configmap("stubDomains", r#"{"who.test": ["10.3.0.2", "10.3.0.2"]}"#);
             eventually("the stub domain's server", patience, || {
@@ -135,7 +136,7 @@ fn changes_are_seen_without_reload_where_that_is_asked_for_and_the_link_has_its_
         configmap("stubDomains", r#"{"who.test": ["10.3.0.2"]}"#);
         let patience = Duration::from_secs(30);
         eventually("the stub domain's server", patience, || (answer("169.254.20.10") == PLAIN).then_some(()));
-        // Whoever was killed, whatever its link was called.
+        // `down` removes a killed server's link, whatever its name.
         signal(server.pid(), "KILL");
         let mut down = Command::new(tests::binary());
         down.args(["node", "down"]);
@@ -205,7 +206,7 @@ fn a_binary_called_node_cache_takes_its_flags_and_so_does_ours_with_localip() {
     let binary = directory.path().join("node-cache");
     symlink(tests::binary(), &binary).expect("the directory is ours");
     let said = |words: &[&str], code| {
-        // What has -localip is node-cache's whatever the binary is called.
+        // `-localip` selects node-cache, whatever the binary's name.
         let ours = tests::binary();
         let program = if words.contains(&"-localip") { &ours } else { &binary };
         let mut command = Command::new(program);
@@ -286,7 +287,7 @@ fn serve_of(template: &str, words: &[&'static str]) -> Server {
     Server::start_with("", words.iter().fold(options, |options, word| options.args([*word])))
 }
 
-/// How it is started on this template; its flags come behind.
+/// Options for this template; further flags follow.
 pub(super) fn options_of(template: &str) -> Options {
     std::fs::write("/run/Corefile.base", template).expect("/run is ours");
     std::fs::create_dir_all("/run/kube-dns").expect("/run is ours");
@@ -306,7 +307,7 @@ pub(super) fn answer(address: &str) -> String {
     ask((address, 53).into(), NAME, "A").short().concat()
 }
 
-/// The add-on manifest's, with `hosts` to tell who answers, and a shorter `reload`.
+/// The add-on manifest's template, with `hosts` to identify the server and a shorter `reload`.
 pub(super) const TEMPLATE: &str = "
 cluster.local:53 {
     errors

@@ -1,4 +1,4 @@
-//! Flags of node-cache, each with what it does.
+//! node-cache's flags and their effects.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -49,13 +49,14 @@ fn rules_of_iptables_that_somebody_deletes_come_back_as_often_as_they_are_looked
             delete();
             there();
         }
-        // Its rules go with it, so that those seen next are the next one's.
+        // Its rules go with it, so that the next ones are the second server's.
         assert!(server.stop().success());
         assert_eq!(ours(), 0);
         let server = serve(&["-rules", "node-cache", "-syncinterval", "3600"]);
         there();
         delete();
-        // Rounds of probes go on, a second apart, and none of them looks: the last one's age is small again after each.
+        // Probes continue every second without checking the rules: the last probe's age drops after
+        // each.
         let (mut rounds, mut last_ms) = (0, 0);
         eventually("six rounds", PATIENCE, || {
             let said = json(&server);
@@ -101,7 +102,7 @@ fn an_address_that_is_others_to_add_is_not_added_and_is_served_where_it_is() {
         }
         let links = run("ip", &["link"]);
         assert!(!links.contains("nodelocaldns"), "{links}");
-        // A link-local one is nobody else's.
+        // No other program manages a link-local address.
         assert!(run("ip", &["-o", "addr", "show", "to", "169.254.20.10"]).contains(" localdns "));
         assert!(server.stop().success());
         assert!(run("ip", &["-o", "addr", "show", "dev", "lo"]).contains("10.96.0.20/32"), "it stays");
@@ -121,7 +122,8 @@ static ROWS: &[(&[&str], Does)] = &[
         assert_eq!(answer("10.96.0.20"), US);
     }),
     (&["-setupiptables=false"], |server| {
-        // What changes no rules cannot bring a service's queries here, and says so in its first round.
+        // Without rules a Service's queries cannot arrive; the server reports it in its first
+        // round.
         server.wait_for_log("queries to 10.96.0.20 do not arrive here", PATIENCE);
         no_rule_is_there();
         assert_eq!(answer("10.96.0.20"), CLUSTER);
@@ -160,7 +162,7 @@ static ROWS: &[(&[&str], Does)] = &[
     }),
 ];
 
-/// With the two addresses of the add-on.
+/// Starts the server with the add-on's two addresses.
 fn serve(flags: &[&'static str]) -> Server {
     let options: Options =
         options_of(TEMPLATE).args(["-localip", "169.254.20.10,10.96.0.20", "-at-stop", "clean"]);

@@ -1,5 +1,6 @@
-//! The DaemonSet that answers a node's own pods, search paths and all: what it asks of the node and of the API, and what it runs
-//! beside a real API, asked by pods as glibc asks, with kubelet's resolv.conf.
+//! The DaemonSet that answers its node's pods, with search paths: its containers work with the
+//! privileges that it requests from node and API. Beside a real API server, pods resolve names by
+//! glibc and kubelet's resolv.conf.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +29,7 @@ fn the_daemonset_of_pods_asks_for_two_capabilities_two_directories_and_the_right
     assert!(daemonset["spec"]["minReadySeconds"].as_u64() > Some(10));
     let template = &daemonset["spec"]["template"];
     assert_eq!(daemonset["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]);
-    // Not among those that the cluster's DNS is made of.
+    // Not selected by the Service of the cluster's DNS.
     assert_ne!(template["metadata"]["labels"]["k8s-app"], "kube-dns");
     let pod = &template["spec"];
     assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null() && pod["initContainers"].is_null());
@@ -57,7 +58,7 @@ fn the_daemonset_of_pods_asks_for_two_capabilities_two_directories_and_the_right
     for mount in container["volumeMounts"].as_array().expect("a list") {
         assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
     }
-    // Whose pods it follows is the kubelet's to say.
+    // kubelet sets the name of the node, so the server follows the pods of that node.
     let name =
         json!([{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }]);
     assert_eq!(container["env"], name);
@@ -88,7 +89,7 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
             return;
         }
         let Some((cluster, _others)) = machine(TEST) else { return };
-        // Kubelet's, for pods of `t1`.
+        // kubelet's file for pods of `t1`.
         let kubelets = format!(
             "search t1.svc.cluster.local svc.cluster.local cluster.local lab.test\nnameserver {KUBE_DNS}\noptions ndots:5\n"
         );
@@ -98,7 +99,7 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
             fs::write(place.join("resolv.conf"), &kubelets).expect("the test's own");
         }
         let node = Node::new(&cluster);
-        // Before it knows anything the cluster's DNS answers, at both addresses.
+        // Before the API's objects are listed, the cluster's DNS answers at both addresses.
         cluster.lose();
         let mut first = node.start(&Manifest::of_pods());
         first.pod.said("kubernetes has not listed its objects yet: the cluster's DNS answers meanwhile");
@@ -114,7 +115,7 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
         eventually("its pods are known", PATIENCE, || (completed(POD) == FOUND).then_some(()));
         first.until_ready();
 
-        // `only` is there below the node's own search domain alone, which stands behind the cluster's.
+        // `only` exists only below the node's own search domain, which follows the cluster's.
         for (name, without) in [("example.com", 5), ("only", 4), ("web.t2", 2), ("web", 1)] {
             let (of_pod, mine) = resolved(POD, name);
             let (of_other, others) = resolved(ELSEWHERE, name);
@@ -124,12 +125,13 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
             assert_eq!(of_pod.len(), 2, "{name}: {of_pod:?}");
         }
         assert_eq!(completed(ELSEWHERE), NOT_FOUND);
-        // A pod of this node's own network has the node's address: nobody can tell whose query it is.
+        // A pod on the host network has the node's address, so its search path is unknown.
         for server in [LOCAL, KUBE_DNS] {
             assert_eq!(told(OF_NODE, server, COMPLETED), NOT_FOUND, "{server}");
         }
 
-        // The next pod, while the API is gone: it knows what the first one knew, but not whose an address is by now.
+        // The next pod starts without the API: it has the first pod's snapshot, but pods' addresses
+        // may have changed since.
         let snapshot = node.snapshot.path().join("cluster");
         eventually("a snapshot", PATIENCE, || snapshot.exists().then_some(()));
         cluster.lose();
@@ -150,8 +152,8 @@ fn what_the_daemonset_of_pods_runs_answers_its_own_pods_in_one_query_for_each_fa
     });
 }
 
-/// A node with the network's servers beside it, and with the API of its cluster: filled, and at the address of its Service. Nothing
-/// where that API cannot be had.
+/// A node with the network's servers and a filled API server at its Service's address. `None` where
+/// no API server is available.
 pub(super) fn machine(test: &str) -> Option<(Cluster, [Upstream; 2])> {
     run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
     for (namespace, net) in [(POD, 1), (OUTSIDE, 2), (ELSEWHERE, 4)] {
@@ -168,14 +170,14 @@ pub(super) fn machine(test: &str) -> Option<(Cluster, [Upstream; 2])> {
     Some((cluster, others))
 }
 
-/// What is the node's, and outlives its pods.
+/// Directories of the node that outlive its pods.
 pub(super) struct Node {
     account: TempDir,
     handover: TempDir,
     snapshot: TempDir,
 }
 
-/// A container as the DaemonSet has it: its words, its capabilities, its mounts, its environment.
+/// A container with the DaemonSet's arguments, capabilities, mounts and environment.
 pub(super) struct Container {
     pub(super) pod: Pod,
     spec: Value,
@@ -199,7 +201,7 @@ impl Node {
             mounts += &match mount["name"].as_str().expect("a name") {
                 // The pod's own.
                 "run" => continue,
-                // A ConfigMap that is optional, and not there.
+                // An optional ConfigMap that does not exist.
                 "kube-dns" => format!("mkdir -p {path}\n"),
                 "snapshot" => format!(
                     "mount -t tmpfs tmpfs $(dirname {path})\nmkdir {path}\nmount --bind \"$SNAPSHOT\" {path}\n"
@@ -229,14 +231,14 @@ impl Node {
 }
 
 impl Container {
-    /// Waits until queries to the node's addresses do.
+    /// Waits until it answers at the node's addresses.
     pub(super) fn come_here(&self) {
         for ip in [LOCAL, KUBE_DNS] {
             self.pod.said(&format!("queries to {ip} are answered here"));
         }
     }
 
-    /// Its readiness probe, as kubelet asks it.
+    /// Runs its readiness probe like kubelet.
     fn is_ready(&self) -> bool {
         let words = strings(&self.spec["readinessProbe"]["exec"]["command"]);
         assert_eq!(words[0], "/localdns", "as deploy/build-image puts it there");
@@ -246,7 +248,7 @@ impl Container {
         output(command, PATIENCE).status.success()
     }
 
-    /// Both of its probes.
+    /// Waits for readiness, then asserts liveness.
     pub(super) fn until_ready(&self) {
         eventually("readiness", PATIENCE, || self.is_ready().then_some(()));
         let health = &self.spec["livenessProbe"]["httpGet"];
@@ -256,10 +258,11 @@ impl Container {
     }
 }
 
-/// What getaddrinfo finds in a pod, and how many queries for A and for AAAA came to the server for it.
+/// Addresses that getaddrinfo finds in a pod, and the numbers of A and AAAA queries that reached
+/// the server.
 fn resolved(namespace: &str, name: &str) -> (BTreeSet<IpAddr>, [usize; 2]) {
     let before = asked();
-    // With `/etc/netns/NAMESPACE/resolv.conf` in its place.
+    // `ip netns exec` mounts `/etc/netns/NAMESPACE/resolv.conf`.
     let said = run("ip", &["netns", "exec", namespace, "getent", "ahosts", name]);
     let after = asked();
     let addresses = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -271,17 +274,18 @@ fn asked() -> [usize; 2] {
     ["A", "AAAA"].map(|rtype| metrics.count("coredns_dns_requests_total", &[("type", rtype)]) as usize)
 }
 
-/// What a client there is told for the first name that a pod of `t1` makes of `example.com`.
+/// The answer that a client there gets for the first candidate of `example.com` in a pod of `t1`.
 fn completed(namespace: &'static str) -> String {
     within(namespace, || told("0.0.0.0", LOCAL, COMPLETED)).join().expect("it is answered")
 }
 
-/// What a pod of this node is told for a service.
+/// The answer that a pod of this node gets for a Service.
 pub(super) fn web(server: &'static str) -> String {
     within(POD, || told("0.0.0.0", server, "web.t1.svc.cluster.local")).join().expect("it is answered")
 }
 
-/// What a client at that address is told by the server at that one: the rcode, and names and data of the answers.
+/// The answer that a client at one address gets from the server at another: the rcode, and names
+/// and data of the records.
 fn told(client: &str, server: &str, name: &str) -> String {
     let socket = UdpSocket::bind((client, 0)).expect("an address of this machine");
     socket.set_read_timeout(Some(PATIENCE)).expect("it is a socket");
@@ -309,7 +313,8 @@ fn clusters_dns() -> Upstream {
     })
 }
 
-/// Services, a pod of this node, one of its own network, and one of another node; and what is applied besides the pods.
+/// Creates Services, a pod of this node, one on the host network, one of another node, and the
+/// manifest's other objects.
 fn fill(cluster: &Cluster) {
     let t1 = "/api/v1/namespaces/t1";
     for (namespace, number) in [("t1", 1), ("t2", 2)] {
@@ -347,7 +352,7 @@ fn fill(cluster: &Cluster) {
     }
 }
 
-/// The account's files, as kubelet mounts them.
+/// The ServiceAccount's files, as kubelet mounts them.
 fn account(cluster: &Cluster) -> TempDir {
     let place = tempdir();
     let name = of_kind("ServiceAccount")["metadata"]["name"].as_str().expect("a name").to_owned();
@@ -362,18 +367,18 @@ fn account(cluster: &Cluster) -> TempDir {
     place
 }
 
-/// What is applied.
+/// A manifest's objects.
 pub(super) struct Manifest {
     pub(super) objects: Vec<Value>,
 }
 
 impl Manifest {
-    /// The server that answers its node's pods: as it is.
+    /// The server that answers its node's pods, unmodified.
     pub(super) fn of_pods() -> Self {
         Self::read("kubernetes/node-local.yaml", &[])
     }
 
-    /// The server that forwards, with its words filled in.
+    /// The forwarding server, with its placeholders filled in.
     pub(super) fn forwarding() -> Self {
         let words = [("LOCAL__DNS", LOCAL), ("DNS__SERVER", KUBE_DNS), ("DNS__DOMAIN", "cluster.local")];
         Self::read("node-local-dns.yaml", &words)
@@ -401,7 +406,7 @@ impl Manifest {
         self.of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0].clone()
     }
 
-    /// Whether kubelet mounts an account.
+    /// Whether kubelet mounts a ServiceAccount.
     fn has_account(&self) -> bool {
         self.of_kind("DaemonSet")["spec"]["template"]["spec"]["automountServiceAccountToken"] != false
     }
@@ -419,23 +424,24 @@ fn of_kind(kind: &str) -> Value {
     Manifest::of_pods().of_kind(kind)
 }
 
-/// A pod of another node, which comes here all the same.
+/// A pod of another node that queries this server.
 const ELSEWHERE: &str = "elsewhere";
 const NODE_NAME: &str = "node-1";
-/// The addresses of the manifest.
+/// The manifest's addresses.
 pub(super) const LOCAL: &str = "169.254.20.10";
 pub(super) const KUBE_DNS: &str = "10.96.0.10";
 /// The Service `kube-dns-upstream`.
 const UPSTREAM: &str = "10.96.0.11";
-/// The Service `kubernetes`, which is the API's own address here.
+/// The Service `kubernetes`, which is the API server's own address here.
 const SERVICE_HOST: &str = "10.96.0.1";
 const COMPLETED: &str = "example.com.t1.svc.cluster.local";
 const OF_NODE: &str = "10.1.0.1";
 const FOUND: &str = "0 example.com.t1.svc.cluster.local. example.com., example.com. 192.0.2.80";
 const NOT_FOUND: &str = "3 ";
-/// What the cluster's DNS says, and nobody else.
+/// An answer that only the cluster's DNS gives.
 pub(super) const OF_CLUSTER: &str = "0 web.t1.svc.cluster.local. 192.0.2.99";
-/// As kube-proxy's nftables mode does it, for kube-dns and the Service by which it is reached while its address is the node's.
+/// Rules of kube-proxy's nftables mode for kube-dns and the Service that reaches it while the node
+/// has kube-dns's address.
 const KUBE_PROXY: &str = "
 table ip kube-proxy {
     chain services { ip daddr { 10.96.0.10, 10.96.0.11 } meta l4proto { tcp, udp } th dport 53 dnat to 10.2.0.3; }

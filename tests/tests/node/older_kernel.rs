@@ -1,5 +1,5 @@
-//! Kernels that lack a part of what the leases are made of: tables that go with their process (Linux 5.12), or the expression
-//! that looks for a socket. The rest does it.
+//! Kernels that lack one mechanism of the leases: tables that end with their process (Linux 5.12),
+//! or the nft expression that looks up a socket. The other one suffices.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn a_kernel_without_both_sees_a_death_by_leases_that_end() {
     });
 }
 
-/// A server on such a kernel, whose death is seen by what is left.
+/// Runs, kills and restarts a server on such a kernel; the remaining mechanism detects its death.
 fn serves_dies_and_returns(lacks: &'static str) {
     let test = "older kernels";
     if !tool(test, "nft") {
@@ -47,7 +47,7 @@ fn serves_dies_and_returns(lacks: &'static str) {
     let Some(kernel) = OlderKernel::new(test, directory.path(), lacks) else { return };
     let (by_owner, by_socket) = (!lacks.contains("owner"), !lacks.contains("socket"));
     let lab = Lab::new();
-    // What is there before a server is: `up` needs none of the two.
+    // Before a server starts: `up` needs neither mechanism.
     node_up(&kernel);
     answers_everywhere(CLUSTER, PLAIN);
     let manager = Manager::new();
@@ -64,7 +64,7 @@ fn serves_dies_and_returns(lacks: &'static str) {
         "{leases}"
     );
     is_well(&server, &kernel, (by_owner, by_socket));
-    // What systemd keeps open would hide that the process is gone, unless its table goes.
+    // Sockets in systemd's store would hide the death of the process, unless its table ends too.
     let stored = manager.stored();
     assert_eq!(stored.is_empty(), !by_owner, "{stored:?}");
 
@@ -73,7 +73,7 @@ fn serves_dies_and_returns(lacks: &'static str) {
     if by_owner {
         answers_everywhere(CLUSTER, PLAIN);
     } else {
-        // Queries of pods go by the socket that is gone, at once; all others when the leases have ended.
+        // Pods' queries fail over at once since the socket is gone, all others when the leases end.
         if by_socket {
             for (ip, who) in WAYS_OUT {
                 let asks = move || assert_eq!([false, true].map(|tcp| asked_at(ip, tcp)), [who; 2], "{ip}");
@@ -88,7 +88,7 @@ fn serves_dies_and_returns(lacks: &'static str) {
     manager.wait_for("READY=1", 2, PATIENCE);
     answers_everywhere(US, US);
     is_well(&server, &kernel, (by_owner, by_socket));
-    // Somebody who takes everything.
+    // Another program deletes all tables.
     run("nft", &["delete", "table", "inet", "localdns"]);
     if !by_owner {
         run("nft", &["delete", "table", "inet", "localdns-lease"]);
@@ -150,7 +150,7 @@ fn without_owned_tables_systemd_has_the_sockets_from_stopping_on_and_a_restart_l
     isolated_for(Duration::from_secs(180), || {
         let test = "without_owned_tables_systemd_has_the_sockets_from_stopping_on_and_a_restart_loses_nobody";
         let Some((lab, systemd)) = boot(test) else { return };
-        // The test's own, and the unit's.
+        // Visible to the test and to the unit.
         let Some(kernel) = OlderKernel::new(test, Path::new("/etc/localdns"), "owner") else { return };
         let variables = kernel.variables().map(|(name, value)| format!("Environment={name}={value}\n"));
         systemd.more(UNIT, &format!("[Service]\n{}", variables.concat()));
@@ -171,7 +171,7 @@ fn without_owned_tables_systemd_has_the_sockets_from_stopping_on_and_a_restart_l
         assert_eq!(lab.asked(), asked, "queries that the upstream was asked");
         let log = systemd.log(UNIT);
         assert!(!log.contains("the lease of"), "a lease ended meanwhile:\n{log}");
-        // It says then what it is told, and the units' own words get lost.
+        // At this level systemd logs the notifications; lines of the units are lost.
         systemd.ctl(&["log-level", "debug"]);
         systemd.ctl(&["restart", UNIT]);
         systemd.ctl(&["log-level", "info"]);
@@ -180,7 +180,7 @@ fn without_owned_tables_systemd_has_the_sockets_from_stopping_on_and_a_restart_l
         let first = |what: &str| heard.iter().position(|line| line.contains(what));
         let (stopping, stored) = (first("STOPPING=1"), first("FDSTORE=1"));
         assert!(stopping.is_some() && stored.is_some() && stopping < stored, "{heard:#?}");
-        // Killed, it has left nothing that would keep queries.
+        // A killed server leaves nothing that holds queries.
         systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
         systemd.restarts(UNIT, 1);
         answers_everywhere(US, US);
@@ -195,7 +195,7 @@ fn serve(lab: &Lab, kernel: &OlderKernel, manager: &Manager) -> Server {
     lab.serve_with(under)
 }
 
-/// All is told, and well: a node is no less ready for its kernel.
+/// Asserts that `status` reports the missing mechanism and exits with 0: the node is no less ready.
 fn is_well(server: &Server, kernel: &OlderKernel, (by_owner, by_socket): (bool, bool)) {
     let corefile = server.path("Corefile");
     let corefile = corefile.to_string_lossy();
@@ -234,7 +234,7 @@ fn node_up(kernel: &OlderKernel) {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// `localdns node` on such a kernel.
+/// Runs `localdns node` on such a kernel.
 fn node(kernel: &OlderKernel, words: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(tests::binary());
     command.arg("node").args(words).envs(kernel.variables());
@@ -243,7 +243,8 @@ fn node(kernel: &OlderKernel, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text.into_owned())
 }
 
-/// How many addresses have one; processes that hold some are numbers.
+/// Number of addresses with a lease; elements that are hexadecimal numbers are processes, not
+/// addresses.
 fn live_leases() -> usize {
     let listed = run("nft", &["list", "ruleset", "inet"]);
     listed.lines().filter(|line| !line.contains(" 0x")).map(|line| line.matches(" expires ").count()).sum()

@@ -1,4 +1,4 @@
-//! More queries than the server can take are no reason to send anybody elsewhere.
+//! More queries than the server can answer cause no failover.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn no_lease_ends_under_three_times_too_many_queries() {
 fn no_lease_ends_while_there_are_three_times_too_many_queries_for_minutes() {
     let minutes = std::env::var("OVERLOAD_MINUTES").map_or(2, |minutes| minutes.parse().expect("a number"));
     let length = Duration::from_secs(60 * minutes);
-    // An hour is not repeated: what it shows is that nothing happens in it.
+    // A run of an hour is not repeated on failure: it must show that no lease ends.
     match minutes {
         ..=2 => isolated_steadily(length + Duration::from_secs(480), || overload(length, 2.7)),
         _ => isolated_for(2 * length + Duration::from_secs(480), || overload(length, 2.7)),
@@ -55,7 +55,7 @@ fn one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_
             });
         };
         go_on();
-        // What a full receive buffer does, to our own probes alone.
+        // The effect of a full receive buffer, for our own probes alone.
         run("nft", &["add table inet flood"]);
         run("nft", &["add chain inet flood input { type filter hook input priority 0; }"]);
         run(
@@ -81,8 +81,8 @@ fn one_stuck_worker_ends_the_lease_under_a_flood_of_which_the_others_take_their_
     });
 }
 
-/// A server held to a small share of a core, whose lease thread is held to it, too, flooded from the host and a pod. That is three times
-/// what it takes where so many times came out.
+/// Floods a server, limited with its lease thread to a fraction of a core, from the host and a pod.
+/// A load measured at `times` its peak or more counts as three times.
 fn overload(length: Duration, times: f64) {
     let test = "no_lease_ends_under_three_times_too_many_queries";
     if !tool(test, "nft") {
@@ -103,7 +103,7 @@ fn overload(length: Duration, times: f64) {
     let started = now();
     let peak = flood(at(HOST), 20_000, 64, query, right).answered as f64 / started.elapsed().as_secs_f64();
     let asked = lab.asked();
-    // Two places, of at most 10,000 a second for each stream.
+    // From two places, at most 10,000 a second for each stream.
     let streams = (peak * 1.5 / 8_000.0).ceil();
     let rate = ((peak * 1.5 / streams) as u32).clamp(1, 10_000);
     let mut running = Vec::new();
@@ -126,7 +126,7 @@ fn overload(length: Duration, times: f64) {
     assert_eq!(lab.asked(), asked, "queries that the upstream was asked");
     let log = server.log_text();
     assert!(!log.contains("the lease of"), "a lease ended meanwhile:\n{log}");
-    // A probe of status waits behind what lies in the queues, too.
+    // Probes of `status` wait behind the queued queries too.
     for ip in [HOST, IN_POD] {
         let ask = Ask::new(NAME, "A").timeout(Duration::from_secs(1));
         eventually("what lay in the queues is answered", PATIENCE, || ask.try_of(at(ip)).ok());
@@ -138,7 +138,7 @@ fn overload(length: Duration, times: f64) {
     }
 }
 
-/// Floods take turns.
+/// Floods must not overlap.
 static ONE_FLOOD: Mutex<()> = Mutex::new(());
 const HOST: &str = "169.254.10.10";
 const IN_POD: &str = "169.254.10.11";

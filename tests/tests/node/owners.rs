@@ -1,4 +1,4 @@
-//! Addresses that somebody else has on a link of his own: told of, and never fought about.
+//! Addresses that another program has on its own link: reported, and left alone.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn an_address_on_anothers_link_is_told_of_once_and_stays_as_it_is() {
         }
         assert_eq!(said.matches("note ").count(), 2, "{said}");
         assert_eq!(addresses(), before);
-        // What its owner takes away is not ours to put back.
+        // The server does not restore an address that its owner removes.
         run("ip", &["addr", "del", "10.96.0.20/32", "dev", IPVS]);
         run("ip", &["addr", "del", "169.254.10.10/32", "dev", "localdns"]);
         server.wait_for_log("169.254.10.10 was taken from this machine; it is back", PATIENCE);
@@ -69,7 +69,8 @@ fn an_address_of_ours_that_somebody_moves_is_told_of_until_it_is_back() {
     });
 }
 
-/// A pod that started before has it in its resolv.conf. Addresses of others on a link of theirs are none that we left.
+/// A pod that started earlier still has it in its resolv.conf. Addresses of others on their links
+/// are not reported.
 #[test]
 fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_bound_again_or_gone() {
     isolated(|| {
@@ -107,7 +108,7 @@ fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_bound_again_or
             is_told(false);
             assert_eq!(server.log_text().matches(&told).count(), 2, "{}", server.log_text());
             drop(server);
-            // Those of the next one are to be on another link.
+            // The next server uses another link.
             let mut down = std::process::Command::new(tests::binary());
             down.args(["node", "down"]);
             assert!(tests::output(down, PATIENCE).status.success());
@@ -115,7 +116,7 @@ fn an_address_that_no_block_binds_any_more_is_told_of_until_it_is_bound_again_or
     });
 }
 
-/// It is no living server's address that is to be taken away, and the rules are of one of the two.
+/// `status` must not suggest removing a live server's address; the rules are those of one server.
 #[test]
 fn two_servers_with_different_addresses_are_not_well_and_tell_nobody_to_take_the_others_away() {
     isolated(|| {
@@ -156,7 +157,7 @@ fn ready_comes_although_somebody_takes_a_services_queries_whatever_our_rules_say
         let _lab = Lab::new();
         run("ip", &["link", "add", IPVS, "type", "bridge"]);
         run("ip", &["addr", "add", "10.96.0.20/32", "dev", IPVS]);
-        // As IPVS takes them where they come in, marked probes and others: sooner than any rule of ours looks.
+        // Takes packets on arrival like IPVS, marked probes included, ahead of all our rules.
         run(
             "nft",
             &["table ip ipvs {
@@ -187,7 +188,7 @@ fn ready_comes_although_somebody_takes_a_services_queries_whatever_our_rules_say
         assert!(said.contains("note      10.96.0.20 is on kube-ipvs0: "), "{said}");
         let log = server.log_text();
         assert!(!log.contains("do not arrive here"), "the owner is named, once: {log}");
-        // The others have their fallback.
+        // The other addresses have their fallback.
         tests::signal(server.pid(), "KILL");
         server.wait(PATIENCE);
         assert_eq!(of_pod("169.254.10.10:53"), PLAIN);

@@ -1,4 +1,5 @@
-//! A start at which one address, or TCP alone, does not answer: neither rules nor READY before it does.
+//! A start during which one address, or TCP alone, does not answer: no rules and no READY until it
+//! does.
 
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ fn rules_and_ready_come_only_once_every_address_has_answered_over_udp_and_tcp() 
                 answers_everywhere(US, US);
                 signal(server.pid(), "KILL");
                 server.wait(PATIENCE);
-                // The sockets that a killed server leaves in its manager's store.
+                // The sockets that a killed server leaves in systemd's store.
                 manager.forget();
                 node(&server, &["down"], 0);
                 assert_eq!((has_table(), rules_of_iptables()), (false, 0), "{what}");
@@ -63,14 +64,14 @@ fn rules_and_ready_come_only_once_every_address_has_answered_over_udp_and_tcp() 
     });
 }
 
-/// Packets of probes that the rule has taken.
+/// Number of probe packets that the rule dropped.
 fn dropped() -> usize {
     let rules = run("nft", &["list", "chain", "inet", "hang", "output"]);
     let count = rules.split_once("counter packets ").and_then(|(_, rest)| rest.split_whitespace().next());
     count.and_then(|count| count.parse().ok()).expect("the rule counts")
 }
 
-/// Whether the table that stays is there.
+/// Whether the persistent table exists.
 fn has_table() -> bool {
     run("nft", &["list", "tables", "inet"]).lines().any(|table| table == "table inet localdns")
 }

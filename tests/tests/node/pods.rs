@@ -1,5 +1,5 @@
-//! Two pods of a DaemonSet with `maxSurge`: each has a root and processes of its own, and both the node's network and a
-//! directory of the host.
+//! Two pods of a DaemonSet with `maxSurge`: each has its own root and processes; they share the
+//! node's network and a directory of the host.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,8 @@ fn no_query_is_lost_or_goes_to_the_upstream_where_a_hundred_pods_take_over_one_f
     });
 }
 
-/// So many pods, each of which takes over from the one before, while clients ask at this rate, all together.
+/// Starts `times` pods, each of which takes over from the previous one, while clients send `rate`
+/// queries a second in total.
 fn one_after_another(times: usize, rate: fn() -> u32, clients: fn(u32) -> Clients) {
     if !tool("pods", "nft") {
         return;
@@ -50,7 +51,7 @@ fn one_after_another(times: usize, rate: fn() -> u32, clients: fn(u32) -> Client
         let (before, rules, status) = (answered(), rules(), node_status());
         assert!(before > 0 && status.contains("\nserver "), "{status}");
         assert_eq!(status.matches("\nserver ").count(), 1, "{status}");
-        // What is told to any server is the next one's to do.
+        // The old server, idle by now, ignores these signals; the next one serves.
         for word in ["HUP", "USR1", "USR2"] {
             signal(old.pid, word);
         }
@@ -86,7 +87,7 @@ fn a_pod_that_cannot_serve_leaves_the_old_one_serving_and_one_whose_predecessor_
         assert_eq!(wrong.ended(), Some(217), "{}", wrong.log());
         clients.go_on(60);
         clients.finish();
-        // The door is there, and nobody behind it.
+        // The handover socket's file exists, without a listener.
         first.kill();
         assert!(host.path().join("door").exists());
         let mut second = start(host.path());
@@ -104,7 +105,7 @@ fn start(host: &Path) -> Pod {
     as_it_is(host)
 }
 
-/// With the Corefile that is there.
+/// Starts a pod with the existing Corefile.
 fn as_it_is(host: &Path) -> Pod {
     let words = "node run -conf /run/host/Corefile -pidfile /run/localdns.pid -host-resolver none \
         -handover /run/host/door -after-handover wait";
@@ -112,7 +113,7 @@ fn as_it_is(host: &Path) -> Pod {
     Pod::start(prepare, &[("HOST", host)], &words.split_whitespace().collect::<Vec<_>>())
 }
 
-/// Queries answered, as /metrics on the node says; whoever answers there.
+/// Number of answered queries in the node's /metrics, whichever server exposes them.
 fn answered() -> u64 {
     let at = "127.0.0.1:9253".parse().expect("an address");
     let (_, page) = http_get(at, "/metrics").expect("somebody serves it");
@@ -122,7 +123,7 @@ fn answered() -> u64 {
     counts.sum()
 }
 
-/// What stays of rules while a server serves: the table that does not go with it, without what has a time.
+/// The table that outlives servers, without its elements' timeouts.
 fn rules() -> String {
     run("nft", &["--stateless", "list", "table", "inet", "localdns"])
 }

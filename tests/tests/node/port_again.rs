@@ -1,4 +1,5 @@
-//! A client's port that has had a connection to us, and has one to the upstream, or the other way round: nobody is to mix them up.
+//! A client port with a past connection to the server and a present one to the upstream, or vice
+//! versa: conntrack must not confuse them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -93,7 +94,7 @@ fn a_connection_to_the_upstream_from_a_port_that_a_killed_server_knew_ends_at_on
         });
         server.signal("KILL");
         assert_eq!(server.wait(PATIENCE).signal(), Some(9));
-        // The server's side ends first, and the kernel keeps that in mind for a minute.
+        // The server's side closes first: the kernel keeps it in TIME_WAIT for a minute.
         for (who, connection) in &mut kept {
             connection.message().expect_err(who);
             connection.finish().expect("the kernel takes it");
@@ -112,7 +113,7 @@ fn a_connection_to_the_upstream_from_a_port_that_a_killed_server_knew_ends_at_on
     });
 }
 
-/// The server, once it has every lease.
+/// Starts the server and waits for all leases.
 fn serve() -> (Lab, Server) {
     let lab = Lab::new();
     let server = serve_in(&lab);
@@ -127,7 +128,7 @@ fn serve_in(lab: &Lab) -> Server {
     server
 }
 
-/// The kernel does it address by address, when their leases end.
+/// Waits until each address has failed over, which happens one by one as the leases end.
 fn until_led_away() {
     let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
     for ip in ADDRESSES {
@@ -137,7 +138,8 @@ fn until_led_away() {
     }
 }
 
-/// A connection of everybody to each address, from a port of its own that is the same each time, once this has been done with it.
+/// Opens a connection from each client to each address, each from its own fixed port, and runs
+/// `does` with it.
 fn everybody(does: fn(&mut Connection, &'static str)) -> Vec<(String, Connection)> {
     let clients = ADDRESSES.into_iter().flat_map(|ip| [None, Some(POD)].map(|place| (place, ip)));
     let open = |(number, (place, ip)): (u16, (Option<&'static str>, &'static str))| {
@@ -152,12 +154,12 @@ fn everybody(does: fn(&mut Connection, &'static str)) -> Vec<(String, Connection
     (0..).zip(clients).map(open).collect()
 }
 
-/// The rules by which queries are led away, with the conntrack zones.
+/// The failover rules, with their conntrack zones.
 fn led_away_to() -> String {
     run("nft", &["list", "chain", "inet", "localdns", "failover"])
 }
 
-/// Does it there, or on the host.
+/// Runs this in the place, or on the host.
 fn at_place<T: Send + 'static>(place: Option<&'static str>, does: impl FnOnce() -> T + Send + 'static) -> T {
     match place {
         Some(place) => within(place, does).join().expect("it is answered"),
@@ -169,14 +171,14 @@ fn connect(server: SocketAddr, port: u16) -> Connection {
     let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).expect("there are sockets");
     socket.set_reuse_address(true).expect("it can be set");
-    // Its end is a reset: without, the port could not be used again for a minute.
+    // Closes with a reset: in TIME_WAIT the port would be unusable for a minute.
     socket.set_linger(Some(Duration::ZERO)).expect("it can be set");
     socket.bind(&SocketAddr::from((any, port)).into()).expect("the port is the test's");
     socket.connect_timeout(&server.into(), AT_ONCE).expect("somebody is there");
     Connection::ready(socket.into(), AT_ONCE).expect("it can be set")
 }
 
-/// Who answers over it.
+/// The server that answers over this connection.
 fn ask(connection: &mut Connection) -> anyhow::Result<String> {
     connection.send(&Ask::new(NAME, "A").bytes())?;
     Ok(connection.message()?.answers.into_iter().map(|record| record.data).collect())
@@ -186,8 +188,8 @@ fn upstream(ip: &str) -> &'static str {
     if ip == "169.254.10.10" || ip == "10.96.0.20" { CLUSTER } else { PLAIN }
 }
 
-/// Below those that the kernel lends.
+/// Below the kernel's ephemeral ports.
 const FIRST_PORT: u16 = 21_000;
 const PATIENCE: Duration = Duration::from_secs(15);
-/// By far less than the 10 s for which conntrack knows a connection that was reset.
+/// Well below the 10 s for which conntrack keeps a reset connection.
 const AT_ONCE: Duration = Duration::from_secs(4);

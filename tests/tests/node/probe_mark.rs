@@ -1,4 +1,4 @@
-//! `-probe-mark`: whose packets the rules let through to the server.
+//! `-probe-mark`: the mark of the packets that the rules admit to the server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn probes_carry_the_mark_that_is_asked_for_and_the_table_of_leases_lets_no_other
         let lab = Lab::new();
         run("nft", &["add table inet seen"]);
         run("nft", &["add chain inet seen output { type filter hook output priority -400; }"]);
-        // The mark that is the default is another program's here, and gets nowhere.
+        // Another program uses the default mark here; its packets are dropped.
         for rule in ["0x6c646e73 counter drop", "0x2a th dport 53 counter"] {
             run("nft", &[&format!("add rule inet seen output meta mark {rule}")]);
         }
@@ -46,7 +46,8 @@ fn probes_carry_the_mark_that_is_asked_for_and_the_table_of_leases_lets_no_other
     });
 }
 
-/// Any program with the right to set marks may set this one: the host's stateful rules still see all else that it sends.
+/// Any program with the right to set marks may set this one: conntrack still tracks its other
+/// packets.
 #[test]
 fn the_mark_alone_escapes_no_conntrack() {
     isolated(|| {
@@ -85,7 +86,7 @@ fn send_marked(to: SocketAddr) {
     socket.send_to(b"marked", &to.into()).expect("it is sent");
 }
 
-/// What each of the rules has seen.
+/// Packet counters of the rules.
 fn packets<const RULES: usize>() -> [usize; RULES] {
     let rules = run("nft", &["list", "chain", "inet", "seen", "output"]);
     let counts = rules.split("counter packets ").skip(1);

@@ -1,4 +1,4 @@
-//! The life of `node run -rules iptables` as production's checks have it, step by step.
+//! The life cycle of `node run -rules iptables`, as production's checks expect it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ fn eight_rules_two_addresses_and_a_drop_in_come_go_at_a_stop_and_outlive_five_ki
         eventually("neither drop-in nor rules", Duration::from_secs(3), || {
             (!Path::new(DROP_IN).exists() && rules().is_empty()).then_some(())
         });
-        // Who still asks is answered: for the better part of the 5 s.
+        // Late queries are still answered for most of the 5 s.
         let sent = clients.each_ref().map(Stream::sent);
         eventually("queries of the last seconds", PATIENCE, || {
             let mut more = clients.iter().zip(&sent).map(|(client, sent)| client.sent() - sent);
@@ -97,7 +97,7 @@ fn nothing_is_there() {
     assert!(!run("ip", &["link"]).contains("localdns"));
 }
 
-/// What the table `raw` has, as `iptables -S` prints it, in order.
+/// Rules of the table `raw` as `iptables -S` prints them, sorted.
 fn rules() -> Vec<String> {
     let listed = run("iptables", &["-t", "raw", "-S"]);
     let mut rules: Vec<_> =

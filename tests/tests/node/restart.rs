@@ -1,4 +1,5 @@
-//! The node's unit under systemd, which keeps its sockets over a restart: nobody is lost, nobody goes to the upstream.
+//! The node's unit under systemd, which keeps its sockets across a restart: no query is lost or
+//! fails over.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -24,7 +25,8 @@ fn no_query_is_lost_or_goes_to_the_upstream_over_a_hundred_restarts_by_systemd()
     });
 }
 
-/// So many restarts, while clients ask at this rate, all together; then an upgrade by a signal.
+/// Runs that many restarts while clients send `rate` queries a second in total, then one upgrade by
+/// signal.
 fn restarts(times: usize, rate: u32, clients: fn(u32) -> Clients) {
     let Some((lab, systemd)) = boot("no_query_is_lost_or_goes_to_the_upstream_over_five_restarts_by_systemd")
     else {
@@ -78,7 +80,7 @@ fn a_stop_or_the_end_of_the_unit_leaves_the_fallback_and_a_start_takes_queries_b
             systemd.ctl(&["start", UNIT]);
         }
         answers_everywhere(US, US);
-        // Killed without systemd's leave, it is back, and was away for a moment only.
+        // After a kill systemd restarts the server at once.
         systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
         systemd.restarts(UNIT, 1);
         answers_everywhere(US, US);
@@ -96,7 +98,7 @@ fn what_lay_in_the_sockets_of_a_killed_server_is_answered_by_the_next_one() {
         answers_everywhere(US, US);
         let kill = |with: &str| systemd.ctl(&["kill", "--kill-who=main", &format!("--signal={with}"), UNIT]);
         kill("STOP");
-        // Nobody reads them: the lease has not ended, and the server will not.
+        // The sockets have no reader: the lease has not ended, but the server is stopped.
         let query = Ask::new(NAME, "A").id(7).bytes();
         let sockets: Vec<_> = ["169.254.10.10", "169.254.10.11"]
             .map(|ip| {
@@ -125,20 +127,20 @@ fn with_rules_of_iptables_a_restart_and_an_upgrade_leave_rules_and_drop_in_where
         if !tool(test, "iptables") {
             return;
         }
-        // iptables-legacy wants a right that the unit has not.
+        // iptables-legacy needs a capability that the unit lacks.
         if !run("iptables", &["-V"]).contains("nf_tables") {
             return skip(test, "iptables is not that of nftables");
         }
         let Some((_lab, systemd)) = boot(test) else { return };
         fs::write("/etc/localdns/environment", "LOCALDNS_NODE_RULES=iptables\n").expect("the test's own");
         systemd.ctl(&["start", UNIT]);
-        // One that is put there again has another handle.
+        // A rule that is added again has another handle.
         let rules = || ["ip", "ip6"].map(|family| run("nft", &["-s", "-a", "list", "table", family, "raw"]));
         let count = || {
             let all = ["iptables", "ip6tables"].map(|program| run(program, &["-t", "raw", "-S"])).concat();
             all.matches("localdns: skip conntrack").count()
         };
-        // What networkd would have been told, had there been one; nobody puts it there again.
+        // Stands in for networkd's drop-in; no program restores it.
         let shell = |script: &str| {
             let mut command = systemd.inside("sh");
             command.args(["-ec", script]);
@@ -160,7 +162,7 @@ fn with_rules_of_iptables_a_restart_and_an_upgrade_leave_rules_and_drop_in_where
         assert_eq!(seen(), before);
         assert_eq!(waited(), 0, "a restart waits for nobody");
         answers_everywhere(US, US);
-        // A stop is another matter.
+        // A stop removes both.
         systemd.ctl(&["stop", UNIT]);
         assert_eq!(count(), 0, "{}", systemd.log(UNIT));
         assert_eq!(shell(&format!("test -e {DROP_IN} || echo gone")), "gone\n");
@@ -180,7 +182,7 @@ fn with_rules_of_iptables_a_restart_and_an_upgrade_leave_rules_and_drop_in_where
     });
 }
 
-/// The machine with the shipped unit; `None` where there can be none.
+/// The node with the shipped unit; `None` where that is not possible.
 pub(crate) fn boot(test: &str) -> Option<(Lab, Systemd)> {
     if !tool(test, "nft") {
         return None;

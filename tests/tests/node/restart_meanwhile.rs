@@ -1,4 +1,5 @@
-//! A restart, of a server that goes on serving for a while (`lameduck`): it changes for nobody who answers whom.
+//! A restart of a server that keeps serving for a time (`lameduck`): each client's queries go to
+//! the same server as before.
 
 use std::fs;
 use std::process::Command;
@@ -34,7 +35,7 @@ fn a_restart_takes_no_query_back_that_is_led_away() {
         led_away.go_on(50);
         led_away.finish();
         others.finish();
-        // Not ready before each address has answered.
+        // READY must wait until each address has answered.
         run("nft", &["flush", "chain", "inet", "hang", "output"]);
         eventually("READY", PATIENCE, || (systemd.show(UNIT, "ActiveState") == ["active"]).then_some(()));
     });
@@ -53,7 +54,6 @@ fn a_restart_leads_nobody_away_however_often_its_status_is_asked_for() {
                     let mut status = Command::new(tests::binary());
                     status.args(["node", "status", "-conf", "/etc/localdns/Corefile"]);
                     output(status, PATIENCE);
-                    // Its pace.
                     sleep(Duration::from_millis(100));
                 }
             });
@@ -85,7 +85,7 @@ fn a_server_that_is_about_to_be_followed_by_another_takes_nothing_away() {
     });
 }
 
-/// The unit with a Corefile that says `lameduck`.
+/// The unit with a Corefile that sets `lameduck`.
 fn start(test: &str, lameduck: &str) -> Option<(Lab, Systemd)> {
     let (lab, systemd) = boot(test)?;
     let health = format!("    health 127.0.0.1:8080 {{\n        lameduck {lameduck}\n    }}\n    hosts {{");
@@ -95,6 +95,6 @@ fn start(test: &str, lameduck: &str) -> Option<(Lab, Systemd)> {
     Some((lab, systemd))
 }
 
-/// Queries a second, of each stream.
+/// Queries a second of each stream.
 const RATE: u32 = 50;
 const PATIENCE: Duration = Duration::from_secs(20);

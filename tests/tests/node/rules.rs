@@ -1,4 +1,4 @@
-//! The two nftables tables, as `nft` reads them.
+//! The two nftables tables, as `nft` lists them.
 
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
@@ -51,13 +51,13 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             (&format!("nft replace rule inet localdns output handle $({third}) drop"), TableState::Changed),
             ("nft insert rule inet localdns input drop", TableState::Changed),
             ("nft add chain inet localdns prerouting '{ policy drop; }'", TableState::Changed),
-            // A chain of somebody else's, and a set.
+            // A chain and a set of another program.
             (
                 "nft add chain inet localdns theirs '{ type filter hook input priority 0; policy drop; }'",
                 TableState::Changed,
             ),
             ("nft add set inet localdns theirs '{ type ipv4_addr; }'", TableState::Changed),
-            // No packet comes to its chains.
+            // A dormant table's chains see no packets.
             ("nft add table inet localdns '{ flags dormant; }'", TableState::Changed),
             ("nft delete element inet localdns transports '{ 6 }'", TableState::Changed),
             ("nft add element inet localdns listeners4 '{ 192.0.2.1 }'", TableState::Changed),
@@ -65,7 +65,7 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             ("nft insert rule inet localdns clients jump failover", TableState::Changed),
         ] {
             rules.put(&listeners(), &clients()).unwrap();
-            // Leases of a restart come and go.
+            // Restart leases may be added and expire.
             rules.plan_restart(&addresses(), LASTS).unwrap();
             assert_eq!(rules.standing().unwrap(), TableState::AsPut, "before: {change}");
             assert!(Rules::open().unwrap().are_those_of(&listeners(), &clients()).unwrap());
@@ -91,11 +91,11 @@ fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
                 leases.renew(&addresses(), Some(LASTS)).unwrap();
                 assert_eq!(rules.standing().unwrap(), TableState::AsPut);
                 rules.plan_restart(&addresses(), LASTS).unwrap();
-                // One without a message is no transaction.
+                // A call without a message is no transaction.
                 rules.plan_restart(&[], LASTS).unwrap();
             }
             assert_eq!(rules.lists(), lists, "our own transactions are none of others");
-            // A table of others makes it look again, once.
+            // A table of another program causes one more listing.
             run("nft", &[&format!("add table inet others{lists}")]);
         }
         run("nft", &["delete element inet localdns listeners4 { 169.254.10.10 }"]);
@@ -152,7 +152,7 @@ fn two_leases_at_once_stand_beside_each_other() {
         if !tool("rules", "nft") {
             return;
         }
-        // Two containers of one network are both process 1.
+        // Two containers on one network are both process 1.
         let mut both = [Leases::open(MARK).unwrap(), Leases::open(MARK).unwrap()];
         let tables = lease_tables();
         assert_eq!(tables.len(), 2);
@@ -176,7 +176,7 @@ fn neither_a_query_nor_its_answer_is_tracked_where_a_lease_stands_alone() {
         if !tool("rules", "nft") || !tool("rules", "conntrack") {
             return;
         }
-        // Somebody who wants to know of connections.
+        // A program that needs conntrack's state.
         run(
             "nft",
             &[
@@ -213,7 +213,7 @@ fn neither_a_query_nor_its_answer_is_tracked_where_a_lease_stands_alone() {
     });
 }
 
-/// It waits for no datagram for ever.
+/// Sets a read timeout, so that no test blocks forever.
 fn patient(socket: UdpSocket) -> UdpSocket {
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("it is no zero");
     socket
@@ -235,14 +235,14 @@ fn an_older_kernel_s_table_is_that_of_all_processes_and_the_next_ones_to_replace
         let expected = LEASES.replace(" socket transparent 0", "").replace("\tflags owner\n\n", &holders);
         assert_eq!(listed("localdns-lease"), expected);
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
-        // The next process finds them there, and both keep them.
+        // The next process finds the leases, and both keep them.
         let mut next = Leases::open_as(MARK, DeathDetection { by_owner: false, by_socket: false }).unwrap();
         assert!(listed("localdns-lease").contains("elements = { 10.96.0.20"), "they stay");
         next.renew(&addresses(), Some(LASTS)).unwrap();
         leases.renew(&addresses(), Some(LASTS)).unwrap();
         next.leave().unwrap();
         assert_eq!(listed("localdns-lease"), expected);
-        // Nobody owns it: whoever takes its rules takes the leases.
+        // The table has no owner: any program may delete its rules, and the leases with them.
         run("nft", &["flush", "table", "inet", "localdns-lease"]);
         let renewed = leases.renew(&addresses(), Some(LASTS));
         assert!(matches!(renewed, Err(NftError::Changed { .. })), "{renewed:?}");
@@ -256,7 +256,7 @@ fn an_older_kernel_s_table_is_that_of_all_processes_and_the_next_ones_to_replace
     });
 }
 
-/// The tables of this process' leases.
+/// Lease tables of this process.
 fn lease_tables() -> Vec<String> {
     let ours = format!("localdns-lease-{}-", std::process::id());
     let tables = run("nft", &["list", "tables", "inet"]);
@@ -268,7 +268,7 @@ fn lease_tables() -> Vec<String> {
         .collect()
 }
 
-/// A table without its name, the name of its owner and what an element has left to live.
+/// A table without its name, its owner's name and its elements' remaining times.
 fn listed(table: &str) -> String {
     let text = run("nft", &["list", "table", "inet", table]);
     let text = text.split_once('\n').map_or("", |(_, text)| text);
@@ -280,7 +280,7 @@ fn listed(table: &str) -> String {
         .filter(|word| *word != "expires ")
         .collect::<String>()
         .replace(" ,", ",")
-        // Newer ones know the names.
+        // Newer versions of nft print the names.
         .replace("{ tcp, udp }", "{ 6, 17 }")
 }
 
@@ -327,7 +327,8 @@ fn a_table_of_leases_stays_while_other_sockets_of_the_process_are_closed() {
                     drop(Rules::open());
                 }
             });
-            // With sockets that have the process's number for an address one in a hundred was gone.
+            // With sockets bound to the process ID as their netlink address, one in a hundred was
+            // gone.
             let renewed = (0..500).map(|_| Leases::open(MARK)?.renew(&addresses(), Some(LASTS)));
             let gone: Vec<_> = renewed.filter_map(Result::err).collect();
             is_over.store(true, Relaxed);

@@ -1,4 +1,5 @@
-//! What goes wrong while node-cache sets a node up is counted by its kind, and is made good when it can be.
+//! Errors while node-cache sets up a node are counted by kind, and the set-up is completed once
+//! possible.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -36,7 +37,7 @@ fn a_lock_that_is_held_and_programs_that_are_not_there_are_counted_apart() {
         });
         assert!(server.0.stop().success());
 
-        // Nothing but the four names of iptables, which come later.
+        // A PATH with the four iptables programs alone, which appear later.
         let nft = Tools("nft").path();
         let (tools, _) = nft.split_once(':').expect("more than one directory");
         let hidden = format!("{tools}-hidden");
@@ -94,7 +95,7 @@ fn a_table_of_ours_that_another_owns_is_counted_and_so_is_an_address_that_cannot
 
         let (server, ()) = serve("169.254.20.10,fd10::11", "nft", &path, || ());
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
-        // A link without IPv6 loses its addresses, and takes none.
+        // A link without IPv6 loses its addresses and accepts none.
         let without = Path::new("/proc/sys/net/ipv6/conf/nodelocaldns/disable_ipv6");
         std::fs::write(without, "1").expect("the namespace is ours");
         counts(&server, "interface_add");
@@ -105,14 +106,14 @@ fn a_table_of_ours_that_another_owns_is_counted_and_so_is_an_address_that_cannot
     });
 }
 
-/// A server that is started once that has been done, with what came of it.
+/// Starts a server after `before`, and returns both.
 fn serve<T>(addresses: &str, rules: &str, path: &str, before: impl FnOnce() -> T) -> (Server, T) {
     let done = before();
     let options = options_of(TEMPLATE).env("PATH", path).args(["-localip", addresses]);
     (Server::start_with("", options.args(["-rules", rules, "-at-stop", "clean"])), done)
 }
 
-/// Waits until errors of this kind are counted, and there are none of others.
+/// Waits until errors of this kind are counted, and asserts that there are none of others.
 fn counts(server: &Server, kind: &str) {
     let count = |kind: &str| {
         let metrics = server.metrics(SocketAddr::from(([127, 0, 0, 1], 9353)));

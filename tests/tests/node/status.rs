@@ -1,4 +1,4 @@
-//! What `node status` says of a node, in words and as JSON.
+//! The report of `node status`, as text and as JSON.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -52,7 +52,7 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
             assert!(said.contains(&line), "{line}\n{said}");
         }
         assert_eq!(said.matches("firewall").count(), 2, "{said}");
-        // What mends it can be typed as it stands.
+        // Each remedy runs as printed.
         for line in said.lines().filter(|line| line.starts_with("firewall")) {
             let remedy = line.rsplit_once("these queries, run: ").expect("a remedy").1;
             run("sh", &["-ec", remedy]);
@@ -84,7 +84,7 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
             "server    process {pid} does not report its status: it has not answered within 1 s; if it hangs, restart it\n"
         );
         assert!(hung.contains(&told), "{hung}");
-        // Anybody may fill its queue.
+        // Any process may fill its queue.
         fill_queue(pid);
         let full = status(&server, 1);
         let told = format!(
@@ -95,7 +95,7 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
     });
 }
 
-/// Leaves commands without a word, and without an end that waits for an answer, until this server's socket takes no more.
+/// Connects without sending a command until the server's socket accepts no more.
 fn fill_queue(pid: u32) {
     let table = fs::read_to_string("/proc/net/unix").expect("it is text");
     let name =
@@ -117,7 +117,7 @@ fn an_address_answers_although_no_upstream_does() {
             return;
         }
         let lab = Lab::new();
-        // What hosts does not have is forwarded.
+        // Names missing in `hosts` are forwarded.
         let corefile = COREFILE.replace("ttl 5", "ttl 5\n        fallthrough");
         let server = lab.serve_of(&corefile, &["-host-resolver", "none"]);
         server.wait_for_log("queries to fd10::11 are answered here", Duration::from_secs(10));
@@ -139,7 +139,7 @@ fn an_address_answers_although_no_upstream_does() {
             status(&server, 0).contains(told).then_some(())
         });
         assert!(json["servers"][0]["probe"].is_null(), "it is the server's secret: {json}");
-        // Nobody answers for one that hangs but its fallback, which is silent.
+        // A stopped server's fallback answers, but is silent here.
         server.signal("STOP");
         let said = status(&server, 1);
         assert_eq!(said.matches(", does not answer\n").count(), 4, "{said}");
@@ -202,7 +202,7 @@ fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
             node(&server, &["up", "-host-resolver", "none"], 0);
             assert!(status(&server, 1).starts_with("rules     in place\n"), "{change}");
         }
-        // The server knew which of its upstreams were up: its choice stands, and is told.
+        // The server knew which upstreams were up: its choice stays in effect and is reported.
         server.write_corefile(&COREFILE.replace("forward . 10.3.0.2", "forward . 10.2.0.2 10.3.0.2"));
         let said = status(&server, 1);
         assert!(said.starts_with("rules     in place\n"), "{said}");
@@ -250,7 +250,7 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
         let taken = "169.254.10.11:1053";
         let _taken = std::net::UdpSocket::bind(taken).expect("nobody else is here");
         let unbound = format!("{COREFILE}.:1053 {{\nbind 169.254.10.11\nwhoami\n}}\n");
-        // Two that cannot be read, and one that cannot be served.
+        // Two Corefiles that are invalid, and one that cannot be served.
         let unserved = COREFILE.replace("169.254.10.11", "169.254.10.11 192.0.2.77%lo");
         for (corefile, cause, is_read) in [
             (COREFILE.replace("ttl 5", "ttl five"), "is not a TTL", false),
@@ -325,7 +325,7 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
         };
         assert_eq!(exposed(), [(Some(1.0), Some(0.0)), (Some(1.0), Some(0.0))]);
 
-        // Of our probes nothing arrives.
+        // Drops our probes.
         run("nft", &["add table inet hang"]);
         run("nft", &["add chain inet hang output { type filter hook output priority 0; }"]);
         run("nft", &["add rule inet hang output meta mark 0x6c646e73 ip daddr 169.254.10.11 drop"]);
@@ -356,7 +356,7 @@ fn json_lists_what_is_wrong_and_what_mends_it_in_the_words_of_the_text() {
     });
 }
 
-/// Nothing but that: what each line begins with, a part of what it says, and what mends it.
+/// Asserts that these are the only problems: subject, part of the problem, part of the remedy.
 fn is_wrong(server: &Server, code: i32, expected: &[(&str, &str, &str)]) {
     let (said, json) = (status(server, code), json(server));
     assert_eq!(json["format"], 1, "{json:#}");

@@ -1,4 +1,4 @@
-//! /status and the page that shows it: whole, by itself, and of what the server knows.
+//! /status and its page: complete, self-contained, and with the server's data.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
         {
             assert!(policy.contains(part), "{policy}");
         }
-        // What does not have its sum no browser runs.
+        // A browser runs only what matches its hash in the policy.
         for (tag, directive) in [("script", "script-src"), ("style", "style-src")] {
             let body = between(&page, &format!("<{tag}>"), &format!("</{tag}>"));
             std::fs::write("/run/body", body).expect("the test's own");
@@ -66,7 +66,7 @@ fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
                 status["answers"]["queries"].as_u64()? >= 4 && status["node"]["addresses"][0]["held"] == true;
             is_told.then_some(status)
         });
-        // Every word that the script reads of what is said.
+        // Every JSON pointer that the script reads.
         for path in [
             "/version",
             "/pid",
@@ -128,13 +128,13 @@ fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
         assert_eq!(status["answers"]["hosts_hits"], 2, "{status:#}");
         assert_eq!(status["answers"]["cache_hits"], 1, "{status:#}");
         assert_eq!(status["hosts"][0]["file"], "/run/hosts");
-        // A name and an address, as CoreDNS counts.
+        // A name and an address, which CoreDNS counts as two.
         assert_eq!(status["hosts"][0]["entries"], 2);
         assert_eq!(status["upstreams"][0]["address"], "10.2.0.2:53");
         assert_eq!(status["upstreams"][0]["up"], true);
         assert_eq!(status["node"]["rules"], "nft");
         assert_eq!(status["serves"][0]["server"], "dns://169.254.10.10:53");
-        // `/` is CoreDNS's, and the exporter's port has neither.
+        // `/` is a 404 like in CoreDNS, and the exporter's port has neither page.
         for (admin, path) in
             [(admin, "/"), (at("127.0.0.1:9353"), "/status"), (at("127.0.0.1:9353"), "/status.html")]
         {

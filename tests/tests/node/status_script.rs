@@ -1,4 +1,4 @@
-//! The script of the status page, run over what a server says: nothing that it meets there stops it.
+//! The status page's script, run on a server's status: no value there stops it.
 
 use std::fs;
 use std::process::Command;
@@ -64,7 +64,7 @@ const COREFILE: &str = "
     prometheus :9253
 }
 ";
-/// The parts of a document that the script uses.
+/// The parts of the DOM that the script uses.
 const PAGE: &str = r#"
 const [page, said] = process.argv.slice(2).map(file => require("fs").readFileSync(file, "utf8"));
 class Node {

@@ -1,4 +1,4 @@
-//! SIGTERM while a reload goes on: nothing of ours is put back, and whoever asked before is answered.
+//! SIGTERM during a reload: nothing is restored afterwards, and earlier queries are answered.
 
 use std::net::UdpSocket;
 use std::ops::Range;
@@ -23,7 +23,7 @@ fn two_hundred_clean_stops_in_the_midst_of_a_reload_leave_no_rule_and_no_address
     isolated_steadily(Duration::from_secs(2400), || stops(number("STOPS_FROM", 0)..number("STOPS_TO", 200)));
 }
 
-/// A process each, told to end at another point of a reload.
+/// Starts a process for each stop, with SIGTERM at another point of a reload.
 fn stops(which: Range<usize>) {
     if !tool("stop in reload", "nft") {
         return;
@@ -33,14 +33,14 @@ fn stops(which: Range<usize>) {
         let until = ["SIGUSR1: Reloading", "Reloading", "Reloading complete", ""][stop % 4];
         let mut server = lab.serve(&["-host-resolver", "none", "-at-stop", "clean"]);
         server.wait_for_log("queries to fd10::11 are answered here", PATIENCE);
-        // Another address is to come, with its rules.
+        // The reload adds another address and its rules.
         server.write_corefile(&COREFILE.replace("169.254.10.11", "169.254.10.11 169.254.10.12"));
         let queries = asked();
         server.signal("USR1");
         if !until.is_empty() {
             server.wait_for_log(until, PATIENCE);
         }
-        // Later each time.
+        // A bit later each time.
         (0..stop / 4).for_each(|_| assert_eq!(asked_at("169.254.10.10", false), US));
         let told = now();
         server.signal("TERM");
@@ -53,7 +53,7 @@ fn stops(which: Range<usize>) {
     }
 }
 
-/// A query to each address, whose answer nobody has read.
+/// Sends a query to each address; the replies stay unread.
 fn asked() -> Vec<UdpSocket> {
     let ask = |ip| {
         let at = at(ip);
@@ -76,7 +76,8 @@ fn answered(queries: Vec<UdpSocket>, server: &Server) {
     }
 }
 
-/// How long a stop answers who still asks, and less than how much more it takes.
+/// Time for which a stopping server still answers, and the maximum time that the stop takes beyond
+/// it.
 const ANSWERS: Duration = Duration::from_secs(5);
 const MORE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);

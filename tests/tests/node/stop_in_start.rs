@@ -1,4 +1,4 @@
-//! A stop that is asked for while `node run` still starts: nothing is left of it, and it ends soon.
+//! A stop while `node run` is starting: it ends soon and leaves nothing.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn a_start_that_waits_for_networkd_ends_in_time_and_leaves_nothing() {
         for (hangs, call) in [
             (Some("--json=short"), "status v2"),
             (Some("reload"), "reload"),
-            // networkd has heard of it, and the link never is configured.
+            // networkd got the reload, but never configures the link.
             (None, "reload"),
         ] {
             let machine = Machine::new();
@@ -61,7 +61,7 @@ fn a_start_that_waits_for_networkd_ends_in_time_and_leaves_nothing() {
             let asked = now();
             server.signal("TERM");
             manager.wait_for("STOPPING=1", 1, PATIENCE);
-            // What it waits for keeps the rules no longer than without it.
+            // A hanging program does not delay the removal of the rules.
             eventually("no rules", Duration::from_secs(3), || has_no_table().then_some(()));
             assert_eq!(server.wait(Duration::from_secs(30)).code(), Some(0), "{hangs:?}");
             let took = asked.elapsed();
@@ -87,13 +87,13 @@ fn has_no_table() -> bool {
     !run("nft", &["list", "tables"]).contains("localdns")
 }
 
-/// Whether the main thread of this process sleeps for a time that it chose.
+/// Whether the process's main thread sleeps in `clock_nanosleep`.
 pub(super) fn sleeps(pid: u32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     call.starts_with(&format!("{} ", libc::SYS_clock_nanosleep))
 }
 
-/// It is killed with its value.
+/// A process that is killed on drop.
 pub(super) struct Killed(pub(super) Child);
 
 impl Drop for Killed {

@@ -1,4 +1,5 @@
-//! Our link and its addresses, taken away whole: they are back within 2 s, and the server answers there.
+//! Another program removes our link or all its addresses: they are back within 2 s, and the server
+//! answers there.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ fn a_link_that_goes_or_goes_down_and_addresses_that_are_flushed_are_back_within_
         }
         for taken in [
             "link del localdns",
-            // IPv6 addresses go with it.
+            // Also removes the IPv6 addresses.
             "link set localdns down",
             "addr flush dev localdns",
             "-6 addr flush dev localdns",

@@ -1,4 +1,4 @@
-//! A TCP side that accepts connections and reads nothing of them does not serve, whatever UDP does.
+//! A server that accepts TCP connections but reads nothing does not serve, whatever UDP does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -30,12 +30,11 @@ fn a_tcp_side_that_hears_no_message_loses_its_leases_and_one_that_hears_clients_
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
                         assert_eq!(Ask::new(NAME, "A").tcp().of(at(ip)).short(), [US], "{ip}");
-                        // Its pace.
                         thread::sleep(Duration::from_millis(20));
                     }
                 });
             }
-            // Of our probes the connections come about, and what they say does not arrive.
+            // Our probes can connect, but their data is dropped.
             run(
                 "nft",
                 &[
@@ -70,7 +69,7 @@ fn a_tcp_side_that_hears_no_message_loses_its_leases_and_one_that_hears_clients_
     });
 }
 
-/// Packets of probes that the rule has taken.
+/// Number of probe packets that the rule dropped.
 fn dropped() -> usize {
     let rules = run("nft", &["list", "chain", "inet", "hang", "output"]);
     let count = rules.split_once("counter packets ").and_then(|(_, rest)| rest.split_whitespace().next());

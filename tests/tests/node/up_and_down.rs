@@ -1,4 +1,4 @@
-//! What commands beside a server put there and take away, and what a stop leaves.
+//! Set-up and removal by commands without a server, and the state after a stop.
 
 use std::fs;
 use std::io::Read as _;
@@ -153,7 +153,7 @@ fn several_that_take_all_away_at_once_leave_nothing_and_none_of_them_fails() {
             std::thread::scope(|scope| (0..8).for_each(|_| drop(scope.spawn(|| node(&["down"])))));
             nothing_is_there();
         }
-        // Nobody knows here whether a start follows.
+        // Without systemd it is unknown whether a start follows.
         let told = node(&["stopped"]);
         assert!(
             told.starts_with("systemd does not run, ") && told.contains("`localdns node down` restores it"),
@@ -211,7 +211,7 @@ fn up_waits_for_the_networks_servers_and_says_so_where_there_are_none() {
             "{told}"
         );
         assert_eq!(code, Some(1), "{told}");
-        // The other address has its fallback all the same.
+        // The other address still has its fallback.
         assert_eq!(asked_at("169.254.10.11", false), CLUSTER);
 
         let up = begun();
@@ -258,7 +258,7 @@ fn the_unit_without_a_server_takes_the_flags_of_the_servers_unit() {
         for unit in ["localdns-node-up", UNIT] {
             systemd.ctl(&["start", unit]);
             let on = run("ip", &["-o", "addr", "show", "to", "169.254.10.10"]);
-            // The link's alias is another matter.
+            // Matches the link's name, not its alias.
             let links = run("ip", &["-o", "link"]);
             assert!(on.contains(" dns0 ") && !links.contains(": localdns:"), "{unit}: {on}{links}");
         }
@@ -316,7 +316,7 @@ fn down_takes_everything_from_a_living_server_too_and_up_leaves_the_fallback() {
                 server.pid()
             )
         );
-        // It hears of the addresses that went, and leaves them.
+        // It sees the addresses go, and does not restore them.
         server.wait_for_log("released by `node down`", Duration::from_secs(5));
         server.signal("HUP");
         server.wait_for_log("Reloading complete", Duration::from_secs(10));
@@ -395,7 +395,7 @@ fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_
         let lab = Lab::new();
         let server = lab.serve(&[]);
         ready(&server);
-        // As a container's root on the node's network.
+        // Like root in a container on the host network.
         let mut powerless = Command::new("setpriv");
         powerless.args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]);
         powerless.arg(tests::binary()).args(["node", "down"]);
@@ -407,12 +407,12 @@ fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_
             "{told}"
         );
         assert_eq!(status(&server, 0).lines().next(), Some("rules     in place"));
-        // Anybody may take a name like a server's, in an abstract socket.
+        // Any process may bind an abstract socket with a name like a server's.
         let mut other = another_users();
         let process = format!("process {}", other.id());
         let said = status(&server, 0);
         assert!(!said.contains(&process), "{said}");
-        // And take nobody there.
+        // And fill its accept queue.
         signal(other.id(), "STOP");
         fill(other.id());
         let said = status(&server, 0);
@@ -424,7 +424,7 @@ fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_
     });
 }
 
-/// A server of a user without any right here; it listens for words.
+/// Starts a server as an unprivileged user and waits for its control socket.
 fn another_users() -> Child {
     fs::write("/run/Corefile", ".:1053 {\nbind 127.0.0.1\nwhoami\n}\n").expect("the test's own");
     let mut other = Command::new("setpriv");
@@ -437,13 +437,13 @@ fn another_users() -> Child {
     other
 }
 
-/// Connects there until nobody else is taken.
+/// Connects until the accept queue is full.
 fn fill(pid: u32) {
     let name = SockAddr::unix(format!("\0localdns-node-{pid}-0")).expect("a name of few octets");
     let is_taken = |_: &u32| {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None).expect("there are sockets");
         socket.set_nonblocking(true).expect("it can be set");
-        // One that is closed keeps its place.
+        // A closed connection keeps its slot in the queue.
         socket.connect(&name).is_ok()
     };
     let taken = (0..100_000).take_while(is_taken).count();
@@ -460,9 +460,9 @@ fn nothing_is_there() {
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The resolv.conf of the network.
+/// The network's resolv.conf.
 const GIVEN: &str = "/run/given";
-/// As on AKS: the node's address asks the network's servers, the pods' the cluster's.
+/// As on AKS: the node's address forwards to the network's servers, the pods' to the cluster's.
 const OF_THE_NETWORK: &str = "
 .:53 {
     bind 169.254.10.10

@@ -1,4 +1,4 @@
-//! A server with rules and leases that is replaced: no query goes to the upstream meanwhile.
+//! Replacing a server that has rules and leases: no query fails over.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn no_query_is_lost_or_goes_to_the_upstream_over_a_hundred_upgrades_by_a_signal(
     isolated_for(Duration::from_secs(900), || upgrades(handovers(), thirty_percent, Clients::held_to));
 }
 
-/// So many upgrades by SIGUSR2, while clients ask at this rate, all together.
+/// Runs that many upgrades by SIGUSR2 while clients send `rate` queries a second in total.
 fn upgrades(times: usize, rate: fn() -> u32, clients: fn(u32) -> Clients) {
     if !tool("node upgrades", "nft") {
         return;
@@ -94,7 +94,7 @@ fn down_takes_nothing_away_while_another_process_takes_over_and_says_so() {
         }
         let (_lab, directory) = (Lab::new(), tempdir());
         let (server, successor) = Successor::begun(directory.path());
-        // While it starts, and while it is about to answer.
+        // While it starts, and when it is about to answer.
         let said = node(&server, &["down"], 1);
         assert!(said.contains("left: the server is handing over to another process"), "{said}");
         successor.goes_on();
@@ -133,18 +133,18 @@ fn sigterm_is_obeyed_while_the_process_before_does_not_say_that_it_has_heard() {
     });
 }
 
-/// A process that takes over as far as the test has it.
+/// A successor that the test drives step by step.
 struct Successor(OwnedFd);
 
 impl Successor {
-    /// A server, and one that is to answer in its place, and does nothing.
+    /// Starts a server and a successor that is about to answer, and does nothing.
     fn of(directory: &Path) -> (Server, Self) {
         let (server, successor) = Self::begun(directory);
         successor.goes_on();
         (server, successor)
     }
 
-    /// The same, and it has the sockets and no more.
+    /// Starts a server and a successor that has received the sockets only.
     fn begun(directory: &Path) -> (Server, Self) {
         let door = directory.join("door");
         let how = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
@@ -167,7 +167,7 @@ impl Successor {
         Some(Self(successor))
     }
 
-    /// Waits for a word. Descriptors that come with others are closed: there is no room for them.
+    /// Waits for a message. Descriptors beside others are closed: their buffer is empty.
     fn hears(&self, word: &str) {
         let mut text = vec![0; 1 << 16];
         loop {

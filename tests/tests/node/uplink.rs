@@ -1,5 +1,5 @@
-//! Which .network file the machine's own lookups are turned by: that of the link by which Azure's 168.63.129.16 is reached or,
-//! where it is not, the first of the network's servers.
+//! Which .network file gets the drop-in: that of the link that routes to Azure's 168.63.129.16 or,
+//! without such a route, to the first of the network's servers.
 
 use std::fs;
 use std::path::Path;
@@ -18,16 +18,16 @@ fn without_a_route_to_azures_server_the_link_of_the_first_nameserver_is_turned()
         }
         let (lab, machine) = (Lab::new(), Machine::new());
         machine.state("configured");
-        // The way to the pods has a file of its own.
+        // The link to the pods has its own file.
         fs::write("/run/systemd/network/20-pods.network", "[Match]\nName=v1\n").expect("the test's own");
         run("ip", &["route", "add", "10.9.0.0/16", "via", "10.1.0.2"]);
         let blackhole = ["blackhole", "168.63.129.16"];
         for (route, servers, file) in [
-            // Where it is reached, the list does not count.
+            // With a route to it, the list does not matter.
             (None, "nameserver 10.9.0.1\nnameserver 10.2.0.2\n", Some(DROP_IN)),
             (Some("add"), "nameserver 10.9.0.1\nnameserver 10.2.0.2\n", Some(PODS)),
             (None, "nameserver 10.2.0.2\nnameserver 10.9.0.1\n", Some(DROP_IN)),
-            // Ours is nobody's server: the first of the others counts.
+            // Our own address is skipped: the first of the others counts.
             (None, "nameserver 169.254.10.10\nnameserver 10.9.0.1\n", Some(PODS)),
             (None, "nameserver 127.0.0.1\n", None),
             (Some("del"), "nameserver 127.0.0.1\n", Some(DROP_IN)),
@@ -41,7 +41,7 @@ fn without_a_route_to_azures_server_the_link_of_the_first_nameserver_is_turned()
             match file {
                 Some(file) => {
                     eventually(file, PATIENCE, || Path::new(file).exists().then_some(()));
-                    // What tells networkd outlives a server that is killed meanwhile.
+                    // The notification of networkd outlives a killed server.
                     eventually("a reload", PATIENCE, || (machine.calls("reload") > reloads).then_some(()));
                     let other = if file == PODS { DROP_IN } else { PODS };
                     assert!(!Path::new(other).exists(), "{servers}");
@@ -56,7 +56,7 @@ fn without_a_route_to_azures_server_the_link_of_the_first_nameserver_is_turned()
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
             if file == Some(PODS) {
-                // networkd names the network's servers to nobody any more: what stands there goes on.
+                // networkd no longer lists the network's servers: the existing file stays in use.
                 machine.resolv_conf("nameserver 169.254.10.10\n");
                 let reloads = machine.calls("reload");
                 let manager = Manager::new();

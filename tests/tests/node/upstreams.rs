@@ -1,4 +1,5 @@
-//! Whom 168.63.129.16 stands for, who else is told, and the Corefile in AKS's environment file.
+//! Substitutes of 168.63.129.16, the files that report them, and the Corefile in AKS's environment
+//! file.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -57,7 +58,7 @@ fn the_networks_servers_are_asked_followed_kept_and_told() {
         server.wait_for_log("No such file", Duration::from_secs(5));
         assert_eq!(asked(), [PLAIN]);
 
-        // A boot whose network says nothing yet, or nothing new because the host asks us.
+        // After a boot the network's file may be missing, or name only us: the kept list applies.
         signal(server.pid(), "KILL");
         server.wait(Duration::from_secs(5));
         let server = serve(&[]);
@@ -103,7 +104,8 @@ fn a_start_takes_the_list_that_comes_while_it_waits() {
         }
         let _lab = Lab::new();
         fs::write("/run/Corefile", COREFILE).expect("the test's own");
-        // The network's manager has written nothing yet; or what an earlier drop-in of ours made of it.
+        // The network's manager has written nothing yet, or only our address because of an earlier
+        // drop-in.
         for (first, then, who) in
             [(None, "10.3.0.2", PLAIN), (Some("nameserver 169.254.10.10\n"), "10.2.0.2", CLUSTER)]
         {
@@ -159,7 +161,7 @@ fn the_corefile_of_the_environment_file_is_served_and_217_where_there_is_none() 
             ("", "no Corefile: none of LOCALDNS_COREFILE_WITH_HOSTS"),
             ("LOCALDNS_COREFILE_BASE=%\n", "LOCALDNS_COREFILE_BASE is not base64: "),
             ("LOCALDNS_COREFILE_BASE=LiB7CiBmb3J3cmFkCn0K\n", "LOCALDNS_COREFILE_BASE of "),
-            // The first line, a comment, of base64 in several lines.
+            // base64 in several lines, of which the first is a comment.
             (
                 "LOCALDNS_COREFILE_BASE=IyBub3RoaW5n\nCi46NTMge30K\n",
                 "set it to the output of `base64 -w0 Corefile`",
@@ -214,7 +216,7 @@ fn what_cannot_be_written_is_told_once_and_served_without() {
         fs::create_dir_all(AZURE).expect("the test's own");
         fs::create_dir_all("/etc/localdns").expect("the test's own");
         run("mount", &["-t", "tmpfs", "-o", "ro", "tmpfs", "/etc/localdns"]);
-        // Its root is the one inode that it may have.
+        // The root takes the only inode.
         run("mount", &["-t", "tmpfs", "-o", "size=4k,nr_inodes=1", "tmpfs", AZURE]);
         network_says("nameserver 10.2.0.2\n");
         let server = serve(&[]);
@@ -268,7 +270,7 @@ fn servers_of_ipv6_are_asked_and_the_fallback_and_a_links_own_keeps_its_link_ove
             assert!(said.contains(&format!("upstreams fe80::53%v2{rest} from {RESOLV_CONF}\n")), "{said}");
             signal(server.pid(), "KILL");
             server.wait(Duration::from_secs(5));
-            // A new destination has no link: the next of the list takes who asks.
+            // The fallback cannot have a link scope: the next server of the list is used.
             let of_pod = || within(POD, || asked_at(IPV6)).join().expect("it asks");
             eventually("the fallback", Duration::from_secs(5), || (of_pod() == [PLAIN]).then_some(()));
             fs::remove_file(RESOLV_CONF).expect("it is there");
@@ -284,7 +286,7 @@ fn servers_of_ipv6_are_asked_and_the_fallback_and_a_links_own_keeps_its_link_ove
     });
 }
 
-/// An upstream at an address of the node's link to it, and nowhere else.
+/// Starts an upstream at a link-local address of the node's link.
 fn link_local_upstream() -> Upstream {
     run("ip", &["-n", OUTSIDE, "addr", "add", "fe80::53/64", "dev", "e0", "nodad"]);
     let link = run("ip", &["-n", OUTSIDE, "-o", "link", "show", "e0"]);
@@ -313,7 +315,7 @@ fn serve(more: &[&str]) -> Server {
     server
 }
 
-/// `node run` that is to end by itself.
+/// Runs `node run` until it exits by itself.
 fn end(flags: &[&str]) -> Output {
     let mut command = Command::new(tests::binary());
     command.args(["node", "run"]).args(flags);
@@ -341,7 +343,7 @@ fn of_two_reloads_at_once_the_later_one_counts_in_the_files_for_others() {
             server.write_corefile(&corefile(last));
             server.signal("USR1");
             server.wait_for_lines("Reloading complete", reloads, Duration::from_secs(10));
-            // The first of each two is followed at once by the second.
+            // Every other change is followed at once by the next.
             if reloads % 2 == 0 {
                 let prom = PROM
                     .replace("THIS", &format!("10.9.0.{last}"))
@@ -362,7 +364,7 @@ fn asked_at(ip: &str) -> Vec<String> {
     reply.map(|reply| reply.short().into_iter().map(str::to_owned).collect()).unwrap_or_default()
 }
 
-/// Waits until a file says this, with the mode that production gives it.
+/// Waits until a file has this text, and asserts the mode that production uses.
 fn written(path: &str, text: &str) {
     eventually(&format!("{path} with {text:?}"), Duration::from_secs(5), || {
         (fs::read_to_string(path).ok()? == text).then_some(())
@@ -370,9 +372,9 @@ fn written(path: &str, text: &str) {
     assert_eq!(fs::metadata(path).expect("it is there").permissions().mode() & 0o7777, 0o644);
 }
 
-/// Where the node's queries of IPv6 come.
+/// The address for the node's IPv6 queries.
 const IPV6: &str = "fd10::11";
-/// Whom the upstream of the link names.
+/// The answer of the link-local upstream.
 const OF_THE_LINK: &str = "192.0.2.4";
 const AZURE: &str = "/opt/azure/containers/localdns";
 const KEPT: &str = "/etc/localdns/upstream-dns";
@@ -389,7 +391,7 @@ const COREFILE: &str = "# 168.63.129.16 is the network's
     forward . 10.96.0.10
 }
 ";
-/// Where nobody is at the cluster's address.
+/// The row for an unknown cluster address.
 const NO_CLUSTER: &str = "ip=\"unknown\",block=\"none\",status=\"missing\"} 0";
 const PROM: &str = "# HELP localdns_vnetdns_forward_info VnetDNS forward plugin IP address from corefile
 # TYPE localdns_vnetdns_forward_info gauge

@@ -1,4 +1,5 @@
-//! A wall clock that is set, forth and back, while the server serves: libfaketime stands between it and the kernel's.
+//! Wall-clock jumps, forward and back, while the server runs: libfaketime intercepts its clock
+//! calls.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -34,7 +35,7 @@ fn leases_answers_and_ages_do_not_follow_a_wall_clock_that_jumps() {
                 .env("FAKETIME_TIMESTAMP_FILE", OFFSET)
                 .env("FAKETIME_NO_CACHE", "1")
                 .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-                // A clock that is set leaves the times of files as they are.
+                // Files' times stay unchanged.
                 .env("NO_FAKE_STAT", "1"),
         );
         manager.wait_for("READY=1", 1, PATIENCE);
@@ -46,7 +47,7 @@ fn leases_answers_and_ages_do_not_follow_a_wall_clock_that_jumps() {
                 let asked = &asked;
                 within_scope(scope, place, move || asked.keep_asking());
             }
-            // Whatever comes of it, the clients end.
+            // Ends the clients in case of a panic too.
             let over = Over(&asked.over);
             for offset in ["+1d", "-1d", "+0", "-3650d", "+0"] {
                 jump(offset, &server, &manager, &upstream, &asked);
@@ -62,7 +63,7 @@ fn leases_answers_and_ages_do_not_follow_a_wall_clock_that_jumps() {
     });
 }
 
-/// One jump, and what goes on as before: for three leases, and a round of refreshed names.
+/// Sets the clock and asserts that all continues: for three leases, and a round of refreshed names.
 fn jump(offset: &str, server: &Server, manager: &Manager, upstream: &Upstream, asked: &Asked) {
     let before = wall();
     publish(Path::new(OFFSET), offset);
@@ -94,7 +95,7 @@ fn jump(offset: &str, server: &Server, manager: &Manager, upstream: &Upstream, a
     }
 }
 
-/// The wall clock that the server has, in seconds.
+/// The server's wall clock, in seconds.
 fn wall() -> u64 {
     let metrics = Metrics::of("127.0.0.1:9353".parse().expect("an address"));
     metrics.value("localdns_metrics_last_update_timestamp_seconds", &[]).unwrap_or_default() as u64
@@ -105,7 +106,7 @@ fn ttl_of(name: &str) -> u32 {
     Ask::new(name, "A").of(at).answers.first().map_or(0, |record| record.ttl)
 }
 
-/// What clients were answered.
+/// Results of the clients' queries.
 #[derive(Default)]
 struct Asked {
     answered: AtomicU64,
@@ -137,7 +138,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Answers with a TTL by the name.
+/// An upstream with a TTL for each name.
 fn upstream() -> Upstream {
     run("ip", &["-n", OUTSIDE, "addr", "add", "10.3.0.3/32", "dev", "lo"]);
     let starts = || {
@@ -152,7 +153,7 @@ fn upstream() -> Upstream {
     within(OUTSIDE, starts).join().expect("an upstream starts")
 }
 
-/// libfaketime, for a program of many threads.
+/// The path of libfaketime for multithreaded programs.
 fn library() -> Option<PathBuf> {
     let directories = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let mut libraries = directories.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));

@@ -1,4 +1,4 @@
-//! A kernel that has no nftables.
+//! A kernel without nftables.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
@@ -55,7 +55,7 @@ fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served(
         assert!(said.contains(mend), "{said}");
         let log = server.log_text();
         assert_eq!(log.matches("nftables").count(), 1, "{log}");
-        // Nothing half-applied, and nothing is left.
+        // Nothing is half-applied or left behind.
         without_nftables(|| {
             let down = node(&server, &["down"], 0);
             assert!(down.contains("there are no rules: this kernel lacks nftables"), "{down}");
@@ -81,7 +81,7 @@ fn a_services_address_that_no_rule_keeps_here_is_told_and_the_rest_is_ready() {
                 Server::start_with(WITH_A_SERVICE, serving(rules, &manager).env("WATCHDOG_USEC", "300000"))
             });
             manager.wait_for("READY=1", 1, PATIENCE);
-            // What is not here is no reason for systemd to kill what is.
+            // A Service that cannot be served is no reason for systemd to kill the server.
             manager.wait_for("WATCHDOG=1", 2, PATIENCE);
             for (at, who) in [("169.254.10.10:53", US), ("10.96.0.20:53", CLUSTER)] {
                 assert_eq!(of_pod(at), who, "{at} with -rules {rules}");
@@ -126,7 +126,7 @@ fn serving(rules: &str, manager: &Manager) -> Options {
     manager.options().subcommand(&["node", "run"]).args(["-rules", rules, "-host-resolver", "none"])
 }
 
-/// Who answers a pod.
+/// The server that answers a pod.
 fn of_pod(at: &'static str) -> String {
     let at: SocketAddr = at.parse().expect("an address");
     within(POD, move || ask(at, NAME, "A").short().concat()).join().expect("it is answered")

@@ -1,4 +1,5 @@
-//! Killed at each system call that touches the hosts file, it leaves whole lines, and the next round mends the rest.
+//! A kill at any system call on the hosts file leaves whole lines, and the next round repairs the
+//! rest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,9 +39,9 @@ fn killed_at_each_call(test: &str, in_place: bool) {
         line("10.96.0.102", "b.n.svc"),
     ];
     let new = [line("10.9.0.1", "a.n.svc"), line("10.96.0.102", "b.n.svc")].concat();
-    // How often the file was found as it was, and how often not.
+    // How often the file was unchanged, and how often not.
     let mut seen = [0; 2];
-    // Renaming does not care which file is longer.
+    // With a rename the lengths do not matter.
     for old in olds.into_iter().take(if in_place { 2 } else { 1 }) {
         let reset = || {
             fs::write(node.hosts(), format!("{OTHERS}{old}")).expect(WRITABLE);
@@ -68,7 +69,7 @@ fn killed_at_each_call(test: &str, in_place: bool) {
         };
         said(&status(None));
         assert_eq!(node.text(), format!("{OTHERS}{new}"));
-        // Files are read on threads of their own, and strace counts the calls of each thread by itself.
+        // Files are read on several threads, and strace counts each thread's calls separately.
         let mut calls_of: BTreeMap<(String, String), usize> = BTreeMap::new();
         for call in fs::read_to_string(&log).expect("strace wrote its log").lines().filter_map(call) {
             *calls_of.entry(call).or_default() += 1;
@@ -101,7 +102,7 @@ fn killed_at_each_call(test: &str, in_place: bool) {
                     assert!(is_one, "{call} {nth}: {found:?}");
                 }
                 node.once(services);
-                // Empty lines and comments may stay where it was killed in place: nobody can tell whose they are.
+                // A kill in place may leave empty lines and comments, since their owner is unknown.
                 let counts = |line: &&str| !line.starts_with(['\n', '#']);
                 let sorted = |text: &str| {
                     let mut lines: Vec<String> =
@@ -122,7 +123,7 @@ fn killed_at_each_call(test: &str, in_place: bool) {
     assert!(seen[0] > 10 && seen[1] > 4, "{seen:?}");
 }
 
-/// The name of the system call in a line of strace's.
+/// The thread and the name of the system call in a line of strace's.
 fn call(line: &str) -> Option<(String, String)> {
     let (head, _) = line.split_once('(')?;
     let (thread, name) = (head.split_whitespace().next()?, head.split_whitespace().next_back()?);

@@ -1,4 +1,5 @@
-//! The hosts file belongs to somebody else: what stays as it is, what readers find, and where no file can be renamed.
+//! The hosts file has other owners: other content survives, readers find whole files, and it works
+//! where no file can be renamed.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -112,7 +113,7 @@ fn mode_owner_acl_label_and_other_attributes_stay() {
     }
 }
 
-/// The script's first broken promise: it copied over the file, which was empty for a moment.
+/// The script's first bug: it copied over the file, which was empty for an instant.
 #[test]
 fn readers_never_find_half_a_file() {
     let count = AtomicU32::new(0);
@@ -125,12 +126,12 @@ fn readers_never_find_half_a_file() {
         }
     });
     let path = node.hosts();
-    // Renamed at first; in place while the file has a second name.
+    // First renamed; then, with a hard link, written in place.
     for twin in [false, true] {
         if twin {
             fs::hard_link(&path, node.home.path().join("twin")).unwrap();
         }
-        // Held open, so that no later file gets its number.
+        // Held open, so that no later file gets its inode number.
         let first = fs::File::open(&path).unwrap();
         let done = AtomicBool::new(false);
         let reads = thread::scope(|scope| {
@@ -138,7 +139,8 @@ fn readers_never_find_half_a_file() {
                 let mut reads = 0;
                 while !done.load(Ordering::Relaxed) {
                     let text = fs::read_to_string(&path).unwrap();
-                    // A read that takes longer than a change in place combines old and new: there, what is not ours counts.
+                    // A read that takes longer than a write in place mixes old and new lines of
+                    // ours: only the others count.
                     let whole = text
                         .lines()
                         .skip(1)
@@ -187,7 +189,7 @@ fn a_rename_just_before_ours_is_not_lost() {
 #[test]
 fn the_nodes_own_hosts_file_is_changed_and_never_asked() {
     isolated(|| {
-        // Its own line would answer the lookup, if it read the file to answer itself.
+        // If the lookup read this file, its own line would answer it.
         fs::write("/etc/hosts", format!("{OTHERS}{}", line("10.96.0.9", "web.t1.svc"))).unwrap();
         let upstream = Upstream::start(fresh_ip(), zone(""));
         let mut command = Command::new(tests::binary());
@@ -221,10 +223,10 @@ fn a_file_mounted_by_itself_is_changed_in_place_and_one_that_was_replaced_outsid
         };
         seen(format!("{OTHERS}{}", line("10.96.0.100", "web.t1.svc")));
         assert_eq!(fs::metadata(&outside).unwrap().ino(), inode, "in place");
-        // A shorter text: cut, without a trace of the padding.
+        // A shorter text is truncated, without padding.
         upstream.answer_by(zone("web.t1.svc.cluster.local. 5 IN A 10.9.0.1"));
         seen(format!("{OTHERS}{}", line("10.9.0.1", "web.t1.svc")));
-        // As vim and sed -i write: the mount goes on showing the old file.
+        // Replaced as by vim and `sed -i`: the mount still shows the old file.
         tests::publish(&outside, "127.0.0.1 localhost\n192.0.2.1 new\n");
         assert_eq!(running.end(), Some(1));
         running.wait_for("/etc/hosts is a bind mount whose source file was replaced");
@@ -243,7 +245,7 @@ fn a_full_disk_loses_nothing() {
         let home = tempdir();
         run("mount", &["-t", "tmpfs", "-o", "size=32k", "none", &home.path().to_string_lossy()]);
         let path = home.path().join("hosts");
-        // Its page is full: a longer file needs another one.
+        // The page is full: a longer file needs another one.
         let others = format!("{OTHERS}{}\n", "#".repeat(4090 - OTHERS.len()));
         fs::write(&path, &others).unwrap();
         fs::hard_link(&path, home.path().join("twin")).unwrap();
@@ -253,13 +255,13 @@ fn a_full_disk_loses_nothing() {
             command.arg("-once").env("SERVICES", "web.t1.svc").env("NAMESERVER", upstream.word());
             output(command, PATIENCE)
         };
-        // In place, since it has a second name; then by renaming.
+        // In place, because of the hard link; then by renaming.
         for twin in [true, false] {
             if !twin {
                 fs::remove_file(home.path().join("twin")).unwrap();
             }
             let filler = home.path().join("filler");
-            // As much as fits; what does not is the point.
+            // The write may fail: it only has to fill the disk.
             drop(fs::write(&filler, vec![0; 64 << 10]));
             let failed = once();
             assert_eq!(failed.status.code(), Some(1), "{}", text(&failed.stdout));

@@ -1,5 +1,5 @@
-//! `localdns node-resolver` from outside: what it asks, what it writes to a hosts file that is not its own, and what it leaves
-//! alone.
+//! `localdns node-resolver` from outside: its queries, its changes to a hosts file with other
+//! owners, and the lines that it leaves alone.
 
 mod crash;
 mod file;
@@ -35,7 +35,7 @@ impl Node {
         std::fs::read_to_string(self.hosts()).expect("the hosts file is there")
     }
 
-    /// The names in the hosts file's directory.
+    /// Names in the directory of the hosts file.
     fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.home.path()).expect("the directory is there");
         let mut names: Vec<String> = entries
@@ -45,14 +45,14 @@ impl Node {
         names
     }
 
-    /// The command with these flags, its services and its name server.
+    /// The command with these flags, services and this name server.
     fn command(&self, services: &str, flags: &[&str]) -> Command {
         let mut command = command_on(&self.hosts());
         command.args(flags).env("SERVICES", services).env("NAMESERVER", self.upstream.word());
         command
     }
 
-    /// One round, which must end well; what it said.
+    /// Runs one round, which must succeed; returns its output.
     fn once(&self, services: &str) -> String {
         said(&output(self.command(services, &["-once"]), PATIENCE))
     }
@@ -64,7 +64,7 @@ impl Node {
     }
 }
 
-/// The command on this hosts file, with nothing of this process's environment that it would read.
+/// The command for this hosts file, without this process's variables that it would read.
 fn command_on(hosts: &Path) -> Command {
     let mut command = Command::new(binary());
     command.args(["node-resolver", "-hosts-file"]).arg(hosts);
@@ -74,7 +74,7 @@ fn command_on(hosts: &Path) -> Command {
     command
 }
 
-/// What a command said that ended well.
+/// The output of a command that succeeded.
 fn said(output: &Output) -> String {
     let text = format!("{}{}", text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}:\n{text}", output.status);
@@ -85,7 +85,7 @@ fn text(octets: &[u8]) -> String {
     String::from_utf8_lossy(octets).into_owned()
 }
 
-/// A name server that has these records, and no other names.
+/// A name server with these records and no other names.
 fn zone(records: &'static str) -> impl Fn(&Asked) -> Action + Send + Sync + 'static {
     move |asked| {
         let own: Vec<&str> = records
@@ -104,7 +104,7 @@ fn zone(records: &'static str) -> impl Fn(&Asked) -> Action + Send + Sync + 'sta
     }
 }
 
-/// A line as the script writes it.
+/// A line in the format of the script.
 fn line(address: &str, service: &str) -> String {
     format!("{address} {service} {service}.cluster.local # openshift-generated-node-resolver\n")
 }
@@ -112,6 +112,6 @@ fn line(address: &str, service: &str) -> String {
 const SOA: &str =
     "cluster.local. 5 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 5";
 const OTHERS: &str = "127.0.0.1 localhost\n";
-/// Why a file of a test can be made.
+/// Why a test can write its files.
 const WRITABLE: &str = "the test's directory is writable";
 const PATIENCE: Duration = Duration::from_secs(30);

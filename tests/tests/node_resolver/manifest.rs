@@ -1,4 +1,4 @@
-//! The DaemonSet and the unit: what they ask of the node, and that what they run works with no more than that.
+//! The DaemonSet and the unit: the node resolver works with the privileges that they request.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn the_daemonset_asks_for_no_privilege_but_root_and_the_hosts_etc() {
     assert_eq!(security["capabilities"]["drop"][0].as_str(), Some("ALL"));
     assert!(security["capabilities"]["add"].is_badvalue());
     assert_eq!(security["seccompProfile"]["type"].as_str(), Some("RuntimeDefault"));
-    // The directory, so that a file can be renamed in it; nothing else of the host.
+    // The directory, so that a file can be renamed in it, and nothing else of the host.
     let volumes = pod["volumes"].as_vec().unwrap();
     let host: Vec<&Yaml> = volumes.iter().filter(|volume| !volume["hostPath"].is_badvalue()).collect();
     let [etc] = host[..] else { panic!("one directory of the host") };
@@ -85,11 +85,11 @@ fn what_the_daemonset_runs_works_as_root_without_a_capability() {
     said(&output(command, PATIENCE));
     let want = format!("{OTHERS}{}", line("172.30.1.1", "image-registry.openshift-image-registry.svc"));
     assert_eq!(fs::read_to_string(host.join("hosts")).unwrap(), want);
-    // It did not have to write in place.
+    // The rename succeeded, and no temporary file is left.
     assert_eq!(fs::read_dir(&host).unwrap().count(), 1);
 }
 
-/// The unit, where there is no DaemonSet.
+/// The unit for nodes without the DaemonSet.
 #[test]
 fn the_unit_asks_for_no_privilege_but_root_and_etc() {
     let test = "the_unit_asks_for_no_privilege_but_root_and_etc";

@@ -1,4 +1,4 @@
-//! What one round asks, and which lines come of the answers.
+//! The queries of one round, and the lines written for the answers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -75,7 +75,8 @@ fn what_is_no_service_refuses_the_whole_list_before_anything_is_asked_or_written
     assert_eq!((node.text().as_str(), node.upstream.total()), (OTHERS, 0));
 }
 
-/// The script's second broken promise: any one answer made it rewrite all, and what had failed was lost.
+/// The script's second bug: one answer made it rewrite all lines, and those of failed queries were
+/// lost.
 #[test]
 fn a_partly_failed_round_keeps_the_lines_of_what_failed() {
     let services = "answered.n.svc servfail.n.svc refused.n.svc silent.n.svc garbage.n.svc";
@@ -117,7 +118,7 @@ fn a_partly_failed_round_keeps_the_lines_of_what_failed() {
     }
 }
 
-/// The script's third broken promise: with nothing else to resolve it never took the line of a deleted service out.
+/// The script's third bug: without another name to resolve, it kept a deleted service's line.
 #[test]
 fn the_line_of_a_deleted_service_goes_though_it_is_the_only_one() {
     for denial in [Action::nxdomain(super::SOA), Action::Reply(tests::Says::nodata(super::SOA))] {
@@ -141,7 +142,7 @@ fn a_service_that_is_no_longer_listed_loses_its_lines() {
     assert_eq!(node.text(), format!("{OTHERS}{}", line("10.96.0.2", "b.n.svc")));
 }
 
-/// The script's fourth broken promise: the target's name in the column of addresses, and an address from outside.
+/// The script's fourth bug: the target's name in the address column, and an outside address.
 #[test]
 fn an_external_name_gets_no_line_and_a_warning() {
     let node = Node::new(
@@ -169,7 +170,8 @@ fn a_headless_service_gets_no_line_and_a_warning() {
         )
     };
     let (web, one) = (line("10.96.0.100", "web.t1.svc"), line("172.17.0.7", "one.t1.svc"));
-    // Without networks a headless service with one endpoint cannot be told: the documented limit.
+    // Without SERVICE_CIDRS a headless service with one endpoint is not recognised: the documented
+    // limit.
     let node = Node::new(OTHERS, script());
     let told = node.once("hl.t1.svc one.t1.svc web.t1.svc");
     assert_eq!(node.text(), format!("{OTHERS}{one}{web}"));

@@ -1,4 +1,4 @@
-//! Round after round: changes that are seen, what is said of them and how often, and the end.
+//! Repeated rounds: detected changes, the log lines about them, and the stop.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -13,7 +13,7 @@ use tests::{Metrics, eventually, free_port, publish, run};
 
 use super::{Node, OTHERS, line, zone};
 
-/// A running node resolver; it is killed with its value.
+/// A running node resolver, killed on drop.
 pub(crate) struct Running {
     pub(crate) child: Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -49,7 +49,7 @@ impl Running {
         eventually(part, SOON, || (self.lines_with(part) > 0).then_some(()));
     }
 
-    /// SIGTERM; the exit code.
+    /// Sends SIGTERM; returns the exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         run("kill", &["-s", "TERM", &self.child.id().to_string()]);
         self.end()
@@ -65,7 +65,7 @@ impl Drop for Running {
         if thread::panicking() {
             eprintln!("--- what it said ---\n{}", self.lines.lock().expect(NO_PANIC).join("\n"));
         }
-        // It may have ended by itself.
+        // It may have exited by itself.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -83,7 +83,7 @@ fn a_new_address_takes_the_place_of_the_old_one_and_is_said_once() {
     node.upstream.wait_for("web.t1.svc.cluster.local.", 6, SOON);
     assert_eq!(running.stop(), Some(0));
     assert_eq!(running.lines_with("web.t1.svc is 10.96.0.101"), 1);
-    // The address that came and the one that took its place, and that the registry has none.
+    // The first address, its replacement, and the registry's missing address.
     assert_eq!(running.lines_with(""), 3);
     assert_eq!(node.text(), want);
 }
@@ -96,7 +96,7 @@ fn a_list_of_services_is_read_again_when_it_changes_and_kept_while_it_is_bad() {
     );
     let list = node.home.path().join("services");
     fs::write(&list, "# the build\na.n.svc\n").unwrap();
-    // An hour between rounds: what is seen is seen because the list has changed.
+    // An hour between rounds: only the changed list can cause a round.
     let mut running = Running::start(
         node.command("ignored.n.svc", &["-interval", "3600", "-services-file", &list.to_string_lossy()]),
     );
@@ -134,7 +134,7 @@ fn a_list_of_services_that_is_a_pipe_is_told_and_holds_up_nothing() {
     );
     let list = node.home.path().join("services");
     let pipe = |path: &Path| {
-        // As `mv` would: there is no moment without a file.
+        // Renamed like `mv` does: the path always exists.
         let aside = path.with_extension("pipe");
         run("mkfifo", &[&aside.to_string_lossy()]);
         fs::rename(aside, path).unwrap();
@@ -218,5 +218,5 @@ fn a_hosts_file_that_cannot_be_changed_is_said_once_and_tried_again() {
 }
 
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// Who holds the lines only copies or counts them.
+/// The lock's holders only copy or count the lines.
 const NO_PANIC: &str = "nobody panics with the lines in hand";

@@ -1,4 +1,4 @@
-//! Clients as stub resolvers are: a question is asked again each second, and given up after five.
+//! Clients that behave like stub resolvers: they repeat a query each second and give up after five.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use super::UPSTREAMS;
 use crate::clients::at;
 use crate::lab::{NAME, US, within_scope};
 
-/// What became of the questions of all clients.
+/// Results of the queries of all clients.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     pub(super) asked: AtomicUsize,
-    /// Of these, over UDP, at the rate that is meant.
+    /// The part sent over UDP, at the requested rate.
     pub(super) over_udp: AtomicUsize,
     pub(super) over: AtomicBool,
     counts: Mutex<Counts>,
@@ -27,14 +27,14 @@ pub(super) struct Questions {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Answered at the n-th second.
+    /// Number of queries answered within the n-th second.
     answered: BTreeMap<u64, usize>,
     slowest: Duration,
-    /// Replies that are no answer, by rcode; the question stays open.
+    /// Error replies by rcode; the query stays open.
     refused: BTreeMap<u16, usize>,
-    /// Answers that are neither ours nor an upstream's.
+    /// Answers that neither the server nor an upstream gives.
     strange: Vec<String>,
-    /// Nobody answered: which clients, and when they asked first.
+    /// Queries without an answer: client, and time of the first attempt.
     unanswered: Vec<(String, Instant)>,
 }
 
@@ -48,16 +48,17 @@ struct Client {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Each question from a port of its own, as glibc has it.
+    /// Each query from its own port, like glibc.
     Udp,
-    /// All from one, as c-ares and Netty have it.
+    /// All queries from one port, like c-ares and Netty.
     OnePort,
-    /// A connection for each.
+    /// A connection for each query.
     Tcp,
 }
 
 impl Questions {
-    /// Starts clients in each place at each address: over UDP at `rate` questions a second together, and over TCP.
+    /// Starts clients in each place for each address: over UDP at `rate` queries a second in total,
+    /// and over TCP.
     pub(super) fn ask<'s>(
         &'s self,
         scope: &'s Scope<'s, '_>,
@@ -79,7 +80,7 @@ impl Questions {
         }
     }
 
-    /// Answered, unless that comes so late that nobody waits for it any more.
+    /// Counts an answer, or a failure where the client has given up by then.
     fn answer(&self, client: Client, first: Instant) {
         let after = first.elapsed();
         if after > PATIENCE {
@@ -94,7 +95,7 @@ impl Questions {
         *self.counts.lock().expect("nobody panics with it").refused.entry(rcode).or_default() += 1;
     }
 
-    /// Whether that is what the server or one of its upstreams says of this name.
+    /// Whether the server or one of its upstreams gives this answer for the name.
     fn is_right(&self, client: Client, name: &str, data: &str) -> bool {
         let ours = name == NAME && data == US;
         let is_right = ours || UPSTREAMS.iter().any(|(_, who)| data == *who);
@@ -110,7 +111,7 @@ impl Questions {
         self.counts.lock().expect("nobody panics with it").unanswered.push((who, first));
     }
 
-    /// In words.
+    /// Describes the results.
     pub(super) fn told(&self) -> String {
         let counts = self.counts.lock().expect("nobody panics with it");
         let seconds: Vec<_> = counts
@@ -128,8 +129,8 @@ impl Questions {
         )
     }
 
-    /// The questions that nobody answered within 5 s, and how long after `began` each was asked; replies that were none, and answers
-    /// of a stranger.
+    /// Queries without an answer within 5 s, with the time since `began`; error replies; answers of
+    /// unknown origin.
     pub(super) fn failed(&self, began: Instant) -> Vec<String> {
         let counts = self.counts.lock().expect("nobody panics with it");
         let unanswered = counts.unanswered.iter().map(|(who, first)| {
@@ -141,7 +142,7 @@ impl Questions {
     }
 }
 
-/// A question that is not answered yet.
+/// A query without an answer so far.
 struct Open {
     id: u16,
     name: String,
@@ -150,7 +151,7 @@ struct Open {
     socket: Rc<Port>,
 }
 
-/// A socket, made once there is a route.
+/// A socket that is created once there is a route.
 #[derive(Default)]
 struct Port(RefCell<Option<UdpSocket>>);
 
@@ -163,7 +164,7 @@ impl Port {
             made.set_nonblocking(true).expect("it can be set");
             *socket = made.connect(to).is_ok().then_some(made);
         }
-        // Refused, or nowhere to go: it is asked again.
+        // Refused or unreachable: the client sends the query again.
         let _ = socket.as_ref().map(|socket| socket.send(bytes));
     }
 
@@ -174,7 +175,7 @@ impl Port {
             match socket.as_ref()?.recv(&mut buffer) {
                 Ok(length) => return Message::decode(&buffer[..length]).ok(),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
-                // An earlier one was refused.
+                // The refusal (ICMP) of an earlier query.
                 Err(_) => {}
             }
         }
@@ -182,12 +183,12 @@ impl Port {
 }
 
 impl Client {
-    /// In words.
+    /// Describes the client.
     fn who(self) -> String {
         format!("{} over {:?} at {}", self.place.unwrap_or("host"), self.way, self.ip)
     }
 
-    /// Nine of ten questions are for a name that the server knows, the others for one that it asks an upstream for.
+    /// Nine of ten queries are for a name in `hosts`, the tenth for one that is forwarded.
     fn name(self, n: usize) -> String {
         match n % 10 {
             0 => format!("n{n}.{:?}.{}.test", self.way, self.place.unwrap_or("host")),
@@ -259,7 +260,7 @@ impl Client {
 
     fn judge(self, questions: &Questions, open: &mut Vec<Open>, socket: &Rc<Port>, reply: &Message) {
         let is_its = |one: &Open| Rc::ptr_eq(&one.socket, socket) && one.id == reply.id;
-        // The answer to one that was asked again may come twice.
+        // A repeated query may get two replies.
         let Some(index) = open.iter().position(is_its) else { return };
         match (reply.rcode(), &reply.answers[..]) {
             (0, [one]) if questions.is_right(self, &open[index].name, &one.data) => {
@@ -271,5 +272,5 @@ impl Client {
     }
 }
 
-/// How long a stub resolver goes on.
+/// Time after which a stub resolver gives up.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! Random deaths, stops, hangs, reloads, upgrades, losses of upstreams, rules and addresses, one after another, while two pods
-//! and the host go on asking: every question is answered within 5 s by somebody.
+//! Random kills, stops, hangs, reloads, upgrades and losses of upstreams, rules and addresses, one
+//! after another, while two pods and the host send queries: each query gets an answer within 5 s.
 
 mod askers;
 
@@ -34,7 +34,8 @@ fn every_question_is_answered_within_5_s_through_half_an_hour_of_random_faults()
     });
 }
 
-/// Every fault once, then random ones until `lasts` is over, with so many questions a second over UDP.
+/// Injects every fault once, then random ones until `lasts` has elapsed; clients send `rate`
+/// queries a second over UDP.
 fn chaos(lasts: Duration, rate: f64) {
     let test = "every_question_is_answered_within_5_s_through_each_fault_once";
     let Some((_lab, systemd)) = boot(test) else { return };
@@ -44,7 +45,7 @@ fn chaos(lasts: Duration, rate: f64) {
     let mut random = Random(seed);
     let (questions, mut faults) = (Questions::default(), Vec::new());
     let wanted = scope(|scope| {
-        // Whatever comes of it, the clients end.
+        // Ends the clients in case of a panic too.
         let _over = Over(&questions);
         let began = now();
         questions.ask(scope, &[None, Some(POD), Some(SECOND)], &ADDRESSES, rate);
@@ -78,7 +79,7 @@ fn chaos(lasts: Duration, rate: f64) {
     );
 }
 
-/// What befalls a node.
+/// A fault that a node may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Kill,
@@ -104,7 +105,7 @@ const FAULTS: &[Fault] = &[
     Fault::LostAddress,
 ];
 
-/// The machine, its service and its upstreams.
+/// The node with its unit and its upstreams.
 struct Node {
     systemd: Systemd,
     upstreams: Vec<Upstream>,
@@ -133,7 +134,7 @@ impl Node {
         Self { systemd, upstreams, began: now() }
     }
 
-    /// Brings a fault about, and back to what was before it; then the next one may come.
+    /// Injects a fault and reverts it.
     fn meets(
         &self,
         fault: Fault,
@@ -144,7 +145,7 @@ impl Node {
         faults.push((self.began.elapsed(), fault));
         let pass = |from_ms: u64, to_ms: u64, random: &mut Random| {
             let until = now() + Duration::from_millis(from_ms + random.below(to_ms - from_ms));
-            // For as long as clients take for it, too: on a slow machine faults are no denser.
+            // Waits for further queries too, so that a slow machine has no more faults per query.
             let asked = questions.asked.load(Relaxed);
             eventually("questions", PATIENCE * 2, || {
                 (now() >= until && questions.asked.load(Relaxed) > asked + ADDRESSES.len()).then_some(())
@@ -188,7 +189,7 @@ impl Node {
                 followed();
             }
             Fault::LostUpstream => {
-                // One of the two of IPv4.
+                // One of the two IPv4 upstreams.
                 let lost = random.below(2) as usize;
                 self.upstreams[lost].answer_by(|_| Action::Silent);
                 pass(1000, 6000, random);
@@ -204,7 +205,7 @@ impl Node {
         pass(300, 1500, random);
     }
 
-    /// Waits until the server itself answers, the rules are there and every address is.
+    /// Waits until the server itself answers and all rules and addresses are back.
     fn serves(&self, after: &str) {
         eventually(&format!("{after}: back again"), PATIENCE * 2, || {
             let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
@@ -240,7 +241,7 @@ impl Random {
     }
 }
 
-/// Every name is this upstream's; what is no question for an address is NOERROR.
+/// Answers each A query with this upstream's address, any other type with NOERROR.
 fn answer(who: &'static str) -> impl Fn(&Asked) -> Action {
     move |asked| match asked.rtype {
         1 => Action::Reply(Says::answer(&format!("{} 5 IN A {who}\n", asked.name))),
@@ -275,7 +276,7 @@ fn corefile(cache: u64) -> String {
 const COREFILE_PATH: &str = "/etc/localdns/Corefile";
 const SECOND: &str = "pod2";
 const ADDRESSES: [&str; 3] = ["169.254.10.10", "169.254.10.11", "fd10::11"];
-/// Of IPv4 one at a time may be lost; the other family has one.
+/// One IPv4 upstream at a time may be down; IPv6 has only one.
 const UPSTREAMS: [(&str, &str); 3] =
     [("10.4.0.2", "192.0.2.4"), ("10.5.0.2", "192.0.2.5"), ("fd04::2", "192.0.2.6")];
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,4 +1,5 @@
-//! What the trials come to: how long nobody answers, how many queries are lost, and how soon we answer again.
+//! Results of the trials: time without an answer, lost queries, and time until the server answers
+//! again.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
@@ -7,14 +8,14 @@ use super::Fault;
 use super::load::{Client, Load, Way};
 use crate::lab::US;
 
-/// A query, and who answered it in time.
+/// A query, and the server that answered it in time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Query {
     pub(super) asked: Instant,
     pub(super) who: Option<&'static str>,
 }
 
-/// From one moment to another.
+/// An interval of time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
     pub(super) from: Instant,
@@ -22,7 +23,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// What a client asked then.
+    /// A client's queries in the interval.
     fn of(self, client: &Client) -> Vec<Query> {
         let queries = client.queries();
         let within = |query: &&Query| self.from <= query.asked && query.asked < self.to;
@@ -30,17 +31,19 @@ impl Window {
     }
 }
 
-/// The trials of one fault.
+/// Results of one fault's trials.
 pub(super) struct Figures {
     fault: Fault,
-    /// How long nobody answered one client in one trial, from the fault on, and from the return on.
+    /// Longest time without an answer of one client in one trial, after the fault and after the
+    /// return.
     dark: Vec<(Way, Duration)>,
-    /// What all clients together lost in one trial, over UDP and over TCP, but for those that wait for an address.
+    /// Queries lost by all clients in one trial, over UDP and TCP, except those that wait for an
+    /// address.
     lost: Vec<[usize; 2]>,
     lost_at_return: Vec<[usize; 2]>,
-    /// When one client asked the first of those that are all ours, after READY.
+    /// Per client, the time from READY to its first query from which on the server answers all.
     back: Vec<Duration>,
-    /// What is not as it should be.
+    /// Results out of bounds.
     beyond: Vec<String>,
 }
 
@@ -50,7 +53,8 @@ impl Figures {
         Self { fault, dark, lost: Vec::new(), lost_at_return: Vec::new(), back, beyond }
     }
 
-    /// Adds a trial: from the fault to the return, and on until all is as before, READY at `ready`.
+    /// Adds a trial: from the fault to the return, and from there until all is as before, with
+    /// READY at `ready`.
     pub(super) fn add(&mut self, load: &Load, away: Window, back: Window, ready: Instant) {
         let trial = self.lost.len() + 1;
         let (mut lost, mut lost_at_return) = ([0; 2], [0; 2]);
@@ -62,7 +66,8 @@ impl Figures {
             let (dark, dark_again) = (longest_dark(&gone, self.fault), longest_dark(&returned, self.fault));
             let after =
                 ours_from(&returned).map_or(Duration::MAX, |ours| ours.saturating_duration_since(ready));
-            // One that waits for an address has its time; what it loses in it is no queue's.
+            // A client that waits for an address has its own bound; its losses are not due to a
+            // queue.
             if !self.fault.waits_for_address(client) {
                 lost[usize::from(client.way.over_tcp())] += count_lost(&gone);
             }
@@ -94,7 +99,7 @@ impl Figures {
         self.lost_at_return.push(lost_at_return);
     }
 
-    /// What is not as it should be, of all trials.
+    /// Results out of bounds, of all trials.
     pub(super) fn beyond(mut self) -> Vec<String> {
         let (lost, most) = (self.all_lost(), self.fault.may_lose());
         if let Some(most) = most.filter(|most| lost > *most) {
@@ -104,7 +109,7 @@ impl Figures {
         self.beyond
     }
 
-    /// What a trial lost over both, the median.
+    /// Median of the queries lost over both transports in one trial.
     fn all_lost(&self) -> usize {
         let mut both: Vec<_> = self.lost.iter().map(|[udp, tcp]| udp + tcp).collect();
         both.sort_unstable();
@@ -148,9 +153,9 @@ fn count_lost(queries: &[Query]) -> usize {
     queries.iter().filter(|query| query.who.is_none()).count()
 }
 
-/// From the first lost query to the first that is answered after the last one, where lost ones belong together: the longest.
+/// Longest time from a lost query to the first one answered after the last lost query of its group.
 ///
-/// An answer ends a darkness, unless one worker of several is stuck: then others are answered in the midst of it.
+/// An answer ends a group, unless one worker of several is stuck: the others answer in between.
 fn longest_dark(queries: &[Query], fault: Fault) -> Duration {
     let apart = if fault == Fault::WorkerHangs { APART } else { Duration::ZERO };
     let lost = queries.iter().enumerate().filter(|(_, query)| query.who.is_none());
@@ -166,17 +171,17 @@ fn longest_dark(queries: &[Query], fault: Fault) -> Duration {
     dark.max().unwrap_or_default()
 }
 
-/// When the first of those was asked that all are answered by us.
+/// When the first query was sent from which on the server answers all.
 fn ours_from(queries: &[Query]) -> Option<Instant> {
     let ours = queries.iter().rev().take_while(|query| query.who == Some(US));
     ours.last().map(|query| query.asked)
 }
 
-/// Said where neither we nor the right upstream answered.
+/// Reported where neither the server nor the right upstream answered.
 pub(super) const STRANGER: &str = "answers of a stranger";
-/// Lost queries nearer to each other are of one stuck worker.
+/// Lost queries closer than this are due to one stuck worker.
 const APART: Duration = Duration::from_millis(200);
-/// How soon after READY the server is to answer.
+/// Time within which the server must answer after READY.
 const BACK: Duration = Duration::from_millis(300);
 
 #[test]

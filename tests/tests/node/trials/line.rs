@@ -1,4 +1,4 @@
-//! What a client asks over: a port, or a connection; nothing in it waits.
+//! A client's non-blocking UDP socket or TCP connection.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -13,14 +13,14 @@ pub(super) enum Line {
 }
 
 impl Line {
-    /// `None` where there is no way to go.
+    /// Opens it; `None` without a route.
     pub(super) fn open(to: SocketAddr, way: Way) -> Option<Self> {
         let kind = if way.over_tcp() { Type::STREAM } else { Type::DGRAM };
         let socket = Socket::new(Domain::for_address(to), kind, None).expect("there are sockets");
         socket.set_nonblocking(true).expect("it can be set");
         let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let ready = match way {
-            // Its address is not its own for ever: the one that it has now may go.
+            // Not connected, since that would fix the source address, which may go away.
             Way::OnePort => socket.bind(&SocketAddr::from((any, 0)).into()),
             _ => socket.connect(&to.into()),
         };
@@ -39,11 +39,12 @@ impl Line {
         Some(Self::Port { socket: socket.into(), to })
     }
 
-    /// Over a connection that is not open yet, it goes out with what is done next.
+    /// Sends a query; over a connection that is not open yet, the next call flushes it.
     pub(super) fn send(&mut self, query: &[u8]) -> io::Result<()> {
         match self {
             Self::Port { socket, to } => {
-                // The refusal of an earlier one comes up here once; this one has not gone out then.
+                // The first call may return the refusal (ICMP) of an earlier query, without sending
+                // this one.
                 socket.send_to(query, *to).or_else(|_| socket.send_to(query, *to)).map(drop)
             }
             Self::Connection { unsent, .. } => {
@@ -54,10 +55,10 @@ impl Line {
         }
     }
 
-    /// The next reply, if it has come.
+    /// The next reply, if it has arrived.
     ///
     /// # Errors
-    /// The end of a connection; the refusal of what an own port asked.
+    /// Returns the end of a connection, or the refusal of a query from this port.
     pub(super) fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.flush()?;
         let mut buffer = [0; 512];
@@ -67,7 +68,7 @@ impl Line {
                     Ok((length, from)) if from == *to && length >= 2 => {
                         return Ok(Some(buffer[..length].to_vec()));
                     }
-                    // A stranger's.
+                    // From another address.
                     Ok(_) => {}
                     Err(error) => return nothing_yet(error),
                 }

@@ -1,4 +1,4 @@
-//! Clients of every kind that ask at a steady rate, whoever answers, and remember what became of each query.
+//! Clients of every kind that send queries at a steady rate and record the result of each.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
@@ -12,16 +12,17 @@ use super::line::Line;
 use crate::clients::at;
 use crate::lab::{CLUSTER, NAME, PLAIN, POD, US, within_scope};
 
-/// How a client asks.
+/// How a client sends its queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Each query from a port of its own, as glibc has it.
+    /// Each query from its own port, like glibc.
     Udp,
-    /// All from one, as c-ares, Netty and dnsdist have it.
+    /// All queries from one port, like c-ares, Netty and dnsdist.
     OnePort,
-    /// A connection for each.
+    /// A connection for each query.
     Tcp,
-    /// All over one, which is opened again when it ends, or has been silent for as long as a query is waited for.
+    /// One connection for all queries, reopened when it ends or has been silent for a query's
+    /// timeout.
     Connection,
 }
 
@@ -38,30 +39,30 @@ pub(super) struct Client {
     pub(super) place: Option<&'static str>,
     pub(super) way: Way,
     pub(super) ip: &'static str,
-    /// Who answers while we do not.
+    /// The upstream that answers while the server does not.
     pub(super) upstream: &'static str,
     queries: Mutex<Vec<Query>>,
 }
 
 impl Client {
-    /// In words.
+    /// Describes the client.
     pub(super) fn name(&self) -> String {
         format!("{} over {:?} at {}", self.place.unwrap_or("host"), self.way, self.ip)
     }
 
-    /// What it asked, from the first on.
+    /// Its queries, from the first on.
     pub(super) fn queries(&self) -> MutexGuard<'_, Vec<Query>> {
         self.queries.lock().expect("nobody panics with it")
     }
 
-    /// Who answered of late, and what the kernel knows of connections to its address.
+    /// Its latest answers, and conntrack's entries for its address.
     fn told(&self) -> String {
         let who: Vec<_> = self.queries().iter().rev().take(100).map(|query| query.who).collect();
         let tracked = run("sh", &["-c", &format!("conntrack -L -d {} 2>&1 | tail -n 20", self.ip)]);
         format!("{who:?}\n{tracked}")
     }
 
-    /// Whether the last few answers to what it asked since then are from whom is meant.
+    /// Whether the last few answers to queries since then are the expected ones.
     fn is_answered(&self, since: Instant, is_meant: impl Fn(&str) -> bool) -> bool {
         let queries = self.queries();
         let asked_since = queries.iter().rev().take_while(|query| query.asked >= since);
@@ -70,7 +71,7 @@ impl Client {
     }
 }
 
-/// All clients: from pod and host, to each address.
+/// All clients: from the pod and the host, to each address.
 pub(super) struct Load {
     pub(super) clients: Vec<Client>,
     over: AtomicBool,
@@ -85,7 +86,8 @@ impl Load {
         Self { clients: PLACES.into_iter().flat_map(ways).collect(), over: AtomicBool::new(false) }
     }
 
-    /// Asks until [`Load::end`]: so many queries a second over UDP, and as many over TCP, of all clients together.
+    /// Sends `rate` queries a second over UDP, and as many over TCP, of all clients together, until
+    /// [`Load::end`].
     pub(super) fn start<'s>(&'s self, scope: &'s Scope<'s, '_>, rate: f64) {
         for place in PLACES {
             for over_tcp in [false, true] {
@@ -98,10 +100,10 @@ impl Load {
                     while !self.over.load(Relaxed) {
                         let due = began.elapsed().as_secs_f64() * each;
                         for (n, asking) in asking.iter_mut().enumerate() {
-                            // Not all at the same moment.
+                            // Staggered.
                             asking.turn((due + n as f64 / clients.len() as f64) as usize);
                         }
-                        // Its pace; when queries are due the clock says.
+                        // The clock decides which queries are due.
                         sleep(Duration::from_millis(1));
                     }
                 });
@@ -113,12 +115,12 @@ impl Load {
         self.over.store(true, Relaxed);
     }
 
-    /// Waits until each client is answered by whom it should be, several times in a row.
+    /// Waits until each client has several expected answers in a row.
     pub(super) fn settle(&self, what: &str, is_meant: impl Fn(&Client, &str) -> bool) {
         self.settle_where(|_| true, what, is_meant);
     }
 
-    /// The same of some clients.
+    /// Like [`Self::settle`], for some clients.
     pub(super) fn settle_where(
         &self,
         of: impl Fn(&Client) -> bool,
@@ -135,7 +137,7 @@ impl Load {
         }
     }
 
-    /// Waits until what was asked before `end` is answered, or is not any more.
+    /// Waits until each query before `end` is answered or has timed out.
     pub(super) fn decide(&self, end: Instant) {
         eventually("the time of the last queries", LONG, || {
             let is_over = |query: &Query| query.who.is_some() || query.asked.elapsed() > PATIENCE + A_TURN;
@@ -153,20 +155,20 @@ fn recent(query: &&Query) -> bool {
     query.asked.elapsed() < 2 * PATIENCE
 }
 
-/// A client at work.
+/// A running client.
 struct Asking<'c> {
     client: &'c Client,
     asked: usize,
-    /// Of one that keeps its port.
+    /// The persistent connection, or the fixed port.
     kept: Option<Line>,
     open: Vec<Open>,
 }
 
-/// A query that is not answered yet.
+/// A query without an answer so far.
 struct Open {
     number: usize,
     asked: Instant,
-    /// Its own; without one it went over the kept one.
+    /// Its own socket; `None` if it uses the kept one.
     line: Option<Line>,
 }
 
@@ -175,8 +177,8 @@ impl<'c> Asking<'c> {
         Self { client, asked: 0, kept: None, open: Vec::new() }
     }
 
-    /// Hears what has come, asks what is due, and gives up what is late. Who waits for events hears of a connection's end before it
-    /// asks over it.
+    /// Reads replies, sends due queries, and gives up late ones. Like an event loop, a client sees
+    /// a connection's end before it sends over it.
     fn turn(&mut self, due: usize) {
         match self.client.way {
             Way::Udp | Way::Tcp => self.hear_each(),
@@ -203,11 +205,11 @@ impl<'c> Asking<'c> {
         let query = Ask::new(NAME, "A").id(number as u16).bytes();
         let own = matches!(self.client.way, Way::Udp | Way::Tcp);
         let line = if own { None } else { self.kept.take() };
-        // Nowhere to go: the query is lost.
+        // No route: the query is lost.
         let Some(mut line) = line.or_else(|| Line::open(to, self.client.way)) else { return };
         match (line.send(&query), self.client.way) {
             (Ok(()), _) => {}
-            // The port stays its own.
+            // The client keeps its port.
             (Err(_), Way::OnePort) => return self.kept = Some(line),
             (Err(_), _) => return self.hang_up(),
         }
@@ -242,7 +244,7 @@ impl<'c> Asking<'c> {
         }
     }
 
-    /// A connection has ended, and with it what was asked over it.
+    /// Drops a connection that has ended, and the queries over it.
     fn hang_up(&mut self) {
         self.kept = None;
         self.open.retain(|open| open.line.is_some());
@@ -256,17 +258,17 @@ fn answered(client: &Client, number: usize, reply: &[u8]) {
     client.queries()[number].who = Some(who.unwrap_or(SOMETHING_ELSE));
 }
 
-/// Where clients are.
+/// Places of the clients.
 pub(super) const PLACES: [Option<&str>; 2] = [None, Some(POD)];
-/// Those of the lab's Corefile, and who answers there when we do not.
+/// The lab's addresses, and the upstream that answers there when the server does not.
 pub(super) const WAYS_OUT: [(&str, &str); 4] =
     [("169.254.10.10", CLUSTER), ("169.254.10.11", PLAIN), ("fd10::11", PLAIN), ("10.96.0.20", CLUSTER)];
-/// What is no answer of anybody's.
+/// Stands for an answer that no known server gives.
 const SOMETHING_ELSE: &str = "something else";
 /// Answers in a row.
 const SETTLED: usize = 5;
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a turn may take, at which late queries are given up.
+/// Maximum length of a turn, which gives up late queries.
 const A_TURN: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(30);

@@ -1,4 +1,5 @@
-//! Each fault several times, while pod and host ask at a steady rate: how long nobody answers, what is lost, how soon we are back.
+//! Each fault several times, while pod and host send queries at a steady rate: time without an
+//! answer, lost queries, and time until the server is back.
 
 mod figures;
 mod line;
@@ -28,7 +29,7 @@ fn each_kind_of_client_goes_to_the_upstream_and_comes_back_through_each_fault() 
     isolated_for(Duration::from_secs(240), || {
         let test = "each_kind_of_client_goes_to_the_upstream_and_comes_back_through_each_fault";
         if tool(test, "nft") {
-            // How fast that is the long form says.
+            // The long form checks the times.
             let mut beyond = trials(Machine::new(Lab::new(), None), 1, 300.0);
             beyond.retain(|told| told.contains(STRANGER));
             assert!(beyond.is_empty(), "{beyond:#?}");
@@ -50,13 +51,13 @@ fn ten_trials_of_each_fault_keep_to_the_goals() {
     });
 }
 
-/// Prints a table of what was seen, and returns what is not as it should be.
+/// Prints a table of the results, and returns those out of bounds.
 fn trials(mut machine: Machine, times: u64, rate: f64) -> Vec<String> {
     let load = Load::new();
     let chosen = chosen(std::env::var("TRIALS_FAULT").ok().as_deref());
     let mut beyond = Vec::new();
     scope(|scope| {
-        // Whatever comes of it, the clients end.
+        // Ends the clients in case of a panic too.
         let _over = Over(&load);
         load.start(scope, rate);
         tell(&format!(
@@ -80,18 +81,19 @@ fn trials(mut machine: Machine, times: u64, rate: f64) -> Vec<String> {
     beyond
 }
 
-/// What befalls a node.
+/// A fault that a node may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Killed,
     OutOfMemory,
     Hangs,
     WorkerHangs,
-    /// The server puts it back.
+    /// The server restores it.
     AddressLost,
-    /// It cannot.
+    /// The server cannot restore it.
     AddressLostInHang,
-    /// Nothing of ours is there, and flows are tracked as others have them, when the server comes.
+    /// A start with nothing of an earlier server left, while conntrack tracks flows to other
+    /// servers.
     FirstStart,
     Stopped,
     Disabled,
@@ -106,7 +108,7 @@ const FAULTS: &[Fault] = &[
     Fault::AddressLost,
     Fault::AddressLostInHang,
     Fault::FirstStart,
-    // Of those that systemd brings about, the last one changes the unit.
+    // The last of systemd's faults changes the unit.
     Fault::Stopped,
     Fault::Disabled,
     Fault::CrashLoop,
@@ -117,7 +119,7 @@ impl Fault {
         matches!(self, Self::Stopped | Self::Disabled | Self::CrashLoop)
     }
 
-    /// How long nobody may answer a client.
+    /// Longest time without an answer for a client.
     fn goal(self, client: &Client) -> Duration {
         match self {
             Self::Hangs | Self::WorkerHangs => Duration::from_secs(1),
@@ -126,20 +128,21 @@ impl Fault {
         }
     }
 
-    /// Whether a client cannot send from an address that is gone, until that is back or it gives the connection up.
+    /// Whether a client cannot send because its source address is gone, until that is back or it
+    /// drops the connection.
     fn waits_for_address(self, client: &Client) -> bool {
         matches!(self, Self::AddressLost | Self::AddressLostInHang)
             && client.place.is_none()
             && client.way == Way::Connection
     }
 
-    /// Whether nobody answers a client until the server is READY: nobody has its address.
+    /// Whether a client gets no answer until READY, since no server has its address.
     fn leaves_nobody(self, client: &Client) -> bool {
         self == Self::FirstStart && client.ip != SERVICE
     }
 
-    /// How long nobody may answer a client when the server is back, which an address is at once. Who asked for a connection of
-    /// nobody asks again after a second.
+    /// Longest time without an answer at the return, which for an address is immediate. A SYN to a
+    /// missing address is retransmitted after 1 s.
     fn goal_at_return(self, client: &Client) -> Duration {
         match self {
             Self::AddressLost => self.goal(client),
@@ -148,7 +151,7 @@ impl Fault {
         }
     }
 
-    /// The same, for every fault.
+    /// The common bound of both, by kind of client.
     fn return_goal(client: &Client) -> Duration {
         match client.way {
             Way::Udp | Way::Tcp => Duration::from_millis(100),
@@ -156,14 +159,17 @@ impl Fault {
         }
     }
 
-    /// How many queries all clients together may lose, at the median: what lay in queues, of each process that died.
+    /// Number of queries that all clients together may lose, at the median: those queued in each
+    /// process that died.
     fn may_lose(self) -> Option<usize> {
         match self {
-            // What is sent to one that hangs, until the lease ends or its addresses are deleted, is lost.
+            // Queries to a hanging server are lost until its lease ends or its addresses are
+            // deleted.
             Self::Hangs | Self::WorkerHangs | Self::AddressLostInHang => None,
-            // Its return alone is judged.
+            // Only the return is judged.
             Self::FirstStart => None,
-            // Between two crashes it comes back, and the connections that were open to the upstream break.
+            // The server is back between two crashes, which breaks the connections open to the
+            // upstream.
             Self::CrashLoop => Some((5 + CONNECTIONS) * CRASHES as usize - CONNECTIONS),
             _ => Some(5),
         }
@@ -187,11 +193,11 @@ impl Display for Fault {
     }
 }
 
-/// The node, and the server on it: one of the test's own, or systemd's.
+/// The node with its server, started by the test or by systemd.
 struct Machine {
     held: Option<Held>,
     server: Option<Server>,
-    // It must outlive the server.
+    // Must outlive the server.
     group: Option<Cgroup>,
     manager: Manager,
     systemd: Option<Systemd>,
@@ -212,13 +218,13 @@ impl Machine {
         }
     }
 
-    /// The server of a fault's trials.
+    /// Starts the server of a fault's trials.
     fn begin(&mut self, fault: Fault) {
         if !fault.is_of_systemd() {
             self.serve(fault);
         }
         if fault == Fault::CrashLoop {
-            // One that runs would not be started below, and have one start more.
+            // A running unit would not start again below, and would have one start more.
             self.systemd().ctl(&["stop", UNIT]);
             let limit = format!("[Unit]\nStartLimitIntervalSec=600\nStartLimitBurst={CRASHES}\n");
             self.systemd().more(UNIT, &limit);
@@ -232,7 +238,8 @@ impl Machine {
         if let Some(mut server) = self.server.take().filter(|_| !fault.is_of_systemd()) {
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);
-            // Those that the manager has are open until it forgets them, and it may just be hearing of more.
+            // Sockets in the manager's store stay open until it forgets them, and more may be
+            // arriving.
             for ip in ADDRESSES {
                 eventually("its sockets are closed", PATIENCE, || {
                     self.manager.forget();
@@ -242,10 +249,10 @@ impl Machine {
         }
     }
 
-    /// A fault, and the return.
+    /// Injects a fault and reverts it.
     fn meets(&mut self, fault: Fault, load: &Load, figures: &mut Figures) {
         load.settle("before", |_, who| who == US);
-        // What was asked a moment ago may lie in a queue.
+        // Queries sent just before may still be queued.
         let mut from = now() - QUEUED;
         let mut ready = self.befall(fault);
         let is_back = fault == Fault::AddressLost;
@@ -258,7 +265,7 @@ impl Machine {
             from = now();
         }
         let away = Window { from, to: now() };
-        // What lies in queues is not to be answered once it is given up.
+        // Clients must give up queued queries before the server returns and answers them.
         load.decide(away.to);
         let mut back = away;
         if !is_back {
@@ -270,7 +277,7 @@ impl Machine {
         figures.add(load, away, back, ready);
     }
 
-    /// Brings it about; when that was done.
+    /// Injects the fault; returns the time.
     fn befall(&mut self, fault: Fault) -> Instant {
         match fault {
             Fault::Killed => signal(self.server().pid(), "KILL"),
@@ -296,7 +303,7 @@ impl Machine {
                     server.wait(PATIENCE);
                     node(server, &["down"], 0);
                 }
-                // Of a process that went before there is nothing, no socket either.
+                // Nothing of an earlier process is left, sockets included.
                 self.manager.forget();
             }
             Fault::Stopped => self.systemd().ctl(&["stop", UNIT]),
@@ -306,7 +313,7 @@ impl Machine {
         now()
     }
 
-    /// Until systemd gives it up.
+    /// Crashes until systemd gives up.
     fn crash(&self) {
         for crash in 1..=CRASHES {
             self.systemd().ctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
@@ -319,7 +326,7 @@ impl Machine {
         });
     }
 
-    /// Ends it; when the server was READY.
+    /// Reverts the fault; returns the time of READY.
     fn mend(&mut self, fault: Fault) -> Instant {
         match fault {
             Fault::Hangs | Fault::AddressLostInHang => signal(self.server().pid(), "CONT"),
@@ -336,7 +343,7 @@ impl Machine {
         now()
     }
 
-    /// Starts a server of the test's own, and waits until it is READY.
+    /// Starts a server of the test's own and waits for READY.
     fn serve(&mut self, fault: Fault) {
         let ready = self.manager.said("READY=1");
         let options = self.manager.options().subcommand(&["node", "run"]);
@@ -351,7 +358,7 @@ impl Machine {
 
     fn start_unit(&self) {
         self.systemd().ctl(&["enable", UNIT]);
-        // Its starts so far are not counted against it; one that is not loaded has none.
+        // Resets the start limit; a unit that is not loaded has none.
         let mut reset = self.systemd().inside("systemctl");
         reset.args(["reset-failed", UNIT]);
         output(reset, PATIENCE);
@@ -393,7 +400,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Of all addresses at once. How long a program takes to begin is no part of the fault.
+/// Deletes all addresses at once; starting the program beforehand keeps its time out of the fault.
 struct Deletion(Child);
 
 impl Deletion {
@@ -405,7 +412,7 @@ impl Deletion {
     fn go(mut self) {
         let bits = |ip: &str| if ip.contains(':') { 128 } else { 32 };
         let lines = ADDRESSES.map(|ip| format!("addr del {ip}/{} dev localdns\n", bits(ip))).concat();
-        // Its input ends with this.
+        // End of input.
         let mut words = self.0.stdin.take().expect("it is a pipe");
         words.write_all(lines.as_bytes()).expect("it reads");
         drop(words);
@@ -413,7 +420,7 @@ impl Deletion {
     }
 }
 
-/// The fault that `TRIALS_FAULT` names; all where it names none.
+/// The fault that `TRIALS_FAULT` names; all if it is unset.
 fn chosen(named: Option<&str>) -> Vec<Fault> {
     let is_named = |fault: &Fault| named.is_none_or(|named| named == format!("{fault:?}"));
     let chosen: Vec<_> = FAULTS.iter().copied().filter(is_named).collect();
@@ -432,12 +439,12 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// What kube-proxy translates where we do not take it.
+/// The address that kube-proxy translates when no rule of ours takes it.
 const SERVICE: &str = "10.96.0.20";
-/// Of the clients that keep one.
+/// Number of clients with a persistent connection.
 const CONNECTIONS: usize = PLACES.len() * WAYS_OUT.len();
-/// Until systemd gives it up.
+/// Crashes until systemd gives up.
 const CRASHES: u32 = 3;
-/// How long a query may lie in a queue before it is taken.
+/// How long a query may be queued.
 const QUEUED: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(20);
