@@ -1,4 +1,5 @@
-//! Whatever happens, in whatever order: nothing panics, everybody is handed back once, everything ends.
+//! Random events in random order: nothing panics, each waiter is returned exactly once, and all
+//! state is released.
 
 mod common;
 
@@ -9,7 +10,7 @@ use forwarder::{Limits, Policy, SendError, SocketId, StanzaSpec};
 use proptest::prelude::*;
 use wire::Rcode;
 
-/// What an upstream may do to one query.
+/// An upstream's action on one query.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Nothing,
@@ -186,7 +187,7 @@ proptest! {
     }
 }
 
-/// One of the open sockets, or the first that is closed.
+/// One of the open sockets, or the first closed one.
 fn nth_socket(world: &World, at: u8) -> Option<SocketId> {
     let net = &world.net;
     let (mut known, closed): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! Places are few, and no client takes all of them.
+//! The tables are limited, and one client cannot fill them.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn asks(world: &mut World, asker: u128, count: usize) -> (Vec<u32>, usize) {
     (taken, refused)
 }
 
-/// A world with room for 100 queries of one client, in the table or at the stanza's upstreams.
+/// Worlds with room for 100 queries of one client, in the table or at the stanza's upstreams.
 fn worlds() -> [(World, &'static str); 2] {
     let limits = Limits { flights: 100, ..Limits::default() };
     let stanza = StanzaSpec { max_concurrent: 100, ..sequential() };
@@ -40,7 +40,7 @@ fn one_client_gets_what_there_is_for_one_and_leaves_places_for_others() {
             let (honest, refused) = asks(&mut world, asker, 5);
             assert_eq!((honest.len(), refused), (5, 0), "{words}");
         }
-        // What is left is not for one alone either.
+        // The rest of the table is shared, too.
         let (second, refused) = asks(&mut world, 7, 30);
         assert_eq!((second.len(), refused), (4, 26), "{words}");
         let (last, _) = asks(&mut world, 8, 1);
@@ -64,7 +64,8 @@ fn a_client_that_fills_a_stanza_is_known_at_every_worker_and_at_no_other_stanza(
     let stanzas =
         ["c1.example.org", "example.org"].map(|from| (stanza(from), vec![silent()])).into_iter().collect();
     let mut world = World::with_limits(Limits::default(), stanzas);
-    // The greedy client has most at both: at the first alone, at the second beside others.
+    // The greedy client has most places at both stanzas: at the first alone, at the second with
+    // others.
     assert_eq!(asks(&mut world, 1, 150), ((1..=100).collect(), 50));
     let name = |at| format!("n{at}.shared.example.org");
     for at in 0..100 {
@@ -132,7 +133,7 @@ fn a_panic_while_room_is_made_costs_no_place() {
     let limits = Limits { flights: 1, ..Limits::default() };
     let stanza = StanzaSpec { max_concurrent: 3, ..sequential() };
     let mut world = World::with_limits(limits, vec![(stanza, vec![silent()])]);
-    // It lingers for a late reply, on a socket that goes when it does.
+    // The query waits for a late reply; its socket is closed with it.
     world.ask("late.example.org");
     world.run_for(ms(4_900));
     let socket = *world.net.sockets.keys().next().unwrap();

@@ -1,4 +1,5 @@
-//! Upstreams that serve one query after the other, or lose datagrams: what is answered, when, and for how many queries.
+//! Upstreams that serve one query at a time, or lose datagrams: which queries are answered, when,
+//! and with how many upstream queries.
 
 mod common;
 
@@ -14,7 +15,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 type Behaviour = Box<dyn FnMut(Asked<'_>) -> Vec<Does>>;
 
-/// Serves one query after the other, each for so long, and copies like any other.
+/// Serves one query at a time for `service` each, repeated ones included.
 fn serial(service: Duration) -> Behaviour {
     let mut free_at = Duration::ZERO;
     Box::new(move |asked| {
@@ -23,7 +24,8 @@ fn serial(service: Duration) -> Behaviour {
     })
 }
 
-/// Loses datagrams both ways, each with this probability in percent; else answers after 20 ms.
+/// Loses datagrams in both directions, each with this probability in percent; else answers after 20
+/// ms.
 fn lossy(percent: u32) -> Behaviour {
     let mut rng = StdRng::seed_from_u64(percent.into());
     Box::new(move |asked| {
@@ -38,7 +40,7 @@ fn reply(query: &[u8]) -> Vec<u8> {
     message::with_opt(answer(query), 0)
 }
 
-/// What became of queries.
+/// A run with its queries.
 struct Run {
     world: World,
     asked: Vec<(Duration, u32)>,
@@ -49,7 +51,7 @@ impl Run {
         Self { world: World::new(sequential(), behaviours), asked: Vec::new() }
     }
 
-    /// Asks for a new name.
+    /// Queries a new name.
     fn ask(&mut self) {
         let name = format!("n{}.example.org", self.asked.len());
         let at = self.world.time();
@@ -57,7 +59,7 @@ impl Run {
         self.asked.push((at, waiter));
     }
 
-    /// Asks `per_second` for so long.
+    /// Sends `per_second` queries a second for `seconds`.
     fn load(&mut self, per_second: u64, seconds: u64) {
         for _ in 0..per_second * seconds {
             self.ask();
@@ -69,18 +71,18 @@ impl Run {
         self.world.run_for(ms(12_000));
     }
 
-    /// How many were answered of those asked from then on, and how many there were.
+    /// The number of answered queries among those sent since `from`, and the number of all.
     fn answered_from(&self, from: Duration) -> (usize, usize) {
         let late = self.asked.iter().filter(|(at, _)| *at >= from);
         (late.clone().filter(|(_, waiter)| self.world.result(*waiter).outcome.is_ok()).count(), late.count())
     }
 
-    /// Queries to upstreams for one of a client.
+    /// Upstream queries per client query.
     fn amplification(&self) -> f64 {
         self.world.net.got.len() as f64 / self.asked.len() as f64
     }
 
-    /// How long the slowest of a hundred waited, leaving so many out.
+    /// The wait at this quantile, in thousandths.
     fn percentile(&self, per_mille: usize) -> Duration {
         let wait = |&(at, waiter): &(Duration, u32)| self.world.result(waiter).at - at;
         let mut waits: Vec<_> = self.asked.iter().map(wait).collect();
@@ -89,7 +91,7 @@ impl Run {
     }
 }
 
-/// At most three quarters or four fifths of what the upstream can carry, and one burst.
+/// Load of at most three quarters or four fifths of the upstream's capacity, and one burst.
 #[test]
 fn bursts_at_serial_upstreams_are_answered() {
     for (service, per_second, burst) in [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 0), (400, 2, 5)]
@@ -105,7 +107,7 @@ fn bursts_at_serial_upstreams_are_answered() {
     }
 }
 
-/// From the first query on, when no round trip is known.
+/// A burst at the start, when no round-trip time is known.
 #[test]
 fn bursts_at_the_start_are_answered() {
     for (service, per_second, burst) in [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 5)] {
@@ -119,7 +121,7 @@ fn bursts_at_the_start_are_answered() {
     }
 }
 
-/// An upstream that becomes slow does not get more to do.
+/// An upstream that becomes slow does not receive more queries.
 #[test]
 fn an_upstream_that_becomes_slow_is_not_asked_more() {
     for (service, per_second) in [(30, 25), (100, 8), (400, 2)] {
@@ -134,7 +136,8 @@ fn an_upstream_that_becomes_slow_is_not_asked_more() {
     }
 }
 
-/// Half as much again as it can carry: what it answers is still wanted, and the rest fails at once.
+/// One and a half times the capacity: its answers are still in time, and the other queries fail at
+/// once.
 #[test]
 fn an_overloaded_upstream_answers_what_it_can() {
     for (service, per_second) in [(30, 50), (100, 15), (400, 4)] {
@@ -150,7 +153,7 @@ fn an_overloaded_upstream_answers_what_it_can() {
         });
         assert!(at_once.count() * 10 >= (asked - answered) * 8, "{service} ms");
         assert!(run.amplification() <= 1.0, "{service} ms: {}", run.amplification());
-        // It recovers with the load.
+        // It recovers when the load falls.
         run.world.run_for(ms(5_000));
         let from = run.world.time();
         run.load(1_000 / service / 2, 10);
@@ -160,7 +163,7 @@ fn an_overloaded_upstream_answers_what_it_can() {
     }
 }
 
-/// Within one round trip and the learned time-out, where loss is not the rule.
+/// Within one round trip and the learned timeout, while losses are rare.
 #[test]
 fn lost_datagrams_cost_one_timeout() {
     for (per_second, percent, per_mille, within_ms) in [
@@ -168,7 +171,7 @@ fn lost_datagrams_cost_one_timeout() {
         (1, 5, 980, 130),
         (100, 1, 990, 150),
         (100, 5, 990, 150),
-        // Four transmissions within 0.8 s, of which each is answered with 64 %.
+        // Four transmissions within 0.8 s, each answered with a probability of 64 %.
         (100, 20, 980, 850),
         (1_000, 20, 980, 850),
     ] {
@@ -182,8 +185,8 @@ fn lost_datagrams_cost_one_timeout() {
     }
 }
 
-/// A recursor to which one name in a hundred takes 3 s, however often it is asked: longer than
-/// `read_timeout`, and within the client's deadline.
+/// A recursor that needs 3 s for one name in a hundred, even if the query is repeated: longer than
+/// `read_timeout`, but within the client's deadline.
 #[test]
 fn slow_names_are_waited_for() {
     for upstreams in [1, 2] {
@@ -206,7 +209,7 @@ fn slow_names_are_waited_for() {
     }
 }
 
-/// Two upstreams, of which the first slows, dies, and comes back.
+/// Two upstreams, of which the first slows, dies, and recovers.
 #[test]
 fn the_second_upstream_takes_over() {
     let slow = Rc::new(RefCell::new(0));
@@ -226,13 +229,13 @@ fn the_second_upstream_takes_over() {
     assert_eq!(answered, asked);
     assert!(run.percentile(999) <= ms(310), "{:?}", run.percentile(999));
     assert!(run.amplification() <= 1.5, "{}", run.amplification());
-    // Back, it is the first again.
+    // After its recovery the first is preferred again.
     let before = run.world.got(2);
     run.load(20, 2);
     assert_eq!(run.world.got(2), before);
 }
 
-/// An upstream that hangs for a while gets few copies to answer when it goes on.
+/// An upstream that hangs for 2.5 s receives few repeated queries.
 #[test]
 fn a_hang_is_survived() {
     let mut run = Run::new(vec![serial(ms(30))]);
@@ -254,7 +257,7 @@ fn a_hang_is_survived() {
     assert!(run.amplification() <= 1.1, "{}", run.amplification());
 }
 
-/// One that never comes back gets two or three transmissions of each query.
+/// A dead upstream receives two or three transmissions of each query.
 #[test]
 fn a_dead_upstream_is_asked_little() {
     let mut run = Run::new(vec![silent()]);
@@ -264,7 +267,8 @@ fn a_dead_upstream_is_asked_little() {
     assert!(run.amplification() <= 3.0, "{}", run.amplification());
 }
 
-/// Over TCP a query is asked once more after `read_timeout`, where nothing was answered since; the first is given up then.
+/// Over TCP a query is sent once more after `read_timeout` if the upstream has answered nothing
+/// since; the first exchange is cancelled then.
 #[test]
 fn a_query_holds_one_connection() {
     let spec = StanzaSpec { force_tcp: true, ..sequential() };

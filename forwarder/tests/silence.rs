@@ -1,4 +1,4 @@
-//! What happens when upstreams are silent, slow or down: hedges, deadlines, health, late replies, bounds.
+//! Upstreams that are silent, slow or down: hedges, deadlines, health, late replies, limits.
 
 mod common;
 
@@ -10,7 +10,7 @@ use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
 
-/// Answers `count` queries at once and is silent then.
+/// Answers `count` queries at once, then nothing.
 fn dies_after(count: usize) -> Box<dyn FnMut(common::Asked<'_>) -> Vec<Does>> {
     Box::new(
         move |asked| {
@@ -75,12 +75,13 @@ fn a_single_silent_upstream_is_asked_again_and_fails_before_the_client_does() {
     assert!((ms(4_800)..ms(4_805)).contains(&done.at), "{:?}", done.at);
     let failure = done.outcome.clone().unwrap_err();
     assert!(failure.ends_with("->127.0.0.101:53: i/o timeout"), "{failure}");
-    // A time-out of 1 s while no round-trip time is known, doubled by each copy; nothing else is known of its EDNS.
+    // A timeout of 1 s while no round-trip time is known, doubled by each copy; nothing else is
+    // known of its EDNS.
     let sent: Vec<_> = world.net.got.iter().map(|got| got.at.as_millis() / 100).collect();
     assert_eq!(sent, [0, 3, 23]);
 }
 
-/// The first time-out is 1 s (RFC 6298, section 2.1), later ones are learned.
+/// The first timeout is 1 s (RFC 6298, section 2.1), later ones are learned.
 #[test]
 fn lost_datagrams_are_sent_again() {
     let odd_are_lost = |asked: common::Asked<'_>| match asked.nth % 2 {
@@ -136,7 +137,7 @@ fn a_slow_upstream_is_waited_for() {
 
 #[test]
 fn hedges_stay_within_their_budget() {
-    // Every query wants a hedge: the upstreams take 450 ms each.
+    // Every query needs a hedge: the upstreams answer after 450 ms.
     let mut world = World::new(sequential(), vec![answers(450), answers(450)]);
     for at in 0..4_000 {
         world.ask(&format!("n{at}.example.org"));
@@ -250,7 +251,7 @@ fn a_refusal_counts_at_once_and_max_fails_0_never() {
     }
 }
 
-/// Whether an upstream asked for a probe meanwhile.
+/// Whether an upstream has requested a probe.
 fn asks_for_probe(world: &mut World) -> Option<()> {
     world.probes.try_next().map(drop)
 }
@@ -294,7 +295,7 @@ fn max_concurrent_counts_queries_at_upstreams() {
 fn a_worker_that_ends_without_a_word_gives_its_places_back() {
     let spec = StanzaSpec { max_concurrent: 3, ..sequential() };
     let mut world = World::new(spec, vec![silent()]);
-    // This one has given its place back when it failed, and lingers for a late reply.
+    // This query's permit was released when it failed; it waits for a late reply.
     world.ask("late.example.org");
     world.run_for(ms(5_000));
     for at in 0..3 {
@@ -348,7 +349,7 @@ fn one_that_is_down_is_passed_over_and_its_reply_makes_it_up_again() {
     let waiter = world.ask("a.example.org");
     world.run_for(ms(20));
     assert_eq!(world.result(waiter).upstream, Some(address(2)));
-    // With both down somebody is asked, and is up by its reply.
+    // With both down one receives the query, and is up by its reply.
     world.take_down(2);
     world.ask("b.example.org");
     world.run_for(ms(20));
@@ -378,7 +379,7 @@ fn sockets_retire_after_a_thousand_queries_or_ten_seconds() {
         world.net.sockets_max
     );
     assert!(world.net.sockets.len() >= 32, "as many ports as promised are in use");
-    // Without traffic they go away by themselves.
+    // Without traffic they are closed.
     world.run_for(ms(12_000));
     assert_eq!(world.net.sockets.len(), 0);
     assert_eq!(world.forwarder.next_wake(), None);
@@ -400,7 +401,7 @@ fn a_socket_gets_no_query_after_ten_seconds() {
 
 #[test]
 fn ids_of_one_socket_differ_and_are_spread() {
-    // 1,000 ids drawn without a look at the others would repeat some seven times.
+    // 1,000 IDs drawn independently would repeat about seven times.
     let limits = Limits { sockets: 1, ..Limits::default() };
     let mut world = World::with_limits(limits, vec![(sequential(), vec![silent()])]);
     let mut seen = std::collections::HashSet::new();
@@ -473,7 +474,7 @@ fn a_truncating_upstream_that_is_hedged_still_answers_over_tcp() {
 
 #[test]
 fn a_path_that_is_silent_stays_known_while_the_other_answers() {
-    // UDP is swallowed on the way to the first upstream, TCP is not.
+    // UDP to the first upstream is lost, TCP is not.
     let mut world = World::new(
         sequential(),
         vec![

@@ -1,4 +1,5 @@
-//! Client subnets (RFC 7871): whose reply counts, for whom it is, and how many may be asked for at a time.
+//! Client subnets (RFC 7871): which reply is accepted, its scope, and the limit of different
+//! subnets in flight.
 
 mod common;
 
@@ -16,7 +17,8 @@ fn asking(name: &str) -> Question<'_> {
 #[test]
 fn only_what_repeats_the_subnet_and_is_for_all_of_the_network_is_for_all() {
     let option = |scope| [0, 1, 24, scope, 192, 0, 2];
-    // With and without a subnet in the query: what the reply has, the scope that goes back, and whether it is for one.
+    // With and without a subnet in the query: the option in the reply, the returned scope, and
+    // whether the answer is for one client only.
     for (subnet, reply, scope, for_one) in [
         (true, Some(option(0)), Some(0), false),
         (true, Some(option(20)), Some(20), true),
@@ -119,12 +121,12 @@ fn eight_subnets_at_a_time_are_asked_for_of_one_name() {
         }
     }
     assert_eq!(world.net.got.len(), 8);
-    // Who asks the same joins; other names and types have their own.
+    // An equal query joins the flight; other names and types have their own limits.
     world.ask_with(Question { subnet: Some(3), ..Question::new("example.org") }).unwrap();
     assert_eq!(world.net.got.len(), 8);
     world.ask_with(Question { subnet: Some(99), ..Question::new("example.net") }).unwrap();
     world.ask_with(Question { subnet: Some(99), rtype: 28, ..Question::new("example.org") }).unwrap();
-    // Late replies are still heard, so the places are kept until nobody listens any more.
+    // Flights wait for late replies, and keep their places until that ends.
     world.run_for(ms(5_000));
     assert_eq!(world.forwarder.in_flight(), 0);
     let late = world.ask_with(Question { subnet: Some(99), ..Question::new("example.org") });

@@ -1,4 +1,5 @@
-//! What cannot leave this machine: no route, no address, no buffer. It is tried again inside the deadline.
+//! Queries that cannot be sent: no route, no address, no buffer. They are retried within the
+//! deadline.
 
 mod common;
 
@@ -50,7 +51,7 @@ fn what_cannot_be_sent_is_tried_again_after_pauses_that_double_up_to_the_deadlin
     assert!((ms(4_800)..ms(4_805)).contains(&done.at), "{:?}", done.at);
     let words = "dial udp 127.0.0.102:53: connect: network is unreachable";
     assert_eq!(done.outcome, Err(words.to_owned()));
-    // Timers have ticks of 4 ms.
+    // Timers have a resolution of 4 ms.
     let expected = [0, 50, 150, 350, 750, 1_550, 3_150];
     let expected = expected.map(|at| [(ms(at), address(1)), (ms(at), address(2))]).concat();
     assert_eq!(world.net.unsent.len(), expected.len(), "{:?}", world.net.unsent);
@@ -96,7 +97,7 @@ fn sockets_of_an_address_that_is_gone_are_used_no_more() {
     assert!(old > 5, "{old}");
     world.net.spoiled = world.net.sockets.keys().copied().collect();
     let mut waiters = Vec::new();
-    // Which of its 32 places a query takes is chance: of 2,000 queries each place gets some.
+    // A query takes one of 32 sockets at random: 2,000 queries use all of them.
     for at in 0..2_000 {
         waiters.push(world.ask(&format!("m{at}.example.org")));
         world.run_for(ms(1));
@@ -105,8 +106,8 @@ fn sockets_of_an_address_that_is_gone_are_used_no_more() {
     for waiter in waiters {
         assert_eq!(world.result(waiter).outcome, NOERROR);
     }
-    // The network sees to it that nothing is sent through a socket of which that was told. What a batch had for it before is
-    // told as well, so that there may be more failures than sockets.
+    // The network asserts that nothing is sent through a socket after its failure was reported.
+    // Earlier datagrams of a batch are reported, too, so there may be more failures than sockets.
     assert_eq!(world.net.told, world.net.spoiled, "all are found out, of {old}");
 }
 

@@ -1,4 +1,4 @@
-//! HTTP and the Prometheus text format, as a scraper sees them.
+//! An HTTP client and a parser of the Prometheus text format.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -9,10 +9,10 @@ use anyhow::{Context, Result};
 
 use crate::clock::eventually;
 
-/// Gets `path` from `server`: status and body.
+/// Sends `GET path` to `server` and returns status and body.
 ///
 /// # Errors
-/// No connection, no whole reply within 5 s, no HTTP.
+/// No connection, no complete reply within 5 s, or not HTTP.
 pub fn http_get(server: SocketAddr, path: &str) -> Result<(u16, String)> {
     let (head, body) = http_exchange(server, path)?;
     let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).context("no status")?;
@@ -20,18 +20,18 @@ pub fn http_get(server: SocketAddr, path: &str) -> Result<(u16, String)> {
     Ok((status, if chunked { unchunked(&body)? } else { body }))
 }
 
-/// Gets `path` from `server`: the reply's head, and what follows it as it came.
+/// Sends `GET path` to `server` and returns the reply's head and its undecoded body.
 ///
 /// # Errors
-/// No connection, no whole reply within 5 s, no end of the head.
+/// No connection, no complete reply within 5 s, or a head without end.
 pub fn http_exchange(server: SocketAddr, path: &str) -> Result<(String, String)> {
     http_reply(http_request(server, path)?)
 }
 
-/// Asks `server` for `path`: the connection, once the request is sent whole.
+/// Connects to `server` and sends `GET path`; returns the connection.
 ///
 /// # Errors
-/// No connection, or an end of it.
+/// No connection, or one that ended.
 pub fn http_request(server: SocketAddr, path: &str) -> Result<TcpStream> {
     let mut stream =
         TcpStream::connect_timeout(&server, PATIENCE).with_context(|| format!("connect {server}"))?;
@@ -41,10 +41,10 @@ pub fn http_request(server: SocketAddr, path: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// The reply to [`http_request`]: its head, and what follows it as it came.
+/// Reads the reply to [`http_request`]: its head and its undecoded body.
 ///
 /// # Errors
-/// No whole reply within 5 s, no end of the head.
+/// No complete reply within 5 s, or a head without end.
 pub fn http_reply(mut stream: TcpStream) -> Result<(String, String)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut reply = String::new();
@@ -63,7 +63,7 @@ impl Metrics {
     /// Scrapes `/metrics`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When the request fails.
     pub fn of(server: SocketAddr) -> Self {
         let (status, body) =
             http_get(server, "/metrics").unwrap_or_else(|error| panic!("metrics: {error:#}"));
@@ -71,10 +71,10 @@ impl Metrics {
         Self::parse(&body)
     }
 
-    /// Scrapes until `done`: a query is counted after its reply has left.
+    /// Scrapes until `done` is true: a query is counted only after its reply is sent.
     ///
     /// # Panics
-    /// When that is not so within 3 s.
+    /// When `done` is not true within 3 s.
     pub fn when(server: SocketAddr, done: impl Fn(&Self) -> bool) -> Self {
         eventually("the metrics to tell of it", Duration::from_secs(3), || {
             let metrics = Self::of(server);
@@ -82,19 +82,19 @@ impl Metrics {
         })
     }
 
-    /// Scrapes until so many queries are counted.
+    /// Scrapes until `queries` queries are counted.
     ///
     /// # Panics
-    /// When that is not so within 3 s.
+    /// When they are not counted within 3 s.
     pub fn after_queries(server: SocketAddr, queries: usize) -> Self {
         let all = queries as f64;
         Self::when(server, |metrics| metrics.count("coredns_dns_responses_total", &[]) >= all)
     }
 
-    /// Reads the text format.
+    /// Parses the text format.
     ///
     /// # Panics
-    /// On a line that is none of it.
+    /// On a malformed line.
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let samples =
@@ -102,7 +102,8 @@ impl Metrics {
         Self { samples }
     }
 
-    /// The sum of the samples of that name that carry all these labels; `None` when there is none.
+    /// The sum of the samples with this name that carry all these labels; `None` without such a
+    /// sample.
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut sum = None;
         for sample in self.matching(name, labels) {
@@ -111,24 +112,24 @@ impl Metrics {
         sum
     }
 
-    /// As [`Self::value`]; 0 when there is no such sample.
+    /// Like [`Self::value`], but 0 without such a sample.
     pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.value(name, labels).unwrap_or(0.0)
     }
 
-    /// The label names of the first sample of that name.
+    /// The label names of the first sample with this name.
     pub fn label_names(&self, name: &str) -> Vec<&str> {
         let first = self.samples.iter().find(|sample| sample.name == name);
         first.map(|sample| sample.labels.keys().map(String::as_str).collect()).unwrap_or_default()
     }
 
-    /// The values of one label over the samples of that name.
+    /// The values of one label over all samples with this name.
     pub fn label_values(&self, name: &str, label: &str) -> Vec<&str> {
         let samples = self.samples.iter().filter(|sample| sample.name == name);
         samples.filter_map(|sample| sample.labels.get(label).map(String::as_str)).collect()
     }
 
-    /// Every sample: name, labels and value.
+    /// All samples: name, labels and value.
     pub fn samples(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, String>, f64)> {
         self.samples.iter().map(|sample| (&sample.name[..], &sample.labels, sample.value))
     }

@@ -13,15 +13,15 @@ use crate::message::{Message, header};
 use crate::records::{name, rtype_number};
 use crate::tcp::Connection;
 
-/// Asks `server` for `name` and `rtype` over UDP with RD set and no EDNS.
+/// Sends a query for `name` and `rtype` to `server` over UDP, with RD set and without EDNS.
 ///
 /// # Panics
-/// When no right reply comes within 5 s.
+/// When no valid reply arrives within 5 s.
 pub fn ask(server: SocketAddr, name: &str, rtype: &str) -> Reply {
     Ask::new(name, rtype).of(server)
 }
 
-/// A query to be sent; RD is set and there is no EDNS until asked for.
+/// A query to send; by default RD is set and there is no EDNS.
 #[derive(Debug, Clone)]
 pub struct Ask {
     name: String,
@@ -51,32 +51,32 @@ impl Ask {
         }
     }
 
-    /// Class, 1 (IN) unless said.
+    /// The class; default 1 (IN).
     pub fn class(self, class: u16) -> Self {
         Self { class, ..self }
     }
 
-    /// Message id.
+    /// The message ID.
     pub fn id(self, id: u16) -> Self {
         Self { id, ..self }
     }
 
-    /// Opcode, 0 (QUERY) unless said.
+    /// The opcode; default 0 (QUERY).
     pub fn opcode(self, opcode: u16) -> Self {
         Self { flags: self.flags & !0x7800 | opcode << 11, ..self }
     }
 
-    /// Recursion desired, true unless said.
+    /// The RD flag (recursion desired); default true.
     pub fn rd(self, on: bool) -> Self {
         self.flag(RD, on)
     }
 
-    /// Checking disabled.
+    /// Sets CD (checking disabled).
     pub fn cd(self) -> Self {
         self.flag(0x0010, true)
     }
 
-    /// Authentic data understood.
+    /// Sets AD: the client understands authentic data.
     pub fn ad(self) -> Self {
         self.flag(0x0020, true)
     }
@@ -111,17 +111,17 @@ impl Ask {
         self
     }
 
-    /// Over TCP instead of UDP.
+    /// Uses TCP instead of UDP.
     pub fn tcp(self) -> Self {
         Self { tcp: true, ..self }
     }
 
-    /// How long to wait, 5 s unless said.
+    /// The time to wait for the reply; default 5 s.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// The query's octets.
+    /// The query in wire format.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = header(self.id, self.flags, [1, 0, 0, u16::from(self.edns.is_some())]);
         bytes.extend(name(&self.name));
@@ -149,7 +149,7 @@ impl Ask {
     /// Sends the query to `server` and returns the reply.
     ///
     /// # Panics
-    /// When no right reply comes in time.
+    /// When no valid reply arrives in time.
     pub fn of(&self, server: SocketAddr) -> Reply {
         self.try_of(server).unwrap_or_else(|error| panic!("{} of {server}: {error:#}", self.name))
     }
@@ -157,7 +157,7 @@ impl Ask {
     /// Sends the query to `server` and returns the reply.
     ///
     /// # Errors
-    /// No reply in time, or one that is broken, has another id or another question.
+    /// No reply in time, or a reply that is malformed or has another ID or question.
     pub fn try_of(&self, server: SocketAddr) -> Result<Reply> {
         if self.tcp {
             return self.over(&mut Connection::open(server, self.timeout)?);
@@ -167,7 +167,7 @@ impl Ask {
         self.reply(started, bytes)
     }
 
-    /// Sends the query over a connection and returns the reply, the next message.
+    /// Sends the query over a connection and returns the next message as its reply.
     ///
     /// # Errors
     /// As [`Self::try_of`].
@@ -182,7 +182,7 @@ impl Ask {
         ensure!(reply.id == self.id, "another id: {reply:?}");
         ensure!(reply.flags & 0x8000 != 0, "QR is not set: {reply:?}");
         if let Some(question) = &reply.question {
-            // The case must come back as it was sent (draft-vixie-dnsext-dns0x20).
+            // The reply must repeat the case of the question (draft-vixie-dnsext-dns0x20).
             let asked = format!("{}.", self.name.trim_end_matches('.'));
             let same = question.name == asked && question.rtype == self.rtype && question.class == self.class;
             ensure!(same, "another question: {reply:?}");
@@ -192,23 +192,23 @@ impl Ask {
     }
 }
 
-/// A reply that belongs to its query, decoded.
+/// A decoded reply that matches its query.
 #[derive(Debug, Clone)]
 pub struct Reply {
-    /// From before the query was sent.
+    /// Measured from before the query was sent.
     pub elapsed: Duration,
-    /// As it came.
+    /// The reply in wire format.
     pub bytes: Vec<u8>,
     message: Message,
 }
 
 impl Reply {
-    /// The rcode's name as IANA spells it.
+    /// The name that IANA registers for the rcode.
     pub fn status(&self) -> &'static str {
         RCODES.iter().find(|(code, _)| *code == self.rcode()).map_or("other", |(_, name)| name)
     }
 
-    /// The answer section as a zone file writes it, sorted: order is nobody's promise.
+    /// The answer section in zone file format, sorted: a server may return any order.
     pub fn rows(&self) -> Vec<String> {
         let mut rows: Vec<String> = self.answers.iter().map(ToString::to_string).collect();
         rows.sort();
@@ -244,10 +244,10 @@ impl Deref for Reply {
     }
 }
 
-/// Sends `query` in one datagram from a fresh port and returns the first datagram that comes back from `server`.
+/// Sends `query` in one datagram from a fresh port and returns the first datagram from `server`.
 ///
 /// # Errors
-/// The socket's, among them the refusal of a closed port and the end of the time.
+/// Those of the socket, such as a refusal by a closed port or a timeout.
 pub fn exchange_udp(server: SocketAddr, query: &[u8], timeout: Duration) -> Result<Vec<u8>> {
     let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
     let socket = UdpSocket::bind(any)?;
@@ -255,7 +255,7 @@ pub fn exchange_udp(server: SocketAddr, query: &[u8], timeout: Duration) -> Resu
     socket.set_read_timeout(Some(timeout))?;
     socket.send(query)?;
     let mut buffer = vec![0; 65_535];
-    // A signal ends a wait without an answer, and says nothing of the server.
+    // A signal interrupts the wait; that is no failure of the server.
     let received = loop {
         match socket.recv(&mut buffer) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -6,10 +6,11 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// The path of `localdns`: `LOCALDNS_BINARY` if set, else what cargo builds in this profile.
+/// The path of `localdns`: `LOCALDNS_BINARY` if set, else the program that cargo builds in this
+/// profile.
 ///
 /// # Panics
-/// When it does not build; cargo's own messages are on stderr.
+/// When the build fails; cargo's messages are on stderr.
 pub fn binary() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT

@@ -1,4 +1,4 @@
-//! A control group of a test's own: what a server may use of memory or of a core, enforced by the kernel.
+//! A control group per test: limits a server's memory or CPU time through the kernel.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::clock::eventually;
 
-/// A control group, of version 1 or 2 as the machine has it; it is removed with its value, so it must outlive what runs in it.
+/// A control group, of version 1 or 2 as the machine provides; dropping it removes the group, so it
+/// must outlive its processes.
 #[derive(Debug)]
 pub struct Cgroup {
     directory: PathBuf,
@@ -15,10 +16,11 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// A group whose processes may hold so many octets together, page cache included.
+    /// A group that limits the memory of its processes together to `limit` bytes, page cache
+    /// included.
     ///
     /// # Errors
-    /// Why there can be none.
+    /// Why no group can be made.
     pub fn memory(limit: u64) -> Result<Self, String> {
         let group = Self::new("memory")?;
         group
@@ -26,13 +28,15 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// A group whose processes may use so many hundredths of one core together, at least 5, and have them whoever else wants the core.
+    /// A group that limits its processes together to `percent` percent of one core, at least 5, and
+    /// guarantees them that share under contention.
     ///
     /// # Errors
-    /// Why there can be none.
+    /// Why no group can be made.
     pub fn cpu(percent: u32) -> Result<Self, String> {
         let group = Self::new("cpu")?;
-        // Short periods: a server that has used up its share stands still for milliseconds. The least quota is 1 ms.
+        // Short periods: a server that has used its quota is throttled for milliseconds only. The
+        // smallest quota is 1 ms.
         let (quota, period) = (percent * 200, 20_000);
         if group.unified {
             group.write("cpu.max", &format!("{quota} {period}"))?;
@@ -45,21 +49,21 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The file that a process writes `0` into to enter.
+    /// The file that a process writes `0` into to join the group.
     pub fn door(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
 
-    /// The most octets that the group has held at a time; `None` where the kernel does not tell.
+    /// The group's peak memory in bytes; `None` where the kernel does not report it.
     pub fn peak(&self) -> Option<u64> {
         let file = if self.unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
         fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// How many processes the kernel has killed because the group was full.
+    /// The number of processes that the kernel killed because the group reached its limit.
     ///
     /// # Panics
-    /// When the group is gone.
+    /// When the group does not exist.
     pub fn killed(&self) -> u64 {
         let file = if self.unified { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.directory.join(file)).expect("the group is there");
@@ -73,10 +77,12 @@ impl Cgroup {
         let (parent, unified) =
             hierarchy(controller).ok_or_else(|| format!("no control groups for {controller}"))?;
         if unified {
-            // Refused where it is on already and we are not alone: the files below tell.
+            // Fails where it is enabled already and the parent has other processes: the files below
+            // show whether it works.
             drop(fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}")));
         }
-        // Tests in process trees of their own have the same ids, and one that was killed leaves its group behind.
+        // Tests in other process trees have the same process IDs, and a killed test leaves its
+        // group behind.
         let make = |number: u32| {
             let directory = parent.join(format!("localdns-test-{number}"));
             match fs::create_dir(&directory) {
@@ -103,14 +109,14 @@ impl Drop for Cgroup {
             drop(fs::remove_dir(&self.directory));
             return;
         }
-        // A killed process leaves its group a moment after it was waited for.
+        // A killed process leaves its group shortly after `wait` returns.
         eventually("the end of the control group", Duration::from_secs(5), || {
             fs::remove_dir(&self.directory).ok()
         });
     }
 }
 
-/// Where the groups of a controller are made, and whether that is version 2.
+/// The parent directory for the groups of a controller, and whether it is version 2.
 fn hierarchy(controller: &str) -> Option<(PathBuf, bool)> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let mut unified = None;

@@ -1,4 +1,5 @@
-//! The kit's one clock, waiting for a condition instead of for a time, and what to do on a machine that stood still.
+//! The test kit's clock, waiting for a condition instead of a fixed time, and repeating tests on a
+//! stalled machine.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,16 +11,16 @@ use nix::unistd::Pid;
 
 use crate::isolated::tell;
 
-/// Reads the clock: black-box tests measure real time.
+/// The current time: black-box tests measure real time.
 #[allow(clippy::disallowed_methods)]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Looks every 2 ms until `look` finds something, at most for `patience`.
+/// Calls `look` every 2 ms until it returns something, at most for `patience`.
 ///
 /// # Panics
-/// When the time is over, naming `what` was awaited.
+/// When `patience` is over, with `what` in the message.
 pub fn eventually<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = now() + patience;
     loop {
@@ -31,10 +32,13 @@ pub fn eventually<T>(what: &str, patience: Duration, mut look: impl FnMut() -> O
     }
 }
 
-/// Runs `test`, the whole of a test that holds the server to a time; again, from its beginning, when it failed while the machine stood still.
+/// Runs `test`, the whole body of a test with time bounds; repeats it when it failed while the
+/// machine was stalled.
 ///
-/// On a machine that others slow down such a failure says nothing of the server. A processor stands still when a thread that sleeps 5 ms on it wakes 50 ms
-/// late or later. No bound is another then: some run has to keep to all of them, and the fourth is the last. What is run again is told.
+/// On a machine slowed down by other load such a failure does not show a fault of the server. A
+/// processor counts as stalled when a thread that sleeps 5 ms on it wakes 50 ms late or later. The
+/// bounds stay the same: one run must keep all of them, and the fourth run is the last. Each
+/// repetition is printed.
 ///
 /// # Panics
 /// As `test` does.
@@ -54,7 +58,7 @@ pub fn steadily(test: impl Fn()) {
     test();
 }
 
-/// Also returns for how long one of the processors stood still at most meanwhile.
+/// Also returns the longest stall of any processor while `body` ran.
 fn while_watching<T>(body: impl FnOnce() -> T) -> (T, Duration) {
     let (longest_ns, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let watch = |processor| {
@@ -82,7 +86,7 @@ fn while_watching<T>(body: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 const NAP: Duration = Duration::from_millis(5);
-/// Half of the least time that a test bounds.
+/// Half of the shortest time bound in a test.
 const STALL: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

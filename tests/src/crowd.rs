@@ -1,4 +1,5 @@
-//! Many TCP connections of clients that mean harm: they send what they are told to, read nothing, and come again when they are closed.
+//! Many TCP connections of hostile clients: they send given bytes, read nothing, and reconnect when
+//! they are closed.
 
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -6,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use nix::errno::Errno;
 use socket2::{Domain, Socket, Type};
 
-/// A crowd of connections, none of which ever waits.
+/// A set of connections, all non-blocking.
 #[derive(Debug)]
 pub struct Crowd {
     server: SocketAddr,
@@ -24,20 +25,23 @@ struct Member {
 }
 
 impl Crowd {
-    /// So many connections from each of these addresses, each of which will send these octets and no more.
+    /// `each` connections from each of these addresses; each connection sends these bytes and then
+    /// nothing.
     pub fn gather(server: SocketAddr, from: &[IpAddr], each: usize, octets: Vec<u8>) -> Self {
         let member = |from: &IpAddr| Member { from: *from, stream: None, sent: 0 };
         let members = (0..each).flat_map(|_| from.iter().map(member)).collect();
         Self { server, members, octets, again: 0, at_a_time: usize::MAX }
     }
 
-    /// Comes again so many at a time only: for what costs a server that is not optimized much each time.
+    /// Limits the reconnections per [`Self::press`]: for messages that are expensive for an
+    /// unoptimized server.
     pub fn slowly(mut self, at_a_time: usize) -> Self {
         self.at_a_time = at_a_time;
         self
     }
 
-    /// Every connection sends up to `most` octets more, as far as the kernel takes them; those that were closed are made again. How many octets went out.
+    /// Sends up to `most` more bytes on every connection, as far as the kernel accepts them, and
+    /// reconnects the closed ones. Returns the number of bytes sent.
     pub fn press(&mut self, most: usize) -> usize {
         let mut pressed = 0;
         let mut may_come = if self.again == 0 { usize::MAX } else { self.at_a_time };
@@ -56,7 +60,7 @@ impl Crowd {
                 Ok(sent) => {
                     member.sent += sent;
                     pressed += sent;
-                    // Data, or nothing yet, are no end.
+                    // Data, or none yet, means that the connection is open.
                     matches!(stream.peek(&mut [0]), Ok(0))
                 }
                 Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected),
@@ -69,7 +73,7 @@ impl Crowd {
         pressed
     }
 
-    /// How many connections were closed by the server so far.
+    /// How many connections the server has closed so far.
     pub fn closed(&self) -> usize {
         self.again
     }

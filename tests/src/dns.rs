@@ -1,4 +1,4 @@
-//! A server on an address of its own, with one root zone.
+//! A server on its own address, with one root zone.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::sleep;
@@ -12,14 +12,14 @@ use crate::server::Server;
 /// A running server and where it listens.
 #[derive(Debug)]
 pub struct Dns {
-    /// Its listen address.
+    /// The listen address.
     pub at: SocketAddr,
     /// The process.
     pub server: Server,
 }
 
 impl Dns {
-    /// Serves the root zone with these directives on a fresh address.
+    /// Starts a server on a fresh address that serves the root zone with these directives.
     ///
     /// # Panics
     /// As [`Server::start`].
@@ -27,7 +27,7 @@ impl Dns {
         Self::start_on(fresh_ip(), directives)
     }
 
-    /// As [`Self::start`], on this address.
+    /// Like [`Self::start`], on this address.
     ///
     /// # Panics
     /// As [`Server::start`].
@@ -41,7 +41,7 @@ impl Dns {
         format!(".:{} {{\nbind {}\n{directives}\n}}\n", at.port(), at.ip())
     }
 
-    /// Asks for a name's A records over UDP.
+    /// Queries a name's A records over UDP.
     ///
     /// # Panics
     /// As [`ask`].
@@ -49,10 +49,10 @@ impl Dns {
         ask(self.at, name, "A")
     }
 
-    /// Waits up to 10 s until `name` has this address alone.
+    /// Waits up to 10 s until `address` is the only A record of `name`.
     ///
     /// # Panics
-    /// When it has not.
+    /// When it is not.
     pub fn sees(&self, name: &str, address: &str) {
         eventually(&format!("{name} at {address}"), Duration::from_secs(10), || {
             let seen = self.ask(name).short() == [address];

@@ -1,12 +1,12 @@
-//! The Corefiles that exist in the world, as they are.
+//! Unmodified Corefiles from production systems.
 
-/// What AKS LocalDNS runs with its default profile and the hosts plugin on.
+/// AKS LocalDNS with its default profile and the hosts plugin.
 pub const AKS: &str = include_str!("../fixtures/corefiles/aks-localdns.corefile");
 /// The February 2026 design: one listener, hosts, sequential forward.
 pub const SEED: &str = include_str!("../fixtures/corefiles/seed-localdns.corefile");
 /// The cluster DNS of kubeadm.
 pub const KUBEADM: &str = include_str!("../fixtures/corefiles/kubeadm.corefile");
-/// NodeLocal DNSCache's template, its variables not yet filled in.
+/// The template of NodeLocal DNSCache, its variables not filled in.
 pub const NODE_LOCAL: &str = include_str!("../fixtures/corefiles/node-local-dns.corefile");
 
 /// NodeLocal DNSCache's Corefile with its variables filled in.

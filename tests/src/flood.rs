@@ -1,4 +1,5 @@
-//! As many queries as a server answers: a window of them is out at any time, and a reply makes room for the next.
+//! Sends queries as fast as the server answers: at most a window of queries is in flight, and each
+//! reply admits the next.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,8 +12,8 @@ use crate::clock::now;
 use crate::message::Message;
 use crate::stream::StreamCounts;
 
-/// Sends `count` queries from one port, `window` of them at a time, and waits for their replies, 6 s for each. Query `n` is `query(n)`, and `right`
-/// judges its reply.
+/// Sends `count` queries from one port, at most `window` in flight, and waits up to 6 s for each
+/// reply. Query `n` is `query(n)`, and `right` checks its reply.
 ///
 /// # Panics
 /// When the socket cannot be made, or the window is above 1,000.
@@ -35,13 +36,13 @@ pub fn flood(
     while counts.sent < count || !out.is_empty() {
         while out.len() < window && counts.sent < count {
             let n = counts.sent;
-            // Ids come round after 65,536 queries; one that still waits then is left out.
+            // IDs wrap after 65,536 queries; one that still waits for its reply then is skipped.
             let id = n as u16;
             counts.sent += 1;
             if out.insert(id, (n, now())).is_some() {
                 counts.lost += 1;
             }
-            // A refusal is a loss, and counted as one.
+            // A refused send counts as a lost query.
             drop(socket.send(&query(n).id(id).bytes()));
         }
         if let Ok(length) = socket.recv(&mut buffer) {

@@ -1,28 +1,28 @@
-//! A file system whose server is there and never answers, as one across a network that went away.
+//! A file system that never answers, like a network file system after the network failed.
 
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// As long as it lives, everything below its directory hangs. Who hangs there gets an error when it ends.
+/// While this value lives, every access below its directory hangs; dropping it makes them fail.
 #[derive(Debug)]
 pub struct Hang {
     directory: PathBuf,
-    /// Where questions would be read and answered.
+    /// The FUSE device, which is never read.
     server: Option<OwnedFd>,
 }
 
 impl Hang {
-    /// Hides what is in the directory; `None` where this machine has no FUSE, or none for us. Only within
-    /// [`isolated`](crate::isolated()), whose mounts are its own.
+    /// Mounts over `directory`, which hides its content; `None` where FUSE is missing or not
+    /// permitted. For use within [`isolated`](crate::isolated()) alone: its mounts are private.
     ///
     /// # Panics
-    /// When there is no such directory.
+    /// When `directory` does not exist.
     pub fn over(directory: &Path) -> Option<Self> {
         let server: OwnedFd = OpenOptions::new().read(true).write(true).open("/dev/fuse").ok()?.into();
         let mut mount = Command::new("mount");
-        // The kernel is shown the file as the program's standard input.
+        // The mount command passes the device as its standard input.
         mount.stdin(Stdio::from(server.try_clone().expect("a descriptor can be doubled")));
         mount.args(["-i", "-t", "fuse", "-o", "fd=0,rootmode=40000,user_id=0,group_id=0", "hang"]);
         let mounted =
@@ -33,7 +33,8 @@ impl Hang {
 
 impl Drop for Hang {
     fn drop(&mut self) {
-        // With its server a file system is gone, and who waits for it is told so. Some may still be on their way.
+        // Closing the device aborts the file system, and waiting processes get an error. Some may
+        // still be about to wait.
         self.server = None;
         drop(Command::new("umount").arg("-l").arg(&self.directory).status());
     }

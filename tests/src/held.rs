@@ -1,22 +1,22 @@
-//! One thread of a process that stands still while the others go on.
+//! Stops one thread of a process while its other threads run.
 
 use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// One thread that stands still, alone of its process; it goes on when this is dropped, by the thread that stopped it.
+/// A stopped thread; it continues when this is dropped, by the thread that stopped it.
 #[derive(Debug)]
 pub struct Held(Pid);
 
 impl Held {
-    /// Stops a thread, of those that [`crate::Server::threads`] names.
+    /// Stops a thread listed by [`crate::Server::threads`].
     ///
     /// # Errors
-    /// Where this process may trace no other.
+    /// Where this process may not trace another.
     ///
     /// # Panics
-    /// When that is no number of a thread.
+    /// When `thread` is not a valid ID.
     pub fn stop(thread: u32) -> Result<Self, Errno> {
         let thread = Pid::from_raw(i32::try_from(thread).expect("the kernel's ids are such numbers"));
         ptrace::seize(thread, ptrace::Options::empty())?;
@@ -29,7 +29,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A thread that is gone needs no leave to go on.
+        // Detaching fails only for a thread that has ended.
         let _ = ptrace::detach(self.0, None);
     }
 }

@@ -1,4 +1,4 @@
-//! A network, an `/etc` and a process tree of a test's own: the test runs itself again inside them.
+//! A private network, `/etc` and process tree for a test: the test runs itself again inside them.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,10 +11,11 @@ use crate::clock::steadily;
 use crate::place::{privileged, tempdir};
 use crate::server::output;
 
-/// Runs `body`, the whole of the calling test, in namespaces of its own: there it is root, `lo` is up, no other link exists, `/etc` is a small private
-/// copy and every port is free. All that it starts ends with it.
+/// Runs `body`, the whole of the calling test, in its own namespaces: it is root, `lo` is up, no
+/// other link exists, `/etc` is a small private copy and every port is free. All processes that it
+/// starts end with it.
 ///
-/// Prints `skipped: ...` and does nothing where the kernel or a missing tool forbids namespaces.
+/// Prints `skipped: ...` and does nothing where the kernel or a missing tool prevents namespaces.
 ///
 /// # Panics
 /// When `body` does, or takes more than three minutes.
@@ -22,12 +23,13 @@ pub fn isolated<F: FnOnce()>(body: F) {
     isolated_for(Duration::from_secs(180), body);
 }
 
-/// As [`isolated`], for a test that may take so long.
+/// Like [`isolated`], for a test that may take up to `patience`.
 ///
 /// # Panics
 /// When `body` does, or takes longer.
 pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
-    // The test runs itself again inside, by its name: `crate::module::test::{{closure}}` without both ends.
+    // The inner run selects the test by its name: `crate::module::test::{{closure}}` without both
+    // ends.
     let path = std::any::type_name::<F>().trim_end_matches("::{{closure}}");
     let test = path.split_once("::").map_or(path, |(_, test)| test);
     if std::env::var(INSIDE).as_deref() == Ok(test) {
@@ -61,8 +63,8 @@ pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
     }
 }
 
-/// As [`isolated_for`], for a test that holds the server to a time: again, in namespaces of their own, where it failed while the
-/// machine stood still, as [`steadily`] has it.
+/// Like [`isolated_for`], for a test with time bounds: repeats it in new namespaces when it failed
+/// while the machine was stalled, like [`steadily`].
 ///
 /// # Panics
 /// As `body` does.
@@ -73,16 +75,17 @@ pub fn isolated_steadily<F: Fn() + Copy>(patience: Duration, body: F) {
     }
 }
 
-/// Gives `lo` another address, such as `169.254.10.10/32`, unless it has it. Only within [`isolated`].
+/// Adds an address such as `169.254.10.10/32` to `lo`, unless it is there. For use within
+/// [`isolated`] alone.
 ///
 /// # Panics
-/// Outside of it, or when `ip` refuses.
+/// Outside of [`isolated`], or when `ip` fails.
 pub fn add_address(cidr: &str) {
     assert!(std::env::var_os(INSIDE).is_some(), "addresses of the machine are not a test's to change");
     run("ip", &["address", "replace", cidr, "dev", "lo"]);
 }
 
-/// Runs a tool to its end, at most 20 s, and returns its stdout.
+/// Runs a tool, at most 20 s, and returns its stdout.
 ///
 /// # Panics
 /// When it fails.
@@ -95,7 +98,7 @@ pub fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&stdout).into_owned()
 }
 
-/// Whether a program is on the PATH; [`lacking`] when it is not.
+/// Whether a program is on the PATH; calls [`lacking`] when it is not.
 ///
 /// # Panics
 /// Where it is required.
@@ -107,27 +110,27 @@ pub fn tool(test: &str, program: &str) -> bool {
     found
 }
 
-/// Says that `test` is skipped for want of a program.
+/// Reports that `test` is skipped because a program is missing.
 ///
 /// # Panics
-/// Where `LOCALDNS_TESTS_REQUIRE` names the program: there nothing that it names may be missing.
+/// Where `LOCALDNS_TESTS_REQUIRE` names the program.
 pub fn lacking(test: &str, program: &str, why: &str) {
     let required = std::env::var("LOCALDNS_TESTS_REQUIRE").unwrap_or_default();
     assert!(!names(&required, program), "{test}: {why}, and LOCALDNS_TESTS_REQUIRE names {program}");
     skip(test, why);
 }
 
-/// Whether a list with commas between its words has this one.
+/// Whether a comma-separated list contains this word.
 fn names(list: &str, word: &str) -> bool {
     list.split(',').any(|one| one.trim() == word)
 }
 
-/// Says that a test did not run, and why. Not captured: it must be seen.
+/// Prints that a test is skipped, and why, past the capture of the test runner.
 pub fn skip(test: &str, why: &str) {
     tell(&format!("skipped: {test}: {why}"));
 }
 
-/// Prints a line past the capture of the test runner, which holds back what passing tests print.
+/// Prints a line past the capture of the test runner, which hides the output of passing tests.
 pub fn tell(line: &str) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
@@ -137,7 +140,7 @@ fn on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Why namespaces cannot be had, found out once.
+/// Checks once whether namespaces can be made; the error is the reason.
 fn possible() -> Result<(), &'static str> {
     static POSSIBLE: OnceLock<Result<(), &'static str>> = OnceLock::new();
     *POSSIBLE.get_or_init(|| {
@@ -160,7 +163,7 @@ fn namespaces() -> Command {
     command
 }
 
-/// What programs need to find in `/etc` to start at all.
+/// Makes the `/etc` with the files that programs need to start.
 fn private_etc(home: &Path) {
     let keep = [
         "passwd",
@@ -175,7 +178,7 @@ fn private_etc(home: &Path) {
     for name in keep.iter().map(|name| Path::new("/etc").join(name)).filter(|path| path.exists()) {
         let mut command = Command::new("cp");
         command.arg("--archive").arg(&name).arg(home);
-        // As an ordinary user the owner cannot be kept; the content is what counts.
+        // An ordinary user cannot keep the owner; only the content matters.
         output(command, Duration::from_secs(10));
     }
     let files = [("hosts", "127.0.0.1 localhost\n"), ("resolv.conf", "nameserver 127.0.0.1\n")];

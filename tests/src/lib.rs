@@ -1,18 +1,24 @@
-//! The test kit: everything that a black-box test of `localdns` needs around it.
+//! The test kit: the environment of the black-box tests of `localdns`.
 //!
 //! ```text
 //!   Ask, Connection, Stream  -->  the real binary (Server)  -->  Upstream (scripted)
-//!        the clients               spawned, watched, ended         what it was asked
+//!        the clients               spawned, watched, ended         records its queries
 //! ```
-//! - [`binary()`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
-//! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`] of them means harm; [`Stream`] keeps a steady load and counts what is lost, a [`Persistent`] client keeps its connection.
-//! - [`Transports`] asks the same over UDP, TCP and TLS.
-//! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
-//! - [`Manager`] stands for systemd: it is told READY, and keeps descriptors for the next process; [`Systemd`] is one, with the shipped units.
-//! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] one that does as a closure says.
-//! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own; what is below a [`Hang`] hangs, and so does a [`Held`] thread.
+//! - [`binary()`] builds the program once per process; [`Server`] runs it on a Corefile and reads
+//!   its log, metrics and descriptors.
+//! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`]
+//!   of connections is hostile; [`Stream`] sends at a constant rate and counts lost queries, a
+//!   [`Persistent`] client keeps its connection.
+//! - [`Transports`] sends the same query over UDP, TCP and TLS.
+//! - [`Upstream`] answers over UDP, TCP or TLS as a closure decides, and records its queries.
+//! - [`Manager`] stands in for systemd: it receives READY, and stores descriptors for the next
+//!   process; [`Systemd`] is a real one, with the shipped units.
+//! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] a scripted one.
+//! - [`fresh_ip`] gives every test its own address; [`isolated()`] gives a test its own network and
+//!   `/etc`; accesses below a [`Hang`] block, and so does a [`Held`] thread.
 //!
-//! This crate must not know how the program works inside: it imports none of its crates. It panics where a test should fail.
+//! This crate must not know how the program works inside: it imports none of its crates. It panics
+//! where a test should fail.
 
 mod admin;
 mod ask;
@@ -74,7 +80,7 @@ pub use tcp::{Connection, TlsClient};
 pub use transports::Transports;
 pub use upstream::{Action, Asked, Authority, Says, Transport, Upstream};
 
-/// Asserts that what `$found` holds contains `$part`, and shows it when not.
+/// Asserts that `$found` contains `$part`, and prints it when it does not.
 #[macro_export]
 macro_rules! assert_contains {
     ($found:expr, $part:expr) => {{

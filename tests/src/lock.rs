@@ -1,4 +1,4 @@
-//! Mutexes that outlive a panic: a failing test still wants its log.
+//! Mutexes usable after a panic: a failing test still needs its log.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

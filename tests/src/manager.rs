@@ -1,4 +1,5 @@
-//! Stands for systemd: hears what a service says of itself, and keeps descriptors for its next process.
+//! Stands in for systemd: receives the notifications of a service, and stores descriptors for its
+//! next process.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -19,7 +20,7 @@ use crate::lock::lock;
 use crate::place::tempdir;
 use crate::server::Options;
 
-/// A service manager of one service, whose `FileDescriptorStoreMax` is large.
+/// A service manager for one service, with a large `FileDescriptorStoreMax`.
 #[derive(Debug)]
 pub struct Manager {
     directory: TempDir,
@@ -28,7 +29,7 @@ pub struct Manager {
 
 #[derive(Debug, Default)]
 struct State {
-    /// With the process that said it.
+    /// Messages, each with the process that sent it.
     said: Vec<(u32, String)>,
     stored: Vec<(String, Arc<OwnedFd>)>,
 }
@@ -37,7 +38,7 @@ impl Manager {
     /// Listens until the test ends.
     ///
     /// # Panics
-    /// Where there is no place for its socket.
+    /// Where its socket cannot be made.
     pub fn new() -> Self {
         let directory = tempdir();
         let socket = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
@@ -48,10 +49,11 @@ impl Manager {
         Self { directory, state }
     }
 
-    /// A process of the service: it is given what is stored, and may say so.
+    /// Options for a process of the service: it inherits the stored descriptors, and may send
+    /// notifications.
     ///
     /// # Panics
-    /// Where there are no more descriptors.
+    /// When descriptors run out.
     pub fn options(&self) -> Options {
         let state = lock(&self.state);
         let names: Vec<_> = state.stored.iter().map(|(name, _)| name.as_str()).collect();
@@ -74,31 +76,31 @@ impl Manager {
         lock(&self.state).stored.push((name.to_owned(), Arc::new(descriptor)));
     }
 
-    /// Closes what is stored, as where the service is stopped.
+    /// Closes the stored descriptors, like systemd when the service is stopped.
     pub fn forget(&self) {
         lock(&self.state).stored.clear();
     }
 
-    /// The names of what is stored, sorted.
+    /// The names of the stored descriptors, sorted.
     pub fn stored(&self) -> Vec<String> {
         let mut names: Vec<_> = lock(&self.state).stored.iter().map(|(name, _)| name.clone()).collect();
         names.sort();
         names
     }
 
-    /// Waits until that is stored, and nothing else.
+    /// Waits until exactly these descriptors are stored.
     ///
     /// # Panics
-    /// When it does not come to be in time.
+    /// When they are not in time.
     pub fn wait_for_stored(&self, wanted: &[String], patience: Duration) {
         let what = format!("{wanted:?} in the store, which has {:?} at first", self.stored());
         eventually(&what, patience, || (self.stored() == wanted).then_some(()));
     }
 
-    /// Waits until a message has come that contains `part`, as many times as `n` says, from the beginning.
+    /// Waits until `n` messages contain `part`, counted from the start.
     ///
     /// # Panics
-    /// When they do not come in time.
+    /// When they do not arrive in time.
     pub fn wait_for(&self, part: &str, n: usize, patience: Duration) {
         eventually(&format!("{n} times {part}"), patience, || (self.said(part) >= n).then_some(()));
     }
@@ -108,7 +110,7 @@ impl Manager {
         lock(&self.state).said.iter().filter(|(_, said)| said.contains(part)).count()
     }
 
-    /// What a process said, a message each.
+    /// The messages of a process.
     pub fn said_by(&self, pid: u32) -> Vec<String> {
         let state = lock(&self.state);
         state.said.iter().filter(|(by, _)| *by == pid).map(|(_, said)| said.clone()).collect()
@@ -121,7 +123,7 @@ impl Default for Manager {
     }
 }
 
-/// Hears one message; `None` at the end of the test.
+/// Receives one message; `None` at the end of the test.
 fn hear(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
     let mut text = [0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253), ScmCredentials(1))];
@@ -145,14 +147,14 @@ fn hear(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
     } else if value("FDSTORE=").is_some() {
         for descriptor in descriptors {
             let inode = |one: &OwnedFd| fstat(one.as_fd()).map(|stat| (stat.st_dev, stat.st_ino)).ok();
-            // The same once more changes nothing.
+            // Storing the same descriptor again has no effect.
             if state.stored.iter().all(|(_, stored)| inode(stored) != inode(&descriptor)) {
-                // The newest first, as systemd has it.
+                // The newest first, like systemd.
                 state.stored.insert(0, (name.clone(), Arc::new(descriptor)));
             }
         }
     }
-    // BARRIER=1: the descriptor that came with it is closed by now.
+    // BARRIER=1: the descriptor sent with it is closed by now.
     state.said.push((by, said));
     Some(())
 }

@@ -1,4 +1,5 @@
-//! Taking a message apart, to the last octet: what a test asserts on. Independent of the program's own reader on purpose.
+//! Decodes a message to the last byte for a test's assertions. Deliberately independent of the
+//! program's own decoder.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -7,14 +8,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::records::rtype_name;
 
-/// A whole message. OPT is taken out of the additional section.
+/// A complete message. OPT is taken out of the additional section.
 #[derive(Debug, Clone, Default)]
 pub struct Message {
-    /// The message id.
+    /// The message ID.
     pub id: u16,
     /// The second 16 bits of the header: QR, opcode, AA TC RD RA, Z AD CD, rcode.
     pub flags: u16,
-    /// The question, where there is one.
+    /// The question, if present.
     pub question: Option<Question>,
     /// The answer section.
     pub answers: Vec<Record>,
@@ -29,49 +30,49 @@ pub struct Message {
 /// One entry of the question section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// As written, case kept, with the final dot.
+    /// In the received case, with the final dot.
     pub name: String,
-    /// The type asked for.
+    /// The query type.
     pub rtype: u16,
-    /// The class asked for.
+    /// The query class.
     pub class: u16,
 }
 
 /// One resource record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Owner, case kept, with the final dot.
+    /// The owner name in the received case, with the final dot.
     pub name: String,
     /// Type.
     pub rtype: u16,
     /// Class.
     pub class: u16,
-    /// Seconds.
+    /// In seconds.
     pub ttl: u32,
-    /// The data as a zone file writes it; `\# length hex` for types the kit does not know.
+    /// In zone file format; `\# length hex` for types the kit does not know.
     pub data: String,
 }
 
-/// What an OPT record says.
+/// The content of an OPT record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edns {
     /// The sender's UDP payload size.
     pub size: u16,
     /// The upper eight bits of the rcode.
     pub rcode_high: u8,
-    /// 0, or BADVERS follows.
+    /// The EDNS version; a server answers BADVERS to any but 0.
     pub version: u8,
-    /// DO.
+    /// The DO flag.
     pub dnssec_ok: bool,
     /// Code and data, in order.
     pub options: Vec<(u16, Vec<u8>)>,
 }
 
 impl Message {
-    /// Decodes `bytes`, all of them.
+    /// Decodes `bytes` completely.
     ///
     /// # Errors
-    /// Anything that does not add up: lengths, pointers, trailing octets, more than one question or OPT.
+    /// Any inconsistency: lengths, pointers, trailing bytes, more than one question or OPT.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut at = Cursor { bytes, at: 0 };
         let mut message = Self { id: at.u16()?, flags: at.u16()?, ..Self::default() };
@@ -102,7 +103,7 @@ impl Message {
         (self.flags & 0xf) | self.edns.as_ref().map_or(0, |edns| u16::from(edns.rcode_high) << 4)
     }
 
-    /// The data of an EDNS option, the first of its code.
+    /// The data of the first EDNS option with this code.
     pub fn option(&self, code: u16) -> Option<&[u8]> {
         let options = &self.edns.as_ref()?.options;
         options.iter().find(|(found, _)| *found == code).map(|(_, data)| &data[..])
@@ -120,7 +121,7 @@ impl std::fmt::Display for Record {
     }
 }
 
-/// A header with the given flags and no records: the counts are questions, answers, authorities, additionals.
+/// A header with these flags; the counts are of questions, answers, authorities, additionals.
 pub fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
     [id, flags, counts[0], counts[1], counts[2], counts[3]]
         .iter()
@@ -128,7 +129,7 @@ pub fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
         .collect()
 }
 
-/// Where the first question of a message ends; `None` if there is none or it is broken.
+/// The offset behind the first question of a message; `None` if it is missing or malformed.
 pub fn question_end(bytes: &[u8]) -> Option<usize> {
     let mut at = Cursor { bytes, at: 12 };
     at.name().ok()?;
@@ -194,7 +195,7 @@ impl<'m> Cursor<'m> {
         Ok(if name.is_empty() { ".".to_owned() } else { name })
     }
 
-    /// The OPT record at this place, if it is one; else nothing is read.
+    /// Reads the next record if it is OPT; else reads nothing.
     fn opt(&mut self) -> Result<Option<Edns>> {
         if self.bytes.get(self.at..self.at + 3) != Some(&[0, 0, 41]) {
             return Ok(None);
@@ -254,7 +255,8 @@ impl<'m> Cursor<'m> {
     }
 }
 
-/// RFC 1035 section 5.1: `\DDD` for what does not print, a backslash before what would end the word.
+/// RFC 1035 section 5.1: `\DDD` for unprintable bytes, a backslash before a byte that would end the
+/// word.
 fn push_octet(text: &mut String, octet: u8, end: u8) {
     match octet {
         b'\\' => text.push_str("\\\\"),

@@ -1,4 +1,4 @@
-//! Network namespaces beside the test's own: a wire to each, and work done in them.
+//! Network namespaces beside the test's own: a veth to each, and code run inside them.
 
 use std::fs::File;
 use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
@@ -7,11 +7,12 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::isolated::run;
 
-/// Makes a namespace with a veth, whose default route leads through here: 10.`net`.0.2 and fd0`net`::2 there, .1 and ::1 here. Only
-/// within [`isolated`](crate::isolated()), with a `/run` of the test's own.
+/// Makes a namespace with a veth and a default route through the test's own: 10.`net`.0.2 and
+/// fd0`net`::2 there, .1 and ::1 here. For use within [`isolated`](crate::isolated()) alone, with a
+/// private `/run`.
 ///
 /// # Panics
-/// When `ip` refuses.
+/// When `ip` fails.
 pub fn wire(name: &str, net: u8) {
     let script = format!(
         "ip netns add {name}
@@ -30,7 +31,7 @@ pub fn wire(name: &str, net: u8) {
     run("sh", &["-ec", &script]);
 }
 
-/// Runs `work` on a thread in a namespace; what it starts is there, too.
+/// Runs `work` on a thread in a namespace; processes that it starts are in it, too.
 pub fn within<T: Send + 'static>(
     namespace: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -41,7 +42,7 @@ pub fn within<T: Send + 'static>(
     })
 }
 
-/// As [`within`], for a scope.
+/// Like [`within`], for a scope.
 pub fn within_scope<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     namespace: Option<&'static str>,

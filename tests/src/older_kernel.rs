@@ -1,4 +1,4 @@
-//! A kernel that is older than that of this machine, for one program.
+//! Simulates a kernel older than this machine's for one program.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,8 +10,9 @@ use crate::binary::binary;
 use crate::isolated::{skip, tool};
 use crate::server::{Options, output};
 
-/// A library that is loaded before a program and stands between it and nftables: what the older kernel lacks is asked of this
-/// one in words that it does not know either, so that each refusal is the kernel's own, and nothing is there that would not be.
+/// A library preloaded into a program that changes its requests to nftables: a feature that the
+/// older kernel lacks is requested in a form that this kernel does not know either. So each refusal
+/// is the kernel's own.
 #[derive(Debug)]
 pub struct OlderKernel {
     library: PathBuf,
@@ -19,8 +20,9 @@ pub struct OlderKernel {
 }
 
 impl OlderKernel {
-    /// Compiles the library there. `lacks` names what there is not: `owner` for tables that go with their process, `socket` for
-    /// the expression that looks for one, or both. `None`, and a word on why, where that cannot be.
+    /// Compiles the library in `directory`. `lacks` names the missing features: `owner` for tables
+    /// removed with their process, `socket` for the socket expression, or both. Returns `None` and
+    /// prints the reason where it cannot work.
     ///
     /// # Panics
     /// When it does not compile.
@@ -31,7 +33,7 @@ impl OlderKernel {
         let mut head = Vec::new();
         let binary = File::open(binary()).expect("the binary is built");
         binary.take(4096).read_to_end(&mut head).expect("it can be read");
-        // The name of what loads it stands near its beginning.
+        // The name of the dynamic loader is near the beginning of the file.
         if !head.windows(4).any(|word| word == b"/ld-") {
             skip(test, "the binary is static: nothing can be loaded before it");
             return None;
@@ -45,12 +47,12 @@ impl OlderKernel {
         Some(Self { library, lacks })
     }
 
-    /// The variables of a program that has this kernel.
+    /// The environment variables that give a program this kernel.
     pub fn variables(&self) -> [(&'static str, String); 2] {
         [("LD_PRELOAD", self.library.to_string_lossy().into_owned()), ("LACKS", self.lacks.to_owned())]
     }
 
-    /// A server that has this kernel.
+    /// Options for a server on this kernel.
     pub fn under(&self, options: Options) -> Options {
         self.variables().iter().fold(options, |options, (name, value)| options.env(name, value))
     }

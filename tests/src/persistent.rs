@@ -1,5 +1,5 @@
-//! A client that keeps one TCP connection for its queries, several of them out at a time (RFC 7766, 6.2): when the server ends
-//! it, what was unanswered is asked again over the next one.
+//! A client that sends its queries over one TCP connection, several in flight (RFC 7766, 6.2): when
+//! the server ends the connection, the client repeats the unanswered queries over a new one.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -13,26 +13,27 @@ use crate::ask::Ask;
 use crate::clock::now;
 use crate::message::Message;
 
-/// What became of the queries of such a client.
+/// The results of such a client.
 #[derive(Debug, Clone, Default)]
 pub struct PersistentCounts {
-    /// Queries, each counted once however often it was asked.
+    /// Queries, each counted once even if repeated.
     pub asked: usize,
-    /// Right replies.
+    /// Valid replies.
     pub answered: usize,
-    /// How many were asked again over another connection.
+    /// How many queries were repeated over another connection.
     pub again: usize,
     /// How often the server ended a connection by FIN.
     pub ends: usize,
-    /// What went wrong: a reset, a refusal, a wrong reply or a second one, or none.
+    /// Failures: a reset, a refusal, a wrong, duplicate or missing reply.
     pub failed: Vec<String>,
 }
 
 impl PersistentCounts {
-    /// Asserts that every query got exactly one right reply, and that every connection ended by FIN.
+    /// Asserts that every query got exactly one valid reply, and that every connection ended by
+    /// FIN.
     ///
     /// # Panics
-    /// When not.
+    /// When one did not.
     pub fn assert_clean(&self) {
         assert!(self.asked > 0 && self.answered == self.asked && self.failed.is_empty(), "{self:?}");
     }
@@ -46,8 +47,8 @@ pub struct Persistent {
 }
 
 impl Persistent {
-    /// Asks `server` for four names at once, and again 10 ms after their replies, until [`Self::finish`]; query `n` is `query(n)`,
-    /// and `right` judges its reply.
+    /// Sends `server` four queries at once, and four more 10 ms after their replies, until
+    /// [`Self::finish`]; query `n` is `query(n)`, and `right` checks its reply.
     pub fn start(
         server: SocketAddr,
         query: impl Fn(usize) -> Ask + Send + 'static,
@@ -63,7 +64,8 @@ impl Persistent {
                 client.ask(&query);
                 client.hear(&query, &right);
                 count.store(client.counts.asked, Relaxed);
-                // The server may end the connection meanwhile: what is asked next is then unanswered at the FIN.
+                // The server may end the connection during this: the next queries are then
+                // unanswered at the FIN.
                 sleep(next.saturating_duration_since(now()));
             }
             client.counts
@@ -71,12 +73,12 @@ impl Persistent {
         Self { asked, stop, thread }
     }
 
-    /// How many queries were asked so far.
+    /// How many queries were sent so far.
     pub fn asked(&self) -> usize {
         self.asked.load(Relaxed)
     }
 
-    /// Ends it, and counts.
+    /// Stops the client and returns its results.
     ///
     /// # Panics
     /// When a check panicked.
@@ -89,7 +91,7 @@ impl Persistent {
 struct Client {
     server: SocketAddr,
     open: Option<Open>,
-    /// Queries without a reply, by their id.
+    /// Unanswered queries by their ID.
     out: BTreeMap<u16, usize>,
     counts: PersistentCounts,
 }
@@ -99,15 +101,15 @@ struct Open {
     came: Vec<u8>,
 }
 
-/// How a connection came to its end.
+/// How a connection ended.
 enum End {
-    /// By FIN, of which a client hears as the end of what it reads, or as EPIPE when it writes.
+    /// By FIN, which a client sees as the end of its input, or as EPIPE when it writes.
     Fin,
     Otherwise(String),
 }
 
 impl Client {
-    /// Asks the next ones.
+    /// Sends the next queries.
     fn ask(&mut self, query: &impl Fn(usize) -> Ask) {
         let next = self.counts.asked..self.counts.asked + TOGETHER;
         self.counts.asked = next.end;
@@ -115,7 +117,7 @@ impl Client {
         self.send(query);
     }
 
-    /// Sends all that have no reply, all at once, over a connection that is made where there is none.
+    /// Sends all unanswered queries at once, over a new connection if there is none.
     fn send(&mut self, query: &impl Fn(usize) -> Ask) {
         if self.open.is_none() {
             match TcpStream::connect_timeout(&self.server, PATIENCE) {
@@ -135,7 +137,7 @@ impl Client {
         let framed: Vec<u8> = framed.collect();
         let sent = self.open.as_mut().map(|open| open.stream.write_all(&framed));
         match sent {
-            // The end was heard before this; it is read below.
+            // The end arrived before; it is read below.
             Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
                 self.give_up(&format!("write: {error}"))
             }
@@ -143,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Hears until nothing is out, over as many connections as that takes.
+    /// Reads until no query is unanswered, over as many connections as needed.
     fn hear(&mut self, query: &impl Fn(usize) -> Ask, right: &impl Fn(usize, &Message) -> bool) {
         while !self.out.is_empty() {
             match self.open.as_mut().map(Open::message) {
@@ -169,7 +171,7 @@ impl Client {
         }
     }
 
-    /// What is out stays without a reply.
+    /// Counts the unanswered queries as failed.
     fn give_up(&mut self, why: &str) {
         self.counts.failed.push(format!(
             "{} of {} queries unanswered: {why}",
@@ -201,11 +203,11 @@ impl Open {
     }
 }
 
-/// So many are asked at once.
+/// The number of queries sent at once.
 const TOGETHER: usize = 4;
 const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Nothing is learned from more that goes wrong.
+/// The number of failures after which the client stops.
 const ENOUGH: usize = 10;
 
 #[cfg(test)]
@@ -215,7 +217,8 @@ mod tests {
     use super::*;
     use crate::eventually;
 
-    /// Answers so many queries of each connection, and ends it then: with what came unread, by RST, or by FIN.
+    /// Answers `answers` queries of each connection, then ends it: by RST with unread data, or by
+    /// FIN.
     fn server(answers: usize, resets: bool) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let at = listener.local_addr().expect("it has one");
@@ -252,7 +255,7 @@ mod tests {
         };
         let counts = run(6, false);
         counts.assert_clean();
-        // Of eight queries the last two are asked again, of the next ones none, and so on.
+        // Of eight queries the last two are repeated, of the next ones none, and so on.
         assert!(counts.ends >= counts.asked / 6 - 1 && counts.again > 0, "{counts:?}");
         let counts = run(6, true);
         assert!(counts.failed.iter().any(|told| told.contains("reset")), "{counts:?}");

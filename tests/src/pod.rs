@@ -1,4 +1,4 @@
-//! A container: the first process of a namespace of its own, in the network of whoever starts it.
+//! A container: the first process of its own PID namespace, in the network of its caller.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,17 +16,18 @@ use crate::lock::lock;
 use crate::place::tempdir;
 use crate::server::signal;
 
-/// One container; it ends with its value.
+/// One container; it ends when dropped.
 pub struct Pod {
     unshare: Child,
-    /// The program's process id, as it is out here.
+    /// The program's process ID outside of the container.
     pub pid: u32,
     log: Arc<Mutex<String>>,
     _root: TempDir,
 }
 
 impl Pod {
-    /// Runs the program with `words` after the commands of `prepare`, which finds directories in its environment.
+    /// Runs the program with `words` after the shell commands `prepare`, which find the directories
+    /// in their environment.
     ///
     /// # Panics
     /// When it does not start.
@@ -49,22 +50,22 @@ impl Pod {
         Self { unshare, pid, log, _root: root }
     }
 
-    /// What it said.
+    /// Its output.
     pub fn log(&self) -> String {
         lock(&self.log).clone()
     }
 
-    /// Waits until it has said so.
+    /// Waits until its output contains `part`.
     ///
     /// # Panics
-    /// When it does not.
+    /// When it does not in time.
     pub fn said(&self, part: &str) {
         eventually(&format!("{part}; said was {}", self.log()), PATIENCE, || {
             self.log().contains(part).then_some(())
         });
     }
 
-    /// Its sockets of the network: those of transports, netlink, and whatever has a name there.
+    /// Its network sockets: UDP and TCP, netlink, and named unix sockets.
     ///
     /// # Panics
     /// When it does not run.
@@ -88,7 +89,7 @@ impl Pod {
         held
     }
 
-    /// Tells it to end; its exit code.
+    /// Sends SIGTERM and returns the exit code.
     ///
     /// # Panics
     /// When it does not end.
@@ -106,10 +107,10 @@ impl Pod {
         self.ended();
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits for its end and returns the exit code.
     ///
     /// # Panics
-    /// When it does not come.
+    /// When it does not end.
     pub fn ended(&mut self) -> Option<i32> {
         eventually("its end", PATIENCE, || self.unshare.try_wait().expect("a child can be asked")).code()
     }
@@ -135,6 +136,6 @@ fn follow(pipe: impl Read + Send + 'static, log: Arc<Mutex<String>>) {
     });
 }
 
-/// What it writes is nobody else's.
+/// A private `/run`.
 const ROOT: &str = "mount -t tmpfs tmpfs /run";
 const PATIENCE: Duration = Duration::from_secs(20);

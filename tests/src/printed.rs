@@ -1,7 +1,7 @@
-//! Collects all that the program prints during tests into one file, for a reader of its messages.
+//! Collects all lines that the program prints during tests in one file, for reviewing its messages.
 //!
-//! `LOCALDNS_MESSAGES=FILE`, an absolute path, turns it on. Each line is written once, with `N` for its numbers, below
-//! the command that printed it.
+//! `LOCALDNS_MESSAGES=FILE`, an absolute path, turns it on. Each line is written once, with `N` for
+//! its numbers, below the command that printed it.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,13 +1,14 @@
-//! Records from text to octets, uncompressed: what the mock upstream says.
+//! Encodes records from text to wire format, uncompressed, for the mock upstream.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result, ensure};
 
-/// The octets of one record written as `owner ttl IN type data`, or with `\# length hex` as data.
+/// The wire format of one record written as `owner ttl IN type data`, or with `\# length hex` as
+/// data.
 ///
 /// # Panics
-/// When the text is not a record: the fault is the test's.
+/// When the text is not a record.
 pub fn record(text: &str) -> Vec<u8> {
     encode(text).unwrap_or_else(|error| panic!("not a record: {text:?}: {error:#}"))
 }
@@ -15,7 +16,7 @@ pub fn record(text: &str) -> Vec<u8> {
 /// The number of a type's name; `TYPEnnn` (RFC 3597) for all others.
 ///
 /// # Panics
-/// When nobody knows the name.
+/// When the name is unknown.
 pub fn rtype_number(name: &str) -> u16 {
     let known = TYPES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
     known
@@ -29,10 +30,10 @@ pub fn rtype_name(number: u16) -> String {
     known.map_or_else(|| format!("TYPE{number}"), |(name, _)| (*name).to_owned())
 }
 
-/// The octets of a name written with dots; no escapes.
+/// The wire format of a dotted name; no escapes.
 ///
 /// # Panics
-/// When a label is empty or above 63 octets.
+/// When a label is empty or above 63 bytes.
 pub(crate) fn name(text: &str) -> Vec<u8> {
     let mut octets = Vec::with_capacity(text.len() + 2);
     for label in text.trim_end_matches('.').split('.').filter(|_| text != "." && !text.is_empty()) {

@@ -1,4 +1,4 @@
-//! A kernel that lacks what the one of this machine has.
+//! Simulates a kernel that lacks a feature of this machine's.
 
 use std::thread;
 
@@ -8,13 +8,14 @@ use seccompiler::{
     apply_filter,
 };
 
-/// Runs `work`, and all programs that it starts, without netlink to the firewall: for them the kernel has no nftables.
+/// Runs `work`, and all programs that it starts, without netlink to netfilter: for them the kernel
+/// has no nftables.
 ///
 /// # Panics
 /// When `work` does, and where the kernel has no seccomp.
 pub fn without_nftables<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
-        // The filter stays with its thread, and with whatever that starts.
+        // The filter applies to this thread and all processes that it starts.
         let thread = scope.spawn(|| {
             refuse_netfilter();
             work()

@@ -1,4 +1,4 @@
-//! The real binary, run on a Corefile, watched and ended.
+//! Runs the real binary on a Corefile.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ use crate::lock::lock;
 use crate::place::{publish, tempdir};
 use crate::printed;
 
-/// How a server is started, beside its Corefile.
+/// How to start a server, besides its Corefile.
 #[derive(Debug, Default, Clone)]
 pub struct Options {
     subcommand: &'static [&'static str],
@@ -34,81 +34,80 @@ pub struct Options {
     doors: Vec<PathBuf>,
     files: Option<String>,
     reader: bool,
-    /// Numbers of descriptors, from 3 on in the program.
+    /// Descriptors that the program inherits, numbered from 3.
     inherits: Vec<Arc<OwnedFd>>,
     without_corefile: bool,
     through: &'static str,
 }
 
 impl Options {
-    /// Further arguments, behind `-conf` and `-pidfile`.
+    /// Additional arguments, after `-conf` and `-pidfile`.
     pub fn args<const N: usize>(mut self, args: [&str; N]) -> Self {
         self.args.extend(args.map(Into::into));
         self
     }
 
-    /// What it does instead of serving alone, in front of all arguments.
+    /// A subcommand, before all other arguments.
     pub fn subcommand(self, subcommand: &'static [&'static str]) -> Self {
         Self { subcommand, ..self }
     }
 
-    /// A variable of its environment.
+    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// A variable of its environment in the shell's words, which becomes the program: `$$` is its process id, `$PPID` that
-    /// of its parent.
+    /// Sets a variable to a shell word: `$$` is the program's process ID, `$PPID` its parent's.
     pub fn export(mut self, name: &str, word: &str) -> Self {
         self.exports.push(format!("export {name}={word} && "));
         self
     }
 
-    /// A program with its words that becomes the server, such as one that takes rights away.
+    /// A command that execs the server, such as one that drops privileges.
     pub fn through(self, through: &'static str) -> Self {
         Self { through, ..self }
     }
 
-    /// The control group that it starts in; several groups of different kinds may be named.
+    /// The control group that it starts in; groups of different kinds can be combined.
     pub fn within(mut self, group: &Cgroup) -> Self {
         self.doors.push(group.door());
         self
     }
 
-    /// It may open so many files and no more.
+    /// Limits the number of its open files.
     pub fn files(self, most: u32) -> Self {
         Self { files: Some(format!("-n {most}")), ..self }
     }
 
-    /// It may open so many files, and raise that to what this process may.
+    /// Lowers the soft limit of its open files; the hard limit stays that of this process.
     pub fn files_at_first(self, soft: u32) -> Self {
         Self { files: Some(format!("-S -n {soft}")), ..self }
     }
 
-    /// Its standard output is read by a process of its own, which [`Server::signal_reader`] can stop.
+    /// Another process reads its standard output, which [`Server::signal_reader`] can stop.
     pub fn reader(self) -> Self {
         Self { reader: true, ..self }
     }
 
-    /// Descriptors that it is given, from number 3 on. They must be numbered 100 or more here, and open over an exec: to be
-    /// used within [`crate::isolated()`] alone, where no other test starts programs.
+    /// Descriptors to inherit, from number 3 on; here numbered 100 or more and without CLOEXEC:
+    /// only within [`crate::isolated()`], where no other test starts programs.
     pub fn inherits(self, inherits: Vec<Arc<OwnedFd>>) -> Self {
         Self { inherits, ..self }
     }
 
-    /// Its Corefile comes from elsewhere: there is no `-conf`.
+    /// Omits `-conf`: the Corefile is elsewhere.
     pub fn without_corefile(self) -> Self {
         Self { without_corefile: true, ..self }
     }
 
-    /// Its working directory; the directory of the Corefile unless said.
+    /// Its working directory; default is the directory of the Corefile.
     pub fn cwd(self, cwd: &Path) -> Self {
         Self { cwd: Some(cwd.to_owned()), ..self }
     }
 }
 
-/// A running `localdns`; it is killed with its value.
+/// A running `localdns`; it is killed when dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -119,7 +118,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the program on this Corefile and waits until its pidfile stands.
+    /// Starts the program on this Corefile and waits for its pidfile.
     ///
     /// # Panics
     /// When it ends before, or takes more than 10 s.
@@ -127,10 +126,10 @@ impl Server {
         Self::start_with(corefile, Options::default())
     }
 
-    /// As [`Self::start`], with options.
+    /// Like [`Self::start`], with options.
     ///
     /// # Panics
-    /// When it ends before its pidfile stands, or takes more than 10 s.
+    /// As [`Self::start`].
     pub fn start_with(corefile: &str, options: Options) -> Self {
         let directory = tempdir();
         std::fs::write(directory.path().join("Corefile"), corefile)
@@ -146,7 +145,7 @@ impl Server {
             cat
         });
         let mut child = command.spawn().expect("the binary starts");
-        // Ours would keep the reader's pipe open, and what the server inherits.
+        // Closes the copies in this process of the reader's pipe and of the inherited descriptors.
         drop((command, options));
         if let Some(stdout) = child.stdout.take() {
             log.follow(stdout);
@@ -164,10 +163,11 @@ impl Server {
         server
     }
 
-    /// Runs the program on a Corefile that it must refuse, and returns what it said.
+    /// Runs the program on a Corefile that it must refuse, and returns its output.
     ///
     /// # Panics
-    /// When it serves, or does not end within 10 s, or with another exit code than 1, or leaves anything behind in its directory.
+    /// When it serves, takes more than 10 s, exits with another code than 1, or leaves files
+    /// behind.
     pub fn expect_failure(corefile: &str, options: Options) -> Output {
         let directory = tempdir();
         std::fs::write(directory.path().join("Corefile"), corefile)
@@ -187,25 +187,25 @@ impl Server {
         self.child.id()
     }
 
-    /// From exec to the pidfile.
+    /// The time from exec to the pidfile.
     pub fn started_in(&self) -> Duration {
         self.started_in
     }
 
-    /// A file beside the Corefile, which is itself named `Corefile`.
+    /// The path of a file beside the Corefile, which is itself named `Corefile`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Replaces the Corefile in one step.
+    /// Replaces the Corefile atomically.
     pub fn write_corefile(&self, text: &str) {
         publish(&self.path("Corefile"), text);
     }
 
-    /// Sends a signal by its name without `SIG`. One thread takes STOP and has the others stop, which is waited for.
+    /// Sends a signal by its name without `SIG`. For STOP, waits until all threads are stopped.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// When the process has ended.
     pub fn signal(&self, name: &str) {
         signal(self.pid(), name);
         if name == "STOP" {
@@ -213,7 +213,7 @@ impl Server {
                 const STANDS: [char; 5] = ['T', 't', 'D', 'Z', 'X'];
                 let stands = |id: &u32| {
                     let stat = std::fs::read_to_string(format!("/proc/{}/task/{id}/stat", self.pid()));
-                    // Behind the name; one that has just ended is gone, and one in the kernel stops before it leaves it.
+                    // An ended thread has no file; one in the kernel (D) stops on its way back.
                     stat.map_or(true, |stat| {
                         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(STANDS))
                     })
@@ -223,18 +223,18 @@ impl Server {
         }
     }
 
-    /// Sends a signal to the process that reads its standard output: see [`Options::reader`].
+    /// Sends a signal to the process that reads standard output: see [`Options::reader`].
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no such process.
     pub fn signal_reader(&self, name: &str) {
         signal(self.reader.as_ref().expect("the server was started with a reader").id(), name);
     }
 
-    /// The ids of its threads whose name begins so.
+    /// The IDs of its threads with a name that begins with `name`.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// When the process has ended.
     pub fn threads(&self, name: &str) -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the process runs");
         let named =
@@ -257,43 +257,43 @@ impl Server {
         self.wait(Duration::from_secs(30))
     }
 
-    /// Waits for the end.
+    /// Waits for the process to end.
     ///
     /// # Panics
-    /// When it does not come in time.
+    /// When it does not end in time.
     pub fn wait(&mut self, patience: Duration) -> ExitStatus {
         eventually("the end of the process", patience, || {
             self.child.try_wait().expect("a child can be asked")
         })
     }
 
-    /// Whether it still runs.
+    /// Whether the process runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a child can be asked").is_none()
     }
 
-    /// What it said on stdout and stderr: the last 20,000 lines.
+    /// The last 20,000 lines of stdout and stderr.
     pub fn log_lines(&self) -> Vec<String> {
         lock(&self.log.lines).iter().cloned().collect()
     }
 
-    /// What it said, as one text.
+    /// The lines as one text.
     pub fn log_text(&self) -> String {
         self.log_lines().join("\n")
     }
 
-    /// Waits for a line that contains `part`, old ones included, and returns it.
+    /// Waits for a line that contains `part`, earlier ones included, and returns it.
     ///
     /// # Panics
-    /// When none comes in time.
+    /// When none appears in time.
     pub fn wait_for_log(&self, part: &str, patience: Duration) -> String {
         self.wait_for_lines(part, 1, patience).remove(0)
     }
 
-    /// Waits until `n` lines contain `part`, and returns those.
+    /// Waits until `n` lines contain `part`, and returns them.
     ///
     /// # Panics
-    /// When they do not come in time.
+    /// When they do not appear in time.
     pub fn wait_for_lines(&self, part: &str, n: usize, patience: Duration) -> Vec<String> {
         let deadline = now() + patience;
         let mut lines = lock(&self.log.lines);
@@ -314,27 +314,27 @@ impl Server {
     /// Scrapes its metrics.
     ///
     /// # Panics
-    /// When they are not there.
+    /// When the request fails.
     pub fn metrics(&self, address: SocketAddr) -> Metrics {
         Metrics::of(address)
     }
 
-    /// The processor time that it has used, in steps of 10 ms.
+    /// The CPU time used, in steps of 10 ms.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// When the process has ended.
     pub fn cpu(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the process runs");
-        // utime and stime, behind the name, which may hold blanks.
+        // utime and stime, behind the name, which may contain blanks.
         let fields = stat.rsplit_once(')').expect("the name stands in parentheses").1.split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
         Duration::from_millis(ticks * 10)
     }
 
-    /// How many file descriptors it holds.
+    /// The number of its open file descriptors.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// When the process has ended.
     pub fn fds(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("the process runs").count()
     }
@@ -342,7 +342,7 @@ impl Server {
     /// Its resident memory in KiB.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// When the process has ended.
     pub fn rss_kb(&self) -> u64 {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");
@@ -360,7 +360,7 @@ impl Drop for Server {
             eprintln!("--- the end of the server's log ---\n{}", last.join("\n"));
         }
         printed::collect("localdns (log)", &self.log_lines());
-        // It may have ended by itself.
+        // Fails for a process that has ended.
         drop(self.child.kill());
         drop(self.child.wait());
         if let Some(reader) = &mut self.reader {
@@ -380,7 +380,7 @@ pub fn signal(pid: u32, name: &str) {
     assert!(sent.is_ok(), "signal {name} to {pid}: {sent:?}");
 }
 
-/// Runs a command to its end and returns what it said.
+/// Runs a command to its end and returns its output.
 ///
 /// # Panics
 /// When that takes longer than `patience`; the command is killed first.
@@ -421,14 +421,14 @@ pub fn output(mut command: Command, patience: Duration) -> Output {
 fn read_aside(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut text = Vec::new();
-        // A broken pipe ends the text like its end.
+        // A broken pipe also ends the text.
         drop(pipe.read_to_end(&mut text));
         text
     })
 }
 
 fn command(directory: &Path, options: &Options) -> Command {
-    // The shell prepares, and becomes the program: whatever that takes is counted in its group.
+    // The shell joins the group and execs the program, so the group accounts for all of it.
     let enter = options.doors.iter().map(|door| format!("echo 0 > '{}' && ", door.display()));
     let limit = options.files.iter().map(|most| format!("ulimit {most} && "));
     let given = options.inherits.iter().enumerate().map(|(nth, descriptor)| {
@@ -439,7 +439,7 @@ fn command(directory: &Path, options: &Options) -> Command {
     let mut command = if prepare.is_empty() && options.through.is_empty() {
         Command::new(binary())
     } else {
-        // Of the two only bash knows descriptors beyond 9.
+        // Only bash supports descriptors above 9.
         let mut command = Command::new(if options.inherits.is_empty() { "sh" } else { "bash" });
         command.args(["-c", &format!("{prepare}exec {} \"$@\"", options.through), "sh"]).arg(binary());
         command
@@ -472,7 +472,7 @@ fn command(directory: &Path, options: &Options) -> Command {
     command
 }
 
-/// What the process says, line by line.
+/// The output of the process by lines.
 #[derive(Debug, Default)]
 struct Log {
     lines: Mutex<VecDeque<String>>,

@@ -1,4 +1,4 @@
-//! A steady stream of queries that does not wait for replies: what "no query lost" is measured with.
+//! Sends queries at a constant rate without waiting for replies: measures lost queries.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,30 +13,30 @@ use crate::clock::now;
 use crate::lock::lock;
 use crate::message::Message;
 
-/// What became of a stream's queries.
+/// The results of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct StreamCounts {
     /// Queries sent.
     pub sent: usize,
-    /// Queries with a right reply.
+    /// Queries with a valid reply.
     pub answered: usize,
-    /// Replies beyond the first to a query, or to none.
+    /// Additional replies to a query, or replies to none.
     pub duplicate: usize,
-    /// Replies that the check refused, the first ten of them told.
+    /// Replies that the check refused.
     pub wrong: usize,
-    /// Queries that never got a reply.
+    /// Queries without a reply.
     pub lost: usize,
-    /// The slowest right reply.
+    /// The time of the slowest valid reply.
     pub slowest: Duration,
-    /// The wrong replies, the first ten.
+    /// The first ten wrong replies.
     pub samples: Vec<String>,
 }
 
 impl StreamCounts {
-    /// Asserts that every query got exactly one right reply.
+    /// Asserts that every query got exactly one valid reply.
     ///
     /// # Panics
-    /// When not.
+    /// When one did not.
     pub fn assert_clean(&self) {
         let clean =
             self.sent > 0 && self.answered == self.sent && self.duplicate + self.wrong + self.lost == 0;
@@ -51,9 +51,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Sends `rate` queries a second to `server` from one port until [`Self::finish`]; query `n` is `query(n)`, and `right` judges its reply.
+    /// Sends `rate` queries a second to `server` from one port until [`Self::finish`]; query `n` is
+    /// `query(n)`, and `right` checks its reply.
     ///
-    /// At most 10,000 a second: ids may not come round while their query may still be answered.
+    /// At most 10,000 a second: an ID may not be reused while its query may still be answered.
     ///
     /// # Panics
     /// When the socket cannot be made.
@@ -84,7 +85,7 @@ impl Stream {
         self.shared.lock().sent
     }
 
-    /// Stops sending, waits up to `patience` for what is still out, and counts.
+    /// Stops sending, waits up to `patience` for outstanding replies, and returns the results.
     ///
     /// # Panics
     /// When a check panicked.
@@ -114,9 +115,9 @@ impl Shared {
 #[derive(Default)]
 struct State {
     sent: usize,
-    /// Of those sent, how many have got a reply.
+    /// How many queries have a reply.
     replied: usize,
-    /// The last of each id.
+    /// The last query of each ID.
     last: Vec<Sent>,
     counts: StreamCounts,
     until: Option<Instant>,
@@ -147,7 +148,8 @@ fn send(shared: &Shared, rate: f64, query: impl Fn(usize) -> Ask) {
             let bytes = query(n).id(id(n)).bytes();
             shared.lock().push();
             n += 1;
-            // A refusal (ICMP) of an earlier query comes up here once; this query has not gone out then.
+            // The error of an earlier query (ICMP) is returned here once; this query is then not
+            // sent.
             if shared.socket.send(&bytes).is_err() {
                 drop(shared.socket.send(&bytes));
             }
@@ -167,7 +169,7 @@ fn receive(shared: &Shared, right: impl Fn(usize, &Message) -> bool) {
         let state = shared.lock();
         let Some(until) = state.until else { continue };
         if at > until || state.replied == state.sent {
-            // What comes a moment later is a duplicate, and shall be seen.
+            // Replies that arrive shortly after are duplicates, and must be counted.
             drop(state);
             while let Ok(length) = shared.socket.recv(&mut buffer) {
                 judge(shared, &buffer[..length], at, &right);
@@ -207,13 +209,13 @@ fn id(n: usize) -> u16 {
     (n % IDS) as u16
 }
 
-/// The last query that was sent under this id.
+/// The index of the last query sent with this ID.
 fn index(id: u16, sent: usize) -> Option<usize> {
     let newest = (sent / IDS) * IDS + usize::from(id);
     if newest < sent { Some(newest) } else { newest.checked_sub(IDS) }
 }
 
-/// How many ids there are.
+/// The number of IDs.
 const IDS: usize = 1 << 16;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Stub resolvers that programs on Linux have: glibc, musl, Go and c-ares, each as a small program
-//! built where its compiler is.
+//! Stub resolvers of Linux programs: glibc, musl, Go and c-ares, each in a small program built
+//! where its compiler is installed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,31 +11,31 @@ use std::time::Duration;
 use crate::isolated::{lacking, tool};
 use crate::server::output;
 
-/// A program that prints the addresses of the name that is its argument, one a line.
+/// A program that prints the addresses of its argument, one a line.
 #[derive(Debug)]
 pub struct Stub {
-    /// Whose resolver it is.
+    /// The name of its resolver.
     pub name: &'static str,
     program: PathBuf,
 }
 
-/// What a lookup came to.
+/// The result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookedUp {
     /// The addresses found.
     pub addresses: BTreeSet<IpAddr>,
-    /// Whether it failed otherwise than for want of the name or of addresses: an application may
-    /// try again.
+    /// Whether it failed for another reason than a missing name or missing addresses: an
+    /// application may retry.
     pub failed: bool,
-    /// What the program said of it.
+    /// The program's error message.
     pub why: String,
 }
 
 impl Stub {
-    /// Those that can be built here, in `directory`.
+    /// Builds all programs that can be built here in `directory`.
     ///
     /// # Panics
-    /// When one cannot be built though its compiler is there.
+    /// When one cannot be built though its compiler is installed.
     pub fn all(test: &str, directory: &Path) -> Vec<Self> {
         let file = |name: &str| directory.join(name);
         for (name, text) in [("look.c", C), ("look.go", GO), ("ares.c", C_ARES)] {
@@ -64,8 +64,8 @@ impl Stub {
         found
     }
 
-    /// Looks a name up as `/etc/resolv.conf` says; `within` is a command that runs the one behind
-    /// it, such as `ip netns exec`.
+    /// Looks a name up by `/etc/resolv.conf`; `within` is a command that runs its arguments, such
+    /// as `ip netns exec`.
     pub fn look_up(&self, mut within: Command, name: &str) -> LookedUp {
         within.arg(&self.program).arg(name);
         let said = output(within, PATIENCE);
@@ -78,7 +78,7 @@ impl Stub {
     }
 }
 
-/// Whether c-ares can be built against.
+/// Whether c-ares can be compiled against.
 fn has_c_ares(test: &str) -> bool {
     let mut command = Command::new("cc");
     command.args(["-E", "-include", "ares.h", "-x", "c", "/dev/null"]);
@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// As getaddrinfo, by c-ares alone: its own sockets, its own reading of resolv.conf.
+/// Like getaddrinfo, but by c-ares alone: its own sockets, its own parser of resolv.conf.
 const C_ARES: &str = r#"
 #include <ares.h>
 #include <arpa/inet.h>

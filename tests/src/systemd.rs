@@ -1,4 +1,4 @@
-//! A systemd of a test's own, with the shipped units.
+//! A private systemd for a test, with the shipped units.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::isolated::{lacking, skip, tool};
 use crate::place::{privileged, tempdir};
 use crate::server::{output, signal};
 
-/// A systemd with the shipped units: init of a process tree of its own, in control groups of its own. It shares the
-/// test's network and `/etc`, and ends with its value.
+/// A systemd with the shipped units: init of its own process tree, in its own control groups. It
+/// shares the test's network and `/etc`, and ends when dropped.
 #[derive(Debug)]
 pub struct Systemd {
     unshare: Child,
@@ -24,10 +24,10 @@ pub struct Systemd {
 }
 
 impl Systemd {
-    /// `None`, and a word on why, where there can be none.
+    /// Starts it; returns `None` and prints the reason where it cannot run.
     ///
     /// # Panics
-    /// Where it does not come up, or outside of [`crate::isolated()`].
+    /// Where it does not start, or outside of [`crate::isolated()`].
     pub fn boot(test: &str) -> Option<Self> {
         if !Path::new(SYSTEMD).exists() {
             lacking(test, "systemd", "systemd is not installed");
@@ -64,7 +64,7 @@ impl Systemd {
         }
         fs::create_dir_all("/etc/localdns").expect(OURS);
         fs::create_dir_all(UNITS).expect(OURS);
-        // Not the first boot, of which systemd would ask things.
+        // With a machine ID systemd does not run its first-boot dialogue.
         fs::write("/etc/machine-id", format!("{:032x}\n", 1)).expect(OURS);
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
         let shipped = SHIPPED.iter().map(|unit| deploy.join(unit));
@@ -90,7 +90,7 @@ impl Systemd {
         Some(systemd)
     }
 
-    /// A program beside the units.
+    /// A command that runs in systemd's namespaces.
     pub fn inside(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args([
@@ -110,7 +110,7 @@ impl Systemd {
     /// Runs `systemctl`.
     ///
     /// # Panics
-    /// When it fails; with what the units said.
+    /// When it fails; the message contains the units' logs.
     pub fn ctl(&self, args: &[&str]) {
         let mut command = self.inside("systemctl");
         command.args(args);
@@ -129,15 +129,15 @@ impl Systemd {
         lines.iter().filter_map(|line| Some(line.split_once('=')?.1.to_owned())).collect()
     }
 
-    /// The unit's main process, in systemd's namespace.
+    /// The unit's main process, in systemd's PID namespace.
     pub fn main_pid(&self, unit: &str) -> String {
         self.show(unit, "MainPID").concat()
     }
 
-    /// Waits until a unit was started so many times again, and runs.
+    /// Waits until a unit was restarted `times` times, and runs.
     ///
     /// # Panics
-    /// When it is not in time.
+    /// When it does not in time.
     pub fn restarts(&self, unit: &str, times: u32) {
         let want = [times.to_string(), "running".to_owned()];
         eventually(&format!("restart {times} of {unit}"), Duration::from_secs(30), || {
@@ -145,10 +145,10 @@ impl Systemd {
         });
     }
 
-    /// Settings on top of a unit's own.
+    /// Adds a drop-in with settings to a unit.
     ///
     /// # Panics
-    /// When they cannot be written.
+    /// When it cannot be written.
     pub fn more(&self, unit: &str, settings: &str) {
         let directory = format!("{UNITS}/{unit}.service.d");
         fs::create_dir_all(&directory).expect(OURS);
@@ -156,7 +156,7 @@ impl Systemd {
         self.ctl(&["daemon-reload"]);
     }
 
-    /// What a unit said, and systemd of it.
+    /// The log of a unit, with systemd's messages about it.
     pub fn log(&self, unit: &str) -> String {
         let mut command = self.inside("journalctl");
         command.args(["--no-pager", "--output=cat", "--unit", unit]);
@@ -166,7 +166,7 @@ impl Systemd {
 
 impl Drop for Systemd {
     fn drop(&mut self) {
-        // Init takes all others with it. Its groups can go once they are empty.
+        // Killing init kills all its processes. The groups can be removed once they are empty.
         signal(self.pid, "KILL");
         drop(self.unshare.wait());
         eventually("empty control groups", PATIENCE, || remove(&self.group).ok());
@@ -195,7 +195,8 @@ fn child(unshare: &Child) -> Option<u32> {
 
 const OURS: &str = "the test has an /etc of its own";
 const SYSTEMD: &str = "/lib/systemd/systemd";
-/// The only place where this systemd looks for units: of the machine's own it has those of the journal.
+/// The only directory where this systemd looks for units; of the machine's units it has those of
+/// the journal.
 const UNITS: &str = "/etc/systemd/system";
 const SHIPPED: &[&str] = &[
     "localdns.service",
@@ -217,12 +218,12 @@ const TARGETS: &[&str] = &[
     "sysinit.target",
     "timers.target",
 ];
-/// Whether the next one can be had.
+/// Checks whether the namespaces of `BOOT` can be made.
 const POSSIBLE: &str = r#"
 echo $$ > "$GROUP/cgroup.procs"
 exec unshare --cgroup --pid --mount --uts --ipc --fork --kill-child --mount-proc mount -t cgroup2 none /sys/fs/cgroup
 "#;
-/// Enters the group and the namespaces; nothing but the network, `/etc` and the disk is shared.
+/// Enters the group and the namespaces; it shares only the network, `/etc` and the disk.
 const BOOT: &str = r#"
 echo $$ > "$GROUP/cgroup.procs"
 exec unshare --cgroup --pid --mount --uts --ipc --fork --kill-child --mount-proc sh -ec '

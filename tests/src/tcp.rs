@@ -12,10 +12,10 @@ use socket2::{Domain, Socket, Type};
 
 use crate::message::Message;
 
-/// What a TLS client trusts, shows and expects.
+/// A TLS client's configuration.
 #[derive(Debug, Clone)]
 pub struct TlsClient {
-    /// Whom it trusts, and what it shows.
+    /// Trusted authorities, and the client's certificate.
     pub config: Arc<ClientConfig>,
     /// The name that the server must prove.
     pub name: ServerName<'static>,
@@ -68,7 +68,7 @@ impl Write for Stream {
 }
 
 impl Connection {
-    /// Connects; `timeout` holds for this and for every later wait.
+    /// Connects; `timeout` applies to this and to every later read.
     ///
     /// # Errors
     /// The socket's.
@@ -76,16 +76,17 @@ impl Connection {
         Self::ready(TcpStream::connect_timeout(&server, timeout).context("connect")?, timeout)
     }
 
-    /// As [`Self::open`], and shakes hands.
+    /// Like [`Self::open`], followed by a TLS handshake.
     ///
     /// # Errors
-    /// The socket's, or what either side has against the other. With TLS 1.3 the server's verdict on a client comes later.
+    /// The socket's, or a rejection by either side. With TLS 1.3 the server rejects a client after
+    /// the handshake.
     pub fn open_tls(server: SocketAddr, client: &TlsClient, timeout: Duration) -> Result<Self> {
         let Stream::Plain(socket) = Self::open(server, timeout)?.stream else { unreachable!("it is plain") };
         Self::encrypt(socket, client)
     }
 
-    /// The same over a socket that is connected already.
+    /// A TLS handshake over a connected socket.
     ///
     /// # Errors
     /// As [`Self::open_tls`].
@@ -97,10 +98,10 @@ impl Connection {
         Ok(Self { stream: Stream::Tls(Box::new(StreamOwned::new(tls, socket))) })
     }
 
-    /// The certificate that the server showed, and the protocol that was agreed upon.
+    /// The certificate that the server presented, and the negotiated protocol.
     ///
     /// # Panics
-    /// Where it is no TLS.
+    /// On a plain connection.
     pub fn shown(&self) -> (Vec<u8>, Option<Vec<u8>>) {
         let Stream::Tls(tls) = &self.stream else { panic!("nothing is shown over plain TCP") };
         let certificate = tls.conn.peer_certificates().and_then(|chain| chain.first());
@@ -108,16 +109,16 @@ impl Connection {
         (certificate, tls.conn.alpn_protocol().map(<[u8]>::to_vec))
     }
 
-    /// Whether the handshake was that of a session before.
+    /// Whether the handshake resumed a session.
     ///
     /// # Panics
-    /// Where it is no TLS.
+    /// On a plain connection.
     pub fn is_resumed(&self) -> bool {
         let Stream::Tls(tls) = &self.stream else { panic!("there is no session over plain TCP") };
         tls.conn.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// As [`Self::open`], from this address.
+    /// Like [`Self::open`], from this address.
     ///
     /// # Errors
     /// The socket's.
@@ -128,7 +129,7 @@ impl Connection {
         Self::ready(socket.into(), timeout)
     }
 
-    /// As [`Self::open`], over a socket that is connected already.
+    /// Like [`Self::open`], over a connected socket.
     ///
     /// # Errors
     /// The socket's.
@@ -139,7 +140,7 @@ impl Connection {
         Ok(Self { stream: Stream::Plain(stream) })
     }
 
-    /// The client's own port.
+    /// The client's port.
     ///
     /// # Panics
     /// Never: a connected socket has an address.
@@ -147,7 +148,7 @@ impl Connection {
         self.stream.socket().local_addr().expect("a connected socket has an address").port()
     }
 
-    /// Sends one message behind its length.
+    /// Sends one message with its length prefix.
     ///
     /// # Errors
     /// The socket's.
@@ -156,7 +157,7 @@ impl Connection {
         self.send_octets(&[&length.to_be_bytes()[..], message].concat())
     }
 
-    /// Sends octets as they are.
+    /// Sends bytes without a length prefix.
     ///
     /// # Errors
     /// The socket's.
@@ -165,7 +166,7 @@ impl Connection {
         Ok(self.stream.flush()?)
     }
 
-    /// Says that nothing more will be sent; replies still come.
+    /// Closes the sending direction; replies still arrive.
     ///
     /// # Errors
     /// The socket's.
@@ -177,10 +178,10 @@ impl Connection {
         Ok(self.stream.socket().shutdown(Shutdown::Write)?)
     }
 
-    /// The next message's octets.
+    /// The next message in wire format.
     ///
     /// # Errors
-    /// The end of the connection, or of the time.
+    /// The end of the connection, or a timeout.
     pub fn receive(&mut self) -> Result<Vec<u8>> {
         let mut length = [0; 2];
         self.stream.read_exact(&mut length).context("no reply")?;
@@ -189,7 +190,7 @@ impl Connection {
         Ok(message)
     }
 
-    /// Sends one message and returns the next one that comes.
+    /// Sends one message and returns the next one received.
     ///
     /// # Errors
     /// As [`Self::send`] and [`Self::receive`].
@@ -201,12 +202,13 @@ impl Connection {
     /// The next message, decoded.
     ///
     /// # Errors
-    /// As [`Self::receive`], or a broken message.
+    /// As [`Self::receive`], or a malformed message.
     pub fn message(&mut self) -> Result<Message> {
         Message::decode(&self.receive()?)
     }
 
-    /// Whether the server ends the connection (by FIN or RST) before the timeout; messages that come before are dropped.
+    /// Whether the server ends the connection (by FIN or RST) before the timeout; earlier messages
+    /// are dropped.
     pub fn is_closed_by_peer(&mut self) -> bool {
         let mut buffer = [0; 4096];
         loop {

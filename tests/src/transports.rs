@@ -1,4 +1,4 @@
-//! A server that is asked the same over UDP, TCP and TLS.
+//! A server that serves the same zone over UDP, TCP and TLS.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::place::{fresh_ip, port, tempdir};
 use crate::tcp::{Connection, TlsClient};
 use crate::upstream::Authority;
 
-/// Where a server listens over UDP and TCP and, at another port, over TLS; and what it shows there.
+/// A server's address for UDP and TCP, and its port and certificate for TLS.
 #[derive(Debug)]
 pub struct Transports {
     /// Over UDP and TCP.
@@ -23,7 +23,7 @@ pub struct Transports {
 }
 
 impl Transports {
-    /// On an address that no other test holds.
+    /// On a fresh address.
     pub fn fresh() -> Self {
         Self::new((fresh_ip(), port()).into(), port() + 1)
     }
@@ -36,7 +36,7 @@ impl Transports {
         Self { at, tls, client: authority.client(HOST, None), files }
     }
 
-    /// A server block that serves `zone` over all three by these directives.
+    /// A server block that serves `zone` over all three with these directives.
     pub fn block(&self, zone: &str, directives: &str) -> String {
         let Self { at, tls, files, .. } = self;
         let (ip, files) = (at.ip(), files.path().display());
@@ -44,10 +44,10 @@ impl Transports {
         format!("{keys} {{\nbind {ip}\nroot {files}\ntls cert.pem key.pem\n{directives}\n}}\n")
     }
 
-    /// A connection over TCP, and one over TLS.
+    /// One connection over TCP, and one over TLS.
     ///
     /// # Panics
-    /// When the server does not take them.
+    /// When the server does not accept them.
     pub fn connections(&self, timeout: Duration) -> [Connection; 2] {
         [Connection::open(self.at, timeout), Connection::open_tls(self.tls, &self.client, timeout)]
             .map(|connection| connection.expect("the server takes connections"))
@@ -56,7 +56,7 @@ impl Transports {
     /// The replies to `ask` over UDP, TCP and TLS.
     ///
     /// # Panics
-    /// When no right reply comes in time.
+    /// When no valid reply arrives in time.
     pub fn of(&self, ask: &Ask) -> [Reply; 3] {
         let [mut tcp, mut tls] = self.connections(ask.timeout);
         let right = |over: &str, reply: Result<Reply>| {
@@ -65,7 +65,7 @@ impl Transports {
         [ask.of(self.at), right("TCP", ask.over(&mut tcp)), right("TLS", ask.over(&mut tls))]
     }
 
-    /// What comes back of `octets`, sent over UDP, TCP and TLS.
+    /// The replies to `octets`, sent over UDP, TCP and TLS.
     ///
     /// # Errors
     /// No reply in time over one of them.

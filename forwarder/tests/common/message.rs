@@ -1,19 +1,19 @@
-//! Messages of clients and upstreams, written octet by octet.
+//! Encodes messages of clients and upstreams.
 
 use std::time::Duration;
 
 use wire::{Flags, Name, Rcode};
 
-/// What a client asks.
+/// A client's query.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
     pub name: &'a str,
     pub rtype: u16,
     pub recursion: bool,
     pub checking_disabled: bool,
-    /// With an OPT; DO where true.
+    /// Some: with an OPT; true: with DO.
     pub dnssec_ok: Option<bool>,
-    /// The last octet of a client subnet of 24 bits.
+    /// The last byte of a client subnet of 24 bits.
     pub subnet: Option<u8>,
     pub tcp: bool,
     pub block: u64,
@@ -70,7 +70,7 @@ pub fn answer(query: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// A reply without records and OPT.
+/// A reply without records and without OPT.
 pub fn says(query: &[u8], rcode: Rcode) -> Vec<u8> {
     let id = u16::from_be_bytes([query[0], query[1]]);
     let mut reply = header(id, Flags::QR | Flags::RD | Flags::RA | rcode.0, [1, 0, 0, 0]);
@@ -78,14 +78,14 @@ pub fn says(query: &[u8], rcode: Rcode) -> Vec<u8> {
     reply
 }
 
-/// Nothing but the TC bit.
+/// A reply without records and with TC.
 pub fn truncated(query: &[u8]) -> Vec<u8> {
     let mut reply = says(query, Rcode::NOERROR);
     reply[2] |= 0x02;
     reply
 }
 
-/// The question of a query, or its reply.
+/// The question section of a query or reply.
 pub fn question_of(message: &[u8]) -> &[u8] {
     let (_, end) = Name::read_plain(message, 12).unwrap();
     &message[12..end + 4]
@@ -99,20 +99,20 @@ fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
     [id, flags].into_iter().chain(counts).flat_map(u16::to_be_bytes).collect()
 }
 
-/// The reply with an OPT behind it, whose rcode's upper bits are `upper`.
+/// Adds an OPT to a reply; `upper` are the upper bits of the rcode.
 pub fn with_opt(mut reply: Vec<u8>, upper: u8) -> Vec<u8> {
     reply[11] += 1;
     reply.extend_from_slice(&[0, 0, 41, 4, 208, upper, 0, 0, 0, 0, 0]);
     reply
 }
 
-/// The data of a query's client subnet option, which is the only one that we send.
+/// The data of a query's client subnet option, the only option that the forwarder sends.
 pub fn subnet_of(query: &[u8]) -> Option<&[u8]> {
     let options = query.get(12 + question_of(query).len() + 11..)?;
     options.get(4..)
 }
 
-/// The reply with an OPT that has this client subnet.
+/// Adds an OPT with this client subnet to a reply.
 pub fn with_subnet(mut reply: Vec<u8>, subnet: &[u8]) -> Vec<u8> {
     let length = subnet.len() as u8;
     reply[11] += 1;

@@ -1,4 +1,5 @@
-//! A scripted clock and a scripted network for the state machine: upstreams are functions, nothing sleeps.
+//! A simulated clock and network for the state machine: upstreams are functions, and no test
+//! sleeps.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -23,7 +24,7 @@ use wire::{Proto, Rcode, Verdict};
 
 pub use message::{Question, answer, query};
 
-/// How a query reached an upstream.
+/// The transport of a query to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     Udp,
@@ -31,16 +32,16 @@ pub enum Via {
     Tls,
 }
 
-/// A query as an upstream sees it.
+/// A query that an upstream receives.
 pub struct Asked<'a> {
     pub bytes: &'a [u8],
     pub via: Via,
-    /// How many this upstream got before.
+    /// The number of queries that this upstream received before.
     pub nth: usize,
     pub at: Duration,
 }
 
-/// What an upstream does about it.
+/// An upstream's action on a query.
 pub enum Does {
     Reply(Duration, Vec<u8>),
     Refuse(Duration, io::ErrorKind),
@@ -52,7 +53,7 @@ pub fn silent() -> Behaviour {
     Box::new(|_| Vec::new())
 }
 
-/// Answers every query with an address after a while.
+/// Answers every query with an address after a delay.
 pub fn answers(after_ms: u64) -> Behaviour {
     Box::new(move |asked| vec![Does::Reply(ms(after_ms), answer(asked.bytes))])
 }
@@ -76,12 +77,12 @@ enum Event {
     Exchanged(ExchangeId, Result<Vec<u8>, ExchangeError>),
 }
 
-/// What the state machine handed back.
+/// A result of the state machine.
 #[derive(Debug)]
 pub struct Done {
     pub at: Duration,
     pub waiters: Vec<u32>,
-    /// The rcode, and how many answers; or the failure's text.
+    /// The rcode and the number of answers, or the failure's text.
     pub outcome: Result<(Rcode, u16), String>,
     pub truncated: bool,
     pub subnet: Option<wire::Subnet>,
@@ -91,7 +92,7 @@ pub struct Done {
     pub late: bool,
 }
 
-/// What an upstream got.
+/// A query that an upstream received.
 #[derive(Debug)]
 pub struct Got {
     pub at: Duration,
@@ -101,7 +102,7 @@ pub struct Got {
     pub bytes: Vec<u8>,
 }
 
-/// The network: the driver of a state machine.
+/// The network, which drives a state machine.
 pub struct Net {
     start: Instant,
     pub now: Instant,
@@ -111,17 +112,17 @@ pub struct Net {
     pub sockets: HashMap<SocketId, SocketAddr>,
     pub sockets_max: usize,
     pub opened: Vec<SocketId>,
-    /// When something did not leave, and whom it was for.
+    /// Failed sends: time and upstream.
     pub unsent: Vec<(Duration, SocketAddr)>,
-    /// Why nothing leaves this machine, or nothing towards this upstream.
+    /// The error of sends to `unsendable_to`, or to all upstreams.
     pub unsendable: Option<SendError>,
     pub unsendable_to: Option<SocketAddr>,
-    /// Sockets whose address is gone: nothing leaves through them any more.
+    /// Sockets on a removed local address: every send fails.
     pub spoiled: HashSet<SocketId>,
-    /// Sockets of which the state machine was told so.
+    /// Sockets that were reported to the state machine as failed.
     pub told: HashSet<SocketId>,
     pub close_panics: bool,
-    /// Exchanges that were given up.
+    /// The number of cancelled exchanges.
     pub cancelled: usize,
     pub got: Vec<Got>,
     pub done: Vec<Done>,
@@ -148,7 +149,7 @@ impl Net {
 }
 
 impl Net {
-    /// Does what the state machine asks for, until it asks for nothing more.
+    /// Performs the state machine's actions until there are no more.
     pub fn drive(&mut self, forwarder: &mut Forwarder<u32>) {
         loop {
             let Some(action) = forwarder.poll(self.now) else { break };
@@ -194,7 +195,7 @@ impl Net {
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
         let upstream = self.sockets[&socket];
         assert!(!self.told.contains(&socket), "sent where nothing leaves, and that was told");
-        // Without descriptors the sockets that are there still serve.
+        // Without descriptors open sockets still work.
         let unsendable = self.unsendable_to(upstream).filter(|error| *error != SendError::Files);
         let spoiled = self.spoiled.contains(&socket);
         let spoiled = spoiled.then_some(SendError::Refused(io::ErrorKind::InvalidInput));
@@ -273,12 +274,12 @@ pub struct World {
     pub chain: Arc<Stanzas>,
     pub metrics: Arc<StanzaMetrics>,
     waiter: u32,
-    /// Whether what was refused last is in flight all the same.
+    /// Whether the query refused last is in flight anyway.
     pub flies: bool,
 }
 
 impl World {
-    /// One stanza for everything.
+    /// With a single stanza.
     pub fn new(spec: StanzaSpec, behaviours: Vec<Behaviour>) -> Self {
         Self::with_limits(Limits::default(), vec![(spec, behaviours)])
     }
@@ -341,7 +342,7 @@ impl World {
         found.expect("the world has it")
     }
 
-    /// As after three failed probes.
+    /// Marks an upstream down, as three failed probes do.
     pub fn take_down(&self, upstream: u8) {
         for _ in 0..3 {
             self.upstream(upstream).probed(UpstreamPath::Udp, false);
@@ -352,7 +353,7 @@ impl World {
         self.net.now - self.net.start
     }
 
-    /// Asks for `name` A over UDP; the waiter's number.
+    /// Sends a query for the A records of `name` over UDP; returns the waiter.
     pub fn ask(&mut self, name: &str) -> u32 {
         self.ask_with(Question::new(name)).expect("taken")
     }
@@ -381,12 +382,12 @@ impl World {
         Ok(waiter)
     }
 
-    /// Does what the state machine asks for.
+    /// Performs the state machine's actions.
     pub fn drive(&mut self) {
         self.net.drive(&mut self.forwarder);
     }
 
-    /// Lets time pass, up to `at` after the start.
+    /// Advances time to `at` after the start.
     pub fn run_until(&mut self, at: Duration) {
         let end = self.net.start + at;
         loop {
@@ -425,12 +426,12 @@ impl World {
         self.run_until(until);
     }
 
-    /// How many queries an upstream got.
+    /// The number of queries that an upstream received.
     pub fn got(&self, upstream: u8) -> usize {
         self.net.got.iter().filter(|got| got.upstream == address(upstream)).count()
     }
 
-    /// What the waiter got, and when.
+    /// The result for the waiter.
     pub fn result(&self, waiter: u32) -> &Done {
         let at = self.net.by_waiter.get(&waiter).unwrap_or_else(|| panic!("waiter {waiter} has no result"));
         &self.net.done[*at]

@@ -1,4 +1,4 @@
-//! Connections over 127.0.0.1: used again, pipelined, bounded, and what becomes of queries when they break.
+//! Connections over 127.0.0.1: reuse, pipelining, limits, and the queries of broken connections.
 #![allow(clippy::unwrap_used, reason = "its servers and certificates are part of the tests")]
 
 #[path = "../common/mod.rs"]
@@ -33,14 +33,14 @@ impl Deliver for Results {
     }
 }
 
-/// A worker, from the outside.
+/// A worker's side of the connections.
 struct Asker {
     streams: Streams,
     results: mpsc::UnboundedReceiver<Outcome>,
     upstream: Arc<Upstream>,
     kind: StreamKind,
     limits: ConnectionLimits,
-    /// For whom it asks.
+    /// The client of its queries.
     client: u128,
     connect: Duration,
     deadline: Duration,
@@ -89,7 +89,7 @@ impl Asker {
         (id, result)
     }
 
-    /// Asks one query and takes its result, which must be an answer to it.
+    /// Sends one query and asserts that its result is the answer.
     async fn ask(&mut self, id: u64) {
         self.send(id);
         let (got, result) = self.next().await;
@@ -132,7 +132,8 @@ async fn write_frame(stream: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> 
     stream.flush().await
 }
 
-/// A server that treats each connection as `serve` says; its address and how many connections it got.
+/// A server that handles each connection by `serve`; returns its address and the count of
+/// connections.
 async fn server<F, Fut>(serve: F) -> (SocketAddr, Arc<AtomicUsize>)
 where
     F: Fn(usize, TcpStream) -> Fut + Send + 'static,
@@ -150,7 +151,7 @@ where
     (address, count)
 }
 
-/// Whether a query was given up, on a connection or before there was one.
+/// Whether a query timed out, on a connection or before there was one.
 fn is_timeout(error: &ExchangeError) -> bool {
     matches!(
         error,
@@ -165,7 +166,7 @@ async fn answer_all(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Resu
     }
 }
 
-/// Reads everything and says nothing.
+/// Reads everything and never replies.
 async fn swallow(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = [0; 4096];
     while stream.read(&mut buffer).await? > 0 {}
@@ -222,14 +223,14 @@ async fn a_silent_upstream_holds_a_bounded_number_of_connections_and_queries() {
         }
     }
     assert_eq!(overloaded + timeouts, 4_000);
-    // The last places go to nobody who has some.
+    // The last places are reserved for clients that have none.
     assert!((2_000..=2_045).contains(&timeouts), "{timeouts}");
     asker.until_connections_are(0).await;
 }
 
 #[tokio::test]
 async fn a_connection_closed_while_idle_or_in_use_costs_no_query() {
-    // Each connection answers two queries; the third finds it closed, politely or not.
+    // Each connection answers two queries and is closed at the third, by FIN or RST.
     for reset in [false, true] {
         let (address, accepted) = server(move |_, mut stream| async move {
             for _ in 0..2 {

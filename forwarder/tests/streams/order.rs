@@ -1,10 +1,12 @@
-//! Which connection a query gets: none waits for another one's answer while a connection can be had.
+//! The choice of a connection: no query waits for another's answer while a new connection is
+//! possible.
 
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
 
-/// Answers the queries of each connection one after the other, as servers built on miekg/dns do: ids below 1,000 never.
+/// Answers the queries of each connection in order, like servers built on miekg/dns; never those
+/// with IDs below 1,000.
 async fn answer_in_order(mut stream: TcpStream) -> io::Result<()> {
     loop {
         let query = read_frame(&mut stream).await?;
@@ -15,7 +17,7 @@ async fn answer_in_order(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Answers each query when it can: ids below 1,000 never.
+/// Answers each query independently; never those with IDs below 1,000.
 async fn answer_out_of_order(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     loop {
         let query = read_frame(&mut stream).await?;
@@ -25,13 +27,13 @@ async fn answer_out_of_order(mut stream: impl AsyncRead + AsyncWrite + Unpin) ->
     }
 }
 
-/// What [`Asker::send`] made the name of.
+/// The number in the name that [`Asker::send`] made.
 pub(super) fn number(query: &[u8]) -> u64 {
     let label = &query[13..][..usize::from(query[12])];
     std::str::from_utf8(&label[1..]).unwrap().parse().unwrap()
 }
 
-/// Ten that are never answered hold ten connections, and delay no other.
+/// Ten unanswered queries hold ten connections, and delay no others.
 #[tokio::test]
 async fn slow_queries_delay_no_others() {
     let (address, accepted) = server(|_, stream| answer_in_order(stream)).await;
@@ -45,7 +47,7 @@ async fn slow_queries_delay_no_others() {
     assert!(accepted.load(Ordering::SeqCst) <= 11 + 1, "the idle one is used again");
 }
 
-/// One client's slow queries leave connections to others, and none of these is behind one of them.
+/// One client's slow queries leave connections for other clients, and do not delay their queries.
 #[tokio::test]
 async fn one_client_leaves_connections_to_others() {
     let (address, _) = server(|_, stream| answer_in_order(stream)).await;
@@ -60,7 +62,7 @@ async fn one_client_leaves_connections_to_others() {
     assert!(asker.upstream.metrics().waiting_for_connection() >= 180);
 }
 
-/// At the bound queries wait, and each goes out when a connection is idle.
+/// At the limit queries wait, and each is sent when a connection is idle.
 #[tokio::test]
 async fn queries_wait_for_an_idle_connection() {
     let (address, accepted) = server(|_, stream| answer_in_order(stream)).await;
@@ -83,7 +85,7 @@ async fn queries_wait_for_an_idle_connection() {
     assert!(accepted.load(Ordering::SeqCst) <= 5);
 }
 
-/// What is answered out of order is pipelined from then on, until a reply is held up.
+/// An upstream that answers out of order is pipelined to, until a reply is held up.
 #[tokio::test]
 async fn out_of_order_is_learned_and_forgotten() {
     let (address, accepted) = server(|_, stream| answer_out_of_order(stream)).await;
@@ -105,7 +107,7 @@ async fn out_of_order_is_learned_and_forgotten() {
     let mut left = 28;
     while left > 0 {
         let (id, result) = asker.next().await;
-        // The copy's reply, or that of the query, whichever is second, changes nothing at the worker.
+        // The second of two replies, to the copy and to the query, has no effect.
         if id >= 1_002 {
             assert_is_answer(id, &result.unwrap());
             left -= 1;
@@ -114,7 +116,8 @@ async fn out_of_order_is_learned_and_forgotten() {
     assert!(accepted.load(Ordering::SeqCst) <= before + 2, "they share connections");
 }
 
-/// An upstream that stops to answer out of order: what is behind a slow query moves to other connections.
+/// An upstream that stops answering out of order: queries behind a slow one move to other
+/// connections.
 #[tokio::test]
 async fn queries_behind_a_slow_one_move() {
     static ORDERED: AtomicUsize = AtomicUsize::new(0);
@@ -150,7 +153,7 @@ async fn queries_behind_a_slow_one_move() {
     assert!(!asker.upstream.metrics().pipelines());
 }
 
-/// Forty at once at an upstream that closes after each reply, as aardvark-dns does.
+/// Forty queries at once for an upstream that closes after each reply, like aardvark-dns.
 #[tokio::test]
 async fn an_upstream_that_closes_after_each_reply_answers_all() {
     for limit in [8, 64] {
@@ -171,7 +174,7 @@ async fn an_upstream_that_closes_after_each_reply_answers_all() {
     }
 }
 
-/// An upstream that has room for few connections closes the others at once: it is not down.
+/// An upstream with few connections closes the others at once: it is not down.
 #[tokio::test]
 async fn an_upstream_with_few_places_answers_all() {
     static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -187,7 +190,7 @@ async fn an_upstream_with_few_places_answers_all() {
     })
     .await;
     let mut asker = Asker::new(address, None);
-    // Some connections have answered before more are refused.
+    // So that some connections have answered before more are refused.
     asker.limits.max_connections = 4;
     (0..20).for_each(|id| asker.send(id));
     for _ in 0..20 {
@@ -202,7 +205,7 @@ async fn an_upstream_with_few_places_answers_all() {
     assert!(accepted.load(Ordering::SeqCst) < 80, "it is not asked for connections again and again");
 }
 
-/// A connection whose only query is given up is closed.
+/// A connection is closed when its only query is cancelled.
 #[tokio::test]
 async fn a_cancelled_query_closes_its_connection() {
     let (address, _) = server(|_, stream| swallow(stream)).await;

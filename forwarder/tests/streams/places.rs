@@ -1,4 +1,5 @@
-//! Places on an upstream's connections: no client takes all of them, and none is kept for whom nobody waits.
+//! The quota on an upstream's connections: no client takes all of it, and a query that timed out
+//! takes none.
 
 use forwarder::ExchangeError;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -6,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::order::number;
 use super::*;
 
-/// Answers but for ids below 10,000, and answers these once it is asked for 20,000.
+/// Answers IDs from 10,000 at once, and the others after the query 20,000.
 async fn answer_others(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     let mut kept = Vec::new();
     loop {
@@ -24,7 +25,7 @@ async fn answer_others(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::R
     }
 }
 
-/// Sends as many silent queries, and says how many of them were refused at once.
+/// Sends unanswered queries, and returns how many of them were refused at once.
 async fn fill(asker: &mut Asker, ids: std::ops::Range<u64>) -> usize {
     let before = asker.results.len();
     ids.for_each(|id| asker.send(id));
@@ -45,14 +46,14 @@ async fn a_client_with_silent_queries_leaves_places_for_others() {
     for id in 10_000..10_100 {
         asker.ask(id).await;
     }
-    // What is left is not for one alone either.
+    // The rest is shared, too.
     let refused = fill(&mut asker, 2_500..3_000).await;
     assert!((150..200).contains(&refused), "{refused}");
     asker.client = 3;
     asker.ask(10_100).await;
 }
 
-/// Its connection is closed, and both places go to others.
+/// Their connections are closed, and their places are free.
 #[tokio::test]
 async fn given_up_queries_take_no_place() {
     let (address, _) = server(|_, stream| answer_others(stream)).await;
@@ -69,5 +70,5 @@ async fn given_up_queries_take_no_place() {
     asker.ask(10_000).await;
 }
 
-/// Places among the queries to one upstream: of 2,045, one client has four fifths.
+/// One client's share of the queries to one upstream: four fifths of 2,045.
 const ONE_CLIENT: usize = 1_636;

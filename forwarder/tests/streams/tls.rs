@@ -1,4 +1,4 @@
-//! TLS: whom it trusts, what it says of itself, and how long it may take.
+//! TLS: trusted authorities, the client's certificate, and timeouts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::common::ms;
 use super::{Asker, answer_all, assert_is_answer, now, server, swallow};
 
-/// An authority, what it signed for `dns.example.org`, and the files that stanzas would name.
+/// An authority, its certificates for `dns.example.org`, and the files for stanzas.
 struct Certificates {
     directory: tempfile::TempDir,
     server: Arc<rustls::ServerConfig>,
@@ -127,7 +127,7 @@ async fn certificates_that_do_not_fit_are_named() {
     }
 }
 
-/// As `openssl req -x509` makes them.
+/// Self-signed certificates, as made by `openssl req -x509`.
 #[tokio::test]
 async fn an_upstream_that_shows_the_authority_itself_is_asked() {
     let mut params = rcgen::CertificateParams::new(vec!["dns.example.org".to_owned()]).unwrap();
@@ -155,7 +155,7 @@ async fn an_upstream_that_shows_the_authority_itself_is_asked() {
     asker.ask(1).await;
 }
 
-/// What rustls has a name for is told in words.
+/// Errors that rustls knows by name are described in words.
 #[tokio::test]
 async fn why_a_certificate_is_not_accepted_is_told_in_words() {
     let (files, other) = (certificates(), certificates());

@@ -1,4 +1,4 @@
-//! An API that does as it is told: over HTTP/1.1, plain or encrypted, each connection on a thread of its own.
+//! A scripted API: over HTTP/1.1 or HTTPS, each connection on its own thread.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use super::forms::Form;
 use crate::lock::lock;
 use crate::upstream::Authority;
 
-/// A request, as a script sees it.
+/// A request as passed to a script.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Without parameters, such as `/api/v1/services`.
@@ -24,28 +24,28 @@ pub struct Request {
     pub parameters: BTreeMap<String, String>,
     /// By name in lower case.
     pub headers: BTreeMap<String, String>,
-    /// How many came before it for the same path.
+    /// The number of earlier requests for the same path.
     pub earlier: usize,
 }
 
 impl Request {
-    /// A parameter, empty where it is not given.
+    /// A parameter, empty where it is missing.
     pub fn parameter(&self, name: &str) -> &str {
         self.parameters.get(name).map_or("", String::as_str)
     }
 
-    /// Whether it asks for a watch.
+    /// Whether it is a watch.
     pub fn is_watch(&self) -> bool {
         self.parameter("watch") == "true"
     }
 
-    /// Whether it asks for a watch that begins with a list.
+    /// Whether it is a watch that begins with a list.
     pub fn is_watch_list(&self) -> bool {
         self.parameter("sendInitialEvents") == "true"
     }
 }
 
-/// A reply, of as many parts as it takes.
+/// A reply in several parts.
 pub struct Reply {
     status: u16,
     headers: Vec<(&'static str, String)>,
@@ -54,78 +54,78 @@ pub struct Reply {
 
 enum Part {
     Octets(Vec<u8>),
-    /// Each octet by itself.
+    /// Sent byte by byte.
     Dribble(Vec<u8>),
-    /// Whatever the test sends, until it drops its end.
+    /// Bytes that the test sends, until it drops the sender.
     Live(Receiver<Vec<u8>>),
-    /// Nothing more, until the test is over.
+    /// Nothing more until the test is over; the connection stays open.
     Stall,
-    /// The connection ends without the reply's end.
+    /// Ends the connection in the middle of the reply.
     Cut,
-    /// No more is sent, but what the client sends is still read.
+    /// Closes the sending direction but still reads from the client.
     HalfClose,
 }
 
 impl Reply {
-    /// Its first line and a content type; what follows is its body.
+    /// A reply with this status and content type.
     pub fn new(status: u16, content_type: &str) -> Self {
         Self { status, headers: vec![("Content-Type", content_type.to_owned())], parts: Vec::new() }
     }
 
-    /// A page of a list of `kind`, such as `Service`.
+    /// One page of a list of `kind`, such as `Service`.
     pub fn list(form: Form, kind: &str, version: &str, next: &str, items: &[Value]) -> Self {
         Self::new(200, form.content_type(false)).octets(form.list(kind, version, next, items))
     }
 
-    /// A watch.
+    /// A reply to a watch.
     pub fn watch(form: Form) -> Self {
         Self::new(200, form.content_type(true))
     }
 
-    /// A failure.
+    /// A `Status` object of failure.
     pub fn failure(form: Form, code: u16, reason: &str) -> Self {
         let status = json!({"status": "Failure", "code": code, "reason": reason, "message": format!("told to: {reason}")});
         Self::new(code, form.content_type(false)).octets(form.status(&status))
     }
 
-    /// A header more.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: &str) -> Self {
         self.headers.push((name, value.to_owned()));
         self
     }
 
-    /// Some of the body.
+    /// Adds bytes to the body.
     #[must_use]
     pub fn octets(self, octets: Vec<u8>) -> Self {
         self.part(Part::Octets(octets))
     }
 
-    /// Some of the body, octet by octet.
+    /// Adds bytes to the body, sent one by one.
     #[must_use]
     pub fn dribble(self, octets: Vec<u8>) -> Self {
         self.part(Part::Dribble(octets))
     }
 
-    /// What the test sends from now on.
+    /// Then sends the bytes that the test supplies.
     #[must_use]
     pub fn live(self, parts: Receiver<Vec<u8>>) -> Self {
         self.part(Part::Live(parts))
     }
 
-    /// Nothing more comes, and the connection stays.
+    /// Then sends nothing, and keeps the connection open.
     #[must_use]
     pub fn stall(self) -> Self {
         self.part(Part::Stall)
     }
 
-    /// The connection ends before the reply does.
+    /// Then ends the connection in the middle of the reply.
     #[must_use]
     pub fn cut(self) -> Self {
         self.part(Part::Cut)
     }
 
-    /// The connection ends in this direction before the reply does, and stays open in the other.
+    /// Then closes the sending direction in the middle of the reply, and keeps the other open.
     #[must_use]
     pub fn half_close(self) -> Self {
         self.part(Part::HalfClose)
@@ -139,7 +139,7 @@ impl Reply {
 
 type Script = dyn Fn(&Request) -> Reply + Send + Sync;
 
-/// The API. It ends, with its connections, when it is dropped.
+/// The API; dropping it ends it and its connections.
 pub struct Api {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -154,18 +154,19 @@ struct Shared {
 }
 
 impl Api {
-    /// Listens, and replies as `script` says.
+    /// Listens, and replies as `script` decides.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When it cannot listen.
     pub fn start(script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_at((crate::fresh_ip(), 0).into(), script)
     }
 
-    /// As [`Self::start`], over TLS: it shows a certificate of this authority, and wants one of it from each client.
+    /// Like [`Self::start`], over TLS: it presents a certificate of this authority, and requires
+    /// one of it from each client.
     ///
     /// # Panics
-    /// When it cannot.
+    /// When it cannot listen.
     pub fn start_tls(
         authority: &Authority,
         script: impl Fn(&Request) -> Reply + Send + Sync + 'static,
@@ -175,10 +176,10 @@ impl Api {
         Self::listen((ip, 0).into(), Some(tls), Box::new(script))
     }
 
-    /// As [`Self::start`], where another one was.
+    /// Like [`Self::start`], on the address of an earlier one.
     ///
     /// # Panics
-    /// When the address is taken.
+    /// When the address is in use.
     pub fn start_at(address: SocketAddr, script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         Self::listen(address, None, Box::new(script))
     }
@@ -208,22 +209,22 @@ impl Api {
         Self { address, shared }
     }
 
-    /// Where it listens.
+    /// The listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// For `endpoint`.
+    /// The value for `endpoint`.
     pub fn url(&self) -> String {
         format!("http{}://{}", if self.shared.tls.is_some() { "s" } else { "" }, self.address)
     }
 
-    /// What it was asked, in order.
+    /// The requests received, in order.
     pub fn requests(&self) -> Vec<Request> {
         lock(&self.shared.requests).clone()
     }
 
-    /// Ends the connections that stand.
+    /// Ends all open connections.
     pub fn cut(&self) {
         for connection in lock(&self.shared.connections).drain(..) {
             drop(connection.shutdown(Shutdown::Both));
@@ -234,14 +235,14 @@ impl Api {
 impl Drop for Api {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Release);
-        // Wakes whoever waits for the next connection.
+        // Wakes the thread that waits for the next connection.
         drop(TcpStream::connect(self.address));
         self.cut();
     }
 }
 
 impl Shared {
-    /// One connection, until it ends.
+    /// Serves one connection until it ends.
     fn serve(&self, socket: TcpStream) {
         let Ok(stream) = socket.try_clone() else { return };
         match &self.tls {
@@ -300,7 +301,7 @@ fn chunk(stream: &mut impl Write, octets: &[u8]) -> io::Result<()> {
     stream.write_all(&[format!("{:x}\r\n", octets.len()).as_bytes(), octets, b"\r\n"].concat())
 }
 
-/// A request's head; `None` when the connection has ended.
+/// Reads the head of a request; `None` when the connection has ended.
 fn read(reading: &mut impl BufRead) -> Option<Request> {
     let mut lines = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! A real API: etcd and kube-apiserver as released, started by the scripts in `tests/kube`.
+//! A real API: released builds of etcd and kube-apiserver, started by the scripts in `tests/kube`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use crate::isolated::{lacking, tool};
 use crate::place::tempdir;
 use crate::server::output;
 
-/// An API at 127.0.0.1:6443, with no object but its own. Only within [`isolated`](crate::isolated()).
+/// An API at 127.0.0.1:6443, with no objects but its own. For use within
+/// [`isolated`](crate::isolated()) alone.
 pub struct Cluster {
     state: TempDir,
     address: &'static str,
@@ -23,15 +24,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it; `None` where its programs are not built (`tests/kube/build`), or a tool is missing.
+    /// Starts it; `None` where its programs are not built (`tests/kube/build`) or a tool is
+    /// missing.
     ///
     /// # Panics
-    /// When it does not start, or where `LOCALDNS_TESTS_REQUIRE` names what is missing.
+    /// When it does not start, or where `LOCALDNS_TESTS_REQUIRE` names the missing program.
     pub fn up(test: &str) -> Option<Self> {
         Self::up_at("127.0.0.1", test)
     }
 
-    /// As [`Self::up`], with these words more on the command line of kube-apiserver.
+    /// Like [`Self::up`], with additional flags for kube-apiserver.
     ///
     /// # Panics
     /// As [`Self::up`].
@@ -39,7 +41,7 @@ impl Cluster {
         Self::up_as("127.0.0.1", flags, test)
     }
 
-    /// As [`Self::up`], listening at `address`: 127.0.0.1 or all, `0.0.0.0`.
+    /// Like [`Self::up`], listening at `address`: 127.0.0.1 or `0.0.0.0`.
     ///
     /// # Panics
     /// As [`Self::up`].
@@ -60,7 +62,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Starts what is not running, with the objects that were there.
+    /// Starts the processes that do not run, with the objects stored before.
     ///
     /// # Panics
     /// When it does not start.
@@ -68,7 +70,7 @@ impl Cluster {
         self.script("up");
     }
 
-    /// Ends the API's process as a crash would; etcd stays.
+    /// Kills the API server as a crash would; etcd continues.
     ///
     /// # Panics
     /// When it does not run.
@@ -80,21 +82,21 @@ impl Cluster {
         eventually("the end of the API", Duration::from_secs(10), gone);
     }
 
-    /// Takes an object out of etcd, as another API server would, such as `services/specs/default/web`; also while this API is
-    /// lost.
+    /// Deletes an object from etcd, as another API server would, such as
+    /// `services/specs/default/web`; works also after [`Self::lose`].
     ///
     /// # Panics
-    /// When it was not there.
+    /// When the object does not exist.
     pub fn forget(&self, key: &str) {
         let text = etcd("deleterange", &format!("/registry/{key}"), r#"{"key": "%s"}"#);
         assert!(text.contains(r#""deleted":"1""#), "{key}: {text}");
     }
 
-    /// Has etcd forget all but what is there now: a watch of what came before is refused with 410, unless the API keeps that
-    /// itself (`--watch-cache=false`: it keeps nothing).
+    /// Compacts etcd to its current revision: a watch from an earlier version is refused with 410,
+    /// unless the API server keeps a cache of events (`--watch-cache=false` turns it off).
     ///
     /// # Panics
-    /// When etcd does not.
+    /// When etcd fails.
     pub fn compact(&self) {
         let text = etcd("range", "/", r#"{"key": "%s"}"#);
         let reply: Value = serde_json::from_str(&text).expect("etcd speaks JSON");
@@ -103,24 +105,24 @@ impl Cluster {
         assert!(text.contains(r#""header""#), "{revision}: {text}");
     }
 
-    /// Below the directory of its state, such as `dns.kubeconfig`, `serviceaccount`, `client.crt`.
+    /// A path in its state directory, such as `dns.kubeconfig`, `serviceaccount`, `client.crt`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.state.path().join(name)
     }
 
-    /// A request by its administrator; status and body.
+    /// Sends a request as administrator; returns status and body.
     ///
     /// # Panics
-    /// When no reply comes.
+    /// When no reply arrives.
     pub fn send(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let form = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         self.send_in(form, method, path, body)
     }
 
-    /// As [`Self::send`], with a body in another form, such as `application/yaml`.
+    /// Like [`Self::send`], with a body in another content type, such as `application/yaml`.
     ///
     /// # Panics
-    /// When no reply comes.
+    /// When no reply arrives.
     pub fn send_in(&self, form: &str, method: &str, path: &str, body: &str) -> (u16, String) {
         let tokens = fs::read_to_string(self.path("tokens.csv")).expect("it was started");
         let token = tokens.split(',').next().unwrap_or_default();
@@ -150,7 +152,7 @@ impl Cluster {
         assert_eq!(status, 201, "{path}: {body}");
     }
 
-    /// Requests of one method by its administrator, one after the other, each with its path and body.
+    /// Sends requests of one method as administrator, in sequence, each with its path and body.
     ///
     /// # Panics
     /// When the API refuses one.
@@ -158,7 +160,7 @@ impl Cluster {
         let form = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let tokens = fs::read_to_string(self.path("tokens.csv")).expect("it was started");
         let token = tokens.split(',').next().unwrap_or_default();
-        // One process for all, and one connection.
+        // One process, and one connection, for all requests.
         let mut config = String::new();
         for (path, body) in requests {
             let quoted = body.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
@@ -192,13 +194,13 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Inside of its namespaces all ends with the test; what is removed here is the directory's content.
+        // All processes end with the namespaces; only the content of the directory is removed here.
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("kube/down"));
         drop(command.arg("--keep").env("KUBE_STATE_DIR", self.state.path()).status());
     }
 }
 
-/// A call of etcd's gateway for JSON, with a key where the body has `%s`; what it says.
+/// Calls etcd's JSON gateway, with `key` in place of `%s` in the body; returns the reply.
 fn etcd(call: &str, key: &str, body: &str) -> String {
     let mut command = Command::new("sh");
     let script = r#"curl --silent --show-error "http://127.0.0.1:2379/v3/kv/$1" \

@@ -1,4 +1,4 @@
-//! The way to an API, which a test shuts and opens while the API goes on.
+//! A TCP proxy in front of an API, which a test closes and opens while the API runs.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::lock::lock;
 
-/// Passes connections on. It shuts for good, with its connections, when it is dropped.
+/// A TCP proxy; dropping it closes it and its connections.
 pub struct Door {
     address: SocketAddr,
     shared: Arc<Mutex<Shared>>,
@@ -17,15 +17,15 @@ pub struct Door {
 struct Shared {
     is_shut: bool,
     is_over: bool,
-    /// Both ends of each.
+    /// Both ends of each connection.
     connections: Vec<TcpStream>,
 }
 
 impl Door {
-    /// An open one, at an address of its own.
+    /// An open proxy on a free port of 127.0.0.1.
     ///
     /// # Panics
-    /// When it cannot be had.
+    /// When it cannot listen.
     pub fn to(api: SocketAddr) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -37,7 +37,7 @@ impl Door {
                 if shared.is_over {
                     break;
                 }
-                // Whoever finds it shut sees the end of the connection.
+                // While the proxy is shut, a new connection is closed at once.
                 if !shared.is_shut {
                     drop(shared.pass(client, api));
                 }
@@ -46,19 +46,19 @@ impl Door {
         Self { address, shared }
     }
 
-    /// Where it is entered.
+    /// The listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends the connections that stand, and lets nobody in.
+    /// Ends all connections and refuses new ones.
     pub fn shut(&self) {
         let mut shared = lock(&self.shared);
         shared.is_shut = true;
         shared.cut();
     }
 
-    /// Lets connections in again.
+    /// Accepts connections again.
     pub fn open(&self) {
         lock(&self.shared).is_shut = false;
     }
@@ -70,7 +70,7 @@ impl Drop for Door {
         shared.is_over = true;
         shared.cut();
         drop(shared);
-        // Wakes whoever waits for the next connection.
+        // Wakes the thread that waits for the next connection.
         drop(TcpStream::connect(self.address));
     }
 }

@@ -1,8 +1,9 @@
-//! Objects as the API sends them, from JSON: as JSON, or as protobuf by the numbers of k8s.io/api's generated.proto.
+//! Encodes objects as the API does, from JSON: as JSON, or as protobuf with the field numbers of
+//! k8s.io/api's generated.proto.
 
 use serde_json::Value;
 
-/// What the API calls the forms.
+/// A content type of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `application/json`
@@ -12,7 +13,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The header's value.
+    /// The value of `Content-Type`.
     pub fn content_type(self, watch: bool) -> &'static str {
         match (self, watch) {
             (Self::Json, _) => "application/json",
@@ -21,7 +22,7 @@ impl Form {
         }
     }
 
-    /// A page of a list of `kind`, such as `Service`.
+    /// One page of a list of `kind`, such as `Service`.
     pub fn list(self, kind: &str, version: &str, next: &str, items: &[Value]) -> Vec<u8> {
         let metadata = serde_json::json!({"resourceVersion": version, "continue": next});
         match self {
@@ -41,12 +42,12 @@ impl Form {
         }
     }
 
-    /// One event of a watch, with what separates it from the next.
+    /// One event of a watch, with its framing.
     pub fn event(self, event: &str, kind: &str, object: &Value) -> Vec<u8> {
         match self {
             Self::Json => {
                 let mut object = object.clone();
-                // Clients of Go look the kind up by both.
+                // Go clients look up the kind by both.
                 if object["kind"].is_null() {
                     (object["kind"], object["apiVersion"]) = (kind.into(), group_version(kind).into());
                 }
@@ -63,7 +64,7 @@ impl Form {
         }
     }
 
-    /// A failure as the body of a reply.
+    /// A `Status` object as the body of a reply.
     pub fn status(self, status: &Value) -> Vec<u8> {
         match self {
             Self::Json => status.to_string().into_bytes(),
@@ -72,7 +73,7 @@ impl Form {
     }
 }
 
-/// A field of a message: its name in JSON, its number, and what it holds.
+/// A field of a message: its name in JSON, its number, its type.
 type Field = (&'static str, u32, Type);
 
 #[derive(Clone, Copy)]
@@ -80,7 +81,7 @@ enum Type {
     Text,
     Number,
     Map,
-    /// Written as a text in JSON.
+    /// A string in JSON.
     Time,
     Message(&'static [Field]),
 }
@@ -120,7 +121,7 @@ fn one(number: u32, value: &Value, kind: Type) -> Vec<u8> {
             let value = value.as_i64().or_else(|| value.as_bool().map(i64::from)).expect("it is a number");
             [varint(u64::from(number) << 3), varint(value.cast_unsigned())].concat()
         }
-        // Some moment: what counts is that it is there.
+        // Any time: only its presence matters.
         Time => field(number, &[varint(1 << 3), varint(1)].concat()),
         Message(fields) => field(number, &message(value, fields)),
         Map => {

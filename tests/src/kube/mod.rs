@@ -1,4 +1,4 @@
-//! Kubernetes APIs for tests: a real one without a cluster behind it, and one that does as it is told.
+//! Kubernetes APIs for tests: a real one without a cluster, and a scripted one.
 
 mod api;
 mod cluster;

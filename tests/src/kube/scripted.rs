@@ -1,4 +1,4 @@
-//! A cluster's objects behind an API that does as it is told, changed by the test while they are followed.
+//! A cluster's objects behind a scripted API; the test changes them while clients watch.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,52 +12,52 @@ use super::forms::Form;
 use crate::lock::lock;
 use crate::upstream::Authority;
 
-/// Where services are.
+/// The path of services.
 pub const SERVICES: &str = "/api/v1/services";
-/// Where slices are.
+/// The path of endpoint slices.
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
-/// Where namespaces are.
+/// The path of namespaces.
 pub const NAMESPACES: &str = "/api/v1/namespaces";
-/// Where pods are.
+/// The path of pods.
 pub const PODS: &str = "/api/v1/pods";
-/// Where imports of services are.
+/// The path of service imports.
 pub const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports";
 
 const PATHS: [&str; 5] = [SERVICES, SLICES, NAMESPACES, PODS, IMPORTS];
-/// Of what is there at the start; its objects have lower ones.
+/// The resource version of the initial list; its objects have lower ones.
 const FIRST_VERSION: usize = 100;
 
-/// An object, and where it is.
+/// The path of an object's kind, and the object.
 pub type Object = (&'static str, Value);
 
-/// An API whose objects a test changes. Field selectors for a pod's node and phase, and labels that are equal, select as in a
-/// real one.
+/// An API with objects that the test changes. Like a real one, it honours field selectors for a
+/// pod's node and phase, and equality selectors for labels.
 pub struct ScriptedCluster {
     /// The API.
     pub api: Api,
     shared: Arc<Shared>,
 }
 
-/// A watch that is open: what it asked, and where its events go.
+/// An open watch: its request, and the sender of its events.
 type Watch = (Request, Sender<Vec<u8>>);
 
 #[derive(Default)]
 struct Shared {
-    /// By path.
+    /// The objects by path.
     objects: Mutex<BTreeMap<&'static str, Vec<Value>>>,
     watches: Mutex<Vec<Watch>>,
-    /// How many there were: the version of what is there.
+    /// The number of changes, which gives the current resource version.
     changes: AtomicUsize,
     is_away: AtomicBool,
-    /// No watch begins with a list.
+    /// Refuses watches that begin with a list.
     is_old: AtomicBool,
     ignores_fields: AtomicBool,
-    /// Paths of which no watch can go on: what happened meanwhile is forgotten.
+    /// Paths where watches cannot resume: the events are lost.
     forgotten: Mutex<Vec<&'static str>>,
 }
 
 impl ScriptedCluster {
-    /// An API with these objects; one that is away answers 503.
+    /// An API with these objects; if `is_away`, it answers 503.
     ///
     /// # Panics
     /// As [`Api::start`].
@@ -67,7 +67,7 @@ impl ScriptedCluster {
         Self { api: Api::start(move |request| of.reply(request)), shared }
     }
 
-    /// The same over TLS, for those alone that show a certificate of this authority.
+    /// Like [`Self::start`], over TLS, for clients with a certificate of this authority alone.
     ///
     /// # Panics
     /// As [`Api::start_tls`].
@@ -77,31 +77,33 @@ impl ScriptedCluster {
         Self { api: Api::start_tls(authority, move |request| of.reply(request)), shared }
     }
 
-    /// It answers again.
+    /// Serves requests again.
     pub fn comes_back(&self) {
         self.shared.is_away.store(false, Ordering::Release);
     }
 
-    /// It knows no watch that begins with a list, as old ones do not.
+    /// Refuses watches that begin with a list, as old API servers do.
     pub fn lists(&self) {
         self.shared.is_old.store(true, Ordering::Release);
     }
 
-    /// It sends all objects whatever `fieldSelector` says, as some that are no API server do.
+    /// Ignores `fieldSelector` and sends all objects, as some substitutes of an API server do.
     pub fn ignores_fields(&self) {
         self.shared.ignores_fields.store(true, Ordering::Release);
     }
 
-    /// It ends all connections, forgets what may be missed, and answers 503.
+    /// Ends all connections, loses the events until it serves again, and answers 503.
     pub fn goes_away(&self) {
         self.shared.is_away.store(true, Ordering::Release);
         *lock(&self.shared.forgotten) = PATHS.to_vec();
-        // The other way round, watches would end as a well API ends them, and the next requests find connections that stand.
+        // In the other order, watches would end as those of a healthy API, and the next requests
+        // would find open connections.
         self.api.cut();
         lock(&self.shared.watches).clear();
     }
 
-    /// Changes what is there, under the next version, and says so to those who watch: `ADDED`, `MODIFIED` or `DELETED`.
+    /// Changes an object under the next resource version and sends the event to all watches:
+    /// `ADDED`, `MODIFIED` or `DELETED`.
     pub fn put(&self, path: &'static str, event: &str, mut object: Value) {
         let mut objects = lock(&self.shared.objects);
         let version = FIRST_VERSION + 1 + self.shared.changes.fetch_add(1, Ordering::AcqRel);
@@ -116,9 +118,9 @@ impl ScriptedCluster {
             all.push(object.clone());
         }
         for (request, watch) in lock(&self.shared.watches).iter().filter(|(of, _)| of.path == path) {
-            // What is selected no more is gone for whoever selects.
+            // To a watch with selectors that no longer match, the object is deleted.
             let event = if self.shared.selects(request, &object) { event } else { "DELETED" };
-            // One that was cut hears no more.
+            // Fails for a watch that has ended.
             let _ = watch.send(form(path).event(event, kind(path), &object));
         }
     }
@@ -189,7 +191,7 @@ fn kind(path: &str) -> &'static str {
     }
 }
 
-/// A real API serves custom resources as JSON alone.
+/// A real API serves custom resources only as JSON.
 fn form(path: &str) -> Form {
     if path == IMPORTS { Form::Json } else { Form::Protobuf }
 }

@@ -1,4 +1,4 @@
-//! What a mock upstream may do about a query, and what it may say.
+//! The actions of a mock upstream and the content of its replies.
 
 use std::time::Duration;
 
@@ -6,38 +6,40 @@ use super::{Asked, Transport};
 use crate::message::{header, question_end};
 use crate::records::record;
 
-/// What to do about one query.
+/// The action on one query.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// The right reply.
+    /// A correct reply.
     Reply(Says),
-    /// Nothing.
+    /// No reply.
     Silent,
-    /// Something, later.
+    /// Another action after a delay.
     Delay(Duration, Box<Self>),
-    /// TC without records over UDP; over a connection, the reply.
+    /// TC without records over UDP; the full reply over a connection.
     Truncate(Says),
-    /// The reply under another id.
+    /// The reply with another ID.
     WrongId(Says),
-    /// The reply to a question for this name instead.
+    /// A reply with a question for this name instead.
     WrongQuestion(String, Says),
-    /// The reply from another port of the same address. UDP alone.
+    /// The reply from another port of the same address, UDP only.
     WrongPort(Says),
-    /// These octets and nothing else.
+    /// These bytes only.
     Octets(Vec<u8>),
-    /// So many replies under wrong ids, then the right one.
+    /// A number of replies with wrong IDs, then the correct one.
     Forge(usize, Says, Box<Self>),
-    /// Half of the reply (over a connection: behind the length of all of it), then the end of the connection.
+    /// Half of the reply (over a connection: with the length of the whole), then the end of the
+    /// connection.
     Half(Says),
-    /// Ends the connection without a word (FIN). Over UDP: silence.
+    /// Closes the connection (FIN). Over UDP: silence.
     Close,
-    /// Breaks the connection (RST). Over UDP: silence.
+    /// Resets the connection (RST). Over UDP: silence.
     Reset,
-    /// Both, in order.
+    /// Both actions, in order.
     Both(Box<Self>, Box<Self>),
 }
 
-/// What a reply says: NOERROR, RD as asked, RA, the question as it came, and OPT if the query had one, unless told otherwise.
+/// The content of a reply. Default: NOERROR, RD copied, RA, the question copied, and OPT if the
+/// query had one.
 #[derive(Debug, Clone, Default)]
 pub struct Says {
     rcode: u16,
@@ -51,7 +53,7 @@ pub struct Says {
 }
 
 impl Says {
-    /// These records, one a line, as `owner ttl IN type data`.
+    /// An answer section with these records, one a line, as `owner ttl IN type data`.
     ///
     /// # Panics
     /// When a line is not a record.
@@ -95,46 +97,46 @@ impl Says {
         self
     }
 
-    /// More header flags, such as AA 0x0400 or AD 0x0020.
+    /// Sets header flags, such as AA 0x0400 or AD 0x0020.
     pub fn flags(mut self, flags: u16) -> Self {
         self.flags |= flags;
         self
     }
 
-    /// Header flags that are not set, such as RA 0x0080.
+    /// Clears header flags, such as RA 0x0080.
     pub fn without_flags(mut self, flags: u16) -> Self {
         self.cleared |= flags;
         self
     }
 
-    /// An EDNS option.
+    /// Adds an EDNS option.
     pub fn option(mut self, code: u16, data: &[u8]) -> Self {
         let length = u16::try_from(data.len()).expect("an option fits its length");
         self.options.extend([&code.to_be_bytes()[..], &length.to_be_bytes(), data].concat());
         self
     }
 
-    /// No OPT, even where the query has one.
+    /// Omits OPT, even if the query has one.
     pub fn without_edns(self) -> Self {
         Self { plain: true, ..self }
     }
 
-    /// The question comes back in upper case.
+    /// Returns the question in upper case.
     pub fn shouting(self) -> Self {
         Self { upper: true, ..self }
     }
 
-    /// TC without records over UDP, where the size that the query allows does not hold it all.
+    /// Over UDP, sets TC and omits the records if they exceed the size that the query allows.
     pub fn fitting(self) -> Self {
         Self { fit: true, ..self }
     }
 
-    /// No records, and TC.
+    /// Sets TC and omits the records.
     pub(super) fn truncated(self) -> Self {
         Self { sections: Default::default(), ..self }.flags(0x0200)
     }
 
-    /// The reply's octets.
+    /// The reply in wire format.
     pub(super) fn reply(&self, asked: &Asked) -> Vec<u8> {
         let count = |n: usize| u16::try_from(self.sections[n].len()).expect("a section fits its count");
         let edns = asked.edns.as_ref().filter(|_| !self.plain);
@@ -172,7 +174,7 @@ impl Action {
         Self::Reply(Says::answer(lines))
     }
 
-    /// The reply with this rcode alone.
+    /// A reply with only this rcode.
     pub fn rcode(rcode: u16) -> Self {
         Self::Reply(Says::rcode(rcode))
     }
@@ -185,7 +187,7 @@ impl Action {
         Self::Reply(Says::nxdomain(soa))
     }
 
-    /// This, but so much later.
+    /// Delays this action.
     pub fn after(self, delay: Duration) -> Self {
         Self::Delay(delay, Box::new(self))
     }

@@ -1,4 +1,5 @@
-//! The mock upstream: a DNS server that answers as a test's closure says, over UDP, TCP and TLS, and remembers what it was asked.
+//! The mock upstream: a DNS server that answers over UDP, TCP and TLS as a test's closure decides,
+//! and records its queries.
 
 mod action;
 mod serve;
@@ -20,30 +21,30 @@ use crate::lock::lock;
 use crate::message::{Edns, Message};
 use serve::Later;
 
-/// One query as the upstream saw it.
+/// One query that the upstream received.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// Lower case, with the final dot.
+    /// In lower case, with the final dot.
     pub name: String,
-    /// The type asked for.
+    /// The query type.
     pub rtype: u16,
-    /// What the query came over.
+    /// The transport of the query.
     pub transport: Transport,
-    /// Who asked, with the source port.
+    /// The client's address and source port.
     pub from: SocketAddr,
-    /// The message id.
+    /// The message ID.
     pub id: u16,
-    /// The second word of the header.
+    /// The header's flags: its second 16-bit word.
     pub flags: u16,
     /// The query's OPT.
     pub edns: Option<Edns>,
-    /// The query's octets.
+    /// The query in wire format.
     pub bytes: Vec<u8>,
-    /// When it was read.
+    /// When it was received.
     pub at: Instant,
 }
 
-/// What a query came over.
+/// A transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// A datagram.
@@ -54,7 +55,7 @@ pub enum Transport {
     Tls,
 }
 
-/// A running mock upstream; it ends with its value.
+/// A running mock upstream; it ends when dropped.
 pub struct Upstream {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -64,7 +65,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Serves UDP and TCP on `ip`, port 53 or 5353 as [`crate::port`] says.
+    /// Serves UDP and TCP on `ip`, port 53 or 5353 as given by [`crate::port`].
     ///
     /// # Panics
     /// When the address cannot be bound.
@@ -80,7 +81,7 @@ impl Upstream {
         Self::new(address, None, script)
     }
 
-    /// Serves TLS alone on `address`, with a certificate of `authority` for `host`.
+    /// Serves only TLS on `address`, with a certificate of `authority` for `host`.
     ///
     /// # Panics
     /// When the address cannot be bound.
@@ -93,7 +94,7 @@ impl Upstream {
         Self::new(address, Some(authority.server(host, false)), script)
     }
 
-    /// As [`Self::tls`], but the certificate ended in 2020.
+    /// Like [`Self::tls`], but with a certificate that expired in 2020.
     ///
     /// # Panics
     /// When the address cannot be bound.
@@ -106,22 +107,22 @@ impl Upstream {
         Self::new(address, Some(authority.server(host, true)), script)
     }
 
-    /// Where it serves.
+    /// The listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// As a word of `forward`: `ip:port`.
+    /// The address as an argument of `forward`: `ip:port`.
     pub fn word(&self) -> String {
         self.address.to_string()
     }
 
-    /// Answers by another script from the next query on.
+    /// Replaces the script for later queries.
     pub fn answer_by(&self, script: impl Fn(&Asked) -> Action + Send + Sync + 'static) {
         *lock(&self.shared.script) = Arc::new(script);
     }
 
-    /// Everything asked so far (the first 100,000), in order of arrival.
+    /// The first 100,000 queries, in order of arrival.
     pub fn asked(&self) -> Vec<Asked> {
         lock(&self.shared.asked).clone()
     }
@@ -131,12 +132,12 @@ impl Upstream {
         lock(&self.shared.asked).iter().filter(|asked| asked.name == name).cloned().collect()
     }
 
-    /// How many queries for `name` came.
+    /// How many queries for `name` arrived.
     pub fn count(&self, name: &str) -> usize {
         lock(&self.shared.asked).iter().filter(|asked| asked.name == name).count()
     }
 
-    /// How many queries came in all, those that are not kept included.
+    /// How many queries arrived in all, unrecorded ones included.
     pub fn total(&self) -> usize {
         self.shared.total.load(Ordering::Relaxed)
     }
@@ -146,20 +147,20 @@ impl Upstream {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Forgets what it was asked.
+    /// Clears the recorded queries.
     pub fn forget(&self) {
         lock(&self.shared.asked).clear();
     }
 
-    /// Waits until `name` was asked for at least `n` times.
+    /// Waits until at least `n` queries for `name` have arrived.
     ///
     /// # Panics
-    /// When that does not happen in time.
+    /// When they do not arrive in time.
     pub fn wait_for(&self, name: &str, n: usize, patience: Duration) {
         eventually(&format!("{n} queries for {name}"), patience, || (self.count(name) >= n).then_some(()));
     }
 
-    /// Closes every socket: from now on the kernel refuses.
+    /// Closes all sockets: from now on the kernel refuses queries.
     pub fn stop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -170,7 +171,7 @@ impl Upstream {
     /// Serves again on the same address after [`Self::stop`].
     ///
     /// # Panics
-    /// When the address cannot be bound any more.
+    /// When the address cannot be bound.
     pub fn restart(&mut self) {
         self.stop();
         self.stopped = Arc::default();
@@ -199,7 +200,7 @@ impl Drop for Upstream {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A script that panicked has said so already.
+            // A script that panicked has already printed its message.
             drop(thread.join());
         }
     }
@@ -216,7 +217,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// What to do about a query; `None` for octets that are not one.
+    /// The action on a query; `None` for bytes that are not a query.
     fn decide(&self, bytes: &[u8], transport: Transport, from: SocketAddr) -> Option<(Asked, Action)> {
         let message = Message::decode(bytes).ok()?;
         let question = message.question?;

@@ -1,4 +1,5 @@
-//! The mock upstream's threads: one for datagrams, one that accepts, one a connection, one for what comes later.
+//! The mock upstream's threads: one for datagrams, one that accepts, one per connection, one for
+//! delayed actions.
 
 use std::collections::BinaryHeap;
 use std::io::{ErrorKind, Read, Write};
@@ -28,7 +29,7 @@ pub(super) fn spawn(
         let socket =
             UdpSocket::bind(address).unwrap_or_else(|error| panic!("mock upstream: udp {address}: {error}"));
         socket.set_read_timeout(Some(POLL)).expect("a timeout can be set");
-        // Above the default, so that a burst is not lost before the mock sees it.
+        // Above the default, so that the mock loses no burst.
         SockRef::from(&socket).set_recv_buffer_size(4 << 20).ok();
         let (shared, stopped) = (Arc::clone(shared), Arc::clone(stopped));
         threads.push(thread::spawn(move || datagrams(&Arc::new(socket), &shared, &stopped)));
@@ -44,21 +45,21 @@ pub(super) fn spawn(
 fn datagrams(socket: &Arc<UdpSocket>, shared: &Arc<Shared>, stopped: &AtomicBool) {
     let mut buffer = [0; 4096];
     while !stopped.load(Ordering::Relaxed) {
-        // A refusal of an earlier reply (ICMP) comes up here and means nothing.
+        // The error of an earlier reply (ICMP) is returned here and is ignored.
         let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
         let Some((asked, action)) = shared.decide(&buffer[..length], Transport::Udp, from) else { continue };
         say_by_datagram(socket, shared, asked, action);
     }
 }
 
-/// Client gone or buffer full: a mock upstream does not care.
+/// Acts on a query over UDP. Send errors are ignored: the client is gone or the buffer is full.
 fn say_by_datagram(socket: &Arc<UdpSocket>, shared: &Arc<Shared>, asked: Asked, action: Action) {
     let send = |bytes: &[u8]| drop(socket.send_to(bytes, asked.from));
     match action {
         Action::Reply(says) => send(&says.reply(&asked)),
         Action::Silent | Action::Close | Action::Reset => {}
         Action::Delay(delay, then) => {
-            // Not held until then: whoever comes after this upstream may want its port.
+            // A weak reference, so that a pending delay does not keep the port in use.
             let (socket, shared) = (Arc::downgrade(socket), Arc::clone(shared));
             let later = Arc::clone(&shared);
             later.later.run(delay, move || {
@@ -151,14 +152,15 @@ enum Wire {
     Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
 }
 
-/// A connection that is read by its own thread and written by that one and by the one for what comes later.
+/// A connection: its own thread reads it, and both this thread and the one for delayed actions
+/// write to it.
 struct Line {
     wire: Mutex<Wire>,
     raw: TcpStream,
 }
 
 impl Line {
-    /// Waits for octets without holding the lock: whoever has something to say must not wait for the client.
+    /// Waits for bytes without holding the lock, so that a write does not wait for the client.
     fn receive(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.raw.peek(&mut [0])? == 0 {
             return Ok(0);
@@ -196,7 +198,8 @@ impl Line {
             }
             Action::Close => drop(self.raw.shutdown(std::net::Shutdown::Both)),
             Action::Reset => {
-                // RFC 9293 section 3.10.4: a close that throws data away is told by RST; a linger of zero makes every close one.
+                // RFC 9293 section 3.10.4: closing with unread data sends RST; with a linger of
+                // zero every close does.
                 SockRef::from(&self.raw).set_linger(Some(Duration::ZERO)).ok();
                 drop(self.raw.shutdown(std::net::Shutdown::Read));
             }
@@ -211,7 +214,7 @@ impl Line {
         self.write(&framed(message));
     }
 
-    /// The peer may be gone; a mock upstream does not care.
+    /// Write errors are ignored: the peer may be gone.
     fn write(&self, octets: &[u8]) {
         drop(match &mut *lock(&self.wire) {
             Wire::Plain(stream) => stream.write_all(octets),
@@ -249,7 +252,7 @@ fn asked_for(asked: &Asked, name: &str) -> Asked {
     Asked { bytes, ..asked.clone() }
 }
 
-/// A thread that does things at their time.
+/// A thread that runs delayed actions.
 pub(super) struct Later {
     tasks: Mutex<Sender<Task>>,
 }
@@ -285,7 +288,7 @@ impl PartialOrd for Task {
     }
 }
 
-/// The earliest is the greatest, as the heap wants it.
+/// Reversed: the heap returns its greatest, which is the earliest.
 impl Ord for Task {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.at.cmp(&self.at)
@@ -309,5 +312,5 @@ fn work_off(due: &Receiver<Task>) {
     }
 }
 
-/// How often a waiting thread looks whether it shall end.
+/// How often a waiting thread checks whether it must end.
 const POLL: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! Certificates for TLS upstreams, for our own TLS endpoints, and for their clients.
+//! Certificates for TLS upstreams, for the server's own TLS endpoints, and for their clients.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion
 use crate::place::publish;
 use crate::tcp::TlsClient;
 
-/// A certificate authority of one test.
+/// A test's certificate authority.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    /// A fresh one.
+    /// A new authority.
     ///
     /// # Panics
     /// Only when the random source fails.
@@ -31,7 +31,7 @@ impl Authority {
         Self { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate can be signed") }
     }
 
-    /// Writes its certificate into `directory` and returns the path: what `tls CA` reads.
+    /// Writes its certificate into `directory` and returns the path, for `tls CA`.
     ///
     /// # Panics
     /// When the directory cannot be written.
@@ -41,7 +41,8 @@ impl Authority {
         path
     }
 
-    /// Writes a certificate for `host` (a name or an address), and its key: `cert.pem` and `key.pem`, each in one step.
+    /// Writes a certificate for `host` (a name or an address), and its key, atomically: `cert.pem`
+    /// and `key.pem`.
     ///
     /// # Panics
     /// When the directory cannot be written.
@@ -51,18 +52,19 @@ impl Authority {
         publish(&directory.join("key.pem"), key.serialize_pem());
     }
 
-    /// A client that trusts this authority alone and expects a server to be `host`. It shows a certificate of `shows`.
+    /// A client that trusts only this authority and expects a server named `host`. It presents a
+    /// certificate of `shows`.
     ///
     /// # Panics
-    /// Where `host` is no name.
+    /// When `host` is not a valid name.
     pub fn client(&self, host: &str, shows: Option<&Self>) -> TlsClient {
         self.client_of(host, shows, rustls::ALL_VERSIONS)
     }
 
-    /// The same, which speaks these versions of TLS alone. It resumes sessions.
+    /// Like [`Self::client`], limited to these versions of TLS. It resumes sessions.
     ///
     /// # Panics
-    /// Where `host` is no name.
+    /// When `host` is not a valid name.
     pub fn client_of(
         &self,
         host: &str,
@@ -94,7 +96,8 @@ impl Authority {
         (params.signed_by(&key, &self.issuer).expect("a certificate can be signed"), key)
     }
 
-    /// What a server for `host` (a name or an address) presents; if `expired`, since 2020 in vain.
+    /// The configuration of a server for `host` (a name or an address); if `expired`, its
+    /// certificate expired in 2020.
     pub(super) fn server(&self, host: &str, expired: bool) -> Arc<ServerConfig> {
         let key = KeyPair::generate().expect("keys can be made");
         let mut params = CertificateParams::new(vec![host.to_owned()]).expect("a test's host name is a name");
@@ -116,7 +119,8 @@ impl Authority {
 }
 
 impl Authority {
-    /// What a server for `host` (a name or an address) presents, which talks to those alone that show a certificate of this authority.
+    /// The configuration of a server for `host` (a name or an address) that requires clients to
+    /// present a certificate of this authority.
     pub(crate) fn server_of_its_clients(&self, host: &str) -> Arc<ServerConfig> {
         let (certificate, key) = self.signed(host);
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));

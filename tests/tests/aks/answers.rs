@@ -1,4 +1,4 @@
-//! What clients get, and what is counted and logged of it.
+//! Answers to clients, and their metrics and logs.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -88,7 +88,7 @@ fn a_cold_start_with_an_empty_hosts_file_resolves_and_then_sees_new_entries_even
         let node = Node::start("");
         assert_eq!(ask(at(NODE), "mcr.microsoft.com", "A").short(), ["198.51.100.1"]);
         assert_eq!(ask(at(NODE), "bing.com", "A").short(), ["198.51.100.1"]);
-        // Asked early: the NXDOMAIN is in the cache now.
+        // Queried early, so that NXDOMAIN is cached.
         for ip in LISTENERS {
             assert_eq!(ask(at(ip), "canary.localdns.test", "A").status(), "NXDOMAIN");
         }
@@ -129,7 +129,7 @@ fn critical_names_of_the_environment_are_kept_though_the_corefile_knows_nothing_
         };
         kept(1);
         assert_eq!(node.cluster.count("mcr.microsoft.com."), 0, "the first root block says whom to ask");
-        // From now on nobody knows anything, and nothing of it is seen but in metrics.
+        // From now on all lookups fail; clients see no change, only the metrics do.
         node.vnet.answer_by(|_| Action::rcode(2));
         eventually("a failed round", Duration::from_secs(20), || {
             sleep(Duration::from_millis(50));
@@ -199,7 +199,7 @@ fn metrics_cover_every_block_on_one_listener() {
                 ask(at(ip), name, "A");
             }
         }
-        // Others than ours, such as the loop plugin's, are of another type.
+        // Only type A: others, such as the loop plugin's probes, are not the test's.
         let counted =
             |metrics: &Metrics| metrics.count("coredns_dns_requests_total", &[("type", "A")]) >= 8.0;
         let metrics = Metrics::when(at9253(), counted);

@@ -1,4 +1,5 @@
-//! A thousand TCP clients that mean harm, against the Corefile of production: memory stays bounded, and others are served.
+//! A thousand hostile TCP clients, with the production Corefile: memory stays bounded, and other
+//! clients are answered.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -43,7 +44,7 @@ fn lengths_that_are_announced_and_never_come_take_no_memory() {
 fn long_messages_of_which_the_end_never_comes_take_little_memory() {
     let _turn = turn();
     isolated(|| {
-        // The start of a query, as far as anybody can tell.
+        // A valid start of a query.
         let mut message = vec![0; 65_000];
         message[..2].copy_from_slice(&[0xff, 0xff]);
         message[7] = 1;
@@ -80,7 +81,7 @@ fn others_are_answered_beside_two_thousand_idle_clients() {
 
 #[test]
 fn others_are_answered_beside_queries_that_hang() {
-    // An address that is owed answers on more than half of all connections gives way as well.
+    // An address that waits for answers on more than half of all connections may be evicted, too.
     let _turn = turn();
     isolated(|| others_are_served(crowd(1, 1_024, &framed("hang.example")), 65_536));
 }
@@ -91,7 +92,7 @@ fn large_answers_that_one_client_waits_for_and_does_not_read_cost_others_nothing
     isolated(|| {
         let node = node(Options::default().cwd(Path::new("/")));
         node.vnet.answer_by(|asked| Action::Delay(LATE, Box::new(script(asked))));
-        // Eight connections with 64 queries each, whose answers come together: 30 MiB.
+        // Eight connections with 64 queries each; the answers arrive together: 30 MiB.
         let queries: Vec<u8> = (0..64).flat_map(|n| framed(&format!("wide-50000.n{n}.example"))).collect();
         let mut slow = crowd(1, 8, &queries);
         for _ in 0..2 {
@@ -112,12 +113,13 @@ fn large_answers_that_one_client_waits_for_and_does_not_read_cost_others_nothing
     });
 }
 
-/// So many connections that never read send this, again and again: the server stays below 64 MiB, UDP does not notice, and memory comes back.
+/// 1,024 connections that never read send these bytes repeatedly: the server stays below 64 MiB,
+/// UDP is unaffected, and the memory is freed afterwards.
 fn in_little_memory(octets: &[u8]) {
     if !may_open(FILES) {
         return skip("a crowd", "this process may not open enough files");
     }
-    // Page cache and what the kernel keeps for the process count as well.
+    // The limit includes the page cache and the kernel's memory for the process.
     let group = Cgroup::memory(64 << 20);
     let mut options = Options::default().cwd(Path::new("/"));
     match &group {
@@ -146,7 +148,7 @@ fn in_little_memory(octets: &[u8]) {
     udp.finish(Duration::from_secs(2)).assert_clean();
     let closed = crowd.closed();
     drop(crowd);
-    // What was held, which is 8 MiB at most, and some more that allocators keep.
+    // Up to 8 MiB of buffers, and some memory that allocators keep.
     let calm = before + (16 << 10);
     let mut after = 0;
     let back = (0..500).any(|_| {
@@ -164,7 +166,8 @@ fn in_little_memory(octets: &[u8]) {
     }
 }
 
-/// Beside a crowd that sends so many octets at a time, others are answered: at least 99 of 100 within a second each.
+/// Beside a crowd that sends up to `step` bytes at a time, other clients are answered: at least 99
+/// of 100 queries within a second each.
 fn others_are_served(mut crowd: Crowd, step: usize) {
     if !may_open(FILES) {
         return skip("a crowd", "this process may not open enough files");
@@ -194,7 +197,7 @@ fn others_are_served(mut crowd: Crowd, step: usize) {
     assert_eq!(ask(at(NODE), "mcr.microsoft.com", "A").status(), "NOERROR");
 }
 
-/// One query on a connection of its own, from an address that is none of the crowd's.
+/// Sends one query on a new connection, from an address outside of the crowd.
 fn honest(server: SocketAddr) -> bool {
     let asked = Connection::open_from(NODE.parse().expect("an address"), server, Duration::from_secs(1))
         .and_then(|mut connection| {
@@ -204,12 +207,12 @@ fn honest(server: SocketAddr) -> bool {
     asked.is_ok_and(|message| message.answers.len() == 1)
 }
 
-/// So many connections from each of so many addresses, that will send this.
+/// `each` connections from each of `from` addresses, which send these bytes.
 fn crowd(from: u8, each: usize, octets: &[u8]) -> Crowd {
     Crowd::gather(at(NODE), &addresses(from), each, octets.to_vec())
 }
 
-/// A client at an address that is none of the crowd's.
+/// A connection from an address outside of the crowd.
 fn connect() -> Result<Connection> {
     Connection::open_from(NODE.parse()?, at(NODE), Duration::from_secs(8))
 }
@@ -224,7 +227,7 @@ fn node(options: Options) -> Node {
     node
 }
 
-/// `wide-N.example` has a TXT record set of about N octets.
+/// `wide-N.example` has TXT records of about N bytes.
 fn script(asked: &tests::Asked) -> Action {
     let wide =
         asked.name.strip_prefix("wide-").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
@@ -237,7 +240,7 @@ fn right(_: usize, message: &Message) -> bool {
     message.answers.first().is_some_and(|record| record.data == "192.0.2.10")
 }
 
-/// Addresses of this machine that nobody else uses.
+/// Addresses of this machine that nothing else uses.
 fn addresses(count: u8) -> Vec<IpAddr> {
     (1..=count).map(|last| IpAddr::V4(Ipv4Addr::new(127, 99, 0, last))).collect()
 }
@@ -252,16 +255,16 @@ fn pipelined(name: &str) -> Vec<u8> {
     framed(name).repeat(600)
 }
 
-/// What the kernel holds for TCP, of everybody.
+/// The kernel's memory for all TCP sockets.
 fn kernel_kb() -> u64 {
     let text = std::fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default();
     line.rsplit(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or_default() * 4
 }
 
-/// Whoever loads the machine does so alone.
+/// Serializes the tests that load the machine.
 static TURN: Mutex<()> = Mutex::new(());
 const ASKED: usize = 200;
-/// Late enough that a whole crowd has asked.
+/// After a whole crowd has sent its queries.
 const LATE: Duration = Duration::from_millis(500);
 const FILES: u64 = 4_096;

@@ -1,4 +1,4 @@
-//! Many queries at once, in the memory of production.
+//! Many concurrent queries, under production's memory limit.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn hits_are_served_while_a_thousand_upstream_queries_hang() {
             assert_eq!(flood.lost, 0, "every client gets an answer: {flood:?}");
             let deadline = Duration::from_secs(5);
             assert!(flood.slowest < deadline, "clients gave up before they were answered: {flood:?}");
-            // What the server measured: from a query's first sight to its reply.
+            // The server's own measurement: from the arrival of a query to its reply.
             let slow =
                 node.server.log_lines().into_iter().find(|line| took(line).is_some_and(|took| took >= 5.0));
             assert_eq!(slow, None);
@@ -48,7 +48,8 @@ fn hits_are_served_while_a_thousand_upstream_queries_hang() {
     });
 }
 
-/// Whoever loads the machine does so alone: what a client waits for must be the server, not another test's.
+/// Serializes the tests that load the machine, so that clients wait for the server and not for
+/// another test.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// The seconds at the end of a log line.
@@ -68,7 +69,8 @@ fn unique_misses_fit_the_memory_of_production() {
     isolated(|| misses_in_little_memory(50_000));
 }
 
-/// So many fresh names in 128 MiB, while a thousand other queries wait for upstreams that say nothing: every query is answered, and hits at once.
+/// `misses` new names within 128 MiB, while a thousand other queries wait for silent upstreams:
+/// every query is answered, and hits at once.
 fn misses_in_little_memory(misses: usize) {
     let group = Cgroup::memory(128 << 20);
     let mut options = Options::default().cwd(Path::new("/"));
@@ -78,7 +80,7 @@ fn misses_in_little_memory(misses: usize) {
     }
     let node = Node::start_with("192.0.2.10 mcr.microsoft.com\n", fixtures::AKS, options);
     assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
-    // Which names the upstreams were silent about, and since when.
+    // The names of unanswered queries, and the time of the first.
     let hung: Arc<Mutex<HashMap<String, Instant>>> = Arc::default();
     let silent = || {
         let hung = Arc::clone(&hung);
@@ -93,7 +95,7 @@ fn misses_in_little_memory(misses: usize) {
         false => answer_all(asked, 1),
     });
     node.cluster.answer_by(silent());
-    // Each is given up after 4.8 s.
+    // Each fails after 4.8 s.
     let waiting = || {
         hung.lock()
             .expect(UNHARMED)
@@ -103,7 +105,8 @@ fn misses_in_little_memory(misses: usize) {
     };
     let hang = |zone| move |n| Ask::new(&format!("hang{n}.{zone}"), "A");
     let servfail = |_, message: &Message| message.rcode() == 2;
-    // 4.8 s each: about 400 over UDP, which with the misses stay below `max_concurrent`, and 750 over TCP.
+    // For 4.8 s each: about 400 over UDP, which with the misses stay below `max_concurrent`, and
+    // 750 over TCP.
     let hanging = [("example", 80), ("cluster.local", 160)]
         .map(|(zone, rate)| Stream::start(at(NODE), rate, hang(zone), servfail));
     let hits = Stream::start(at(NODE), 100, hit, right_hit);
@@ -150,5 +153,5 @@ fn right_hit(n: usize, message: &Message) -> bool {
     message.answers.first().is_some_and(|record| record.data == ["192.0.2.10", "198.51.100.1"][n % 2])
 }
 
-/// Why what the mock upstreams write down can be read.
+/// The message of `expect` on locks of the mock upstreams.
 const UNHARMED: &str = "no script panics";

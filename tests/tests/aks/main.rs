@@ -1,5 +1,6 @@
-//! The Corefile that AKS LocalDNS runs, served unmodified: acceptance checks over the real binary, in a network of each test's own that has the production
-//! addresses. There the mock upstreams are 168.63.129.16 (the platform's resolver) and 10.0.0.10 (the cluster's).
+//! Acceptance tests of the real binary with the unmodified Corefile of AKS LocalDNS. Each test has
+//! a private network with the production addresses, where the mock upstreams are 168.63.129.16 (the
+//! platform's resolver) and 10.0.0.10 (the cluster's).
 
 mod answers;
 mod crowd;
@@ -21,7 +22,7 @@ const NODE: &str = "169.254.10.10";
 const PODS: &str = "169.254.10.11";
 const LISTENERS: [&str; 2] = [NODE, PODS];
 
-/// A node with its two mock upstreams and the server under test.
+/// A node with its two mock upstreams and the server.
 struct Node {
     vnet: Upstream,
     cluster: Upstream,
@@ -29,7 +30,7 @@ struct Node {
 }
 
 impl Node {
-    /// The production Corefile, with this hosts file.
+    /// Starts the production Corefile with this hosts file.
     fn start(hosts: &str) -> Self {
         Self::start_on(hosts, fixtures::AKS)
     }
@@ -45,7 +46,7 @@ impl Node {
         Self::start_as_it_is(hosts, corefile, options)
     }
 
-    /// On the addresses that are there.
+    /// Starts without adding addresses.
     fn start_here(hosts: &str, corefile: &str) -> Self {
         Self::start_as_it_is(hosts, corefile, Options::default().cwd(Path::new("/")))
     }
@@ -61,7 +62,7 @@ impl Node {
     }
 }
 
-/// An address for every name, but none under `test.` and none for other types.
+/// An address for every name, except in `test.` and for other types.
 fn answer_all(asked: &Asked, last: u8) -> Action {
     match asked.rtype {
         _ if asked.name.ends_with(".test.") => Action::nxdomain(SOA),

@@ -1,4 +1,4 @@
-//! Start and end: what is told before it serves, its addresses, the Corefiles beside the production one.
+//! Start and stop: messages before serving, addresses, and the Corefiles beside the production one.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ fn missing_listener_addresses_are_added_and_left_in_place() {
         assert!(kind.is_some() && run("ip", &["link", "show", "master", "localdns"]).is_empty(), "{link}");
         assert!(node.server.stop().success());
         assert_contains!(addresses(), "169.254.10.10/32");
-        // Adopted, not added again.
+        // The next start reuses the address.
         drop(node);
         let _node = Node::start_here("", fixtures::AKS);
         assert_eq!(addresses().matches("169.254.10.10/32").count(), 1);
@@ -111,7 +111,7 @@ fn sigterm_ends_it_with_zero_and_a_kill_is_survived_by_the_next_start() {
         for _ in 0..5 {
             let node = Node::start("");
             assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
-            // Dropped: killed without a chance to clean up.
+            // Dropping it kills it without cleanup.
             drop(node);
         }
         let mut node = Node::start("");

@@ -1,4 +1,4 @@
-//! Which upstream is asked, how, and what becomes of a client whose upstream fails.
+//! The choice of upstream and transport, and the replies to clients when an upstream fails.
 
 use std::thread::{scope, sleep};
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn each_listener_forwards_to_its_own_upstream() {
                 assert_eq!(query.of(at(ip)).short(), [answer], "{name} at {ip}");
             }
             let asked = [node.vnet.asked_for(&dotted(name)), node.cluster.asked_for(&dotted(name))].concat();
-            // force_tcp keeps to TCP; prefer_udp takes UDP even for clients that came over TCP.
+            // With force_tcp always TCP; with prefer_udp UDP, even for clients over TCP.
             assert!(asked.iter().all(|asked| asked.transport == transport), "{name} at {ip}: {asked:?}");
         }
         assert_eq!(node.vnet.count("bing.com."), 1, "the second client is served from the cache");
@@ -106,7 +106,7 @@ fn a_dead_first_upstream_does_not_cost_the_client_its_answer() {
 fn serve_stale_immediate_and_verify_outlive_their_upstreams() {
     isolated(|| {
         steadily(|| {
-            // Records live 5 s at least in this cache; less is not to be had from this Corefile.
+            // This Corefile's cache keeps records for at least 5 s.
             let mut node = Node::start("");
             node.vnet.answer_by(|asked| Action::answer(&format!("{} 1 IN A 198.51.100.1", asked.name)));
             node.cluster.answer_by(|asked| Action::answer(&format!("{} 1 IN A 198.51.100.2", asked.name)));

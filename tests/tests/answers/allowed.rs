@@ -1,4 +1,5 @@
-//! The differences that are meant: each has a line in docs/differences.md, and none that is not here passes.
+//! The intended differences: each is described in docs/differences.md, and any other fails the
+//! test.
 
 mod case;
 mod cluster;
@@ -13,34 +14,34 @@ use tests::{Edns, Message, question_end};
 use crate::differ::Difference;
 use crate::run::Case;
 
-/// One difference that is meant.
+/// One intended difference.
 pub(crate) struct Allowed {
     /// Its name in reports.
     pub(crate) name: &'static str,
-    /// Words of docs/differences.md that say it.
+    /// The words of docs/differences.md that describe it.
     pub(crate) stands: &'static str,
-    /// Whether such a query moves the same metrics all the same.
+    /// Whether both servers count such a query in the same metrics.
     pub(crate) counted_alike: bool,
-    /// Whether this is it.
+    /// Whether a difference is this one.
     matches: fn(&Case<'_>, &Difference) -> bool,
 }
 
-/// What was seen over all.
+/// Totals of a test.
 #[derive(Debug, Default)]
 pub(crate) struct UseCounts {
-    /// Queries sent, each to both.
+    /// Queries sent, each to both servers.
     pub(crate) queries: usize,
-    /// Listed differences by name.
+    /// Counts of intended differences by name.
     pub(crate) seen: BTreeMap<&'static str, usize>,
 }
 
 impl UseCounts {
-    /// Counts a listed difference.
+    /// Counts an intended difference.
     pub(crate) fn count(&mut self, name: &'static str) {
         *self.seen.entry(name).or_default() += 1;
     }
 
-    /// Adds what another one saw.
+    /// Adds the totals of another value.
     pub(crate) fn add(&mut self, other: &Self) {
         self.queries += other.queries;
         for (name, count) in &other.seen {
@@ -49,12 +50,12 @@ impl UseCounts {
     }
 }
 
-/// The name of the difference that this is.
+/// The intended difference that matches.
 pub(crate) fn find(case: &Case<'_>, difference: &Difference) -> Option<&'static Allowed> {
     all().find(|allowed| (allowed.matches)(case, difference))
 }
 
-/// All of them. The first that matches names a difference.
+/// All intended differences; the first that matches names a difference.
 pub(crate) fn all() -> impl Iterator<Item = &'static Allowed> {
     ALLOWED.iter().chain(made::ALLOWED).chain(hits::ALLOWED).chain(rewritten::ALLOWED).chain(cluster::ALLOWED)
 }
@@ -73,7 +74,7 @@ const ALLOWED: &[Allowed] = &[
         stands: "| names |",
         counted_alike: true,
         matches: |case, difference| {
-            // Of a name behind one that may not be compressed (DNAME) the upstream's case stays.
+            // A name behind one that may not be compressed (DNAME) keeps the upstream's case.
             let mut both = names(ours(case)).zip(names(theirs(case)));
             let is_other = difference.what == "question case"
                 && !difference.theirs.eq_ignore_ascii_case(&difference.ours);
@@ -345,7 +346,8 @@ const ALLOWED: &[Allowed] = &[
                 .iter()
                 .any(|plugin| case.text().contains(plugin));
             let authority = ours(case).flags & 0x0400 != 0 || case.text().contains("response clear aa");
-            // whoami's additional records tell the client's port, and CoreDNS those of an earlier client.
+            // whoami's additional records contain the client's port; CoreDNS caches those of an
+            // earlier client.
             let earlier_client = difference.what == "additional" && difference.theirs.contains(" srv ");
             case.text().contains("cache")
                 && of_memory
@@ -402,12 +404,12 @@ const ALLOWED: &[Allowed] = &[
     },
 ];
 
-/// What a reply says beside its header: the records, and whether they are all there.
+/// Whether the difference is in a reply's records or their completeness.
 fn is_content(difference: &Difference) -> bool {
     matches!(difference.what, "answer" | "authority" | "additional" | "flag tc")
 }
 
-/// What may all differ where another block or plugin answers.
+/// Everything that may differ where another block or plugin answers.
 fn is_about_block(difference: &Difference) -> bool {
     is_content(difference)
         || matches!(difference.what, "rcode" | "flag aa" | "flag ra" | "opt options" | "flag ad")
@@ -417,12 +419,13 @@ fn asks_dnssec(case: &Case<'_>) -> bool {
     case.edns().is_some_and(|opt| opt.dnssec_ok)
 }
 
-/// Whether the client sent its subnet.
+/// Whether the query has a client subnet.
 pub(crate) fn has_subnet(case: &Case<'_>) -> bool {
     case.edns().is_some_and(|opt| opt.options.iter().any(|(code, _)| *code == 8))
 }
 
-/// What our cache does not keep, whatever the Corefile: queries without RD or for meta-types, referrals, and aliases that lead nowhere.
+/// Whether localdns never caches the reply: to queries without RD or for meta-types, referrals, and
+/// aliases without a target.
 fn is_not_kept(case: &Case<'_>) -> bool {
     let has = |records: &[tests::Record], rtype: u16| records.iter().any(|record| record.rtype == rtype);
     let ours = ours(case);
@@ -433,7 +436,8 @@ fn is_not_kept(case: &Case<'_>) -> bool {
         || leads_nowhere
 }
 
-/// Whether our cache keeps what is sought, as far as RD goes: the client sends it, or `header` sets or clears it for all.
+/// Whether RD allows localdns to cache: the client sets it, or a rule of `header` sets or clears it
+/// for all queries.
 fn fills(case: &Case<'_>) -> bool {
     case.flags() & 0x0100 != 0 || has_rd_rule(case)
 }
@@ -461,18 +465,18 @@ fn names(message: &Message) -> impl Iterator<Item = &str> {
     records.map(|record| &record.name[..]).chain(message.question.iter().map(|question| &question.name[..]))
 }
 
-/// Whether a name is written as `asked` is where both end in the same labels.
+/// Whether `name` has the case of `asked` in their common trailing labels.
 fn has_case_of(name: &str, asked: &str) -> bool {
     let labels = name.rsplit('.').zip(asked.rsplit('.'));
     labels.take_while(|(one, other)| one.eq_ignore_ascii_case(other)).all(|(one, other)| one == other)
 }
 
-/// Ours, or an empty message where we were silent.
+/// localdns's reply, or an empty message without one.
 pub(crate) fn ours<'c>(case: &'c Case<'_>) -> &'c Message {
     case.both.ours.as_ref().unwrap_or(&SILENCE)
 }
 
-/// CoreDNS's, likewise.
+/// CoreDNS's reply, or an empty message without one.
 pub(crate) fn theirs<'c>(case: &'c Case<'_>) -> &'c Message {
     case.both.theirs.as_ref().unwrap_or(&SILENCE)
 }

@@ -1,16 +1,16 @@
-//! What is asked: every kind of answer that the upstream has, every shape that a query may have, and what is no query at all.
+//! The queries: for every kind of answer of the upstream, in every form, and malformed ones.
 
 use tests::{Ask, header};
 
 use crate::exchange::Query;
 use crate::zone::KINDS;
 
-/// Everything, for a server block with this zone.
+/// All queries for a server block with this zone.
 pub(crate) fn full(zone: &str) -> Vec<Query> {
     [kinds(zone), types(zone), flags(zone), edns(zone), streams(zone), broken(zone)].concat()
 }
 
-/// Every kind of answer, with and without EDNS, over both transports.
+/// All kinds of answers, with and without EDNS, over UDP and TCP.
 pub(crate) fn kinds(zone: &str) -> Vec<Query> {
     let mut queries = Vec::new();
     for kind in KINDS {
@@ -34,7 +34,7 @@ pub(crate) fn kinds(zone: &str) -> Vec<Query> {
     queries
 }
 
-/// Types and classes, of a name and of the zone itself.
+/// Types and classes, for a name and for the zone's apex.
 pub(crate) fn types(zone: &str) -> Vec<Query> {
     let all = [
         "A",
@@ -93,7 +93,7 @@ pub(crate) fn types(zone: &str) -> Vec<Query> {
     queries
 }
 
-/// The header, and the case of the name.
+/// The header's flags, and the case of the name.
 pub(crate) fn flags(zone: &str) -> Vec<Query> {
     let name = under(zone, "a.flags");
     let mut queries = Vec::new();
@@ -108,7 +108,7 @@ pub(crate) fn flags(zone: &str) -> Vec<Query> {
         ("ad cd", 0x0030),
     ] {
         queries.push(patched(&format!("flag {what}"), &Ask::new(&name, "A"), bit));
-        // As the first asker of a name, too.
+        // Also with a name that is not cached.
         let own = under(zone, &format!("signed.{}", what.replace(' ', "-")));
         queries.push(patched(&format!("flag {what} first"), &Ask::new(&own, "A").dnssec_ok(), bit));
     }
@@ -128,14 +128,14 @@ pub(crate) fn flags(zone: &str) -> Vec<Query> {
     queries
 }
 
-/// OPT in all its forms.
+/// All forms of OPT.
 pub(crate) fn edns(zone: &str) -> Vec<Query> {
     let mut queries = Vec::new();
     for size in [0, 511, 512, 1231, 1232, 1452, 4096, 65_535] {
         for kind in ["a", "big", "huge"] {
             let name = under(zone, &format!("{kind}.size"));
             queries.push(udp(&format!("{kind} size {size}"), &Ask::new(&name, "TXT").edns(size)));
-            // As the first asker of a name, too: what the upstream is told.
+            // Also with a name that is not cached, so that the upstream receives the size.
             let name = under(zone, &format!("{kind}.size-{size}"));
             queries.push(udp(&format!("{kind} first size {size}"), &Ask::new(&name, "TXT").edns(size)));
         }
@@ -164,7 +164,7 @@ pub(crate) fn edns(zone: &str) -> Vec<Query> {
     ] {
         queries.push(udp(what, &ask().option(code, data)));
         queries.push(tcp(&format!("{what} tcp"), &[ask().option(code, data)]));
-        // As the first asker of a name, too.
+        // Also with a name that is not cached.
         let own = under(zone, &format!("a.{}", what.replace(' ', "-")));
         queries.push(udp(&format!("{what} first"), &Ask::new(&own, "A").option(code, data)));
     }
@@ -193,7 +193,7 @@ pub(crate) fn streams(zone: &str) -> Vec<Query> {
     queries
 }
 
-/// What is no query, or hardly one.
+/// Malformed queries, and barely valid ones.
 pub(crate) fn broken(zone: &str) -> Vec<Query> {
     let good = || Ask::new(&under(zone, "a.broken"), "A").bytes();
     let with_opt = || Ask::new(&under(zone, "a.broken"), "A").edns(1232).bytes();
@@ -285,7 +285,7 @@ pub(crate) fn broken(zone: &str) -> Vec<Query> {
     queries
 }
 
-/// Two OPT records: CoreDNS passes them on, and an upstream may well not answer.
+/// Two OPT records: CoreDNS forwards them, and an upstream may not answer.
 pub(crate) fn two_opt(zone: &str) -> Vec<Query> {
     let opt: &[u8] = &[0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0];
     let mut bytes = [&Ask::new(&under(zone, "a.broken"), "A").bytes()[..], opt, opt].concat();
@@ -293,7 +293,7 @@ pub(crate) fn two_opt(zone: &str) -> Vec<Query> {
     vec![raw("two opt", bytes, false)]
 }
 
-/// One name, asked for in the ways that plugins distinguish.
+/// Queries for one name that plugins distinguish.
 pub(crate) fn about(name: &str) -> Vec<Query> {
     let mut queries = Vec::new();
     for rtype in ["A", "AAAA", "TXT", "MX", "SRV", "PTR", "CNAME", "SOA", "ANY"] {
@@ -310,7 +310,7 @@ pub(crate) fn about(name: &str) -> Vec<Query> {
     queries
 }
 
-/// The names that `chaos` answers, and what is near them.
+/// The names that `chaos` answers, and similar ones.
 pub(crate) fn chaos() -> Vec<Query> {
     let mut queries = Vec::new();
     for name in [
@@ -334,7 +334,7 @@ pub(crate) fn chaos() -> Vec<Query> {
     queries
 }
 
-/// What the hosts file of every setup holds, and what it nearly holds.
+/// Names in the hosts file of every setup, and similar ones.
 pub(crate) fn hosts() -> Vec<Query> {
     let mut queries = Vec::new();
     for name in [
@@ -373,7 +373,7 @@ pub(crate) fn hosts() -> Vec<Query> {
     queries
 }
 
-/// A little of everything, for setups whose difference from others is small.
+/// A few queries of each kind, for setups that differ little from others.
 pub(crate) fn short(zone: &str) -> Vec<Query> {
     let mut queries = Vec::new();
     for kind in KINDS {
@@ -406,7 +406,7 @@ pub(crate) fn short(zone: &str) -> Vec<Query> {
     queries
 }
 
-/// A type that the kind has records of.
+/// A type of which the kind has records.
 fn rtype_of(kind: &str) -> &'static str {
     if matches!(kind, "big" | "huge" | "giant") { "TXT" } else { "A" }
 }

@@ -1,4 +1,4 @@
-//! A real CoreDNS as the upstream over TCP: it serves the queries of a connection one after the other.
+//! A real CoreDNS as upstream over TCP: it answers the queries of a connection in order.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
@@ -10,10 +10,10 @@ use tests::{Ask, Dns, Metrics, Stream, eventually, fresh_ip, port, steadily};
 
 use crate::coredns::CoreDns;
 
-/// Names that CoreDNS cannot answer, as their own upstream is silent, delay no other name, from the same client or another.
+/// Names that CoreDNS cannot answer, because their upstream is silent, delay no other names.
 pub(crate) fn slow_names_delay_no_others(program: &Path) {
     let silent = fresh_ip();
-    // Both transports take what is sent, and say nothing.
+    // UDP and TCP accept the queries and never answer.
     let _udp = UdpSocket::bind((silent, 53)).or_else(|_| UdpSocket::bind((silent, port())));
     let _udp = _udp.expect("a port is free");
     let at = _udp.local_addr().expect("it is bound");

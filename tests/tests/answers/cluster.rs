@@ -1,5 +1,5 @@
-//! Corefiles about a cluster, whose objects an API that does as it is told tells both: objects for each row of the
-//! specification.
+//! Corefiles with `kubernetes`. A scripted API serves the same objects to both servers, some for
+//! each row of the specification.
 
 mod imports;
 mod questions;
@@ -13,8 +13,8 @@ use crate::corefiles::{block, with_metrics};
 use crate::exchange::Query;
 use crate::run::Setup;
 
-/// The Corefiles of the world, of CoreDNS's own pages, and one for each property, with a cluster that has every kind of
-/// object.
+/// Corefiles from production and from CoreDNS's documentation, and one for each property, for a
+/// cluster with every kind of object.
 pub(crate) fn fixed() -> Vec<Setup> {
     let kubeadm = fixtures::KUBEADM
         .replace(".:53 {", ".:@PORT@ {\n    bind @IP@")
@@ -50,13 +50,13 @@ pub(crate) fn setup(name: &str, text: String, mut objects: Vec<Object>, mut name
     Setup { name: name.to_owned(), text, queries, metrics: None, objects, later: Vec::new() }
 }
 
-/// What a set of clusters has, beside a cluster's own.
+/// Adds the objects of a cluster set.
 pub(crate) fn imports_too(mut objects: Vec<Object>) -> Vec<Object> {
     objects.extend(imports::objects());
     objects
 }
 
-/// A name, asked for in the ways that matter here.
+/// The queries for a name.
 fn about(name: &str) -> Vec<Query> {
     let mut queries: Vec<Query> =
         TYPES.iter().map(|rtype| udp(&format!("{name} {rtype}"), &Ask::new(name, rtype))).collect();
@@ -67,7 +67,7 @@ fn about(name: &str) -> Vec<Query> {
 
 const TYPES: &[&str] = &["A", "AAAA", "SRV", "TXT", "PTR", "NS", "SOA", "CNAME", "MX"];
 
-/// Zones, properties, and what stands around them.
+/// Zones, properties, and other directives.
 pub(crate) const ROWS: &[(&str, &str, &str)] = &[
     ("cluster.local in-addr.arpa ip6.arpa", "", ""),
     (
@@ -95,11 +95,11 @@ pub(crate) const ROWS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The answer to TXT is what is known of the name and of who asks.
+/// Answers TXT with the labels of the name and of the client.
 const LABELS: &str = "metadata\ntemplate IN TXT {\nanswer \"{{ .Name }} 60 IN TXT {{ .Meta \\\"kubernetes/service\\\" }}-{{ .Meta \\\"kubernetes/client-namespace\\\" }}\"\n}";
 const LABELS_OF_SOME: &str = "metadata t1.svc.cluster.local 172.17.0.0/16\ntemplate IN TXT {\nanswer \"{{ .Name }} 60 IN TXT {{ .Meta \\\"kubernetes/service\\\" }}-{{ .Meta \\\"kubernetes/client-namespace\\\" }}\"\n}";
 
-/// Blocks with search paths: the client, 127.0.0.1, is a pod of `t1`.
+/// Blocks with search lists: the client, 127.0.0.1, is a pod of `t1`.
 pub(crate) const SEARCHED: &[&str] = &[
     "autopath @DIR@/search.conf\nforward . @UP@",
     "autopath @DIR@/search.conf\ncache 30\nforward . @UP@",
@@ -114,9 +114,9 @@ pub(crate) const SEARCHED: &[&str] = &[
     "autopath @DIR@/first.conf\nrewrite cname exact other.test. a.far.test.first.test.\ntemplate IN A alias.test {\nanswer \"{{ .Name }} 60 IN CNAME other.test.\"\n}\ntemplate ANY ANY first.test {\nrcode NXDOMAIN\n}\nforward . @UP@",
 ];
 
-/// The server blocks on CoreDNS's pages of `kubernetes`, `autopath` and `transfer`, with an API and upstreams in the
-/// place of theirs, our objects' networks and namespaces, and a bound address. Of `transfer` it is the one that refuses: what is sent
-/// is compared in `transferred`.
+/// The server blocks in CoreDNS's documentation of `kubernetes`, `autopath` and `transfer`, with
+/// the test's API, upstreams, networks, namespaces and listen address. Of `transfer` only those
+/// that refuse; `transferred` compares the transfers.
 const PAGES: &[&str] = &[
     "10.96.0.0/17:@PORT@ cluster.local:@PORT@ {\nbind @IP@\nkubernetes {\nendpoint @API@\npods verified\n}\n}\n",
     "cluster.local:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\nnamespaces t1 t2\n}\n}\n",
@@ -128,9 +128,9 @@ const PAGES: &[&str] = &[
     "cluster.local:@PORT@ {\nbind @IP@\ntransfer {\nto 2001:db8::1\nsource 2001:db8::53\n}\nkubernetes {\nendpoint @API@\n}\n}\n",
 ];
 
-/// The search list of `@DIR@/search.conf`.
+/// The content of `@DIR@/search.conf`.
 pub(crate) const SEARCH: &str = "search t1.svc.cluster.local svc.cluster.local cluster.local host.test\n";
-/// That of `@DIR@/first.conf`, whose first domain is none of a cluster.
+/// The content of `@DIR@/first.conf`: the first domain is not in a cluster's zone.
 pub(crate) const SEARCH_FIRST: &str = "search first.test cluster.local\n";
 
 pub(crate) fn namespace(name: &str, labels: &Value) -> Object {
@@ -162,18 +162,18 @@ pub(crate) fn pod(namespace: &str, name: &str, addresses: &[&str]) -> Object {
     (PODS, json!({"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": status}))
 }
 
-/// One that is about to be deleted.
+/// The pod while it is being deleted.
 pub(crate) fn to_go((path, mut pod): Object) -> Object {
     pod["metadata"]["deletionTimestamp"] = "2026-11-23T13:42:25Z".into();
     (path, pod)
 }
 
-/// Every kind of object.
+/// Objects of every kind.
 pub(crate) fn objects() -> Vec<Object> {
     kinds().into_iter().chain(aliases()).collect()
 }
 
-/// Aliases that come to no end, and twelve that lead from one to the next.
+/// Alias loops, and a chain of twelve aliases.
 fn aliases() -> Vec<Object> {
     let alias = |name: &str, target: &str| {
         let target = format!("{target}.svc.cluster.local");
@@ -237,7 +237,7 @@ fn kinds() -> Vec<Object> {
         service("t1", "extnodata", &none, external("nodata.target.test")),
         service("t1", "extin", &none, external("web.t2.svc.cluster.local")),
         service("t1", "extip", &none, external("192.0.2.7")),
-        // Aliases to names that are there without a search list's first domain.
+        // Aliases whose targets exist only without a search list's first domain.
         service("t1", "extbelow", &none, external("a.far.test.t1.svc.cluster.local")),
         service("t1", "extfirst", &none, external("a.far.test.first.test")),
         slice(
@@ -277,24 +277,24 @@ fn kinds() -> Vec<Object> {
     ]
 }
 
-/// What changes while it is asked: a pod is about to be deleted, and another comes.
+/// Changes during the test: a pod is being deleted, and another is added.
 fn later() -> Vec<Object> {
     let goes = to_go(pod("t1", "pod-4", &["172.17.0.4", "fd00:17::4"]));
     vec![goes, pod("t1", "pod-5", &["172.17.0.5"])]
 }
 
-/// A slice with one ready endpoint, of the service of that name.
+/// A slice with one ready endpoint of a service.
 pub(crate) fn pod_slice(namespace: &str, of: &str, address: &str, ports: &Value) -> Object {
     let endpoints = json!([{"addresses": [address], "conditions": {"ready": true}}]);
     slice(namespace, &format!("{of}-1"), of, "IPv4", &endpoints, ports)
 }
 
-/// Names below a zone.
+/// Names within a zone.
 pub(crate) fn below(names: &str, zone: &str) -> Vec<String> {
     names.split_whitespace().map(|name| format!("{name}.{zone}")).collect()
 }
 
-/// Names that the objects have, and some that are near.
+/// Names of the objects, and similar ones.
 fn names() -> Vec<String> {
     let mut all = below(
         "web.t1 WEB.T1 web.t2 six.t1 portless.t1 hl.t1 four.t1 172-17-4-4.four.t1 _c._udp.four.t1 none.t1 ext.t1 extnx.t1 extnodata.t1 extin.t1 extip.t1 extself.t1 extping.t1 extc-0.t1 extc-1.t1 web.nowhere nowhere.t1 t1 t2 empty nowhere \
@@ -334,7 +334,7 @@ fn names() -> Vec<String> {
     all
 }
 
-/// Names as a pod of `t1` completes them, of every kind of answer that comes behind.
+/// Names with the search domain of a pod of `t1`, one for every kind of answer.
 fn searched() -> Vec<String> {
     let mut all = Vec::new();
     for base in [

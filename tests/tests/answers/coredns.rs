@@ -1,4 +1,4 @@
-//! The other server: CoreDNS 1.15.0, run on a Corefile and ended with its value.
+//! CoreDNS 1.15.0 as a process; it is killed when dropped.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,11 @@ pub(crate) struct CoreDns {
 }
 
 impl CoreDns {
-    /// Where CoreDNS 1.15.0 is: on the PATH, or where `go install` puts it. Says that `test` is skipped when it is nowhere.
+    /// The path of CoreDNS 1.15.0, from the PATH or the directory of `go install`. Reports that
+    /// `test` is skipped when it is missing.
     ///
     /// # Panics
-    /// When it is nowhere and required.
+    /// When it is missing and required.
     pub(crate) fn find(test: &str) -> Option<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let go = std::env::var_os("HOME").map(|home| PathBuf::from(home).join("go/bin"));
@@ -40,8 +41,8 @@ impl CoreDns {
         None
     }
 
-    /// Its source's list of plugins, in the order in which they act: where `go install` left the source. Says that `test` is
-    /// skipped where it is not.
+    /// The plugins in the order of CoreDNS's `plugin.cfg`, from Go's module cache. Reports that
+    /// `test` is skipped where that is missing.
     pub(crate) fn plugins(test: &str) -> Option<Vec<String>> {
         let directory = |variable: &str, below: &str| {
             std::env::var_os(variable).map(|directory| PathBuf::from(directory).join(below))
@@ -59,7 +60,7 @@ impl CoreDns {
         Some(lines.filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect())
     }
 
-    /// Starts it and waits until it serves.
+    /// Starts CoreDNS and waits until it serves.
     ///
     /// # Panics
     /// When it ends before, or takes more than 30 s.
@@ -69,7 +70,7 @@ impl CoreDns {
         server
     }
 
-    /// Nothing where it refuses this Corefile; else what it said as it served it.
+    /// `None` where CoreDNS refuses this Corefile; else its log while it served.
     ///
     /// # Panics
     /// When it does neither for 30 s.
@@ -95,7 +96,7 @@ impl CoreDns {
         Self { child, directory }
     }
 
-    /// Waits until it serves, or ends.
+    /// Waits until it serves, or ends; true if it serves.
     fn serves(&mut self) -> bool {
         eventually("CoreDNS to serve or to end", Duration::from_secs(30), || {
             let ended = self.child.try_wait().expect("a child can be asked").is_some();
@@ -103,13 +104,13 @@ impl CoreDns {
         })
     }
 
-    /// Gives it another Corefile, and tells it to read that.
+    /// Replaces the Corefile and sends the signal to reload it.
     pub(crate) fn reload(&self, corefile: &str) {
         publish(&self.directory.path().join("Corefile"), corefile);
         signal(self.child.id(), "USR1");
     }
 
-    /// What it said.
+    /// Its log.
     pub(crate) fn log(&self) -> String {
         let octets = std::fs::read(self.directory.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&octets).into_owned()
@@ -118,7 +119,7 @@ impl CoreDns {
 
 impl Drop for CoreDns {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails for a process that has ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

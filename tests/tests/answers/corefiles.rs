@@ -1,4 +1,4 @@
-//! The Corefiles: those that exist in the world, and one for each directive and property.
+//! The Corefiles: those from production, and one for each directive and property.
 
 use tests::{Ask, fixtures};
 
@@ -7,7 +7,8 @@ use crate::exchange::Query;
 use crate::rows::plugins;
 use crate::run::Setup;
 
-/// The Corefiles that exist in the world, with addresses of this machine in the place of theirs. `kubernetes` is left out of kubeadm's, which comes with a cluster elsewhere, and so is `loadbalance`, whose order is random.
+/// Corefiles from production, with this machine's addresses. kubeadm's is without `kubernetes`,
+/// which other tests compare with a cluster, and without `loadbalance`, as its order is random.
 pub(crate) fn world() -> Vec<Setup> {
     let aks = fixtures::AKS.replace("168.63.129.16", "@UP@").replace("10.0.0.10", "@UP2@");
     let aks = aks.replace("169.254.10.10", "@IP@").replace("169.254.10.11", "@IP2@");
@@ -37,7 +38,7 @@ pub(crate) fn world() -> Vec<Setup> {
         .collect()
 }
 
-/// One for each directive and property; most of them stand in the plugins' files.
+/// One Corefile for each directive and property; most are in the plugins' files.
 pub(crate) fn properties() -> Vec<Setup> {
     let mut setups = vec![
         counted("forward", block("forward . @UP@"), full(".")),
@@ -49,7 +50,7 @@ pub(crate) fn properties() -> Vec<Setup> {
             full("example.org"),
         ),
     ];
-    // The cache of a block without `prometheus` is told by the other one's.
+    // Metrics of the cache in a block without `prometheus` are on the other block's page.
     setups.push(Setup {
         name: "cache beside prometheus".to_owned(),
         text: ".:@PORT@ {\nbind @IP@\nprometheus @IP@:9153\nforward . @UP@\n}\nexample.org:@PORT@ {\nbind @IP@\ncache\nforward . @UP@\n}\n".to_owned(),
@@ -58,18 +59,18 @@ pub(crate) fn properties() -> Vec<Setup> {
         objects: Vec::new(),
         later: Vec::new(),
     });
-    // Those of CoreDNS's page on `tls`, and its options.
+    // The examples and options in CoreDNS's documentation of `tls`.
     for (tls, directives) in [
         ("tls cert.pem key.pem ca.pem", "forward . @DIR@/resolv.conf"),
         ("tls cert.pem key.pem {\nclient_auth request\n}", "cache\nforward . @UP@"),
         ("tls cert.pem key.pem ca.pem {\nclient_auth verify_if_given\n}", "whoami"),
     ] {
         let text = format!("tls://.:@PORT@ {{\nbind @IP@\nroot @DIR@\n{tls}\n{directives}\n}}\n");
-        // What no datagram of CoreDNS's carries is refused here over any transport.
+        // A message too large for CoreDNS over UDP is refused here over any transport.
         let queries = full(".").into_iter().filter(|query| query.what != "oversize 4097").collect();
         setups.push(counted(tls, text, queries));
     }
-    // A rule that leaves the target as it is has it looked up. The upstream answers with the alias alone.
+    // Rules that do not change the target: it is looked up, as the upstream returns only the alias.
     for rule in ["regex (.*) {1}", "suffix . ."] {
         let directives = format!("rewrite cname {rule}\nforward . @UP@");
         let names = ["dangling.x", "dangling.case", "a.x", "nx.x"];
@@ -111,19 +112,19 @@ pub(crate) fn block(directives: &str) -> String {
     format!(".:@PORT@ {{\nbind @IP@\n{directives}\n}}\n")
 }
 
-/// A setup whose metrics are compared, too.
+/// A setup with comparison of metrics.
 pub(crate) fn counted(name: &str, text: String, queries: Vec<Query>) -> Setup {
     let (name, objects, later) = (name.to_owned(), Vec::new(), Vec::new());
     with_metrics(Setup { name, text, queries, metrics: None, objects, later })
 }
 
-/// The same, its metrics compared, too.
+/// The setup with comparison of metrics.
 pub(crate) fn with_metrics(setup: Setup) -> Setup {
     let text = setup.text.replace("bind @IP@\n", "bind @IP@\nprometheus @IP@:9153\n");
     Setup { text, metrics: Some(9153), ..setup }
 }
 
-/// Names that the templates of AKS are about.
+/// Names that match the templates of AKS.
 fn aks_names() -> Vec<Query> {
     let mut queries = Vec::new();
     for name in [
@@ -145,7 +146,7 @@ fn aks_names() -> Vec<Query> {
     queries
 }
 
-/// Names that the templates below are about.
+/// Names that match the templates below.
 fn templates() -> Vec<Query> {
     let mut queries = Vec::new();
     for name in
@@ -161,7 +162,7 @@ fn templates() -> Vec<Query> {
     queries
 }
 
-/// Several blocks.
+/// Several server blocks.
 const BLOCKS: &[&str] = &[
     "version.bind:@PORT@ version.server:@PORT@ authors.bind:@PORT@ hostname.bind:@PORT@ id.server:@PORT@ {\nbind @IP@\nchaos v1 one@example\n}\nexample.org:@PORT@ {\nbind @IP@\nwhoami\n}\n",
     "example.org:@PORT@ {\nbind @IP@\nwhoami\n}\nsub.example.org:@PORT@ {\nbind @IP@\nforward . @UP@\n}\n",

@@ -1,25 +1,25 @@
-//! The differences of the metrics that are meant, and which queries both servers count alike.
+//! The intended differences of metrics, and which queries both servers count alike.
 
 use crate::allowed::{has_subnet, theirs};
 use crate::metrics::Moved;
 use crate::run::{Case, Setup};
 
-/// One difference of the metrics that is meant.
+/// One intended difference of metrics.
 pub(crate) struct AllowedMove {
     /// Its name in reports.
     pub(crate) name: &'static str,
-    /// Words of docs/differences.md that say it.
+    /// The words of docs/differences.md that describe it.
     pub(crate) stands: &'static str,
-    /// Whether this is it.
+    /// Whether a difference is this one.
     matches: fn(&Setup, &Moved) -> bool,
 }
 
-/// The name of the difference that this is.
+/// The name of the intended difference that matches.
 pub(crate) fn find(setup: &Setup, moved: &Moved) -> Option<&'static str> {
     MOVED.iter().find(|allowed| (allowed.matches)(setup, moved)).map(|allowed| allowed.name)
 }
 
-/// All differences of the metrics.
+/// All intended differences of metrics.
 pub(crate) const MOVED: &[AllowedMove] = &[
     AllowedMove {
         name: "size of requests",
@@ -59,7 +59,7 @@ pub(crate) const MOVED: &[AllowedMove] = &[
         name: "equal misses",
         stands: "| equal misses |",
         matches: |_, moved| {
-            // Pipelines that ask for one name twice, and refreshes that a client's query meets.
+            // Equal queries in a pipeline, and prefetches that coincide with a client's query.
             let less = moved.theirs - moved.ours;
             moved.series.starts_with("coredns_proxy_") && less > 0.0 && less <= (moved.theirs / 50.0).max(2.0)
         },
@@ -152,12 +152,12 @@ fn is_servfail(moved: &Moved) -> bool {
 }
 
 impl Setup {
-    /// Whether DS may be the business of more than one block.
+    /// Whether several blocks may answer DS.
     pub(crate) fn has_several_zones(&self) -> bool {
         self.text.matches(":@PORT@").count() > 1
     }
 
-    /// The server block that serves the zone of a series; the whole Corefile where the blocks are not told apart.
+    /// The server block with the zone of a series; the whole Corefile where no block matches.
     fn block_of(&self, series: &str) -> &str {
         let zone = ["zone=\"", "zones=\""]
             .iter()
@@ -173,7 +173,7 @@ impl Setup {
     }
 }
 
-/// Whether a query is answered from the cache by both, or by neither, whenever it is asked within half a minute.
+/// Whether within 30 s both servers answer the query from their cache, or neither does.
 pub(crate) fn is_steady(case: &Case<'_>) -> bool {
     let several_blocks = case.setup.has_several_zones();
     if case.rtype() == 43 && several_blocks {
@@ -184,18 +184,18 @@ pub(crate) fn is_steady(case: &Case<'_>) -> bool {
     let recursive = case.flags() & 0x0100 != 0;
     let kept = !matches!(case.rtype(), 0 | 128..=255) && case.class() == 1 && recursive;
     let failed = theirs(case).rcode() == 2;
-    // Counted by us alone, and told alike: the row UPDATE of docs/differences.md.
+    // Counted only by localdns, and answered alike: the row UPDATE of docs/differences.md.
     if case.opcode() == 5 {
         return false;
     }
-    // Nobody repeats it to us: what is answered then is not kept.
+    // localdns does not cache the replies.
     if has_subnet(case) {
         return false;
     }
     !case.text().contains("cache") || kept && !failed && STEADY.contains(&&kind[..])
 }
 
-/// Kinds of answers that both servers keep, for long enough.
+/// Kinds of answers that both servers cache for long enough.
 const STEADY: &[&str] = &[
     "a", "cname", "nodata", "ede", "options", "noopt", "many", "signed", "ad", "aa", "mixed", "extra",
     "shout",

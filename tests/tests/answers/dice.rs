@@ -1,6 +1,6 @@
-//! Random numbers that are the same on every machine.
+//! Random numbers that are equal on every machine.
 
-/// SplitMix64: small, and the same everywhere and for ever.
+/// SplitMix64: small and reproducible.
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -20,7 +20,7 @@ impl Dice {
         self.next() % n
     }
 
-    /// True once in `n` times.
+    /// True with probability 1/n.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

@@ -1,30 +1,30 @@
-//! What two replies to the same query differ in.
+//! Compares two replies to the same query.
 
 use std::collections::BTreeMap;
 
 use tests::{Message, Record};
 
-/// One thing that differs.
+/// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// Which thing: a word or two that never change, such as `flag aa` or `answer ttl`.
+    /// Its kind: a constant of a word or two, such as `flag aa` or `answer ttl`.
     pub(crate) what: &'static str,
-    /// What CoreDNS says.
+    /// CoreDNS's value.
     pub(crate) theirs: String,
-    /// What we say.
+    /// localdns's value.
     pub(crate) ours: String,
 }
 
-/// The replies of both, taken apart.
+/// Both replies, decoded.
 #[derive(Debug, Default)]
 pub(crate) struct Both {
-    /// CoreDNS's; `None` where it was silent.
+    /// CoreDNS's; `None` without a reply.
     pub(crate) theirs: Option<Message>,
-    /// Ours.
+    /// localdns's; `None` without a reply.
     pub(crate) ours: Option<Message>,
 }
 
-/// Compares the octets of two replies; `ports` are those of the clients, which whoami tells.
+/// Compares two encoded replies; `ports` are the clients' ports, which whoami returns.
 pub(crate) fn compare(
     theirs: Option<&[u8]>,
     ours: Option<&[u8]>,
@@ -113,7 +113,7 @@ fn messages(theirs: &Message, ours: &Message, ports: [u16; 2], found: &mut Diffe
     }
 }
 
-/// Sets first, then order, TTLs and the case of owners of what both have.
+/// Compares the sets of records, then the order, TTLs and owner case of common ones.
 fn section(
     what: [&'static str; 4],
     theirs: &[Record],
@@ -161,13 +161,14 @@ fn section(
     found.check(what[3], owners(&theirs), owners(&ours));
 }
 
-/// A record without TTL and without case.
+/// A record without TTL and in lower case.
 fn key(record: &Record, port: u16) -> String {
     let mut data = record.data.clone();
     if record.rtype == 33 {
         data = data.replace(&format!(" {port} "), " PORT ");
     }
-    // That of a cluster's zone, seen from outside or not, is the moment at which a server heard of its last change.
+    // The serial of a cluster's zone or of a `k8s_external` zone is the time of the server's last
+    // change.
     if record.rtype == 6 && ["ns.dns.", "ns1."].iter().any(|server| data.starts_with(server)) {
         let serial = |(at, word)| if at == 2 { "SERIAL" } else { word };
         data = data.split(' ').enumerate().map(serial).collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! Clusters whose objects are drawn: namespaces, services, slices and pods, and what they are asked.
+//! Random clusters: namespaces, services, slices and pods, and the queries for them.
 
 use serde_json::{Value, json};
 use tests::kube::Object;
@@ -9,7 +9,7 @@ use crate::dice::Dice;
 use crate::outside;
 use crate::run::Setup;
 
-/// The cluster of this number, with a Corefile that is drawn as well.
+/// The cluster with this number, with a random Corefile.
 pub(crate) fn cluster(seed: u64, number: u64) -> Setup {
     let mut drawn = Drawn {
         dice: Dice::new(seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03)),
@@ -37,14 +37,14 @@ pub(crate) fn cluster(seed: u64, number: u64) -> Setup {
 struct Drawn {
     dice: Dice,
     objects: Vec<Object>,
-    /// What is asked for.
+    /// Names to query.
     names: Vec<String>,
-    /// What is asked for besides where services are known from outside.
+    /// Names to query where `k8s_external` is used.
     outside: Vec<String>,
 }
 
 impl Drawn {
-    /// Some of those that objects are in; the client's own is there.
+    /// Some of the objects' namespaces, always that of the client.
     fn namespaces(&mut self) {
         for name in SPACES {
             let labels = if self.dice.one_in(2) { json!({"team": "dns"}) } else { json!({}) };
@@ -67,7 +67,7 @@ impl Drawn {
         }
     }
 
-    /// A service, unless it is there already, and slices of it.
+    /// A service with slices, unless it exists.
     fn service(&mut self, n: u64) {
         let space = *self.dice.of(&SPACES);
         let name = format!("s{}", self.dice.below(8));
@@ -95,7 +95,7 @@ impl Drawn {
         self.outside.push(format!("{n:x}{}.8.b.d.0.1.0.0.2.ip6.arpa", ".0".repeat(23)));
     }
 
-    /// Where a load balancer is reached: addresses, and now and then a name.
+    /// The addresses of a load balancer, sometimes a name.
     fn ingress(&mut self, n: u64) -> Value {
         let four = json!({"ip": format!("192.0.2.{n}")});
         let six = json!({"ip": format!("2001:db8::{n:x}")});
@@ -103,7 +103,7 @@ impl Drawn {
             0 | 1 => json!([four]),
             2 => json!([six, four]),
             3 => json!([{"ip": "192.0.2.1"}, four]),
-            // A name that is an address is refused by the API.
+            // The API refuses a host name that is an address.
             _ => json!([{"hostname": self.dice.of(&TARGETS[..3])}]),
         }
     }
@@ -167,7 +167,7 @@ impl Drawn {
         endpoint
     }
 
-    /// A pod, of its own address or of another's.
+    /// A pod, with its own address or another pod's.
     fn pod(&mut self, n: u64) {
         let space = *self.dice.of(&SPACES);
         let last = 1 + self.dice.below(9);
@@ -184,7 +184,7 @@ impl Drawn {
         }
     }
 
-    /// A service's names: those that may be there, and some that are not.
+    /// A service's names: some that may exist, and some that do not.
     fn ask_for(&mut self, service: &str) {
         self.names.push(service.to_owned());
         let from_outside = service.replace(".svc.cluster.local", ".example.org");
@@ -210,7 +210,7 @@ impl Drawn {
         self.names.push(format!("{last}.0.17.172.in-addr.arpa"));
         self.names.push(format!("{last}{}.7.1.0.0.0.0.d.f.ip6.arpa", ".0".repeat(23)));
         if self.dice.one_in(2) {
-            // As the client's resolver completes it.
+            // With the search domain that the client's resolver adds.
             let short = service.trim_end_matches(".svc.cluster.local");
             self.names.push(format!("{short}.t1.svc.cluster.local"));
             self.names.push(format!("{short}.svc.cluster.local.t1.svc.cluster.local"));
@@ -227,7 +227,7 @@ impl Drawn {
         }
         let &(zones, properties, around) = self.dice.of(ROWS);
         let others = !self.dice.one_in(2);
-        // A set of clusters wants its own zone among them.
+        // `multicluster` requires its own zone among the zones.
         let is_free = !properties.contains("multicluster");
         let zones = if others && is_free { "cluster.local in-addr.arpa ip6.arpa" } else { zones };
         block(&format!("{around}\nkubernetes {zones} {{\nendpoint @API@\n{properties}\n}}"))

@@ -1,4 +1,4 @@
-//! One query to both servers: what came back.
+//! Sends one query to both servers.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use tests::{Connection, TlsClient, now};
 
-/// What is sent, the same to both.
+/// One query, the same for both servers.
 #[derive(Debug, Clone)]
 pub(crate) struct Query {
-    /// What is special about it, for reports and for the table of differences.
+    /// A description for reports and for the table of differences.
     pub(crate) what: String,
     /// The messages: one in a datagram, or any number over one connection.
     pub(crate) messages: Vec<Vec<u8>>,
-    /// Over TCP.
+    /// Whether to use TCP.
     pub(crate) tcp: bool,
-    /// Which of the listen addresses it goes to.
+    /// The index of the listen address.
     pub(crate) listener: usize,
-    /// That nobody answers is likely: the wait for it is short.
+    /// Whether silence is the likely result: the timeout is short.
     pub(crate) quiet: bool,
-    /// The text of the server block that it is about, where there are many.
+    /// The server block that it is for, if there are many.
     pub(crate) block: Option<Arc<str>>,
 }
 
-/// What came back from one server: the replies by message id, each at most once.
+/// The replies of one server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
-    /// Sorted by id, which is how pipelined replies are told apart.
+    /// Sorted by message ID, which distinguishes pipelined replies.
     pub(crate) replies: Vec<Vec<u8>>,
-    /// The client's port, which whoami tells.
+    /// The client's port, which whoami returns.
     pub(crate) port: u16,
 }
 
-/// Sends the query to both, and waits for both; over TLS where there is a client for that.
+/// Sends the query to both servers and waits for the replies; over TLS if there is a client for it.
 pub(crate) fn ask_both(query: &Query, servers: [SocketAddr; 2], tls: Option<&TlsClient>) -> [Seen; 2] {
     match query.tcp || tls.is_some() {
         true => servers.map(|server| over_stream(query, server, tls)),
@@ -41,7 +41,7 @@ pub(crate) fn ask_both(query: &Query, servers: [SocketAddr; 2], tls: Option<&Tls
     }
 }
 
-/// From one port, so that both see the same client.
+/// Uses one port, so that both servers see the same client.
 fn over_udp(query: &Query, servers: [SocketAddr; 2]) -> [Seen; 2] {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a client socket can be made");
     let port = socket.local_addr().expect("a bound socket has an address").port();
@@ -53,7 +53,7 @@ fn over_udp(query: &Query, servers: [SocketAddr; 2]) -> [Seen; 2] {
     let mut buffer = vec![0; 65_535];
     loop {
         let replied = seen.iter().filter(|seen| !seen.replies.is_empty()).count();
-        // Where only one answers, the other one gets all the time there is before that counts.
+        // If one server has replied, the other gets the full timeout before it counts as silent.
         let patience = if replied == 0 && query.quiet { SILENCE } else { PATIENCE };
         let left = patience.saturating_sub(started.elapsed());
         if replied == 2 || left.is_zero() {
@@ -73,7 +73,7 @@ fn over_udp(query: &Query, servers: [SocketAddr; 2]) -> [Seen; 2] {
     }
 }
 
-/// Replies are awaited until there is one for each message, or the end of the connection or of the time.
+/// Reads one reply for each message, until the connection ends or the timeout.
 fn over_stream(query: &Query, server: SocketAddr, tls: Option<&TlsClient>) -> Seen {
     let patience = if query.quiet { SILENCE } else { PATIENCE };
     let connection = match tls {
@@ -83,7 +83,7 @@ fn over_stream(query: &Query, server: SocketAddr, tls: Option<&TlsClient>) -> Se
     let mut connection = connection.unwrap_or_else(|error| panic!("{server}: {error:#}"));
     let port = connection.port();
     for message in &query.messages {
-        // The server may have ended the connection over an earlier message.
+        // The server may have closed the connection after an earlier message.
         if connection.send(message).is_err() {
             break;
         }
@@ -97,6 +97,6 @@ fn over_stream(query: &Query, server: SocketAddr, tls: Option<&TlsClient>) -> Se
     Seen { replies, port }
 }
 
-/// Longer than any answer of a mock that answers at once takes on a busy machine.
+/// Above the delay of any prompt mock on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(6);
 const SILENCE: Duration = Duration::from_millis(250);

@@ -1,10 +1,11 @@
-//! The grammar of random server blocks: lines with chances, in the sections `[random]` of the plugins' files.
+//! The grammar of random server blocks: lines with probabilities, in the sections `[random]` of the
+//! plugins' files.
 //!
 //! ```text
 //! 1/4 hosts @DIR@/hosts%(|| k.@ZONE@)     once in 4 blocks; one of the choices between bars
-//!     1/3 ttl %(1|5|60)                   a line of its sub-block, with a chance of its own
-//!     ? host.@ZONE@                       names that such a block is asked about
-//! 1/3*0-2                                 once in 3 blocks, 0 to 2 times, each time one of the alternatives
+//!     1/3 ttl %(1|5|60)                   a line of its sub-block, with its own probability
+//!     ? host.@ZONE@                       names to query if the line is drawn
+//! 1/3*0-2                                 once in 3 blocks, 0 to 2 of the alternatives
 //! | rewrite type MX TXT
 //! | rewrite stop
 //!     1/1 name suffix .k.@ZONE@ .t.@ZONE@
@@ -13,18 +14,18 @@
 
 use crate::dice::Dice;
 
-/// A line with its chance.
+/// A line with its probability.
 #[derive(Debug)]
 pub(crate) struct Item {
-    /// Drawn so many times out of so many.
+    /// Drawn `.0` times out of `.1`.
     chance: (u64, u64),
-    /// How often, if it is drawn: at least and at most.
+    /// Minimum and maximum repetitions, if drawn.
     times: (u64, u64),
-    /// What is drawn from: one choice, or the alternatives.
+    /// One choice, or the alternatives.
     choices: Vec<Choice>,
 }
 
-/// A line, its sub-block, and the names that it is about.
+/// A line, its sub-block, and matching names.
 #[derive(Debug, Default)]
 struct Choice {
     text: String,
@@ -32,7 +33,7 @@ struct Choice {
     names: Vec<String>,
 }
 
-/// What a section of lines has.
+/// Parses the lines of a section.
 ///
 /// # Panics
 /// When a line does not follow the grammar.
@@ -69,7 +70,7 @@ fn numbers(text: &str, between: char) -> (u64, u64) {
     both.unwrap_or_else(|| panic!("{text:?} is not two numbers with {between:?} between"))
 }
 
-/// Draws from the items: directives, each with its sub-block, and the names that they are about.
+/// Draws directives, each with its sub-block, and their matching names.
 pub(crate) fn draw(items: &[Item], dice: &mut Dice, zone: &str) -> (Vec<String>, Vec<String>) {
     let (mut lines, mut names) = (Vec::new(), Vec::new());
     for item in items {
@@ -90,7 +91,7 @@ pub(crate) fn draw(items: &[Item], dice: &mut Dice, zone: &str) -> (Vec<String>,
     (lines, names)
 }
 
-/// A text with its choices made.
+/// Replaces the choices in a text by drawn ones.
 fn fill(text: &str, dice: &mut Dice, zone: &str) -> String {
     let mut filled = String::new();
     let mut rest = text;
@@ -113,7 +114,7 @@ fn fill(text: &str, dice: &mut Dice, zone: &str) -> String {
     (filled + rest).replace("@ZONE@", zone)
 }
 
-/// How far a sub-block stands to the right of its directive.
+/// The indentation of a sub-block.
 const INDENT: &str = "    ";
 
 #[test]

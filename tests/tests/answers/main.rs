@@ -1,4 +1,5 @@
-//! The same Corefile, the same upstream and the same queries for CoreDNS 1.15.0 and for us: whatever differs is listed, or a bug.
+//! Runs CoreDNS 1.15.0 and localdns with the same Corefile, upstreams and queries: each difference
+//! must be listed, else it is a bug.
 
 mod allowed;
 mod battery;
@@ -51,7 +52,7 @@ fn blocks_of_coredns_pages_answer_as_in_coredns() {
     compare("blocks_of_coredns_pages_answer_as_in_coredns", &pages::pages());
 }
 
-/// Over one connection a query waits for the answer to the one before it.
+/// CoreDNS answers the queries of one connection in order.
 #[test]
 fn slow_names_behind_coredns_delay_no_others() {
     let test = "slow_names_behind_coredns_delay_no_others";
@@ -86,7 +87,7 @@ fn ten_random_clusters_are_answered_as_in_coredns() {
     compare("ten_random_clusters_are_answered_as_in_coredns", &random_clusters(10));
 }
 
-/// 300 clusters, or as many as `ANSWERS_BLOCKS` says.
+/// 300 clusters, or the number in `ANSWERS_BLOCKS`.
 #[test]
 #[ignore = "takes minutes: three hundred clusters beside CoreDNS"]
 fn three_hundred_random_clusters_are_answered_as_in_coredns() {
@@ -94,7 +95,7 @@ fn three_hundred_random_clusters_are_answered_as_in_coredns() {
     compare("three_hundred_random_clusters_are_answered_as_in_coredns", &random_clusters(count));
 }
 
-/// Clusters 0 to `count`; `ANSWERS_SEED` is the seed, and `ANSWERS_BLOCK` names one to be run alone.
+/// Clusters 0 to `count`; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK` selects a single one.
 fn random_clusters(count: u64) -> Vec<Setup> {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
     println!("ANSWERS_SEED={seed}; one cluster alone: ANSWERS_BLOCK=n");
@@ -137,7 +138,7 @@ fn five_hundred_random_blocks_answer_as_in_coredns() {
     compare("five_hundred_random_blocks_answer_as_in_coredns", &random_setups(500));
 }
 
-/// 10,000 blocks, or as many as `ANSWERS_BLOCKS` says; tells the listed differences that never showed.
+/// 10,000 blocks, or the number in `ANSWERS_BLOCKS`; prints listed differences that never occurred.
 #[test]
 #[ignore = "takes minutes: ten thousand blocks beside CoreDNS"]
 fn ten_thousand_random_blocks_answer_as_in_coredns() {
@@ -147,7 +148,8 @@ fn ten_thousand_random_blocks_answer_as_in_coredns() {
     );
 }
 
-/// Blocks 0 to `count`, 200 to a Corefile; `ANSWERS_SEED` is the seed, and `ANSWERS_BLOCK` names one block to be run alone.
+/// Blocks 0 to `count`, 200 per Corefile; `ANSWERS_SEED` sets the seed, and `ANSWERS_BLOCK` selects
+/// a single one.
 fn random_setups(count: u64) -> Vec<Setup> {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
     println!("ANSWERS_SEED={seed}; one block alone: ANSWERS_BLOCK=n");
@@ -158,7 +160,7 @@ fn random_setups(count: u64) -> Vec<Setup> {
     numbers.chunks(200).map(|numbers| random::corefile(seed, numbers)).collect()
 }
 
-/// Told whole: who runs one alone looks for what it is that differs.
+/// Prints a single setup completely, for finding the cause of a difference.
 fn shown(setup: Setup) -> Setup {
     println!("{}", setup.text);
     for (path, object) in &setup.objects {
@@ -181,7 +183,8 @@ fn families_of_clusters_have_the_names_and_labels_of_coredns() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Families of CoreDNS on the plugins' pages are compared unless `coredns.txt` names them.
+/// CoreDNS's metrics named in a plugin's documentation are compared unless `coredns.txt` excludes
+/// them.
 #[test]
 fn families_left_out_are_on_their_pages() {
     assert_eq!(metrics::left_out_in_vain(), Vec::<String>::new());
@@ -206,7 +209,7 @@ fn plugins_stand_in_the_order_of_coredns() {
     let Some(theirs) = CoreDns::plugins("plugins_stand_in_the_order_of_coredns") else { return };
     let table = table();
     let ours = table.lines().filter_map(directive);
-    // Each of theirs has a row; one that they lack may stand between them.
+    // Each plugin of CoreDNS has a row; others may stand between them.
     let both: Vec<&str> = ours.filter(|name| theirs.iter().any(|other| other == name)).collect();
     assert_eq!(both, theirs);
 }
@@ -226,7 +229,7 @@ fn table() -> String {
     rows.split_once("];").expect("the table has an end").0.to_owned()
 }
 
-/// Whose row this is.
+/// The directive of a row.
 fn directive(row: &str) -> Option<&str> {
     row.split('"').nth(1)
 }
@@ -250,10 +253,12 @@ fn every_difference_stands_in_the_document_of_differences() {
     }
 }
 
-/// Runs all setups, some side by side, and fails on what is not listed. `ANSWERS_ONLY` picks those whose name has its text.
+/// Runs all setups, some in parallel, and fails on unlisted differences. `ANSWERS_ONLY` selects
+/// setups whose name contains its text.
 ///
-/// What does not come again in a second run was a matter of time, such as an entry that expired between the two servers'
-/// queries. It is told, and fails where there is more of it than time accounts for.
+/// A difference that does not recur in a second run depends on timing, such as an entry that
+/// expired between the two servers' queries. It is printed, and fails the test only above the
+/// expected rate.
 fn compare(test: &str, setups: &[Setup]) {
     let Some(program) = CoreDns::find(test) else { return };
     let only = std::env::var("ANSWERS_ONLY").unwrap_or_default();
@@ -310,7 +315,7 @@ fn compare(test: &str, setups: &[Setup]) {
     assert!(once.len() <= once_at_most(counts.queries), "more than one in {QUERIES_FOR_ONE}: {told}");
 }
 
-/// How many differences of so many queries may fail to come again.
+/// The maximum number of differences that do not recur.
 fn once_at_most(queries: usize) -> usize {
     queries.div_ceil(QUERIES_FOR_ONE)
 }
@@ -322,8 +327,8 @@ fn one_difference_in_a_thousand_queries_may_fail_to_come_again() {
     }
 }
 
-/// A stale or expiring entry, or a busy machine, shows in a few of 10,000 queries; a fault of one kind of query in more.
+/// Timing affects a few of 10,000 queries; a fault of one kind of query affects more.
 const QUERIES_FOR_ONE: usize = 1_000;
 const SEED: u64 = 20_261_121;
-/// How many Corefiles are run at a time: each lane waits for two servers most of the time.
+/// The number of setups run in parallel: each waits for the two servers most of the time.
 const LANES: usize = 3;

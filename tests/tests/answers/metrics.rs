@@ -1,4 +1,4 @@
-//! The metrics that moved: how far each series of CoreDNS's went on both sides.
+//! Compares how much each of CoreDNS's metrics changed in both servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,24 +15,25 @@ use crate::cluster;
 use crate::coredns::CoreDns;
 use crate::rows::plugins;
 
-/// The series of one server by name and labels, with its own addresses taken out.
+/// One server's series by name and labels, with placeholders for its addresses.
 pub(crate) type Series = BTreeMap<String, f64>;
 
-/// What moved differently.
+/// A series with different changes.
 #[derive(Debug, Clone)]
 pub(crate) struct Moved {
     /// Name and labels.
     pub(crate) series: String,
-    /// How far CoreDNS's went.
+    /// The change in CoreDNS.
     pub(crate) theirs: f64,
-    /// How far ours went.
+    /// The change in localdns.
     pub(crate) ours: f64,
 }
 
-/// The series of both, now. The label `to` is left out: which upstream is asked may be a matter of chance.
+/// The current series of both servers, without the label `to`: the choice of an upstream may be
+/// random.
 fn scrape(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     ips.map(|ips| {
-        // A page of 200 zones is long, and the machine may be busy.
+        // With 200 zones the page is long, and the machine may be busy.
         let page = eventually("a page of metrics", Duration::from_secs(60), || {
             http_get(SocketAddr::from((ips[0], port)), "/metrics").ok().filter(|(status, _)| *status == 200)
         });
@@ -57,7 +58,7 @@ fn scrape(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     })
 }
 
-/// The series of both, once two looks in a row find the same: nothing of what was asked before is still to be counted.
+/// The series of both servers, once two scrapes are equal: all earlier queries are counted.
 pub(crate) fn settled(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     let mut last = scrape(ips, port);
     eventually("metrics that stand still", Duration::from_secs(60), || {
@@ -67,8 +68,8 @@ pub(crate) fn settled(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     })
 }
 
-/// What moved differently since `before`, of the series that `counts` says count. A query is counted after its reply has left, so this waits, up to 3 s,
-/// until nothing differs.
+/// The series that `counts` selects with different changes since `before`. A query is counted only
+/// after its reply is sent, so this waits up to 3 s for equality.
 pub(crate) fn moved(
     before: &[Series; 2],
     ips: [[Ipv4Addr; 2]; 2],
@@ -96,13 +97,13 @@ pub(crate) fn moved(
     }
 }
 
-/// What differs of the families that CoreDNS has of a cluster, and of their labels.
+/// Differences in names and labels of CoreDNS's metrics of a cluster.
 ///
 /// # Panics
-/// When one of the servers does not hear of a change.
+/// When a server does not receive a change.
 pub(crate) fn of_clusters(program: &Path) -> Vec<String> {
     let cluster = ScriptedCluster::start(cluster::objects(), false);
-    // client-go times lists alone.
+    // client-go measures only lists, not watches that begin with one.
     cluster.lists();
     let ips = [fresh_ip(), fresh_ip()];
     let [theirs, ours] = ips.map(|ip| {
@@ -113,7 +114,7 @@ pub(crate) fn of_clusters(program: &Path) -> Vec<String> {
         )
     });
     let _servers = (CoreDns::start(program, &theirs), Server::start(&ours));
-    // A change whose moment is known, of a service with endpoints of its own.
+    // A change with a timestamp, of a headless service's endpoints.
     let ports = json!([{"name": "c", "protocol": "UDP", "port": 1234}]);
     let (path, mut slice) = cluster::pod_slice("t1", "hl", "172.17.0.7", &ports);
     slice["metadata"]["annotations"] =
@@ -136,7 +137,7 @@ pub(crate) fn of_clusters(program: &Path) -> Vec<String> {
     [only(&theirs, &ours, "CoreDNS"), only(&ours, &theirs, "localdns")].concat()
 }
 
-/// Families of clusters with the names of their labels.
+/// The metrics of clusters with their label names.
 fn labels(at: SocketAddr) -> BTreeSet<String> {
     let metrics = Metrics::of(at);
     let of_clusters = metrics.samples().filter(|(name, ..)| name.starts_with("coredns_kubernetes_"));
@@ -149,7 +150,8 @@ fn labels(at: SocketAddr) -> BTreeSet<String> {
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The samples that are compared: of CoreDNS's families on the plugins' pages, but for those that their files leave out.
+/// The compared samples: CoreDNS's metrics in the plugins' documentation, without those that their
+/// files exclude.
 static COMPARED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let mut all = BTreeSet::new();
     for plugin in plugins() {
@@ -162,7 +164,7 @@ static COMPARED: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     all
 });
 
-/// The families that a plugin's file leaves out and that its page does not have.
+/// Metrics that a plugin's file excludes though its documentation does not name them.
 pub(crate) fn left_out_in_vain() -> Vec<String> {
     let mut all = Vec::new();
     for plugin in plugins() {

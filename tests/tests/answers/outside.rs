@@ -1,4 +1,4 @@
-//! Corefiles with `k8s_external`: services of a cluster by where they are reached from outside.
+//! Corefiles with `k8s_external`: services of a cluster by their external addresses.
 
 use serde_json::{Value, json};
 use tests::kube::{Object, SERVICES};
@@ -7,7 +7,7 @@ use crate::cluster::{self, below, pod_slice, setup};
 use crate::corefiles::block;
 use crate::run::Setup;
 
-/// One Corefile for each property, and the block of CoreDNS's own page.
+/// One Corefile for each property, and the block in CoreDNS's documentation.
 pub(crate) fn fixed() -> Vec<Setup> {
     let mut setups = Vec::new();
     for row @ (zones, properties, of_cluster) in ROWS {
@@ -37,7 +37,7 @@ pub(crate) const ROWS: &[(&str, &str, &str)] = &[
     ("example.org x.example.org", "headless", "endpoint_pod_names"),
 ];
 
-/// The server blocks of CoreDNS's page, with an API, upstreams and a bound address.
+/// The server blocks in CoreDNS's documentation, with the test's API, upstreams and listen address.
 const PAGES: &[&str] = &[
     ".:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\n}\nk8s_external example.org\n}\n",
     ".:@PORT@ {\nbind @IP@\ntransfer example.org {\nto *\n}\nkubernetes cluster.local {\nendpoint @API@\n}\nk8s_external example.org\n}\n",
@@ -49,14 +49,15 @@ fn from_outside(namespace: &str, name: &str, spec: Value, ingress: Value) -> Obj
     (SERVICES, json!({"metadata": metadata, "spec": spec, "status": {"loadBalancer": {"ingress": ingress}}}))
 }
 
-/// As many endpoints of names of their own as 512 octets have room for with their addresses, where these do not repeat the names.
+/// As many endpoints with host names as fit in 512 bytes with their addresses, if these use
+/// compressed names.
 fn crowded(ports: &Value) -> Object {
     let endpoint = |n: u32| json!({"addresses": [format!("172.17.8.{n}")], "conditions": {"ready": true}, "hostname": format!("h{n}")});
     let endpoints: Vec<Value> = (1..=6).map(endpoint).collect();
     cluster::slice("t1", "crowded-1", "crowded", "IPv4", &json!(endpoints), ports)
 }
 
-/// Every kind of object, and services of every kind that are reached from outside.
+/// Objects of every kind, and services of every kind with external addresses.
 pub(crate) fn objects() -> Vec<Object> {
     let ports = json!([
         {"name": "http", "protocol": "TCP", "port": 80},
@@ -101,7 +102,7 @@ pub(crate) fn objects() -> Vec<Object> {
     cluster::objects().into_iter().chain(more).collect()
 }
 
-/// Names that the objects have from outside, and some that are near.
+/// External names of the objects, and similar ones.
 fn names() -> Vec<String> {
     let mut all = below(
         "lb.t1 LB.T1 both.t1 host.t1 one.t1 hostnx.t1 hostfails.t1 pending.t1 bare.t1 portless.t1 lb.t2 hlout.t1 outside.t1 web.t1 web.t2 six.t1 \

@@ -1,5 +1,6 @@
-//! The server blocks on CoreDNS's pages of plugins, asked what they are about: the rows `[pages]` of the plugins' files, and the
-//! blocks of `acl`, which depend on the client's network. Those of `tls` are in `corefiles.rs`.
+//! The server blocks in CoreDNS's documentation of plugins, with queries for each: the rows
+//! `[pages]` of the plugins' files, and the blocks of `acl`, which depend on the client's network.
+//! Those of `tls` are in `corefiles.rs`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,7 +14,7 @@ use crate::exchange::Query;
 use crate::rows::plugins;
 use crate::run::Setup;
 
-/// One for each block; those of `acl` for each of the networks that the client may be in.
+/// One setup for each block; those of `acl` for each network that the client may be in.
 pub(crate) fn pages() -> Vec<Setup> {
     let mut setups = Vec::new();
     for (zone, acl, silent) in ACL {
@@ -38,7 +39,7 @@ pub(crate) fn pages() -> Vec<Setup> {
     setups
 }
 
-/// The setups of one row of a plugin's file.
+/// The setups for one row of a plugin's file.
 fn page(row: &str) -> Vec<Setup> {
     if let Some((zone, directives)) = row.strip_prefix("whole ").and_then(|whole| whole.split_once(' ')) {
         let text = block(directives).replace(".:@PORT@", &format!("{zone}:@PORT@"));
@@ -62,11 +63,12 @@ fn page(row: &str) -> Vec<Setup> {
     sources.map(setup).into()
 }
 
-/// Networks in the place of 192.168.0.0, or 192.0.2.0, and of 192.168.1.0: the client, 127.0.0.1, is in none, one or the other.
+/// Replacements for 192.168.0.0 or 192.0.2.0, and for 192.168.1.0: the client, 127.0.0.1, is in
+/// none, the first, or the second.
 const NETWORKS: [[&str; 2]; 3] =
     [["192.168.0.0/", "192.168.1.0/"], ["127.0.0.0/", "127.0.1.0/"], ["126.0.0.0/", "127.0.0.0/"]];
 
-/// Zone, directive, and whether those of the first network get no answer.
+/// Zone, directive, and whether clients in the first network get no reply.
 const ACL: &[(&str, &str, bool)] = &[
     (".", "acl {\nblock type A net 192.168.0.0/16\n}", false),
     (".", "acl {\nfilter type A net 192.168.0.0/16\n}", false),
@@ -76,11 +78,11 @@ const ACL: &[(&str, &str, bool)] = &[
     (".", "acl {\ndrop net 192.0.2.0/24\n}", true),
 ];
 
-/// The names that a block is asked about where its row has none.
+/// The names to query where a block's row has none.
 const PLAIN: &[&str] =
     &["a.x", "cname.x", "nx.x", "nodata.x", "servfail.x", "extra.x", "referral.x", "aa.x", "host.example"];
 
-/// Each line of those pages' blocks that is a directive or property of theirs is asked about here.
+/// Each directive and property in the blocks of that documentation is covered here.
 #[test]
 fn every_line_of_coredns_own_pages_is_asked_about() {
     let test = "every_line_of_coredns_own_pages_is_asked_about";
@@ -114,19 +116,19 @@ fn every_line_of_coredns_own_pages_is_asked_about() {
     assert!(count > 60, "{count} lines");
 }
 
-/// A line of a block that is compared as it stands on the page, without its zone.
+/// A row's block without `whole` and its zone.
 fn without_zone(line: &str) -> &str {
     line.strip_prefix("whole ")
         .and_then(|line| line.split_once(' '))
         .map_or(line, |(_, directives)| directives)
 }
 
-/// Without indentation.
+/// The words of a line, without indentation.
 fn words(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Words that begin a line about a step.
+/// The first words of lines that belong to these plugins.
 const THEIRS: &[&str] = &[
     "acl",
     "allow",
@@ -149,7 +151,7 @@ const THEIRS: &[&str] = &[
     "edns0",
     "cname",
 ];
-/// Words that stand for others, and a file that waits for `file`.
+/// Lines with placeholders, and one that needs a file for `file`.
 const NOT_ASKED: &[&str] = &[
     "name regex STRING STRING",
     "answer name STRING STRING",

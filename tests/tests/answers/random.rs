@@ -1,4 +1,5 @@
-//! Server blocks composed at random. A block and what it is asked are a function of the seed and the block's number, so that any one can be run again alone.
+//! Random server blocks. A block and its queries are a function of the seed and the block's number,
+//! so each can be run alone.
 
 use std::sync::{Arc, LazyLock};
 
@@ -29,12 +30,12 @@ struct Block {
     dice: Dice,
     zone: String,
     lines: Vec<String>,
-    /// Names that some directive of the block is about.
+    /// Names that match some directive of the block.
     names: Vec<String>,
 }
 
 impl Block {
-    /// The text of a block and what it is asked.
+    /// The text of a block and its queries.
     fn compose(seed: u64, number: u64) -> (String, Vec<Query>) {
         let mut dice = Dice::new(seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03));
         dice.next();
@@ -64,7 +65,7 @@ impl Block {
         (text, queries)
     }
 
-    /// The zone, perhaps shouted, perhaps with another one or a network beside it.
+    /// The zone, possibly in upper case, possibly with another zone or a network.
     fn keys(&mut self, is_tls: bool) -> String {
         let zone = if self.dice.one_in(6) { self.zone.to_uppercase() } else { self.zone.clone() };
         let mut keys = vec![zone];
@@ -73,7 +74,7 @@ impl Block {
             keys.push(format!("other-{}", self.zone));
         }
         if self.dice.one_in(8) {
-            // The number is the network's, so that no two blocks have the same.
+            // The network contains the zone's number, so that no two blocks have the same.
             let number: u64 =
                 self.zone[1..].split('.').next().and_then(|n| n.parse().ok()).unwrap_or_default();
             let (high, low) = (number >> 8 & 0xff, number & 0xff);
@@ -93,7 +94,7 @@ impl Block {
             self.lines.extend(lines);
             self.names.extend(names);
         }
-        // Their order makes no difference, but for directives that may stand more than once.
+        // The order has no effect, except among directives that may occur more than once.
         for at in (1..self.lines.len()).rev() {
             let other = self.dice.below(at as u64 + 1) as usize;
             let repeats =
@@ -173,12 +174,12 @@ impl Block {
     }
 }
 
-/// What each plugin's file has for random blocks.
+/// The section `[random]` of each plugin's file.
 fn sections() -> &'static [Vec<Item>] {
     static ALL: LazyLock<Vec<Vec<Item>>> =
         LazyLock::new(|| plugins().iter().map(|plugin| grammar::parse(plugin.section("random"))).collect());
     &ALL
 }
 
-/// A rule of `acl` that answers no query: of one type alone, so that few queries are waited for.
+/// A rule of `acl` without reply: for one type alone, so that few queries wait for the timeout.
 const DROP: &str = "drop type SRV";

@@ -1,4 +1,5 @@
-//! `monitor` of `ready`, beside CoreDNS: what /ready says when a cluster is lost, and when another one is to be followed.
+//! `monitor` of `ready`, compared with CoreDNS: /ready after a cluster is lost, and after a reload
+//! with another cluster.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -10,7 +11,7 @@ use tests::{Server, ask, eventually, fresh_ip, http_get, port};
 use crate::cluster;
 use crate::coredns::CoreDns;
 
-/// Ours, or the other.
+/// localdns or CoreDNS.
 enum Either {
     Ours(Server),
     CoreDns(CoreDns),
@@ -28,7 +29,7 @@ impl Either {
     }
 }
 
-/// Follows a cluster, loses it, and is given another one that is not there yet.
+/// Loses the API of a synchronized cluster, then reloads with another cluster, its API down.
 pub(crate) fn is_kept_until_another_configuration_serves(program: &Path) {
     for monitor in [" {\nmonitor until-ready\n}", " {\nmonitor continuously\n}"] {
         for is_ours in [false, true] {
@@ -53,14 +54,14 @@ pub(crate) fn is_kept_until_another_configuration_serves(program: &Path) {
             eventually("the API is asked in vain", PATIENCE, || {
                 (first.api.requests().len() >= asked + 2).then_some(())
             });
-            // What was known is answered of still, and every plugin says so, asked again or not.
+            // Known data is still answered, so every plugin is ready, in both modes of `monitor`.
             for _ in 0..3 {
                 assert_eq!(said(ip), Some((200, "OK".to_owned())), "{who}: {monitor}");
             }
 
             server.reload(&text(&second));
             until(ip, 503, "kubernetes");
-            // The page may be the new one's before the other half is.
+            // CoreDNS may serve the new /ready before the new DNS configuration.
             eventually("nothing is known of the other cluster", PATIENCE, || {
                 (ask((ip, port()).into(), NAME, "A").status() == "SERVFAIL").then_some(())
             });
@@ -76,12 +77,12 @@ fn late() -> serde_json::Value {
     serde_json::json!({"clusterIP": "10.96.9.9", "clusterIPs": ["10.96.9.9"]})
 }
 
-/// Nothing while nobody listens, as during a reload of CoreDNS.
+/// `None` while the port is closed, as during a reload of CoreDNS.
 fn said(ip: Ipv4Addr) -> Option<(u16, String)> {
     http_get((ip, 8181).into(), "/ready").ok()
 }
 
-/// Ours says why, too.
+/// Waits for this status, and a body that begins with `text`; localdns appends the reason.
 fn until(ip: Ipv4Addr, status: u16, text: &str) {
     eventually(&format!("{status} {text}"), PATIENCE, || {
         said(ip).filter(|(found, body)| *found == status && body.starts_with(text)).map(drop)

@@ -1,27 +1,33 @@
-//! The files `coredns.txt` in the folders of plugins: what of each plugin is compared with CoreDNS.
+//! The files `coredns.txt` in the directories of plugins: the comparisons of each plugin with
+//! CoreDNS.
 //!
-//! A file has sections, each a name in brackets on a line of its own. A line that begins with `# ` is a comment. `\n` ends a
-//! line of a Corefile. The addresses, ports and files that stand for `@IP@`, `@DIR@` and the like are those of [`crate::run::Setup`].
+//! A file has sections, each headed by a name in brackets. Lines that begin with `# ` are comments.
+//! `\n` ends a line of a Corefile. [`crate::run::Setup`] describes the placeholders `@IP@`, `@DIR@`
+//! and others.
 //!
-//! - `[corefile]`: server blocks that are accepted or refused. `both`, `none`, `coredns` or `localdns` says which server accepts
-//!   the directives behind it. Rows on which the servers differ stand below `> WORDS`, which quotes docs/differences.md. The first
-//!   accepted row is the shortest use of the plugin, and one row has the directive twice.
-//! - `[blocks]`: directives of a server block of the root zone. Behind ` ? ` stand names to ask about; without them the block is
-//!   asked the standard questions.
-//! - `[pages]`: server blocks of CoreDNS's page of the plugin. Directives are asked about the names behind ` ? ` or the usual
-//!   ones, with each of several plugins that answer below. `whole ZONE DIRECTIVES` is a block that needs no other plugin.
-//! - `[random]`: lines for random server blocks; [`crate::grammar`] describes them.
-//! - `[metrics]`: CoreDNS's families on the page of the plugin are compared after all questions. `- FAMILY REASON` is not compared;
-//!   `+ SAMPLE` is compared, too.
+//! - `[corefile]`: server blocks that are accepted or refused. `both`, `none`, `coredns` or
+//!   `localdns` names the server that accepts the directives behind it. Rows on which the servers
+//!   differ follow `> WORDS`, a quotation from docs/differences.md. The first accepted row is the
+//!   shortest use of the plugin, and one row has the directive twice.
+//! - `[blocks]`: directives of a server block of the root zone. Names to query follow ` ? `;
+//!   without
+//!   them the standard queries are used.
+//! - `[pages]`: server blocks in CoreDNS's documentation of the plugin. The names behind ` ? `, or
+//!   the
+//!   usual ones, are queried with each of several plugins that answer after it. `whole ZONE
+//!   DIRECTIVES` is a block that needs no other plugin.
+//! - `[random]`: lines for random server blocks; see [`crate::grammar`].
+//! - `[metrics]`: CoreDNS's metrics in the plugin's documentation are compared after all queries.
+//!   `- FAMILY REASON` excludes one; `+ SAMPLE` adds one.
 
 use std::path::Path;
 use std::sync::LazyLock;
 
 /// The file of one plugin.
 pub(crate) struct PluginRows {
-    /// The plugin, as its folder and its directive are called.
+    /// The plugin's name, also that of its folder and its directive.
     pub(crate) name: String,
-    /// CoreDNS's families on the plugin's page.
+    /// CoreDNS's metrics on the plugin's page.
     pub(crate) families: Vec<String>,
     /// The sections: name and lines.
     sections: Vec<(String, Vec<String>)>,
@@ -70,7 +76,7 @@ fn read(folder: &Path) -> PluginRows {
     PluginRows { name, families: families(&text("README.md")), sections }
 }
 
-/// CoreDNS's families that a page names in its part about metrics.
+/// CoreDNS's metrics in a page's section about metrics.
 fn families(page: &str) -> Vec<String> {
     let metrics = page.split_once("\n## Metrics\n").expect("each page has its metrics").1;
     let metrics = metrics.split_once("\n## ").expect("the examples follow").0;

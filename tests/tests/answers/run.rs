@@ -1,4 +1,5 @@
-//! Both servers on one Corefile, the battery asked twice, and every difference with what it came of.
+//! Runs both servers with one Corefile, sends the queries twice, and returns each difference with
+//! its query.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,41 +19,44 @@ use crate::exchange::{Query, Seen, ask_both};
 use crate::metrics;
 use crate::zone;
 
-/// A Corefile, in which `@API@` is an API, `@TLSAPI@` one that asks for a certificate, `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, `@TLSPORT@` another one, and `@DIR@` a directory with hosts files and a certificate. Where it has a TLS endpoint every query goes to that, and where it has many blocks the queries about those with one.
+/// A Corefile with placeholders: `@API@` is an API, `@TLSAPI@` one that requires a client
+/// certificate, `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` and
+/// `@TLSPORT@` ports, and `@DIR@` is a directory with hosts files and a certificate. Queries use
+/// TLS if their server block does.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
-    /// What it is there for.
+    /// A description.
     pub(crate) name: String,
-    /// The text, the same for both but for the listen addresses.
+    /// The Corefile; it differs between the servers by the listen addresses alone.
     pub(crate) text: String,
-    /// What it is asked.
+    /// The queries.
     pub(crate) queries: Vec<Query>,
-    /// The port of the metrics on the first address.
+    /// The port of the metrics on the first listen address.
     pub(crate) metrics: Option<u16>,
-    /// What the APIs have.
+    /// The objects of the APIs.
     pub(crate) objects: Vec<Object>,
-    /// What `@API@` gets besides, when everything has been asked once.
+    /// Objects added to `@API@` after the first pass.
     pub(crate) later: Vec<Object>,
 }
 
-/// One query and what both said.
+/// One query and both replies.
 pub(crate) struct Case<'r> {
     /// The Corefile.
     pub(crate) setup: &'r Setup,
     /// The query.
     pub(crate) query: &'r Query,
-    /// The octets of the message that these are replies to.
+    /// The message in wire format.
     pub(crate) message: &'r [u8],
     /// Both replies.
     pub(crate) both: &'r Both,
 }
 
-/// Runs a Corefile and returns what differs without leave, one paragraph each.
+/// Runs a Corefile and returns the unlisted differences, one paragraph each.
 pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<String> {
     let directory = tempdir();
     std::fs::write(directory.path().join("hosts"), HOSTS).expect("the test's directory is writable");
     let upstreams = [Upstream::start(fresh_ip(), zone::answer), Upstream::start(fresh_ip(), zone::answer)];
-    // As `nameserver` lines have no port, the upstream is where the default one leads.
+    // `nameserver` lines have no port, so the upstream uses the default one.
     let list = format!("nameserver {}\n", upstreams[0].address().ip());
     std::fs::write(directory.path().join("resolv.conf"), list).expect("the test's directory is writable");
     std::fs::write(directory.path().join("weights"), WEIGHTS).expect("the test's directory is writable");
@@ -86,7 +90,8 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
     let mut unlisted = Vec::new();
     let mut clean = vec![true; setup.queries.len()];
     let mut before = None;
-    // The third time only what is answered and counted alike, so that what is not does not hide what should be.
+    // The third pass, which compares metrics, only repeats queries that both servers answer and
+    // count alike.
     for pass in 1..=3 {
         if pass == 2 {
             add(&api, &setup.later, ips);
@@ -121,11 +126,11 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
     unlisted
 }
 
-/// Adds objects, and waits until both servers know of each service and of what it leads to, and of each pod that stays; what was
-/// told before these is known then, too.
+/// Adds objects, and waits until both servers answer each new service and each pod that is not
+/// being deleted; earlier events are then received, too.
 fn add(api: &ScriptedCluster, objects: &[Object], ips: [[Ipv4Addr; 2]; 2]) {
     for (path, object) in objects {
-        // One that is about to be deleted is there.
+        // A pod being deleted exists already.
         let event = if is_to_go(object) { "MODIFIED" } else { "ADDED" };
         api.put(path, event, object.clone());
     }
@@ -152,7 +157,7 @@ fn is_to_go(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// Whether both should count the query alike.
+/// Compares the replies to a query; returns whether both servers should count it alike.
 fn judge(
     setup: &Setup,
     query: &Query,
@@ -185,8 +190,8 @@ fn judge(
     counted_alike
 }
 
-/// Whether it is the order that `loadbalance` draws, of addresses and mail exchangers, but for an address that comes first; or that
-/// in which `kubernetes` has its objects.
+/// Whether the difference is only the order: that of `loadbalance`, which shuffles addresses and
+/// mail exchangers except a preferred one, or that of a cluster's objects.
 fn is_chance(case: &Case<'_>, difference: &Difference) -> bool {
     let text = case.text();
     let order = |message: &Message| {
@@ -202,7 +207,7 @@ fn is_chance(case: &Case<'_>, difference: &Difference) -> bool {
             records.iter().map(|record| (record.rtype, data(record))).collect::<Vec<_>>()
         })
     };
-    // Neither promises an order of a cluster's objects.
+    // Neither server guarantees an order of a cluster's objects.
     if text.contains("kubernetes ") && difference.what.ends_with(" order") {
         return true;
     }
@@ -227,9 +232,9 @@ fn told(case: &Case<'_>, pass: usize, difference: &Difference) -> String {
     text
 }
 
-/// For what is added to be known.
+/// The timeout for added objects.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The address that blocks with `prefer` name.
+/// The address in the rules of `prefer`.
 const PREFERRED: &str = "198.51.100.2";
 
 const WEIGHTS: &str = "host.example

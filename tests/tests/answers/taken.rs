@@ -1,4 +1,4 @@
-//! Which server blocks are taken and which are refused, beside CoreDNS: the rows `[corefile]` of the plugins' files.
+//! Which server blocks each server accepts or refuses: the rows `[corefile]` of the plugins' files.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -16,8 +16,8 @@ use crate::cluster::SEARCH;
 use crate::coredns::CoreDns;
 use crate::rows::plugins;
 
-/// Who takes a block, `both`, `none`, `coredns` or `localdns`; its directives; for those that not both take alike the words of
-/// docs/differences.md that say so.
+/// Which server accepts a block: `both`, `none`, `coredns` or `localdns`; its directives; where the
+/// servers differ, the words of docs/differences.md that describe it.
 type Row = (&'static str, &'static str, &'static str);
 
 fn rows() -> Vec<Row> {
@@ -34,12 +34,13 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The words of docs/differences.md that rows rest on.
+/// The words of docs/differences.md that rows quote.
 pub(crate) fn listed() -> BTreeSet<&'static str> {
     rows().iter().map(|(.., stands)| *stands).filter(|stands| !stands.is_empty()).collect()
 }
 
-/// Every row, by both servers; returns those whose verdicts are others. What CoreDNS takes it takes in one Corefile, a zone for each.
+/// Runs every row by both servers and returns the rows with another result. CoreDNS gets all blocks
+/// that it accepts in one Corefile, each with its own zone.
 pub(crate) fn differences(program: &Path) -> Vec<String> {
     let (rows, ip, files) = (rows(), fresh_ip(), files());
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -64,7 +65,7 @@ pub(crate) fn differences(program: &Path) -> Vec<String> {
     });
     let taken = rows.iter().filter(|(who, ..)| takes(who, "coredns")).enumerate();
     let text: String = taken.map(|(n, (_, directives, _))| block(n, directives, ip, files.path())).collect();
-    // It panics with what CoreDNS said if one of them is refused.
+    // Panics with CoreDNS's output if it refuses one of them.
     drop(CoreDns::start(program, &text));
     found.into_inner().expect("no lane panics with it")
 }
@@ -73,13 +74,14 @@ fn takes(who: &str, server: &str) -> bool {
     who == "both" || who == server
 }
 
-/// In `directives` `@IP@` is the address that the block listens on, and `@DIR@` is where its files are.
+/// A server block; in `directives` `@IP@` is its listen address, and `@DIR@` is the directory of
+/// its files.
 fn block(zone: usize, directives: &str, ip: Ipv4Addr, files: &Path) -> String {
     let directives = directives.replace("@IP@", &ip.to_string()).replace("@DIR@", &files.to_string_lossy());
     format!("z{zone}.test:{} {{\nbind {ip}\n{directives}\n}}\n", port())
 }
 
-/// A certificate with its key and authority, a search list and one without domains.
+/// A certificate with its key and authority, a resolv.conf with a search list and one without.
 fn files() -> TempDir {
     let directory = tempdir();
     let authority = Authority::new();
@@ -91,7 +93,7 @@ fn files() -> TempDir {
     directory
 }
 
-/// Whether `check` says that it can be served, and what it says.
+/// Whether `check` accepts a Corefile, and its output.
 fn we_take(corefile: &str) -> (bool, String) {
     let directory = tempdir();
     let file = directory.path().join("Corefile");

@@ -1,4 +1,4 @@
-//! Records as `template` has them: texts that both servers read, or neither.
+//! Records in `template`: texts that both servers accept or refuse alike.
 
 use tests::Ask;
 
@@ -23,8 +23,8 @@ pub(crate) fn setups() -> Vec<Setup> {
     texts.chunks(40).enumerate().map(setup).collect()
 }
 
-/// What follows the owner. Names in data that may be compressed, and that are compared as they stand, share no label with the
-/// question.
+/// The record after the owner. Compressible names in data are compared as sent, so they share no
+/// label with the question.
 const TEXTS: &[&str] = &[
     "60 IN A 192.0.2.1",
     "1h IN A 192.0.2.1",

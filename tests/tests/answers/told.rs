@@ -1,4 +1,5 @@
-//! What `errors` tells: the same lines as CoreDNS's for the same queries, but for those that docs/differences.md names.
+//! The lines of `errors`: equal to CoreDNS's for the same queries, except those in
+//! docs/differences.md.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -8,13 +9,13 @@ use tests::{Action, Ask, Server, Upstream, eventually, fresh_ip, port};
 
 use crate::coredns::CoreDns;
 
-/// Directives of the root zone, what is asked one after the other, and the lines of both, or CoreDNS's and ours.
+/// Directives of the root zone, a sequence of queries, and the lines of both servers.
 type Row = (&'static str, &'static [(&'static str, &'static str)], Told);
 
 enum Told {
-    /// These, by both.
+    /// The lines of both.
     Same(&'static [&'static str]),
-    /// CoreDNS's, ours, and the words of docs/differences.md that say so.
+    /// CoreDNS's lines, localdns's lines, and the words of docs/differences.md that describe it.
     Otherwise(&'static [&'static str], &'static [&'static str], &'static str),
 }
 
@@ -105,7 +106,7 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-/// Runs every row beside CoreDNS, and returns what is told otherwise than its row says.
+/// Runs every row with both servers, and returns the rows with other lines.
 pub(crate) fn differences(program: &Path) -> Vec<String> {
     let upstreams = [
         ("REFUSING", Upstream::start(fresh_ip(), |_| Action::Silent)),
@@ -144,7 +145,7 @@ pub(crate) fn differences(program: &Path) -> Vec<String> {
     found
 }
 
-/// The words of docs/differences.md that rows rest on.
+/// The words of docs/differences.md that rows quote.
 pub(crate) fn listed() -> impl Iterator<Item = &'static str> {
     ROWS.iter().filter_map(|(.., told)| match told {
         Same(_) => None,
@@ -152,7 +153,8 @@ pub(crate) fn listed() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// Asks, and returns the lines of `errors`, `count` or more, addresses of this run by their names.
+/// Sends the queries and returns at least `count` lines of `errors`, with names in place of this
+/// run's addresses.
 fn ask(
     ip: Ipv4Addr,
     asks: &[(&str, &str)],
@@ -160,7 +162,7 @@ fn ask(
     words: &[(&str, String)],
     log: impl Fn() -> String,
 ) -> Vec<String> {
-    // One socket: a worker of its own answers and tells them in order.
+    // One socket, so that a single worker answers and logs in order.
     let socket = UdpSocket::bind("127.0.0.1:0").expect("an ephemeral port is free");
     socket.connect((ip, port())).expect("loopback is there");
     socket.set_read_timeout(Some(Duration::from_secs(15))).expect("a timeout above zero");
@@ -169,7 +171,8 @@ fn ask(
         socket.recv(&mut [0; 512]).expect("a reply");
     }
     let end = "2 end. A: plugin/errors: no next plugin found";
-    // CoreDNS tells of some only when the client has its reply, and may have told of the last one by then.
+    // CoreDNS logs some errors after it has sent the reply, possibly after the error of the last
+    // query.
     let told = |log: &str| {
         let lines = log.lines().filter_map(|line| line.strip_prefix("[ERROR] plugin/errors: "));
         lines.map(str::to_owned).collect::<Vec<_>>()

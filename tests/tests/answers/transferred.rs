@@ -1,4 +1,5 @@
-//! Zones as a whole: what CoreDNS and we send of the same objects, record by record, by AXFR and IXFR.
+//! Compares zone transfers of CoreDNS and localdns for the same objects, record by record, by AXFR
+//! and IXFR.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,13 +16,13 @@ use tests::{
 use crate::coredns::CoreDns;
 use crate::{cluster, drawn, outside};
 
-/// A cluster, and what of it is sent.
+/// A cluster, and the properties that select the records to transfer.
 pub(crate) struct Sent {
     name: String,
     objects: Vec<Object>,
     /// Properties of `kubernetes`.
     of_cluster: &'static str,
-    /// Those of `k8s_external`.
+    /// Properties of `k8s_external`.
     from_outside: &'static str,
 }
 
@@ -41,7 +42,7 @@ pub(crate) fn fixed() -> Vec<Sent> {
     all
 }
 
-/// Clusters whose objects are drawn.
+/// Random clusters.
 pub(crate) fn random(seed: u64, numbers: impl Iterator<Item = u64>) -> Vec<Sent> {
     let of = |number| Sent {
         name: format!("cluster {number}"),
@@ -52,12 +53,13 @@ pub(crate) fn random(seed: u64, numbers: impl Iterator<Item = u64>) -> Vec<Sent>
     numbers.map(of).collect()
 }
 
-/// What is sent otherwise without leave, one paragraph each.
+/// The unlisted differences of transfers, one paragraph each.
 pub(crate) fn differences(program: &Path, all: &[Sent]) -> Vec<String> {
     all.iter().flat_map(|sent| sent.differences(program)).collect()
 }
 
-/// The same of what is said of the servers, where those are asked at `at`, an address of this network alone.
+/// Differences in the records of the name servers, which are queried at `at`, an address of this
+/// network alone.
 pub(crate) fn of_servers(program: &Path, at: Ipv4Addr) -> Vec<String> {
     let ports = json!([{"name": "dns", "protocol": "UDP", "port": 53}]);
     let dns = json!({"type": "ClusterIP", "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"], "externalIPs": ["192.0.2.53"], "ports": ports});
@@ -83,7 +85,7 @@ pub(crate) fn of_servers(program: &Path, at: Ipv4Addr) -> Vec<String> {
                 eventually("a zone that is known", PATIENCE, || transfer(server, None, zone, None).ok())
             })
         };
-        // One after the other: both listen on every address.
+        // In sequence: both listen on all addresses.
         let coredns = CoreDns::start(program, &text);
         let theirs = all();
         drop(coredns);
@@ -146,20 +148,23 @@ impl Sent {
             for (server, serial) in [(&from[0], serials[0]), (&from[1], serials[1]), (&from[2], serials[1])] {
                 let of = |has| transfer(server.0, server.1, zone, Some(has)).map(|sent| sent.len());
                 let whole = if server.0.ip() == from[0].0.ip() { theirs.len() } else { ours.len() };
-                // CoreDNS's serial of what is outside is 0 until that changes, and an IXFR of 0 an AXFR to it.
+                // CoreDNS's serial of a `k8s_external` zone is 0 until the first change, and it
+                // answers IXFR with serial 0 like AXFR.
                 let expected = if serial == 0 { (Ok(whole), Ok(1)) } else { (Ok(1), Ok(whole)) };
                 let sent = (of(serial), of(serial.wrapping_sub(1)));
                 if sent != expected {
                     tell("IXFR", format!("{}: {sent:?} and not {expected:?}", server.0));
                 }
             }
-            // Where it is newer, the SOA alone: CoreDNS for `k8s_external` only.
+            // To a client with a newer serial localdns sends the SOA alone; CoreDNS does so for
+            // `k8s_external` only.
             let newer = transfer(from[1].0, None, zone, Some(serials[1].wrapping_add(1_000)));
             if newer.as_ref().map(Vec::len) != Ok(1) {
                 tell("IXFR", format!("with a newer serial: {newer:?}"));
             }
         }
-        // What nobody sends: no zone, a zone of addresses (that CoreDNS sends), and anything over UDP.
+        // Not transferred: a subdomain, a reverse zone (CoreDNS transfers it), another zone, and
+        // anything over UDP.
         for zone in ["in-addr.arpa.", "svc.cluster.local.", "example.net."] {
             let sent = transfer(from[1].0, None, zone, None);
             if sent != Err(5) {
@@ -171,7 +176,7 @@ impl Sent {
 }
 
 impl Sent {
-    /// The namespaces that there are.
+    /// The namespaces in the zone.
     fn shown(&self) -> Vec<String> {
         let names = self.objects.iter().filter(|(path, _)| *path == NAMESPACES);
         let names = names.filter_map(|(_, object)| object["metadata"]["name"].as_str());
@@ -180,7 +185,7 @@ impl Sent {
     }
 }
 
-/// An API completes the type that a service lacks.
+/// A real API sets the type of a service by default.
 fn with_type((path, mut object): Object) -> Object {
     if path == SERVICES && object["spec"]["type"] == Value::Null {
         object["spec"]["type"] = json!("ClusterIP");
@@ -188,7 +193,7 @@ fn with_type((path, mut object): Object) -> Object {
     (path, object)
 }
 
-/// All records of a transfer, or of an IXFR of what is newer than `has`; else the rcode.
+/// All records of an AXFR, or of an IXFR with serial `has`; else the rcode.
 fn transfer(
     server: SocketAddr,
     tls: Option<&TlsClient>,
@@ -202,7 +207,7 @@ fn transfer(
     let mut connection = connection.unwrap_or_else(|error| panic!("{server}: {error:#}"));
     let mut query = Ask::new(zone, if has.is_some() { "IXFR" } else { "AXFR" }).bytes();
     if let Some(has) = has {
-        // Of the client's SOA, whose names are the root, only the serial counts.
+        // Only the serial of the client's SOA matters; its names are the root.
         query[9] = 1;
         query.extend_from_slice(&[0xc0, 12, 0, 6, 0, 1, 0, 0, 0, 0, 0, 22, 0, 0]);
         query.extend([has, 0, 0, 0, 0].map(u32::to_be_bytes).as_flattened());
@@ -229,7 +234,7 @@ fn serial(sent: &[Record]) -> u32 {
     serial.and_then(|serial| serial.parse().ok()).expect("a transfer begins with an SOA record")
 }
 
-/// Each record as often as it came, without the serial.
+/// The number of occurrences of each record, without the serial.
 fn records(sent: &[Record]) -> BTreeMap<String, usize> {
     let mut all = BTreeMap::new();
     for record in sent {
@@ -247,10 +252,10 @@ fn words(record: &Record) -> String {
     format!("{} {} {rtype} {data}", record.name, record.ttl).to_ascii_lowercase()
 }
 
-/// What differs but for what docs/differences.md lists. `shown` are the namespaces that there are.
+/// The differences that are not in docs/differences.md. `shown` are the zone's namespaces.
 fn compare(theirs: &[Record], ours: &[Record], zone: &str, shown: &[String]) -> Vec<String> {
     let mut found = Vec::new();
-    // No record comes twice, but for the SOA at both ends.
+    // No record occurs twice, except the SOA at both ends.
     for (record, count) in records(ours) {
         if count != if record.contains(" soa ") { 2 } else { 1 } {
             found.push(format!("{count} times {record}"));
@@ -262,7 +267,7 @@ fn compare(theirs: &[Record], ours: &[Record], zone: &str, shown: &[String]) -> 
     };
     let their_words = of(theirs, &|record| is_theirs_alone(record, ours, zone, shown));
     let our_words = of(ours, &|record| is_ours_alone(record, theirs, zone));
-    // What is left out of one for the other's sake is in both at times.
+    // A record excluded on one side may still be on the other.
     let all = |records: &[Record]| of(records, &|_| false);
     let (all_theirs, all_ours) = (all(theirs), all(ours));
     found.extend(their_words.difference(&all_ours).map(|record| format!("CoreDNS alone sends {record}")));
@@ -270,7 +275,8 @@ fn compare(theirs: &[Record], ours: &[Record], zone: &str, shown: &[String]) -> 
     found
 }
 
-/// A record in words, without the label that endpoints of imports have of their cluster, and with a TTL for servers' addresses.
+/// A record as text, without the cluster's label in endpoints of imports, and with a TTL for name
+/// servers' addresses.
 fn plain(record: &Record, sent: &[Record], zone: &str) -> String {
     let ns = sent.iter().find(|ns| ns.rtype == NS && ns.data == record.name);
     let ttl = ns.filter(|_| record.ttl == 0).map_or(record.ttl, |ns| ns.ttl);
@@ -283,7 +289,7 @@ fn plain(record: &Record, sent: &[Record], zone: &str) -> String {
     text
 }
 
-/// What CoreDNS sends and we do not, as docs/differences.md says.
+/// Whether CoreDNS alone sends a record, as described in docs/differences.md.
 fn is_theirs_alone(record: &Record, ours: &[Record], zone: &str, shown: &[String]) -> bool {
     let of_owner = |rtypes: &[u16]| {
         ours.iter().any(|own| own.name.eq_ignore_ascii_case(&record.name) && rtypes.contains(&own.rtype))
@@ -293,14 +299,14 @@ fn is_theirs_alone(record: &Record, ours: &[Record], zone: &str, shown: &[String
     let namespace = below.rsplit('.').next().unwrap_or_default();
     let is_outside = zone == OUTSIDE;
     match record.rtype {
-        // Of services without ports, and of ports without names.
+        // Services without ports, and ports without names.
         SRV if record.data.split(' ').nth(2) == Some("65535") || record.name.starts_with("_.") => true,
         _ if below.contains('.') && !below.ends_with(".dns") && !shown.iter().any(|own| own == namespace) => {
             true
         }
-        // Of an endpoint in two slices, with the weight of the other one: as many as are in each.
+        // An endpoint in two slices, with the weight of the other slice.
         SRV if !is_outside && has_but_for_weight(ours, record) => true,
-        // At a port's name CoreDNS takes two labels off a host's name.
+        // For a port's name CoreDNS removes two labels of the host's name.
         SRV if is_outside && record.name.starts_with('_') => ours.iter().any(|own| {
             let rest = own.data.splitn(3, '.').nth(2);
             let numbers = own.data.rsplit_once(' ').map(|(numbers, _)| numbers);
@@ -313,7 +319,8 @@ fn is_theirs_alone(record: &Record, ours: &[Record], zone: &str, shown: &[String
     }
 }
 
-/// Whether there is such a record with another weight. One of ours that CoreDNS does not have is a difference all the same.
+/// Whether localdns sends this record with another weight. A record of localdns that CoreDNS lacks
+/// is a difference all the same.
 fn has_but_for_weight(ours: &[Record], record: &Record) -> bool {
     let parts = |record: &Record| {
         let parts: Vec<String> = record.data.split(' ').map(str::to_ascii_lowercase).collect();
@@ -325,7 +332,8 @@ fn has_but_for_weight(ours: &[Record], record: &Record) -> bool {
     })
 }
 
-/// What we send and CoreDNS does not, as it says: more than the first SRV record of a name.
+/// Whether localdns alone sends a record, as described there: CoreDNS sends one SRV record of each
+/// name.
 fn is_ours_alone(record: &Record, theirs: &[Record], zone: &str) -> bool {
     let is_there = |other: &Record| other.rtype == SRV && other.name.eq_ignore_ascii_case(&record.name);
     zone == OUTSIDE && record.rtype == SRV && theirs.iter().any(is_there)
@@ -336,7 +344,7 @@ const NS: u16 = 2;
 const CNAME: u16 = 5;
 const AAAA: u16 = 28;
 const SRV: u16 = 33;
-/// The zone of what is reached from outside.
+/// The zone of `k8s_external`.
 const OUTSIDE: &str = "example.org.";
 const ZONES: [&str; 2] = ["cluster.local.", OUTSIDE];
 const SOA: u16 = 6;

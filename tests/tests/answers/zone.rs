@@ -1,8 +1,9 @@
-//! The mock upstream: its answer is a function of the question. The first label says what kind of answer, the rest may be any name.
+//! The mock upstream: its answer is a function of the question. The first label selects the kind of
+//! answer, the rest may be any name.
 
 use tests::{Action, Asked, Message, Says, Transport, question_end, rtype_name};
 
-/// Every first label that has a meaning of its own; all others mean `a`.
+/// Every first label with its own kind of answer; all others mean `a`.
 pub(crate) const KINDS: &[&str] = &[
     "a",
     "cname",
@@ -41,15 +42,15 @@ pub(crate) const KINDS: &[&str] = &[
     "shout",
 ];
 
-/// What the upstream does about a query.
+/// The upstream's action on a query.
 pub(crate) fn answer(asked: &Asked) -> Action {
     let question = Message::decode(&asked.bytes).ok().and_then(|message| message.question);
     let Some(name) = question.map(|question| question.name) else { return Action::rcode(1) };
-    // The kit writes no escapes.
+    // The kit does not encode escapes.
     if name.contains(['\\', '"']) {
         return Action::nxdomain(&soa("odd.test.", 60, 60));
     }
-    // It writes no class but IN either.
+    // The kit encodes the class IN alone.
     if asked
         .bytes
         .get(question_end(&asked.bytes).unwrap_or(2) - 2..)
@@ -146,7 +147,7 @@ my-app.com.cdn.example.net. 300 IN A 198.51.100.10",
     Action::Reply(says.fitting())
 }
 
-/// The records that a name has, of every type that it has any of.
+/// The records of a name for each type that it has.
 fn records(name: &str, rtype: u16, zone: &str) -> Option<String> {
     let name_of = |label: &str| format!("{label}.{}", zone.trim_start_matches('.'));
     Some(match &rtype_name(rtype)[..] {
@@ -168,7 +169,7 @@ fn records(name: &str, rtype: u16, zone: &str) -> Option<String> {
     })
 }
 
-/// The options that a rewrite may have written.
+/// The options that a rewrite rule may have set.
 fn heard(asked: &Asked) -> String {
     let options = asked.edns.iter().flat_map(|edns| &edns.options);
     let written = options.filter(|(code, _)| matches!(code, 3 | 8 | 0xfde9..=0xfffe));

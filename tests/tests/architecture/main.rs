@@ -1,4 +1,4 @@
-//! The arrows between the crates, as the design draws them, and the one crate that may be unsafe.
+//! The crates' imports, as ARCHITECTURE.md draws them, and the one crate that may use unsafe code.
 
 mod vendors;
 
@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
-/// The most lines that a crate has without its tests; the plugins may have more, for no folder of theirs imports another.
+/// The maximum lines of a crate without its tests; the plugins' crate may have more, as none of its
+/// folders imports another.
 const MOST_LINES: usize = 8_000;
-/// The most lines of a file, tests too.
+/// The maximum lines of a file, tests included.
 const MOST_LINES_OF_A_FILE: usize = 500;
-/// Modules of a crate, or of a folder in it, that import each other in a circle: each group is one thing in several files.
+/// Modules of a crate, or of a folder in it, that import each other in a circle: each group is one
+/// unit in several files.
 const CIRCLES: &[(&str, &[&str])] = &[];
-/// Above all others: they may import all of them.
+/// Crates that may import all others.
 const ABOVE: &[&str] = &["server", "scene", "tests", "benches", "fuzz", "models"];
 
 #[test]
@@ -58,24 +60,26 @@ fn unsafe_code_is_forbidden_everywhere_but_in_sockets() {
     }
 }
 
-/// A clock that jumps must not matter: timeouts, TTLs and ages are counted on the monotonic clock, and the wall clock is for what people read. That
-/// rustls looks whether a certificate has ended, and how old an entry is that an earlier process left in a file, are all that it decides.
+/// Jumps of the clock must have no effect: timeouts, TTLs and ages use the monotonic clock, and the
+/// wall clock is for output. It decides only in rustls whether a certificate has expired, and how
+/// old an entry is that an earlier process wrote to a file.
 #[test]
 fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
     let readers = [
-        // The Date of the admin pages.
+        // The Date header of the admin pages.
         "crates/admin/src/connection.rs",
         "crates/clock/src/lib.rs",
         "crates/logging/src/json.rs",
         "crates/logging/src/logger.rs",
         "crates/logging/src/query_log.rs",
-        // When production's exporter looked.
+        // The time of production's exporter.
         "node/run/src/exporter.rs",
-        // When the entries of a hosts file were learned, for the process that reads it next.
+        // The times in a hosts file when entries were learned, for the next process.
         "crates/refresh/src/io/mod.rs",
-        // How old the file is that it reads.
+        // The age of the file that it reads.
         "plugins/src/hosts/mod.rs",
-        // When a change of endpoints happened is told by another machine's clock, and serials are made of the time.
+        // The time of a change of endpoints is another machine's, and serials are made from the
+        // time.
         "plugins/src/kubernetes/cluster.rs",
     ];
     let metadata = metadata();
@@ -100,7 +104,8 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
     }
 }
 
-/// A plugin is a folder, a row of the table and a `mod` line: what it shares with another stands above both.
+/// A plugin is a folder, a row of the table and a `mod` line: code shared by two plugins is in
+/// neither.
 #[test]
 fn no_plugin_imports_another_and_each_that_is_served_has_a_folder_with_page_and_tests() {
     let plugins = repository().join("plugins/src");
@@ -146,10 +151,10 @@ fn no_plugin_imports_another_and_each_that_is_served_has_a_folder_with_page_and_
     }
 }
 
-/// How a file of a folder of `plugins` names another.
+/// The paths by which a file in a folder of `plugins` names another folder.
 const FROM_A_FOLDER: &[&str] = &["crate::", "super::"];
 
-/// The names right behind these words, in braces or not.
+/// The names directly behind these words, in braces or not.
 fn imported(text: &str, words: &[&str]) -> Vec<String> {
     let starts = words.iter().flat_map(|word| text.match_indices(word));
     let mut starts: Vec<&str> = starts.map(|(at, word)| &text[at + word.len()..]).collect();
@@ -157,7 +162,7 @@ fn imported(text: &str, words: &[&str]) -> Vec<String> {
     names_at(starts)
 }
 
-/// The names that stand at these places, in braces or not.
+/// The names at the start of these texts, in braces or not.
 fn names_at(starts: Vec<&str>) -> Vec<String> {
     let name = |text: &str| {
         let text = text.trim_start().trim_start_matches("r#");
@@ -264,7 +269,8 @@ fn circles_are_found_at_every_depth() {
     assert_eq!(found("below"), ["one: one two", "two: one two"]);
 }
 
-/// The modules of a crate by their paths, the crate itself the empty one, and the code of each without its tests.
+/// The modules of a crate by their paths (empty for the crate itself), with their code without
+/// tests.
 fn modules(sources: &Path) -> Vec<(Vec<String>, String)> {
     let mut modules = Vec::new();
     for file in sources_in(sources) {
@@ -286,10 +292,10 @@ fn modules(sources: &Path) -> Vec<(Vec<String>, String)> {
     modules
 }
 
-/// Which modules right below `folder` each of them imports, directly or through others.
+/// The modules directly below `folder` that each of them imports, directly or through others.
 fn reach(modules: &[(Vec<String>, String)], folder: &[String]) -> BTreeMap<String, BTreeSet<String>> {
     let mut reach: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    // What is imported above is imported from where it stands.
+    // A name imported in the parent module is resolved to its module.
     let mut stands: BTreeMap<String, String> = BTreeMap::new();
     let by_name = [&["crate".to_owned()], folder, &[String::new()]].concat().join("::");
     for (path, code) in modules.iter().filter(|(path, _)| path.starts_with(folder)) {
@@ -314,7 +320,7 @@ fn reach(modules: &[(Vec<String>, String)], folder: &[String]) -> BTreeMap<Strin
             .map(|name| if known.contains(name) { name } else { stands.get(name).unwrap_or(name) });
         *imports = places.filter(|place| *place != module && known.contains(*place)).cloned().collect();
     }
-    // As many rounds as a way may be long.
+    // One round for each step of the longest path.
     for _ in 0..known.len() {
         let before = reach.clone();
         for imports in reach.values_mut() {
@@ -325,7 +331,7 @@ fn reach(modules: &[(Vec<String>, String)], folder: &[String]) -> BTreeMap<Strin
     reach
 }
 
-/// What stands behind each of these words where it is the whole way up.
+/// The text behind each occurrence of `word` that is a complete path prefix.
 fn behind<'t>(text: &'t str, word: &str) -> Vec<&'t str> {
     let whole = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
     let rests =
@@ -333,12 +339,12 @@ fn behind<'t>(text: &'t str, word: &str) -> Vec<&'t str> {
     rests.filter(|rest| !rest.starts_with("super::")).collect()
 }
 
-/// Whether a file of this path in the workspace holds tests alone.
+/// Whether the file at this path contains only tests.
 fn is_test(place: &str) -> bool {
     place.ends_with("tests.rs") || place.contains("/tests/")
 }
 
-/// A source without the module of its tests, wherever that stands: in a file of its own, or up to the brace that ends it.
+/// A source without its test module, whether `mod tests;` or inline up to its closing brace.
 fn without_tests(text: &str) -> String {
     let mut left = String::new();
     let mut rest = text;
@@ -372,7 +378,8 @@ fn sources_in(directory: &Path) -> Vec<PathBuf> {
     files.into_iter().chain(directories.iter().flat_map(|directory| sources_in(directory))).collect()
 }
 
-/// What each crate imports of ours outside of tests, as ARCHITECTURE.md draws it: `crate, crate -> crate, crate; ...`.
+/// The workspace's crates that each crate imports outside of tests, as ARCHITECTURE.md draws it:
+/// `crate, crate -> crate, crate; ...`.
 fn drawn() -> BTreeMap<String, BTreeSet<String>> {
     let text = std::fs::read_to_string(repository().join("ARCHITECTURE.md")).expect("it is there");
     let block = text.split("\n## Crates\n").nth(1).and_then(|section| section.split("```").nth(1));

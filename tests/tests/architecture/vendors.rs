@@ -1,8 +1,8 @@
-//! Whose names are kept or looked up is data: no code knows those of a cloud or of a distribution.
+//! Names of cloud vendors and distributions are data: no code contains them.
 
 use crate::{ABOVE, is_test, metadata, sources_in, without_tests};
 
-/// What names of Azure's services and of OpenShift's registry have in them.
+/// Parts of names of Azure's services and of OpenShift's registry.
 const VENDORS: &[&str] = &[
     ".azure.",
     ".microsoft.",
@@ -13,9 +13,9 @@ const VENDORS: &[&str] = &[
     "image-registry",
     "openshift.",
 ];
-/// Written in an interface of another program, which has no other name.
+/// Names that are part of another program's interface.
 const INTERFACES: &[(&str, &str)] = &[
-    // The annotation that AKS's script gives a node.
+    // The annotation that AKS's script sets on a node.
     ("node/run/src/annotate.rs", "kubernetes.azure.com/localdns-hosts-plugin"),
 ];
 

@@ -1,8 +1,8 @@
-//! Bounds that pages of plugins tell: what `check` takes at each, and refuses beyond.
+//! Limits on pages of plugins: `check` accepts the limit, and refuses values beyond it.
 
 use super::{check, read, stderr};
 
-/// A page, its words, and directives at the bound and beyond it.
+/// A page, its words, and directives at the limit and beyond it.
 struct Row(&'static str, &'static str, &'static str, &'static str);
 
 #[test]
@@ -20,7 +20,7 @@ fn bounds_on_pages_are_those_of_the_program() {
     }
 }
 
-/// Where `|` stands for a new line.
+/// `|` stands for a new line.
 const ROWS: &[Row] = &[
     Row("autopath", "0 to 15, default 0", AUTOPATH_15, AUTOPATH_16),
     Row("bufsize", "512 to 4096", "bufsize 512", "bufsize 511"),
@@ -94,6 +94,6 @@ const FORWARD_15: &str = "forward . 203.0.113.1 203.0.113.2 203.0.113.3 203.0.11
                           203.0.113.9 203.0.113.10 203.0.113.11 203.0.113.12 203.0.113.13 203.0.113.14 203.0.113.15";
 const FORWARD_16: &str = "forward . 203.0.113.1 203.0.113.2 203.0.113.3 203.0.113.4 203.0.113.5 203.0.113.6 203.0.113.7 203.0.113.8 \
                           203.0.113.9 203.0.113.10 203.0.113.11 203.0.113.12 203.0.113.13 203.0.113.14 203.0.113.15 203.0.113.16";
-/// 128 octets, and one more.
+/// 128 bytes, and one more.
 const NSID_128: &str = "nsid 12345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678";
 const NSID_129: &str = "nsid 123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";

@@ -1,4 +1,4 @@
-//! Commands and Corefiles in documents: what they say there is what is said.
+//! Commands and Corefiles in documents: the output in the document is the program's.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -47,7 +47,7 @@ fn the_commands_of_the_documents_serve() {
         let test = "the_commands_of_the_documents_serve";
         fs::create_dir_all("/etc/localdns").unwrap();
         fs::write("/etc/localdns/hosts", "").unwrap();
-        // Whom the system's resolv.conf names.
+        // The name server in the system's resolv.conf.
         let _upstream = Upstream::at("127.0.0.1:53".parse().unwrap(), |asked| {
             Action::Reply(match asked.name.as_str() {
                 "a.root-servers.net." => Says::answer("a.root-servers.net. 60 IN A 198.41.0.4"),
@@ -89,8 +89,8 @@ fn the_commands_of_the_documents_serve() {
     });
 }
 
-/// Waits until the server answers every line of the hosts file: what reports changes reports them once, so that a first
-/// run which finds half of the names has no second that finds all.
+/// Waits until the server answers every line of the hosts file: changes are reported only once, so
+/// a first run that finds half of the names has no second that finds all.
 fn served_from_the_hosts_file() {
     let server = "169.254.10.10:53".parse().expect("an address");
     for line in fs::read_to_string("/etc/localdns/hosts").expect("the documents made it").lines() {
@@ -99,7 +99,7 @@ fn served_from_the_hosts_file() {
     }
 }
 
-/// One command of a document, and what it says there.
+/// One command of a document, and its output there.
 struct Step {
     document: String,
     command: String,
@@ -107,15 +107,15 @@ struct Step {
 }
 
 impl Step {
-    /// Whether it needs no more than the binary and a file.
+    /// Whether it needs only the binary and a file.
     fn is_about_a_corefile(&self) -> bool {
-        // The hosts file is the machine's: that is for a test with an /etc of its own.
+        // Commands on the machine's hosts file need a private /etc.
         !self.command.ends_with(" &")
             && !self.command.contains("node-resolver")
             && (self.command.contains("localdns check") || self.command.starts_with("localdns "))
     }
 
-    /// Whether that is what the document says. Counters have counted as much at least: a command that is tried again
+    /// Whether the lines are those of the document. Counters may be higher, as a repeated command
     /// counts again.
     fn is_said(&self, lines: &[String]) -> bool {
         let counted = |line: &str| {
@@ -133,7 +133,7 @@ impl Step {
     }
 }
 
-/// Every command in the documents: behind `$`, or behind `#` where it is root's.
+/// All commands in the documents, behind `$`, or behind `#` for root.
 fn steps() -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for (document, text) in documents() {
@@ -160,7 +160,8 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// Where commands of documents run: in the repository, `localdns` and `cargo run --release --` being the binary under test.
+/// Runs commands of documents in the repository; `localdns` and `cargo run --release --` run the
+/// binary under test.
 struct Shell {
     directory: TempDir,
     path: OsString,
@@ -187,7 +188,7 @@ impl Shell {
         command
     }
 
-    /// The lines that a command says, without what they tell of this machine.
+    /// The output lines of a command, without those that depend on this machine.
     fn says(&self, line: &str) -> Vec<String> {
         let said = output(self.command(line), PATIENCE).stdout;
         let said = String::from_utf8_lossy(&said).into_owned();
@@ -208,7 +209,7 @@ impl Shell {
     }
 }
 
-/// A command that serves, until its value ends.
+/// A command that serves; it is killed when dropped.
 struct Serving {
     child: Child,
     log: PathBuf,
@@ -216,18 +217,18 @@ struct Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails for a process that has ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// The line with single blanks.
+/// The line with single spaces.
 fn words(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The contents of the blocks of that language.
+/// The contents of the code blocks in that language.
 pub(super) fn fenced(text: &str, language: &str) -> Vec<String> {
     let open = format!("```{language}\n");
     text.split(open.as_str())

@@ -1,4 +1,4 @@
-//! Corefile.example: what a node should run, and it serves as it is.
+//! Corefile.example: the recommended configuration of a node, served unmodified.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ fn the_example_corefile_answers_from_hosts_asks_its_upstream_and_counts_both() {
         assert_eq!(ask((ip, 5399).into(), "a.example", "A").short(), ["192.0.2.1"]);
     }
     assert_eq!(upstream.count("a.example."), 1);
-    // Queries are counted after their replies have left.
+    // Queries are counted after their replies are sent.
     eventually("all to be counted", PATIENCE, || {
         let metrics = server.metrics((ip, 9153).into());
         let counted = [

@@ -1,4 +1,4 @@
-//! Commands about a cluster in documents: what they name is there.
+//! Commands on a cluster in documents: their files, objects and values exist.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,10 @@ use yaml_rust2::{Yaml, YamlLoader};
 use super::commands::fenced;
 use super::{read, root};
 
-/// kubeadm's Deployment of CoreDNS, in `kube-system`, as its manifest has it (cmd/kubeadm/app/phases/addons/dns/manifests.go).
+/// kubeadm's Deployment of CoreDNS, in `kube-system`
+/// (cmd/kubeadm/app/phases/addons/dns/manifests.go).
 const COREDNS: (&str, &str) = ("deployment", "coredns");
-/// How many pods of it kubeadm has (`Replicas`, in dns.go beside that).
+/// Its number of replicas (`Replicas` in dns.go, same directory).
 const COREDNS_REPLICAS: &str = "2";
 const NAMESPACE: &str = "kube-system";
 
@@ -38,7 +39,7 @@ fn kubectl_and_helm_are_given_files_objects_and_values_that_are_there() {
             }
         }
     }
-    // There, and back, in both documents; and the chart's.
+    // Installation and removal in both documents, and those of the chart.
     assert!(kubectl >= 9 && helm >= 4, "{kubectl} lines of kubectl, {helm} of helm");
 }
 
@@ -69,13 +70,15 @@ fn the_way_to_localdns_and_back_names_what_the_other_way_brought() {
     }
 }
 
-/// `apply` and `scale` return before a pod runs, and what never will be ready is to take nobody's place.
+/// `apply` and `scale` return before a pod runs; pods that never become ready must not replace
+/// others.
 #[test]
 fn nobody_goes_before_those_that_come_are_ready() {
     for (document, ways) in [("README.md", 2), ("docs/kubernetes.md", 2)] {
         let mut goes = 0;
         for block in fenced(&read(document), "sh") {
-            // In one line: where the status is not what was waited for, what comes behind `&&` does not run.
+            // On one line: if the status is not the expected one, the commands behind `&&` do not
+            // run.
             for line in block.replace("\\\n", " ").lines() {
                 let commands: Vec<&str> = line.split(" && ").map(str::trim).collect();
                 for (at, command) in commands.iter().enumerate() {
@@ -100,7 +103,7 @@ fn nobody_goes_before_those_that_come_are_ready() {
     }
 }
 
-/// Whether files, objects and the namespace of this command are there.
+/// Checks that the files, objects and namespace of a command exist.
 fn is_kubectl(words: &[&str]) -> Result<(), String> {
     let (mut options, mut rest) = (Vec::new(), Vec::new());
     let mut words = words.iter();
@@ -119,7 +122,7 @@ fn is_kubectl(words: &[&str]) -> Result<(), String> {
         match name {
             "-f" | "--filename" => {
                 let objects = objects(value)?;
-                // A manifest says where its objects are.
+                // The objects' namespace is in the manifest.
                 if let Some(object) = objects
                     .iter()
                     .find(|object| object.namespace.as_deref().unwrap_or(NAMESPACE) != NAMESPACE)
@@ -183,7 +186,7 @@ fn objects(file: &str) -> Result<Vec<Object>, String> {
         .ok_or_else(|| format!("{file}: an object without a name"))
 }
 
-/// Whether the chart, its namespace and its values are there.
+/// Checks that the chart, its namespace and its values exist.
 fn is_helm(words: &[&str]) -> Result<(), String> {
     let (["upgrade", "--install", _, rest @ ..] | ["template", _, rest @ ..]) = words else {
         return Err("not known to this test".to_owned());

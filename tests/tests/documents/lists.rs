@@ -32,7 +32,7 @@ fn links_in_documents_lead_somewhere() {
     }
 }
 
-/// A newcomer reads the first in five minutes, and the others before a change.
+/// A newcomer can read README.md in five minutes, and the others before a change.
 #[test]
 fn first_documents_are_short() {
     for (document, most) in [("README.md", 150), ("ARCHITECTURE.md", 150), ("CONTRIBUTING.md", 100)] {
@@ -61,7 +61,7 @@ fn names_of_the_code_in_architecture_and_walk_are_there() {
     for document in ["ARCHITECTURE.md", "docs/walk.md"] {
         let text = read(document);
         for name in text.split('`').skip(1).step_by(2).filter(|name| name.contains("::")) {
-            // A function of a type stands there without it.
+            // A method is defined without the name of its type.
             let function = name.rsplit("::").next().map(|last| format!("fn {last}")).unwrap_or_default();
             let is_there = sources.contains(name) || sources.contains(&function);
             assert!(is_there, "{document}: {name} is nowhere in the code");
@@ -77,13 +77,13 @@ fn names_of_the_code_in_architecture_and_walk_are_there() {
     assert!(count > 20, "{count}");
 }
 
-/// Its flags, with what they are unless said, and their variables.
+/// Each flag with its default value and its environment variable.
 #[test]
 fn each_flag_of_node_run_has_its_row() {
     let output = localdns(&["node", "run", "-h"]).output().expect("it runs");
     let help = String::from_utf8(output.stdout).expect("text");
     let (node, server) = (read("docs/node.md"), read("docs/command-line.md"));
-    // Behind it stand those of node-cache.
+    // A later section has node-cache's flags.
     let node =
         node.split("\n## ").find(|section| section.starts_with("Commands")).expect("a section").to_owned();
     let mut count = 0;
@@ -110,8 +110,8 @@ fn each_flag_of_node_run_has_its_row() {
     assert!(count > 15, "{help}");
 }
 
-/// Old figures mislead, but for those that an entry of the changelog stands on. A run is named by its day, and by its kind where
-/// that is not the comparison.
+/// Old results mislead, except those that the changelog cites. A run is named by its day, and by
+/// its kind unless it is the comparison.
 #[test]
 fn runs_are_the_newest_of_their_kind_or_what_the_changelog_cites() {
     let runs = fs::read_dir(root().join("benches/runs")).expect("there are runs");
@@ -126,7 +126,7 @@ fn runs_are_the_newest_of_their_kind_or_what_the_changelog_cites() {
     }
 }
 
-/// As long as every day.
+/// Every day has this length.
 const DAY: &str = "2026-11-25";
 
 #[test]
@@ -141,7 +141,7 @@ fn long_tests_are_listed_with_their_commands() {
     assert_eq!(text.matches(" -- --ignored").count(), ignored.len());
 }
 
-/// No tool that a test names by itself is one that it may do without where everything is tried.
+/// Each tool that a test names is required in CI, where no test may be skipped.
 #[test]
 fn what_tests_need_is_required_in_ci() {
     let script = read(".ci/run");
@@ -151,7 +151,7 @@ fn what_tests_need_is_required_in_ci() {
     let mut named = BTreeSet::new();
     for text in sources("tests/tests").into_iter().chain(sources("tests/src")).map(|(_, text)| text) {
         for call in ["tool(", "lacking("].iter().flat_map(|word| text.split(*word).skip(1)) {
-            // The word behind that for the test.
+            // The second argument, behind the test's name.
             let word = call.split([')', ';']).next().and_then(|call| call.split(", ").nth(1));
             let word = word.and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
             named.extend(word.map(str::to_owned));
@@ -162,7 +162,7 @@ fn what_tests_need_is_required_in_ci() {
     assert!(missing.is_empty(), "LOCALDNS_TESTS_REQUIRE of .ci/run lacks {missing:?}");
 }
 
-/// The target and the name of each test that runs only when asked for.
+/// The target and the name of each ignored test.
 fn ignored_tests() -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (path, text) in sources("tests/tests") {
@@ -176,7 +176,7 @@ fn ignored_tests() -> Vec<(String, String)> {
     found
 }
 
-/// The files below a folder, each by its path there.
+/// The files in a folder and its subfolders, each by its path there.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let folder = root().join(folder);
     let mut paths = vec![folder.clone()];

@@ -1,4 +1,5 @@
-//! The documents hold what they say: every example runs, every Corefile can be served, the unit is what it claims.
+//! The documents are correct: every example runs, every Corefile can be served, the units have the
+//! documented settings.
 
 mod bounds;
 mod commands;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use tests::{binary, output, tempdir};
 
-/// Every document, by its path.
+/// All documents, by path.
 fn documents() -> Vec<(String, String)> {
     let mut paths: Vec<PathBuf> = Vec::new();
     for folder in ["", "benches", "docs", "docs/plugins", "tests"] {
@@ -69,7 +70,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace")
 }
 
-/// Why a file of a test can be made.
+/// The message of `expect` on writes to a test's directory.
 const WRITABLE: &str = "the test's directory is writable";
 
 const PATIENCE: Duration = Duration::from_secs(10);

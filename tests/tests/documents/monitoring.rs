@@ -1,4 +1,5 @@
-//! The dashboard and the alert rules: they can be loaded, fire when they should, and look at what the server exposes.
+//! The dashboard and the alert rules: they load, the alerts fire when they must, and their metrics
+//! are those of the server.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +10,7 @@ use tests::{output, tempdir, tool};
 
 use super::{PATIENCE, read, root};
 
-/// What Prometheus itself adds.
+/// Metrics that Prometheus itself adds.
 const OF_PROMETHEUS: &[&str] = &["up"];
 
 #[test]
@@ -125,7 +126,7 @@ fn metrics_of_plugins_stand_on_their_pages_and_in_the_list() {
     assert!(count > 30, "{count} metrics of plugins");
 }
 
-/// The text of all that is in a folder and below, each run of spaces as one.
+/// The sources in a folder and its subfolders, with single spaces.
 fn text_of(folder: &str) -> String {
     let (mut folders, mut text) = (vec![root().join(folder)], String::new());
     while let Some(folder) = folders.pop() {
@@ -209,7 +210,7 @@ fn expressions(dashboard: &Value) -> impl Iterator<Item = String> {
     targets.map(|target| target["expr"].as_str().expect("a target has its expression").to_owned())
 }
 
-/// The names of metrics in an expression: words of ours, of CoreDNS and of the process.
+/// The names of metrics in an expression: localdns's, CoreDNS's and those of the process.
 fn metrics(expression: &str) -> impl Iterator<Item = String> {
     expression
         .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')

@@ -1,4 +1,5 @@
-//! The pages of plugins: every part is there, every example starts and serves, every property is shown, alone and whole.
+//! The pages of plugins: each has all sections, each example serves, and each property is in an
+//! example that is valid with and without the others.
 
 use std::fs;
 
@@ -7,7 +8,7 @@ use tests::{Ask, Authority, Options, Server, assert_contains, fresh_ip, output, 
 
 use super::{PATIENCE, check, localdns, read, root, stderr};
 
-/// Name and page of each plugin, in its folder.
+/// Name and page of each plugin with a page in its folder.
 fn pages() -> Vec<(String, String)> {
     let entries = fs::read_dir(root().join("plugins/src")).expect("plugins have a folder");
     let mut pages: Vec<(String, String)> = entries
@@ -26,24 +27,24 @@ fn served() -> Vec<String> {
     String::from_utf8_lossy(&served.stdout).lines().map(str::to_owned).collect()
 }
 
-/// What stands between `~~~ corefile` and `~~~`.
+/// The text between `~~~ corefile` and `~~~`.
 fn corefiles(page: &str) -> impl Iterator<Item = &str> {
     page.split("~~~ corefile\n").skip(1).filter_map(|rest| rest.split("~~~").next())
 }
 
-/// Those that are whole.
+/// The complete Corefiles.
 fn examples(page: &str) -> impl Iterator<Item = &str> {
     corefiles(page).filter(|text| text.starts_with(".:1053 "))
 }
 
-/// Where a property stands in an example, and the others of its directive.
+/// A property in an example, its line, and the lines of its directive's other properties.
 struct Property<'e> {
     word: &'e str,
     line: usize,
     others: Vec<usize>,
 }
 
-/// The properties of the directives of that name.
+/// The properties of the directives with this name.
 fn properties<'e>(example: &'e str, name: &str) -> Vec<Property<'e>> {
     let mut found: Vec<Property<'e>> = Vec::new();
     let mut open: Vec<&str> = Vec::new();
@@ -71,13 +72,13 @@ fn properties<'e>(example: &'e str, name: &str) -> Vec<Property<'e>> {
     found
 }
 
-/// Whether one property is refused without the other.
+/// Whether `property` is refused without `other`.
 fn needs(property: &str, other: &str) -> bool {
     let pairs = [
         ("serve_stale_policy", "serve_stale"),
         ("answer", "match"),
         ("answer", "var"),
-        // Of a rule of `rewrite`.
+        // In a rule of `rewrite`.
         ("answer", "name"),
         ("source", "to"),
     ];
@@ -125,7 +126,7 @@ fn index_is_generated() {
     );
 }
 
-/// The lines that one of the texts has and the other has not.
+/// The lines that only one of the texts has.
 fn diff(old: &str, new: &str) -> Vec<String> {
     let only = |one: &str, other: &str, sign| {
         let lines = one.lines().filter(|line| !other.lines().any(|same| same == *line));
@@ -134,7 +135,7 @@ fn diff(old: &str, new: &str) -> Vec<String> {
     [only(old, new, '-'), only(new, old, '+')].concat()
 }
 
-/// The plugins with what their pages say that they are for, and their metrics.
+/// The plugins with their purpose and their metrics, from their pages.
 fn index_table() -> String {
     let cfg = read("plugins/src/plugin_cfg.rs");
     let place = |name: &str| {
@@ -166,7 +167,7 @@ fn index_table() -> String {
     table
 }
 
-/// The index of plugins, and what encloses its table.
+/// The index of plugins, and the markers around its table.
 const INDEX: &str = "docs/plugins/README.md";
 const BEGIN: &str = "<!-- generated from the pages of the plugins -->\n";
 const END: &str = "<!-- end of what is generated -->\n";
@@ -193,7 +194,7 @@ fn every_example_of_a_page_starts_and_answers() {
             let corefile = example
                 .replacen("{\n", &format!("{{\n    bind {ip}\n{whoami}"), 1)
                 .replace(" . 192.0.2.53", " upstream.example 192.0.2.53")
-                // Nobody outside is asked, and nothing of the machine's is written.
+                // No external server is queried, and no file of the machine is written.
                 .replace("192.0.2.53", &silent.to_string())
                 .replace("192.0.2.54", &fresh_ip().to_string())
                 .replace("169.254.10.10", &ip.to_string())
@@ -231,7 +232,7 @@ fn every_property_of_an_example_can_stand_alone_and_is_read() {
                 }
                 let checked = check(&alone.join("\n"));
                 assert!(checked.status.success(), "{name}: {}: {}", property.word, stderr(&checked));
-                // It is read, not passed over: a misspelt one is refused where it stands.
+                // The property is parsed, not skipped: a misspelt one is refused on its line.
                 let broken = format!("zz{}", alone[property.line].trim_start());
                 alone[property.line] = &broken;
                 assert_contains!(stderr(&check(&alone.join("\n"))), format!(":{}:1: ", property.line + 1));
@@ -251,7 +252,7 @@ fn every_property_stands_in_an_example() {
             .map(|property| property.word)
             .collect();
         for word in known(&name, &page) {
-            // The word, and not the beginning of another one.
+            // The complete word, not the beginning of another one.
             let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
             let said = ["`", "|"].iter().any(|before| {
                 page.match_indices(&format!("{before}{word}"))
@@ -266,7 +267,7 @@ fn every_property_stands_in_an_example() {
     assert!(count > 80, "{count} properties are known");
 }
 
-/// `rewrite` has rules in the place of properties.
+/// `rewrite` has rules instead of properties.
 #[test]
 fn every_rule_of_rewrite_stands_in_an_example() {
     let page = read("plugins/src/rewrite/README.md");
@@ -278,7 +279,7 @@ fn every_rule_of_rewrite_stands_in_an_example() {
     let in_braces =
         |example: &str| example.contains("rewrite continue {") || example.contains("rewrite stop {");
     assert!(examples(&page).any(in_braces), "no example has a rule in braces");
-    // The program has no others: those that it says it expects.
+    // The program knows no other rules, by the list in its error.
     for (of, asked) in
         [("", "zzzzzz a b"), ("edns0 ", "edns0 zzzzzz set b"), ("edns0 local ", "edns0 local zzzzzz a b")]
     {
@@ -292,7 +293,7 @@ fn every_rule_of_rewrite_stands_in_an_example() {
     }
 }
 
-/// The words of each `rewrite`, with blanks around them.
+/// The words of each `rewrite`, between spaces.
 fn rules(example: &str) -> Vec<String> {
     let mut rules: Vec<String> = Vec::new();
     let mut open = false;
@@ -314,7 +315,7 @@ fn rules(example: &str) -> Vec<String> {
     rules
 }
 
-/// How rules begin, or what stands in them.
+/// Beginnings and parts of rules.
 const RULES: &[&str] = &[
     "continue",
     "stop",
@@ -347,7 +348,7 @@ const RULES: &[&str] = &[
     "revert",
 ];
 
-/// The properties that the program says a directive has where it is asked for another.
+/// The properties in the program's error for an unknown property.
 fn known(name: &str, page: &str) -> Vec<String> {
     let mut known = Vec::new();
     for example in examples(page) {
@@ -357,7 +358,7 @@ fn known(name: &str, page: &str) -> Vec<String> {
             let open = line.trim_end_matches(" {");
             let closed = if open == line { "\n    }" } else { "" };
             let output = check(&example.replacen(line, &format!("{open} {{\n        zzzzzz{closed}"), 1));
-            // Between braces `rewrite` has the words of its rule.
+            // A line in braces after `rewrite` is a rule.
             assert!(!output.status.success() || name == "rewrite", "{name} has zzzzzz");
             let told = stderr(&output);
             let Some((_, words)) = told.split_once("unknown property \"zzzzzz\"; expected ") else {
@@ -393,5 +394,5 @@ fn certified() -> TempDir {
     directory
 }
 
-/// Properties that are known, and refused with these words.
+/// Known properties that are refused.
 const NOT_BUILT: &[(&str, &str)] = &[("forward", "doh_method"), ("prometheus", "tls")];

@@ -22,14 +22,15 @@ fn the_nodes_unit_is_the_servers_but_for_its_command() {
         "ReadWritePaths" => ("Service", "ReadWritePaths", written),
         _ => *row,
     };
-    // The environment's file may say otherwise: what is typed could not be.
+    // Variables, since the environment file can override them, but not arguments.
     let variables = "LOCALDNS_NODE_CONF=/etc/localdns/Corefile LOCALDNS_NODE_PIDFILE=/run/localdns.pid";
     let mut rows: Vec<_> = UNIT.iter().map(changed).collect();
     rows.push(("Service", "Environment", variables));
-    // A socket of each worker and address, listeners and what is known; and what a kill within a stop leaves undone.
+    // One descriptor per worker and address, the listeners, the saved cache, and reserve for
+    // descriptors left by a kill during a stop.
     rows.push(("Service", "FileDescriptorStoreMax", "1024"));
     rows.push(("Service", "ExecStopPost", "/usr/local/bin/localdns node stopped"));
-    // A stop takes 5 s and less than 2 more, and what is in flight its time.
+    // A stop takes 5 to 7 s, and the time for queries in flight.
     rows.push(("Service", "TimeoutStopSec", "30"));
     is_as_it_should_be("localdns-node", &rows);
 }
@@ -131,14 +132,14 @@ fn settings(unit: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
             continue;
         }
         let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("not a setting: {line}"));
-        // An empty value is none at all, as of the capabilities.
+        // An empty value is valid, as for the capabilities.
         assert!(!section.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric()), "{line}");
         settings.entry((section, key)).or_default().push(value);
     }
     settings
 }
 
-/// What every unit says.
+/// The settings of every unit.
 const CONFINED: &[(&str, &[&str])] = &[
     ("NoNewPrivileges", &["yes"]),
     ("ProtectSystem", &["strict"]),
@@ -161,7 +162,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("UMask", &["0022"]),
 ];
 
-/// What the unit must say, each once.
+/// The unit's required settings, each exactly once.
 const UNIT: &[(&str, &str, &str)] = &[
     ("Unit", "StartLimitIntervalSec", "0"),
     ("Service", "Type", "notify"),

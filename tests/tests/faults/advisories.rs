@@ -1,5 +1,6 @@
-//! Attacks that CoreDNS and the library below it fell to, one test each, named after its advisory. Those that concern parts which are not built here
-//! (DoH, DoQ, gRPC, TSIG, transfer, acl, etcd, kubernetes) have none.
+//! Attacks that succeeded against CoreDNS or its DNS library, one test each, named after its
+//! advisory. Omitted are those on components that are not built here (DoH, DoQ, gRPC, TSIG,
+//! transfer, acl, etcd, kubernetes).
 
 use std::collections::HashSet;
 use std::io::Write as _;
@@ -38,7 +39,7 @@ fn cve_2017_15133_tcp_clients_that_say_nothing_stall_nobody() {
     steadily(|| {
         let dns = Dns::start("whoami");
         let silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(dns.at).unwrap()).collect();
-        // Some begin, some never read what they asked for.
+        // Some send part of a message, some never read their replies.
         for (n, mut stream) in silent.iter().enumerate() {
             let query = Ask::new("a.example", "A").bytes();
             let framed = [&(query.len() as u16).to_be_bytes()[..], &query].concat();
@@ -93,7 +94,7 @@ fn cve_2023_30464_equal_queries_in_flight_are_one_for_the_birthday_attack() {
             scope.spawn(|| assert_eq!(dns.ask("same.example").short(), ["192.0.2.1"]));
         }
     });
-    // One, and its hedge.
+    // One query, and its hedge.
     assert!(upstream.count("same.example.") <= 2, "{} ids to guess", upstream.count("same.example."));
 }
 
@@ -117,7 +118,7 @@ fn cve_2023_30464_queries_that_differ_in_subnet_do_and_cd_are_few_as_well() {
     let in_flight = asked
         .iter()
         .map(|one| asked.iter().filter(|other| other.at <= one.at && other.at + LASTS > one.at).count());
-    // Eight with a subnet, four without, and for each a hedge.
+    // Eight with a subnet and four without, each with a hedge.
     let most = in_flight.max().unwrap_or_default();
     assert!((1..=24).contains(&most), "{most} ids to guess at a time");
 }
@@ -151,7 +152,7 @@ fn cve_2026_82399_a_count_of_65535_questions_is_not_believed() {
     let rss = dns.server.rss_kb();
     let question = &Ask::new("a.example", "A").bytes()[12..];
     for counts in [[65_535, 0, 0, 0], [65_535; 4], [1, 0, 0, 65_535], [2, 0, 0, 0]] {
-        // One question, and as many as a message holds.
+        // One question, and as many as fit into a message.
         for questions in [1, 3_000] {
             let message = [header(7, 0x0100, counts), question.repeat(questions)].concat();
             if message.len() <= 4_096 {
@@ -182,7 +183,7 @@ fn cve_2026_86003_no_update_reaches_an_upstream() {
 #[test]
 fn compression_bombs_are_refused_from_either_side() {
     steadily(|| {
-        // A name that points at itself, one that points forward, and pointers upon pointers.
+        // A pointer to itself, a forward pointer, and a chain of pointers.
         let chain: Vec<u8> =
             (0..2_000_u16).flat_map(|n| (0xc000 | (12 + 2 * n.saturating_sub(1))).to_be_bytes()).collect();
         let bombs: [Vec<u8>; 3] = [vec![0xc0, 12, 0, 1, 0, 1], vec![0xc0, 40, 0, 1, 0, 1], chain];
@@ -193,7 +194,7 @@ fn compression_bombs_are_refused_from_either_side() {
             };
             let mut reply = asked.bytes[..12].to_vec();
             reply[2] |= 0x80;
-            // A thousand answers, each a bomb.
+            // The header announces a thousand answers.
             reply[6..12].copy_from_slice(&[3, 232, 0, 0, 0, 0]);
             let end = 12 + asked.name.len() + 1 + 4;
             reply.extend(&asked.bytes[12..end]);
@@ -220,7 +221,7 @@ fn slow_loris_clients_are_cut_off_and_hold_up_nobody() {
         let before = dns.server.fds();
         let started = now();
         let mut slow: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(dns.at).unwrap()).collect();
-        // An octet now and then, so that none of them is ever quite silent.
+        // Single bytes, so that no client is ever idle for `read`.
         let query = Ask::new("a.example", "A").bytes();
         let framed = [&(query.len() as u16).to_be_bytes()[..], &query].concat();
         for octet in framed.iter().take(8) {
@@ -253,7 +254,7 @@ fn of_a_message_that_is_too_long_over_tcp_the_start_is_refused_and_the_rest_thro
         let message = padded(octets);
         connection.send(&message).unwrap();
         assert_eq!(connection.message().unwrap().flags & 15, rcode, "{octets} octets");
-        // What follows it is a message again, also where both come together.
+        // The next message is read correctly, also if both arrive together.
         connection.send(&message).unwrap();
         connection.send(&Ask::new("next.example", "A").bytes()).unwrap();
         let both = [connection.message().unwrap(), connection.message().unwrap()];
@@ -271,7 +272,7 @@ fn messages_of_64_kib_are_read_and_refused_without_growing() {
             scope.spawn(|| {
                 for n in 0..50_u8 {
                     let mut connection = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
-                    // A query with 64 KiB behind it, and 64 KiB of nothing.
+                    // A query followed by padding to 64 KiB, and 64 KiB of one byte.
                     let mut message = if n % 2 == 0 { query.clone() } else { Vec::new() };
                     message.resize(65_535, n);
                     connection.send(&message).unwrap();

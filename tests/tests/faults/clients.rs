@@ -1,4 +1,4 @@
-//! Clients that take what they can get: connections, time, memory.
+//! Clients that exhaust connections, time and memory.
 
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -12,20 +12,20 @@ use tests::{
 
 use super::good;
 
-/// The bound of docs/limits.md.
+/// The limit in docs/limits.md.
 const CONNECTIONS: usize = 1_024;
 
 #[test]
 fn a_datagram_from_port_0_is_dropped_in_silence() {
     isolated(|| {
         let ip = fresh_ip();
-        // One worker takes datagrams in the order they came.
+        // One worker reads datagrams in order of arrival.
         let dns = Dns::start_on(ip, &format!("multisocket 1\nprometheus {ip}:9153\nlog\nwhoami"));
         let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).expect("root may have one");
         let send = |source: u16, name: &str| {
             let query = Ask::new(name, "A").bytes();
             let length = 8 + u16::try_from(query.len()).unwrap();
-            // The checksum 0 is none (RFC 768).
+            // The checksum 0 means none (RFC 768).
             let header = [source, dns.at.port(), length, 0].map(u16::to_be_bytes).concat();
             raw.send_to(&[header, query].concat(), &SocketAddr::from((ip, 0)).into()).unwrap();
         };
@@ -34,7 +34,7 @@ fn a_datagram_from_port_0_is_dropped_in_silence() {
         dns.server.wait_for_log("honest.example.", Duration::from_secs(5));
         let metrics = Metrics::after_queries((ip, 9153).into(), 1);
         assert_eq!(metrics.count("coredns_dns_requests_total", &[]), 1.0);
-        // The kernel sends nothing to port 0: who tries is told, and says so.
+        // A reply to port 0 fails with an error, which would be logged.
         for said in ["forged.example", "send on"] {
             assert!(!dns.server.log_text().contains(said), "{}", dns.server.log_text());
         }
@@ -53,7 +53,8 @@ fn of_too_many_connections_the_one_idle_for_longest_gives_way() {
         let mut new = Connection::open(at, Duration::from_secs(5)).unwrap();
         exchange(&mut new).unwrap();
         let closed: Vec<usize> = (0..CONNECTIONS).filter(|&at| exchange(&mut crowd[at]).is_err()).collect();
-        // The first was used a moment ago. Connections made together may be accepted in another order.
+        // The first connection was used just before. Connections made together may be accepted in
+        // another order.
         assert!(matches!(closed[..], [1..100]), "{at}: {closed:?}");
         assert_eq!(counts(page), [1.0, 0.0], "{at}");
     }
@@ -61,7 +62,7 @@ fn of_too_many_connections_the_one_idle_for_longest_gives_way() {
 
 #[test]
 fn where_no_connection_is_idle_a_new_one_is_closed_at_once() {
-    // The connections stay busy for as long as the server waits for an upstream.
+    // The connections stay busy only until the upstream's timeout.
     steadily(|| {
         for (at, page) in places("where_no_connection_is_idle_a_new_one_is_closed_at_once") {
             let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
@@ -75,7 +76,7 @@ fn where_no_connection_is_idle_a_new_one_is_closed_at_once() {
             eventually("a connection that is closed at once", Duration::from_secs(4), || {
                 let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
                 let closed = new.is_closed_by_peer();
-                // It took the place of one whose query was not read yet; now it is as busy as the others.
+                // It replaced a connection with an unread query; its own query makes it busy.
                 if !closed && new.send(&hang).is_ok() {
                     crowd.push(new);
                 }
@@ -92,8 +93,8 @@ fn where_no_connection_is_idle_a_new_one_is_closed_at_once() {
     });
 }
 
-/// Where to listen, and where to serve metrics: over IPv4 and over IPv6. None, said aloud, where this process may not open
-/// enough connections.
+/// Addresses for DNS and for metrics, IPv4 and IPv6. Empty, with a message, where this process may
+/// not open enough files.
 fn places(test: &str) -> Vec<(SocketAddr, SocketAddr)> {
     if !may_open(2 * CONNECTIONS as u64) {
         skip(test, "this process may not open 2,048 files");
@@ -108,7 +109,7 @@ fn places(test: &str) -> Vec<(SocketAddr, SocketAddr)> {
     places
 }
 
-/// A server that leaves connections open for a minute.
+/// A server with an idle timeout of a minute.
 fn crowded(at: SocketAddr, page: SocketAddr, directives: &str) -> Server {
     Server::start(&format!(
         ".:{} {{\nbind {}\nprometheus {page}\ntimeouts {{\nread 60s\nidle 60s\n}}\n{directives}\n}}",
@@ -127,7 +128,7 @@ fn exchange(connection: &mut Connection) -> Result<()> {
     Ok(())
 }
 
-/// Connections closed for others, and connections that found no room.
+/// Counts of evicted and of refused connections.
 fn counts(page: SocketAddr) -> [f64; 2] {
     let metrics = Metrics::of(page);
     ["evicted", "refused"].map(|what| {

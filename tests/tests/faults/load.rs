@@ -1,4 +1,4 @@
-//! More than the server can take, and as much as it can take for long.
+//! Overload, and sustained load.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,8 +25,8 @@ fn three_times_too_many_queries_for_half_a_minute() {
 
 #[test]
 fn a_client_with_thousands_of_silent_names_takes_nothing_from_others() {
-    // A table of one worker, and a stanza or the connections of all of them, and what they keep of options: the kernel gives
-    // the two clients to any.
+    // Limits per worker, per stanza, on connections and on the bytes of options: the kernel may
+    // give the two clients to any worker.
     for (multisocket, property, octets, counter) in [
         ("multisocket 1", "", 0, "localdns_queries_shed_total"),
         ("multisocket 2", " {\nmax_concurrent 1000\n}", 0, "coredns_forward_max_concurrent_rejects_total"),
@@ -54,7 +54,7 @@ fn a_name_that_one_client_was_refused_for_want_of_room_is_asked_for_the_next() {
     greedy.connect(at).expect("a socket");
     greedy.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
     let mut asked = 0;
-    // Its silent names and others in turn, until one of the others is refused.
+    // Mostly silent names, every tenth an answered one, until an answered one is refused.
     let refused = loop {
         asked += 1;
         assert!(asked < 4_000, "there is always room");
@@ -116,14 +116,14 @@ fn others_are_answered_beside_a_crowd(step: &str, size: u16) {
     for id in 0..size {
         question[..2].copy_from_slice(&id.to_be_bytes());
         crowd.send(&question).expect("it is sent");
-        // The server's socket need not have room for all of them.
+        // The server's receive buffer may be too small for all of them.
         if id % 100 == 99 {
             sleep(Duration::from_micros(500));
         }
     }
     let mut reply = [0; 4096];
     crowd.recv(&mut reply).expect("the first of them is answered");
-    // Who asks now is answered before all of the others are.
+    // A query of another client is answered before the crowd's last one.
     other.send(&Ask::new("small.example.org", "A").bytes()).expect("it is sent");
     other.recv(&mut reply).expect("it is answered");
     crowd.set_nonblocking(true).expect("a socket");
@@ -174,7 +174,7 @@ fn greedy_beside_honest(multisocket: &str, property: &str, octets: usize, counte
         eventually("no room for more", Duration::from_secs(15), || (refused() > 100.0).then_some(()));
         let mut answered = 0;
         for n in 0..200 {
-            // Of its own each: what comes late is no reply to the next.
+            // One socket per query: a late reply is not taken for the next one.
             let socket = client(honest);
             let query = Ask::new(&format!("n{n}.example"), "A").bytes();
             socket.send(&query).expect("a socket");
@@ -193,7 +193,7 @@ fn greedy_beside_honest(multisocket: &str, property: &str, octets: usize, counte
     assert!(answered >= 198, "{answered} of 200: {multisocket}{property}");
 }
 
-/// A server held to a small share of a core, so that the test has the rest for three times what it can take.
+/// Limits the server to 5% of a core, so that the test can send three times its capacity.
 fn overload(length: Duration) {
     let group = match Cgroup::cpu(5) {
         Ok(group) => group,
@@ -203,7 +203,7 @@ fn overload(length: Duration) {
     let server = Server::start_with(&hits(at, "127.0.0.1:1"), Options::default().within(&group));
     let query = |_| Ask::new("hit.example", "A");
     let right = |_, message: &Message| message.rcode() == 0 && message.answers.len() == 1;
-    // Processor time is told in hundredths of a second: of 20,000 queries these are a twentieth.
+    // CPU time has a resolution of 10 ms, so 20,000 queries are measured within a few percent.
     let capacity = |queries| {
         let (started, cpu) = (now(), server.cpu());
         let answered = flood(at, queries, 64, query, right).answered as f64;
@@ -222,7 +222,7 @@ fn overload(length: Duration) {
     sleep(length);
     let cpu = server.cpu() - cpu;
     let counted: Vec<_> = running.into_iter().map(|stream| stream.finish(Duration::ZERO)).collect();
-    // What still waits in the receive buffer, some thousand datagrams, takes its time at this share of a core.
+    // Several thousand queries in the receive buffer take time at this share of a core.
     eventually("normal again", Duration::from_secs(1) + Duration::from_secs_f64(8_000.0 / peak), || {
         Ask::new("hit.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
     });
@@ -233,12 +233,12 @@ fn overload(length: Duration) {
         "peak {peak:.0} a second; offered {sent} and answered {answered} in {length:?} with {cpu:?} of a core"
     );
     assert_eq!(counted.iter().map(|counts| counts.wrong + counts.duplicate).sum::<usize>(), 0);
-    // Where the machine is busy with other things, the test itself offers less than that.
+    // On a busy machine the test itself sends fewer queries.
     if (sent as f64) < 2.0 * peak * length.as_secs_f64() {
         skip("an overloaded server", "this machine is too busy to offer three times what it takes");
     } else {
-        // By processor time: others may take from the server what its group would give. They take from its caches as
-        // well, so that what overload costs to the hundredth is told by `benches compare` on a quiet machine.
+        // Relative to CPU time, as other processes may take the server's. They also evict its
+        // caches, so `benches compare` on a quiet machine measures the exact cost of overload.
         let served = answered as f64 / cpu.as_secs_f64();
         assert!(served >= 0.5 * per_cpu, "{served:.0} of {per_cpu:.0} a second of processor time");
     }
@@ -252,7 +252,7 @@ fn overload(length: Duration) {
 
 #[test]
 fn a_soak_with_reloads_loses_nothing_and_grows_nothing() {
-    // Other tests run beside this one: what was measured before may not be there any more.
+    // Other tests run in parallel: capacity measured earlier may be gone.
     soak(Duration::from_secs(20), 2_000);
 }
 
@@ -262,7 +262,7 @@ fn ten_minutes_of_soak_with_reloads() {
     soak(Duration::from_secs(600), 8_000);
 }
 
-/// At 70 % of the measured rate, at most this one, with a reload every second.
+/// Sends 70 % of the measured rate, at most `most` a second, with a reload every second.
 fn soak(length: Duration, most: u32) {
     let upstream = Upstream::start(fresh_ip(), |asked: &Asked| match asked.name.starts_with("none") {
         true => Action::nxdomain("example. 60 IN SOA ns.example. host.example. 1 2 3 4 60"),
@@ -272,7 +272,7 @@ fn soak(length: Duration, most: u32) {
     let corefile = |n: u64| format!("# {n}\n{}", hits(at, &upstream.word()));
     let mut server = Server::start(&corefile(0));
     let started = now();
-    // Hits, cached answers and denials, and one new name in ten.
+    // Hits of `hosts`, cached answers and denials, and one new name in ten.
     let query = |n: usize| match n % 10 {
         0 => Ask::new(&format!("new{n}.example"), "A"),
         1..4 => Ask::new(&format!("cached{}.example", n % 100), "A"),
@@ -302,7 +302,7 @@ fn soak(length: Duration, most: u32) {
     println!("{reloads} reloads, {rate:.0} a second or {most}, {drops:?} dropped by the kernel: {counts:?}");
     counts.assert_clean();
     server.wait_for_lines("Reloading complete", reloads as usize, Duration::from_secs(5));
-    // Sockets to upstreams come and go; the bound is that of docs/limits.md: 64 for each worker.
+    // The number of upstream sockets varies; docs/limits.md limits it to 64 per worker.
     assert!(server.fds() <= fds + 128, "{fds} -> {} descriptors", server.fds());
     assert!(server.rss_kb() < rss + (48 << 10), "{rss} -> {} KiB", server.rss_kb());
     assert_eq!(drops, Some(0.0));

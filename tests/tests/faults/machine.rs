@@ -1,4 +1,4 @@
-//! The machine under the server fails: no descriptors, no disk, no interface, no processor time.
+//! Failures of the machine: no descriptors, no disk space, no interface, no CPU time.
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -24,17 +24,17 @@ fn clients_that_take_every_descriptor_leave_enough_for_hits_and_misses() {
         upstream.word()
     );
     let server = Server::start_with(&text, Options::default().files(96));
-    // More clients than there are descriptors: the rest waits in the kernel, or is closed.
+    // More clients than descriptors: the others wait in the kernel, or are closed.
     let mut crowd: Vec<Connection> =
         (0..200).filter_map(|_| Connection::open(at, Duration::from_secs(5)).ok()).collect();
     eventually("hardly a descriptor left", Duration::from_secs(5), || (server.fds() >= 80).then_some(()));
-    // A miss needs a socket towards the upstream, and clients may not have taken the last ones: neither while the rest of
-    // them is let in, nor when all have been.
+    // A miss needs a socket to the upstream: clients must leave descriptors for it, while
+    // connections are accepted and after.
     for n in 0..40 {
         assert_eq!(ask(at, "hit.example", "A").short(), ["192.0.2.9"]);
         assert_eq!(ask(at, &format!("miss{n}.example"), "A").short(), ["192.0.2.1"], "{n}");
     }
-    // A new client gets its place although the others have said nothing and go nowhere.
+    // A new client is accepted although all others are silent and stay connected.
     let mut new = eventually("an answer over TCP", Duration::from_secs(10), || {
         let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
         new.send(&Ask::new("hit.example", "A").bytes()).ok()?;
@@ -83,13 +83,13 @@ fn a_full_disk_is_told_before_it_serves_and_costs_nothing_after() {
                 .spawn()
                 .expect("the binary starts")
         };
-        // No room for the pidfile.
+        // No space for the pidfile.
         let ended = started(&pidfile.to_string_lossy(), Stdio::null()).wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(1), "{said}");
         assert_contains!(said, "pid");
         assert!(!pidfile.exists(), "half a pidfile is left");
-        // No room for log lines.
+        // No space for log lines.
         let log = File::create(full.path().join("log")).unwrap();
         let mut child = started("/dev/null", log.into());
         let at = SocketAddr::from((ip, 53));
@@ -164,7 +164,7 @@ fn datagrams_that_the_kernel_drops_are_counted_each() {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", dns.server.pid())).unwrap();
         stat.rsplit_once(") ").unwrap().1.starts_with('T').then_some(())
     });
-    // More than 4 MiB, which is what may wait.
+    // Above the receive buffer of 4 MiB.
     const SENT: u32 = 12_000;
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.connect(dns.at).unwrap();
@@ -176,14 +176,14 @@ fn datagrams_that_the_kernel_drops_are_counted_each() {
     assert!((1..SENT).contains(&lost), "{lost}");
     dns.server.signal("CONT");
     Metrics::after_queries(page, (SENT - lost) as usize);
-    // The kernel tells of them with the next datagram that finds room.
+    // The kernel reports drops with the next datagram that it accepts.
     assert_eq!(dns.ask("hit.example").short(), ["192.0.2.9"]);
     let metrics = Metrics::after_queries(page, (SENT - lost) as usize + 1);
     assert_eq!(metrics.value("localdns_kernel_drops_total", &[]), Some(f64::from(lost)));
     assert_eq!(metrics.count("coredns_dns_requests_total", &[]), f64::from(SENT - lost + 1));
 }
 
-/// What the kernel says that it dropped at this address: the last column of its table.
+/// The kernel's drop count for this address: the last column of /proc/net/udp.
 fn kernel_drops(at: SocketAddr) -> u32 {
     let IpAddr::V4(ip) = at.ip() else { panic!("{at} is in another table") };
     let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), at.port());
@@ -202,7 +202,7 @@ fn a_server_that_stood_still_for_ten_seconds_answers_what_waited() {
             upstream.word()
         ));
         assert_eq!(dns.ask("before.example").short(), ["192.0.2.1"]);
-        // What a receive buffer holds without privilege: 200 datagrams.
+        // 200 datagrams fit into the receive buffer that an unprivileged process may have.
         let names = ["hit.example", "before.example"];
         let right = |n: usize, message: &Message| {
             message.answers.first().is_some_and(|record| record.data == ["192.0.2.9", "192.0.2.1"][n % 2])
@@ -221,7 +221,7 @@ fn a_server_that_stood_still_for_ten_seconds_answers_what_waited() {
     });
 }
 
-/// A wall clock that the test sets, for one process: what `clock_gettime` says of it, and so many seconds.
+/// A wall clock for one process that the test sets: adds an offset to `clock_gettime`.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -292,7 +292,7 @@ fn a_wall_clock_that_jumps_by_centuries_changes_nothing_but_what_is_printed() {
         assert_eq!(upstream.count("kept.example."), 1, "{seconds}");
         let miss = format!("miss{n}.example");
         assert_eq!(ask(at, &miss, "A").short(), ["192.0.2.1"]);
-        // A connection that was open is not idle for centuries.
+        // An open connection does not become idle by the jump.
         client.send(&Ask::new("hit.example", "A").bytes()).unwrap();
         assert_eq!(client.message().unwrap().rcode(), 0);
         let metrics = Metrics::of(page);
@@ -301,7 +301,7 @@ fn a_wall_clock_that_jumps_by_centuries_changes_nothing_but_what_is_printed() {
             ages.len() > 1 && ages.iter().all(|(.., age)| (0.0..60.0).contains(age)),
             "{seconds}: {ages:?}"
         );
-        // And the process has seen the jump.
+        // The process sees the new time.
         let line = server.wait_for_log(&miss, Duration::from_secs(5));
         assert_contains!(line, &format!("\"time\":\"{year}"));
         let (head, _) = http_exchange(page, "/health").unwrap();
@@ -310,6 +310,6 @@ fn a_wall_clock_that_jumps_by_centuries_changes_nothing_but_what_is_printed() {
     }
 }
 
-/// In 2232, the latest time that Linux lets a clock be set to; the earliest is 1970 (timekeeping's
+/// In 2232, the latest time that Linux accepts; the earliest is 1970 (timekeeping's
 /// `timespec64_valid_settod`).
 const LATEST: i64 = 8_277_292_000;

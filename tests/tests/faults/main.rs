@@ -1,4 +1,5 @@
-//! What goes wrong on a node: clients that mean harm, too much of everything, a machine that stands still, attacks that other servers fell to.
+//! Faults on a node: hostile clients, overload, a stalled machine, and attacks that succeeded
+//! against other servers.
 
 mod advisories;
 mod clients;
@@ -11,7 +12,7 @@ mod upstreams;
 
 use tests::{Action, Asked};
 
-/// 192.0.2.1 for every name.
+/// Answers 192.0.2.1 to every name.
 fn good(asked: &Asked) -> Action {
     Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name))
 }

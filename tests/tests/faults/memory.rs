@@ -1,4 +1,4 @@
-//! What clients cost in memory: large answers, and what the kernel holds.
+//! Memory used for clients: large answers, and kernel buffers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 use tests::{Action, Ask, Dns, Options, Says, Server, Upstream, fresh_ip, port, skip, tool};
 
-/// Sockets of the server's address.
+/// The server's sockets on its address.
 const SOCKETS: usize = 16;
-/// Clients, each with a port of its own, over which the kernel spreads them.
+/// Clients on different ports, which the kernel distributes over the sockets.
 const CLIENTS: usize = 64;
-/// Of one client.
+/// Queries of each client.
 const QUERIES: u16 = 32;
 
 #[test]
@@ -31,7 +31,7 @@ fn large_cached_answers_asked_over_udp_leave_no_memory_behind() {
         })
         .collect();
     let before = dns.server.rss_kb();
-    // What waits when it goes on is taken in whole batches.
+    // Queries that wait during the stop are read in full batches.
     dns.server.signal("STOP");
     for id in 0..QUERIES {
         for client in &clients {
@@ -89,21 +89,21 @@ fn the_pidfile_is_brought_to_its_disk() {
     }
     let at = SocketAddr::from((fresh_ip(), port()));
     let corefile = format!(".:{} {{\nbind {}\nwhoami\n}}", at.port(), at.ip());
-    // Its own process is the server, and it says on standard error what that calls.
+    // strace runs as a separate process (`-D`) and prints the system calls on stderr.
     let traced = Options::default().through("strace -D -f -y -e trace=fsync");
     let server = Server::start_with(&corefile, traced);
     server.wait_for_log("/pid>", Duration::from_secs(20));
     assert_eq!(Ask::new("a.example", "A").of(at).status(), "NOERROR");
 }
 
-/// Whether any amount of memory may be locked: CAP_IPC_LOCK is the fifteenth (capability(7)).
+/// Whether memory locks are unlimited: CAP_IPC_LOCK is bit 14 (capability(7)).
 fn may_lock() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("it is there");
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("it is told");
     u64::from_str_radix(mask.trim(), 16).expect("a mask") >> 14 & 1 == 1
 }
 
-/// Of each mapping its first line, and the others.
+/// The first line and the other lines of each mapping.
 fn mappings(smaps: &str) -> Vec<(&str, Vec<&str>)> {
     let mut all = Vec::<(&str, Vec<&str>)>::new();
     for line in smaps.lines() {
@@ -125,7 +125,7 @@ fn names_that_lead_patterns_to_ever_new_states_leave_little_behind() {
     let rules: String = (0..PATTERNS).map(pattern).collect();
     let dns = Dns::start(&format!("multisocket 1\n{rules}whoami"));
     let before = dns.server.rss_kb();
-    // Labels without end that repeats (a linear congruential generator, high bits).
+    // Labels that do not repeat (a linear congruential generator, high bits).
     let mut state = 1_u64;
     let mut letter = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -150,7 +150,7 @@ fn the_kernel_holds_little_of_what_a_stream_brings_while_nobody_reads_it() {
     let request = format!("GET /health HTTP/1.1\r\nHost: {page}\r\n\r\n").into_bytes();
     for (what, to, message) in [("DNS", dns.at, query), ("HTTP", page, request)] {
         let mut stream = with_small_buffer(to);
-        // Accepted and read from, before nobody reads.
+        // The connection is accepted and read before the server is stopped.
         stream.write_all(&message).expect("the server reads");
         assert_ne!(stream.read(&mut [0; 1024]).expect("the server answers"), 0, "{what}");
         dns.server.signal("STOP");
@@ -163,7 +163,8 @@ fn the_kernel_holds_little_of_what_a_stream_brings_while_nobody_reads_it() {
             }
         }
         dns.server.signal("CONT");
-        // 16 KiB are asked for; the kernel doubles that for its own overhead, and the client's end has some, too.
+        // The server requests 16 KiB; the kernel doubles that for overhead, and the client's send
+        // buffer adds some.
         assert!((4_096..48 << 10).contains(&taken), "{what}: {taken} octets");
     }
 }
@@ -174,7 +175,7 @@ fn with_small_buffer(to: SocketAddr) -> TcpStream {
     socket.connect(&to.into()).expect("the server listens");
     let stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
-    // As long as nothing goes.
+    // Until the connection accepts no more.
     stream.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout can be set");
     stream
 }

@@ -1,4 +1,4 @@
-//! Scrapers that ask for more than anybody should.
+//! Scrapers that overload the admin server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use tests::{Ask, Server, eventually, fresh_ip, http_get, http_reply, http_reques
 
 const SCRAPERS: usize = 120;
 const BLOCKS: usize = 200;
-/// Pages that one client asks for before it has read any.
+/// Pages that a client requests before it reads any.
 const AHEAD: usize = 4;
 
 #[test]
@@ -23,7 +23,7 @@ fn tcp_clients_do_not_wait_for_the_pages_of_others() {
             for _ in 0..SCRAPERS {
                 scope.spawn(|| {
                     while !stop.load(Relaxed) {
-                        // One that is cut off, or waits for long, begins anew.
+                        // A connection that is closed, or waits too long, is replaced.
                         drop(pipeline(page, &stop, &read));
                     }
                 });
@@ -65,7 +65,7 @@ fn a_scraper_beside_idle_connections_that_come_again_gets_its_page_each_time() {
             });
             let _stop = AtTheEnd(&stop);
             for _ in 0..SCRAPES {
-                // From the same address as the others: there is nothing else to tell it by but that it has asked.
+                // From the same address as the others: only its complete request distinguishes it.
                 let asked = {
                     let _turn = turn.lock();
                     http_request(page, "/metrics")
@@ -84,10 +84,10 @@ fn a_scraper_beside_idle_connections_that_come_again_gets_its_page_each_time() {
     }
 }
 
-/// More than have a slot: they never have peace.
+/// More than there are slots, so they evict each other all the time.
 const IDLE: usize = 140;
 const SCRAPES: usize = 5;
-/// The bound of docs/limits.md.
+/// The limit in docs/limits.md.
 const SLOTS: usize = 128;
 
 fn sit(page: SocketAddr, sent: &str) -> std::io::Result<TcpStream> {
@@ -122,7 +122,7 @@ fn a_scraper_beside_clients_that_ask_without_end_is_answered() {
         for _ in 0..SLOTS {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
-                    // One that is cut off begins anew.
+                    // A connection that is closed is replaced.
                     drop(flood());
                 }
             });
@@ -147,7 +147,7 @@ fn a_client_that_reads_no_page_is_reset() {
         let error = eventually("the end of a connection that is not read", Duration::from_secs(9), || {
             silent.take_error().expect("a socket can be asked")
         });
-        // What the kernel had of it is gone as well: it does not go on offering it.
+        // The server resets the connection, so the kernel drops its send buffer.
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
         assert_eq!(http_get(page, "/metrics").expect("others are served").0, 200);
@@ -156,7 +156,7 @@ fn a_client_that_reads_no_page_is_reset() {
     });
 }
 
-/// A server with a page beyond what the kernel takes at both ends: where it serves, and where the page is.
+/// A server with a page above both ends' socket buffers: its DNS address, and its admin address.
 fn with_large_page() -> (Server, SocketAddr, SocketAddr) {
     let (ip, port) = (fresh_ip(), port());
     let (at, page) = (SocketAddr::from((ip, port)), SocketAddr::from((ip, 9153)));
@@ -172,7 +172,7 @@ fn with_large_page() -> (Server, SocketAddr, SocketAddr) {
     (server, at, page)
 }
 
-/// Asks for page after page, several ahead, and counts those that came.
+/// Requests pages, several ahead, and counts the received ones.
 fn pipeline(page: SocketAddr, stop: &AtomicBool, read: &AtomicUsize) -> std::io::Result<()> {
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {page}\r\n\r\n");
     let mut stream = TcpStream::connect(page)?;
@@ -188,7 +188,7 @@ fn pipeline(page: SocketAddr, stop: &AtomicBool, read: &AtomicUsize) -> std::io:
         tail.extend_from_slice(&octets[..length]);
         let pages = tail.windows(STATUS.len()).filter(|part| *part == STATUS).count();
         read.fetch_add(pages, Relaxed);
-        // A status may be cut in two.
+        // A status line may be split between two reads.
         tail.drain(..tail.len() - (STATUS.len() - 1).min(tail.len()));
         stream.write_all(request.repeat(pages).as_bytes())?;
     }

@@ -1,4 +1,4 @@
-//! Upstreams that serve one query after the other, and are asked for a moment more than they can serve.
+//! Upstreams that serve one query at a time, near and slightly above their capacity.
 
 use std::net::UdpSocket;
 use std::sync::Mutex;
@@ -9,9 +9,10 @@ use tests::{Ask, Dns, Metrics, Stream, Upstream, eventually, fresh_ip, now, stea
 
 use super::good;
 
-/// Three quarters or four fifths of the upstream's capacity, with one burst: everything is answered, and the upstream gets
-/// at most eleven queries for ten of a client's. Measured beside CoreDNS 1.15.0, which answers 191 of 745 in the second
-/// case, 73 of 220 in the third, and all in the others.
+/// Load at three quarters or four fifths of the upstream's capacity, and one burst: every query is
+/// answered, and the upstream receives at most eleven queries for ten of a client. For comparison,
+/// CoreDNS 1.15.0 answered 191 of 745 in the second case, 73 of 220 in the third, and all in the
+/// others.
 #[test]
 fn bursts_at_slow_upstreams_are_answered() {
     let cases = [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 0)];
@@ -45,8 +46,8 @@ fn burst_is_answered(service_ms: u64, rate: u32, burst: usize) {
     assert_eq!(answered, all as f64, "{case}");
 }
 
-/// Half as much again as an upstream can serve: what it serves is answered in time, and the rest is refused at once with the
-/// Extended DNS Error 23.
+/// One and a half times the upstream's capacity: it answers as many queries as it can in time, and
+/// the others are refused at once with Extended DNS Error 23.
 #[test]
 fn an_overloaded_upstream_answers_what_it_can() {
     steadily(|| {
@@ -66,7 +67,7 @@ fn an_overloaded_upstream_answers_what_it_can() {
         let before = noerror(&metrics());
         sent(&stream, 50 * 22);
         let after = metrics();
-        // Ten seconds have room for 333.
+        // Ten seconds suffice for 333.
         assert!(noerror(&after) - before >= 280.0, "{}", noerror(&after) - before);
         let limit = after.count("localdns_forward_outstanding_limit", &[]);
         assert!((20.0..=150.0).contains(&limit), "{limit}");
@@ -82,11 +83,11 @@ fn an_overloaded_upstream_answers_what_it_can() {
     });
 }
 
-/// Serves one query after the other, each for so long. What a busy machine adds to one is taken off the next.
+/// Serves one query at a time for `service` each. A delay by a busy machine shortens the next one.
 fn serial(service: Duration) -> Upstream {
     let free_at = Mutex::new(now());
     Upstream::start(fresh_ip(), move |asked| {
-        // The kit calls this for one datagram after the other.
+        // The kit calls this for one datagram at a time.
         let mut free_at = free_at.lock().expect("no other use panics");
         let start = if now().saturating_duration_since(*free_at) < service { *free_at } else { now() };
         *free_at = start + service;

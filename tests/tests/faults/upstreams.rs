@@ -1,4 +1,5 @@
-//! One good upstream among two or three, the others at fault, under every policy: the client gets the good one's answer in time.
+//! One good upstream among two or three faulty ones, under every policy: the client gets the good
+//! one's answer in time.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,14 +12,15 @@ use tests::{
 
 use super::good;
 
-/// What is wrong with the bad upstreams.
+/// The fault of the bad upstreams.
 #[derive(Clone, Copy)]
 struct Fault {
     name: &'static str,
     does: fn(&Asked) -> Action,
-    /// Directives of the stanza.
+    /// Properties of `forward`.
     with: &'static str,
-    /// How long one bad upstream may hold up a query: nothing, or the 300 ms until the next is asked.
+    /// The delay that one bad upstream may cause: none, or the 300 ms before the query is sent to
+    /// the next.
     costs: Duration,
 }
 
@@ -77,7 +79,7 @@ fn one_good(fault: &Fault, bad: usize) {
     under_every_policy(fault.name, &words, fault.with, fault.costs * bad.len() as u32);
 }
 
-/// Asks eight names under each policy.
+/// Queries eight names under each policy.
 fn under_every_policy(what: &str, words: &[String], with: &str, costs: Duration) {
     steadily(|| {
         let at = SocketAddr::from((fresh_ip(), port()));
@@ -93,7 +95,7 @@ fn under_every_policy(what: &str, words: &[String], with: &str, costs: Duration)
                 let reply = ask(at, &format!("n{n}.{policy}.example"), "A");
                 let case = format!("{what}, {} upstreams, {policy}, query {n}", words.len());
                 assert_eq!(reply.short(), ["192.0.2.1"], "{case}");
-                // A second for a busy machine: far from `read_timeout` and the deadline.
+                // A second for a busy machine: far below `read_timeout` and the deadline.
                 assert!(reply.elapsed < costs + Duration::from_secs(1), "{case}: {:?}", reply.elapsed);
             }
         }

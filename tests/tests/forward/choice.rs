@@ -1,4 +1,4 @@
-//! Who is asked: zones, policies, health, failover, and where upstreams come from.
+//! The choice of upstreams: zones, policies, health, failover, and sources of upstreams.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn next_hands_an_rcode_to_the_next_stanza() {
 
 #[test]
 fn next_leaves_its_stanza_the_time_that_a_truncated_reply_took_from_the_first() {
-    // TCP has a second after a truncated reply; who is asked next has what the query has.
+    // After a truncated reply TCP has a second; the next stanza has the rest of the query's time.
     for over_tcp in [Action::Silent, Action::rcode(3)] {
         let told = format!("{over_tcp:?} over TCP");
         let first = Upstream::start(fresh_ip(), move |asked| match asked.transport {
@@ -119,7 +119,8 @@ fn zones_and_except_decide_who_is_asked() {
 #[test]
 fn a_name_outside_every_stanza_is_servfail_and_one_outside_every_block_refused() {
     let upstream = Upstream::start(fresh_ip(), good);
-    // As CoreDNS: a block whose plugins all pass fails, a server without a block for the name refuses.
+    // Like CoreDNS: a block whose plugins all pass answers SERVFAIL, a server without a block for
+    // the name REFUSED.
     let dns = Dns::start(&format!("forward example {}", upstream.word()));
     assert_eq!(dns.ask("a.other").status(), "SERVFAIL");
     let at = SocketAddr::from((fresh_ip(), port()));
@@ -150,7 +151,7 @@ fn an_upstream_that_comes_back_is_used_again() {
                 Metrics::of((ip, 9153).into()).count("coredns_proxy_healthcheck_failures_total", &[]);
             (failed >= 2.0).then_some(())
         });
-        // Down by now: no time is lost on it.
+        // It is down by now and costs no time.
         let reply = dns.ask("down.example");
         assert!(reply.elapsed < Duration::from_millis(200), "{:?}", reply.elapsed);
         first.restart();
@@ -172,7 +173,7 @@ fn health_probes_ask_what_they_are_told_to() {
         });
         let dns =
             Dns::start(&format!("forward . {} {{\nhealth_check 200ms {properties}\n}}", upstream.word()));
-        // CoreDNS's probes begin with the first failure.
+        // Like CoreDNS's, probes begin with the first failure.
         drop(Ask::new("x.example", "A").timeout(Duration::from_millis(2500)).try_of(dns.at));
         upstream.wait_for(name, 1, Duration::from_secs(3));
         let probe = &upstream.asked_for(name)[0];
@@ -266,7 +267,7 @@ fn a_host_name_as_upstream_is_looked_up_with_the_resolvers_that_the_system_has_b
         let dns = Dns::start("forward . dns.provider.example");
         assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"]);
         assert_eq!((before.count("x.example."), after.count("x.example.")), (1, 0));
-        // As with a lease of another network. What is known of a name lasts for half a minute at least.
+        // As after a DHCP lease in another network. A resolved name is kept for at least 30 s.
         resolver(&new);
         old.forget();
         let changed = format!("upstreams changed: {}:53", ips[3]);

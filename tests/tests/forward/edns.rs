@@ -1,4 +1,4 @@
-//! Upstreams that are hostile to EDNS, and client subnets.
+//! Upstreams with faulty EDNS, and client subnets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use tests::{Action, Ask, Asked, Dns, Says, Upstream, fresh_ip, steadily};
 
 use super::good;
 
-/// What an upstream does about a query with an OPT.
+/// An upstream's action on a query with an OPT.
 type Fault = fn(&Asked) -> Action;
 
 const KINDS: [(&str, Fault); 7] = [
@@ -26,7 +26,7 @@ const KINDS: [(&str, Fault); 7] = [
 const STRIPPED: &str = "OPT stripped";
 const ECS: u16 = 8;
 
-/// The right id and question, and behind them what is no record.
+/// A reply with the right ID and question, followed by garbage.
 fn garbage(asked: &Asked) -> Action {
     let mut octets = asked.bytes.clone();
     octets.truncate(12 + asked.name.len() + 1 + 4);
@@ -58,7 +58,7 @@ fn served(what: &str, fault: Fault, count: usize) {
     let words: Vec<String> = upstreams.iter().map(Upstream::word).collect();
     let dns = Dns::start(&format!("forward . {} {{\npolicy sequential\n}}", words.join(" ")));
     assert_eq!(dns.ask("first.example").short(), ["192.0.2.1"], "{what}, {count}");
-    // The first found it out: the second is asked as it was asked, and once.
+    // The first query learned the fault: the second is sent once, in the form that works.
     assert_eq!(dns.ask("second.example").short(), ["192.0.2.1"], "{what}, {count}");
     let asked: Vec<Asked> =
         upstreams.iter().flat_map(|upstream| upstream.asked_for("second.example.")).collect();
@@ -106,7 +106,7 @@ fn an_upstream_without_edns_takes_dnssec_from_nobody_where_another_has_it() {
 #[test]
 fn a_subnet_that_an_upstream_finds_fault_with_takes_dnssec_from_nobody() {
     steadily(|| {
-        // As BIND: FORMERR without OPT.
+        // Like BIND: FORMERR without OPT.
         let upstream = Upstream::start(fresh_ip(), |asked| match &asked.edns {
             Some(edns) if !edns.options.is_empty() => Action::Reply(Says::rcode(1).without_edns()),
             _ => good(asked),
@@ -137,7 +137,7 @@ fn the_upstreams_scope_goes_back_to_who_asked_with_a_subnet_and_decides_what_is_
                 "none.example." => Action::Reply(says),
                 "all.example." => Action::Reply(says.option(ECS, &subnet(0))),
                 "part.example." => Action::Reply(says.option(ECS, &subnet(20))),
-                // A forger who does not know the subnet, and the upstream after him.
+                // A forged reply with another subnet, then the upstream's.
                 _ => Action::Both(
                     Box::new(Action::Reply(
                         Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name))
@@ -148,11 +148,12 @@ fn the_upstreams_scope_goes_back_to_who_asked_with_a_subnet_and_decides_what_is_
             }
         });
         let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
-        // What comes back, and how often the upstream is asked by two with a subnet and two without.
+        // The returned scope, and the number of upstream queries for two queries with a subnet and
+        // two without.
         for (name, scope, queries) in [
             ("none.example", None, 3),
             ("all.example", Some(0), 1),
-            // To a query without subnet, too, this upstream says that the answer is for a part.
+            // This upstream limits its answer's scope also for queries without a subnet.
             ("part.example", Some(20), 4),
             ("forged.example", Some(0), 1),
         ] {
@@ -174,7 +175,7 @@ fn the_upstreams_scope_goes_back_to_who_asked_with_a_subnet_and_decides_what_is_
 #[test]
 fn a_failure_for_one_clients_subnet_is_no_failure_for_others() {
     steadily(|| {
-        // Silent, until it is told otherwise.
+        // Silent until the test changes it.
         let silent = Arc::new(AtomicBool::new(true));
         let hears = silent.clone();
         let upstream =
@@ -193,7 +194,7 @@ fn a_failure_for_one_clients_subnet_is_no_failure_for_others() {
         assert_eq!(failed.status(), "SERVFAIL");
         assert_eq!(Ask::new("plain.example", "A").of(dns.at).status(), "SERVFAIL");
         silent.store(false, Relaxed);
-        // What failed for all is kept, what failed for a part of the network is not.
+        // A failure for all clients is cached, one for a single subnet is not.
         for (name, status) in [("subnet.example", "NOERROR"), ("plain.example", "SERVFAIL")] {
             assert_eq!(Ask::new(name, "A").of(dns.at).status(), status, "{name}");
         }

@@ -1,4 +1,4 @@
-//! Upstreams that are dead, slow, lying, half-closing or hostile: the answer, and the time it may take.
+//! Upstreams that are dead, slow, forged, half-closing or hostile: the answer, and its time limit.
 
 use std::thread::scope;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn a_silent_first_upstream_costs_a_third_of_a_second_at_most() {
             *took = reply.elapsed;
         }
         took.sort();
-        // 0.35 s is the promise, and holds for most; a busy machine may hold up one or two.
+        // The promised bound is 0.35 s for most queries; a busy machine may delay one or two.
         assert!(took[2] <= Duration::from_millis(350) && took[4] < Duration::from_millis(450), "{took:?}");
     });
 }
@@ -115,7 +115,7 @@ fn a_late_reply_still_fills_the_cache() {
     });
 }
 
-/// A reply to the query that was asked with this record alone: owner, type and data as given.
+/// A reply to the query with a single record with this owner, type and data.
 fn one_record(asked: &Asked, owner: &[u8], rtype: u16, data: &[u8]) -> Action {
     let question = &asked.bytes[12..12 + asked.name.len() + 1 + 4];
     let mut octets = asked.bytes[..2].to_vec();
@@ -133,7 +133,7 @@ fn one_record(asked: &Asked, owner: &[u8], rtype: u16, data: &[u8]) -> Action {
 fn a_reply_with_a_record_that_is_none_is_neither_relayed_nor_kept() {
     type Row = (&'static str, &'static [u8], u16, &'static [u8]);
     const OWNER: &[u8] = &[0xc0, 12];
-    // Behind "x.example.": header, name, type and class.
+    // The offset behind the question "x.example.": header, name, type and class.
     const HERE: u8 = 12 + 11 + 4;
     const ROWS: [Row; 10] = [
         ("an owner that points to itself", &[0xc0, HERE], 1, &[192, 0, 2, 66]),
@@ -168,9 +168,10 @@ fn a_reply_with_a_record_that_is_none_is_neither_relayed_nor_kept() {
 #[test]
 fn what_does_not_match_the_query_changes_nothing() {
     steadily(|| {
-        // Each: a first upstream that lies over UDP, and a second one that does not.
+        // The first upstream lies over UDP; the second does not.
         let bogus = || Says::answer("x.example. 300 IN A 203.0.113.66");
-        // The last one is asked again over TCP at once, as for what was cut: it has the question.
+        // The last reply matches the question, so the query is repeated at once over TCP, as after
+        // truncation.
         let lies: [(&str, Action, usize); 6] = [
             ("another id", Action::WrongId(bogus()), 1),
             ("another question", Action::WrongQuestion("y.example".to_owned(), bogus()), 1),
@@ -189,7 +190,7 @@ fn what_does_not_match_the_query_changes_nothing() {
             ));
             for times in ["miss", "hit"] {
                 assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"], "{what}: {times}");
-                // Nobody waits until it is time to ask the liar once more.
+                // Answered before the query would be repeated to the first upstream.
                 assert_eq!((liar.total(), right.total()), (asked, 1), "{what}: {times}");
             }
         }

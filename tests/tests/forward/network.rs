@@ -1,4 +1,4 @@
-//! What the machine's own network does to upstreams: routes that go and come back, ports that are not ours to take.
+//! Effects of the machine's network on upstreams: routes that disappear and return, reserved ports.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ fn an_address_that_is_renewed_costs_no_more_than_it_is_away() {
                 });
                 assert_eq!(reply.short(), ["192.0.2.1"], "{what}");
                 assert!(reply.elapsed < AWAY + Duration::from_millis(600), "{what}: {:?}", reply.elapsed);
-                // Many sockets, all of an address that goes.
+                // Many sockets, before their address is removed.
                 for n in 0..40 {
                     assert_eq!(tests::ask(at, &format!("w{n}.{name}"), "A").short(), ["192.0.2.1"]);
                 }
@@ -67,7 +67,7 @@ fn upstreams_are_asked_from_ports_that_nobody_reserved() {
         let before = ports("before");
         let lent = |port: &u16| (40_000..40_020).contains(port) || (40_180..40_200).contains(port);
         assert!(before.len() > 5 && before.iter().all(lent), "{before:?}");
-        // From the next reload on.
+        // Applies from the next reload.
         lend("50000 50199", "");
         server.signal("USR1");
         server.wait_for_log("Reloading complete", Duration::from_secs(10));

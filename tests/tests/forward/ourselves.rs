@@ -1,4 +1,4 @@
-//! Upstreams that are this server itself: left out, whichever addresses the machine has just then.
+//! Upstreams that are this server itself: excluded, by the machine's current addresses.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,14 +9,14 @@ use tests::{Ask, Server, Upstream, add_address, assert_contains, binary, eventua
 
 use super::good;
 
-/// What `localdns check` says of a Corefile.
+/// Runs `localdns check` on a Corefile.
 pub(crate) fn check(corefile: &Path) -> Output {
     let mut command = Command::new(binary());
     command.arg("check").arg("-conf").arg(corefile);
     output(command, Duration::from_secs(10))
 }
 
-/// As pairs of servers do that share one Corefile with both their addresses.
+/// Like pairs of servers that share one Corefile with both their addresses.
 #[test]
 fn an_upstream_that_is_ourselves_is_left_out() {
     isolated(|| {
@@ -70,7 +70,7 @@ fn what_is_ourselves_is_judged_again_with_the_addresses() {
             let out = all.filter(|one| one["loops"] == true);
             out.map(|one| one["address"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
-        // A page may be some moments old.
+        // The page may be cached.
         let becomes = |expected: &[&str]| {
             eventually(&format!("{expected:?} are left out"), PATIENCE, || {
                 (left_out() == expected).then_some(())
@@ -101,7 +101,7 @@ fn what_is_ourselves_is_judged_again_with_the_addresses() {
     });
 }
 
-/// Where nothing is left queries fail at once, for an answer in a circle would take until their deadline.
+/// Without upstreams queries fail at once; in a loop they would run until their deadline.
 #[test]
 fn queries_fail_at_once_while_every_upstream_is_ourselves() {
     isolated(|| {
@@ -117,7 +117,7 @@ fn queries_fail_at_once_while_every_upstream_is_ourselves() {
     });
 }
 
-/// The file stays as it is, and the address of the server that it names leaves this machine.
+/// The file is unchanged, but the address in it moves from this machine to another.
 #[test]
 fn a_list_of_ourselves_is_taken_once_it_is_others() {
     isolated(|| {

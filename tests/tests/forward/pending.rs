@@ -1,4 +1,4 @@
-//! Upstreams that are not known yet, among others: files without name servers, names that do not resolve.
+//! Unknown upstreams beside known ones: files without name servers, names that do not resolve.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn a_list_without_servers_is_passed_over_and_followed() {
     assert_eq!((listed.count("y.example."), other.count("y.example.")), (1, 0));
 }
 
-/// The machine's network may be there later than the server.
+/// The machine's network may start after the server.
 #[test]
 fn a_name_that_does_not_resolve_yet_is_passed_over() {
     let resolver = Upstream::start(fresh_ip(), |_| Action::rcode(2));
@@ -50,7 +50,7 @@ fn a_name_that_does_not_resolve_yet_is_passed_over() {
     let body = |others: &str| {
         format!("forward . {name} {others} {{\npolicy sequential\nresolver {}\n}}", resolver.word())
     };
-    // For both of the same name there is a warning with the cause.
+    // Each stanza with the name logs a warning with the cause.
     let dns = Dns::start(&format!(
         "{}\nforward example.org {name} {} {{\nresolver {}\n}}",
         body(&other.word()),
@@ -75,14 +75,14 @@ fn a_name_that_does_not_resolve_yet_is_passed_over() {
         dns.ask("y.example");
         (named.count("y.example.") > 0).then_some(())
     });
-    // Alone it is nothing to begin with.
+    // Without another upstream the start fails.
     resolver.answer_by(|_| Action::rcode(2));
     let alone = Dns::corefile((fresh_ip(), port()).into(), &body(""));
     let output = Server::expect_failure(&alone, Options::default());
     assert_contains!(String::from_utf8_lossy(&output.stderr), "cannot resolve dns.provider.example.: ");
 }
 
-/// It may be anything: a typing error, a disk that is not there yet.
+/// The cause may be a typing error or a disk that is not mounted yet.
 #[test]
 fn a_file_that_is_missing_is_an_error_among_others() {
     let corefile = Dns::corefile((fresh_ip(), port()).into(), "forward . /nonexistent/resolv.conf 192.0.2.1");

@@ -1,4 +1,4 @@
-//! What goes up and what comes back: transports, sockets, EDNS, octets; and what is told about it.
+//! Relayed queries and replies: transports, sockets, EDNS, wire format; and their logs and metrics.
 
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::thread::scope;
@@ -19,7 +19,7 @@ fn a_question_in_another_case_is_accepted_and_the_clients_case_comes_back() {
         });
         let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
         for name in ["wWw.eXample", "WwW.ExamplE"] {
-            // `Ask` checks that the question comes back as it was sent.
+            // `Ask` checks that the question is repeated.
             assert_eq!(dns.ask(name).short(), ["192.0.2.1"]);
         }
         assert_eq!(upstream.count("www.example."), 1);
@@ -56,7 +56,7 @@ fn force_tcp_never_sends_a_datagram() {
     assert!(upstream.connections() <= 4, "{} connections for 20 queries", upstream.connections());
 }
 
-/// Each has a connection of its own, which the next ones use again.
+/// Each query has its own connection, which later ones reuse.
 #[test]
 fn many_slow_answers_over_tcp_wait_for_none() {
     steadily(|| {
@@ -93,7 +93,7 @@ fn queries_and_probes_come_from_the_source_address() {
     let source = fresh_ip();
     for properties in ["", "force_tcp", "max_fails 1\nhealth_check 50ms"] {
         let failing = properties.contains("health");
-        // Probes ask for NS; they begin when a query goes unanswered.
+        // Probes query NS; they begin when a query is unanswered.
         let upstream = Upstream::start(fresh_ip(), move |asked| match asked.rtype {
             1 if failing => Action::Silent,
             _ => good(asked),
@@ -131,7 +131,8 @@ fn an_upstream_that_closes_idle_connections_loses_no_query() {
     let dns = Dns::start(&format!("forward . {} {{\nforce_tcp\n}}", upstream.word()));
     let idle = dns.server.fds();
     assert_eq!(dns.ask("before.example").short(), ["192.0.2.1"]);
-    // Its old connections end; the next query must not die on one of them, whether the server has seen that yet or not.
+    // Its old connections end; the next query must not be lost on one of them, whether the server
+    // has seen that or not.
     upstream.restart();
     assert_eq!(dns.ask("at-once.example").short(), ["192.0.2.1"]);
     upstream.restart();
@@ -145,7 +146,8 @@ fn an_upstream_that_closes_idle_connections_loses_no_query() {
 fn equal_misses_in_flight_are_one_upstream_query() {
     let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_secs(1)));
     let ip = fresh_ip();
-    // The kernel spreads UDP clients over the sockets of four workers; those over TCP go to any of them.
+    // The kernel distributes UDP clients over the sockets of four workers; those over TCP go to any
+    // of them.
     let dns = Dns::start_on(
         ip,
         &format!(
@@ -161,7 +163,7 @@ fn equal_misses_in_flight_are_one_upstream_query() {
             scope.spawn(move || assert_eq!(ask.of(at).short(), ["192.0.2.1"]));
         }
     });
-    // An upstream that has not answered yet is asked again after 300 ms, in case the datagram was lost.
+    // After 300 ms without a reply the query is sent again, in case the datagram was lost.
     let hedges = Metrics::of((ip, 9153).into()).count("localdns_forward_hedges_total", &[]);
     assert!(hedges <= 1.0, "{hedges}");
     assert_eq!(upstream.count("same.example.") as f64 - hedges, 1.0, "{hedges} hedges");
@@ -172,7 +174,7 @@ fn clients_that_share_a_flight_get_their_own_spelling_back() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(250)));
         let dns = Dns::start(&format!("forward . {}", upstream.word()));
-        // A short name, and one as long as names may be.
+        // A short name, and one of the maximum length.
         let long = [&"a".repeat(63)[..], &"b".repeat(63), &"c".repeat(63), &"d".repeat(61)].join(".");
         for name in ["short.example", &long] {
             let upper = name.to_uppercase();
@@ -180,7 +182,7 @@ fn clients_that_share_a_flight_get_their_own_spelling_back() {
             scope(|scope| {
                 let asked = [name, &upper, &mixed].map(|spelled| {
                     let at = dns.at;
-                    // `Ask` refuses a reply to a question that is not spelled as it was asked.
+                    // `Ask` refuses a reply that does not repeat the question's case.
                     scope.spawn(move || Ask::new(spelled, "A").edns(1232).of(at).short().concat())
                 });
                 assert_eq!(asked.map(|asked| asked.join().unwrap()), ["192.0.2.1"; 3]);
@@ -192,8 +194,9 @@ fn clients_that_share_a_flight_get_their_own_spelling_back() {
 
 #[test]
 fn clients_of_both_transports_share_a_flight_where_one_transport_is_asked_and_each_gets_what_fits_it() {
-    // Forty addresses fit what the upstream is asked for, but not a client without EDNS; two hundred fit no datagram here. With how
-    // many queries the upstream is asked, hedges aside, and whether over UDP, and over TCP.
+    // Forty addresses fit the size in queries to the upstream, but not a client without EDNS; two
+    // hundred fit no datagram here. The number of queries to the upstream without hedges, and
+    // whether over UDP and over TCP.
     let rows = [
         ("", 40, 2, [true, true]),
         ("", 200, 3, [true, true]),
@@ -357,7 +360,8 @@ fn the_upstream_hop_has_an_opt_of_our_own() {
     const ECS: u16 = 8;
     let upstream = Upstream::start(fresh_ip(), |asked| {
         let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
-        // Cookie, NSID and an unknown option of the upstream's hop; an Extended DNS Error that is meant for the client.
+        // Cookie, NSID and an unknown option apply to the upstream's hop; an extended error is for
+        // the client.
         Action::Reply(
             says.option(10, &[7; 16])
                 .option(3, b"upstream")
@@ -481,7 +485,7 @@ fn a_burst_of_misses_loses_no_query() {
     let client = UdpSocket::bind((dns.at.ip(), 0)).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     client.connect(dns.at).unwrap();
-    // Twice as many as a batch holds, again and again, while the replies to the last ones come back.
+    // Twice the size of a batch, repeatedly, while earlier replies arrive.
     let (mut sent, mut received) = (0u16, 0);
     let mut reply = [0; 512];
     while received < 4000 {

@@ -1,4 +1,4 @@
-//! Clients that count.
+//! Clients that count lost queries.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use tests::{Ask, Message, Persistent, PersistentCounts, Stream, eventually, flood, now, tell};
 
-/// What `hosts` answers, and the upstream.
+/// Answers of `hosts`, and of the upstream.
 pub(crate) const LOCAL: &str = "192.0.2.1";
 pub(crate) const REMOTE: &str = "192.0.2.2";
 
-/// How many queries a second over UDP the short tests ask.
+/// Queries a second over UDP in the short tests.
 pub(crate) const CALM: u32 = 1_000;
 
-/// 30 % of the queries a second that are answered here, or what `HANDOVER_RATE` says.
+/// 30 % of the measured query rate, or `HANDOVER_RATE`.
 pub(crate) fn thirty_percent(at: SocketAddr) -> u32 {
     if let Ok(rate) = std::env::var("HANDOVER_RATE") {
         return rate.parse().expect("HANDOVER_RATE is queries a second");
@@ -28,12 +28,13 @@ pub(crate) fn thirty_percent(at: SocketAddr) -> u32 {
     (measured * 0.3) as u32
 }
 
-/// Queries over UDP at a steady rate, every second one a miss, and connections over TCP: one for each query, and one that is kept.
+/// Clients over UDP at a constant rate, every second query a miss, and over TCP: with a connection
+/// for each query, and with a persistent one.
 pub(crate) struct Clients {
     started: Instant,
-    /// How many queries a second are to be sent.
+    /// Queries to send per second.
     rate: u32,
-    /// Whether that rate has to be reached.
+    /// Whether the rate must be reached.
     is_held_to_it: bool,
     streams: Vec<Stream>,
     persistent: Vec<Persistent>,
@@ -43,10 +44,10 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// So many queries a second over UDP.
+    /// Starts clients with `rate` queries a second over UDP.
     pub(crate) fn start(at: SocketAddr, rate: u32) -> Self {
         let started = now();
-        // Ports of their own, so that every socket has clients.
+        // Each has its own port, so that every socket has clients.
         let streams = (0..STREAMS).map(|stream| {
             let rate = (rate / STREAMS).max(1);
             Stream::start(at, rate, move |n| query(n, stream), right)
@@ -62,17 +63,18 @@ impl Clients {
         Self { started, rate, is_held_to_it: false, streams, persistent, tcp, over_tcp, stop }
     }
 
-    /// The same, and it is no test where they come to less than nine tenths of that.
+    /// Like [`Self::start`]; the test fails if less than nine tenths of the rate is reached.
     pub(crate) fn held_to(at: SocketAddr, rate: u32) -> Self {
         Self { is_held_to_it: true, ..Self::start(at, rate) }
     }
 
-    /// How many queries went out over UDP.
+    /// The number of queries sent over UDP.
     pub(crate) fn sent(&self) -> usize {
         self.streams.iter().map(Stream::sent).sum()
     }
 
-    /// Ends them, and asserts that every query got one right reply; how often each that keeps a connection saw it end, at least.
+    /// Stops them, and asserts that every query got one valid reply; returns the least number of
+    /// times that a persistent connection ended.
     pub(crate) fn finish(self) -> usize {
         eventually("queries over TCP", Duration::from_secs(10), || {
             let persistent = self.persistent.iter().map(Persistent::asked);

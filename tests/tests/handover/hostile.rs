@@ -1,4 +1,4 @@
-//! What a process finds in its service manager's store, and who is at the other end of a handover, may be anything.
+//! Hostile content of the service manager's store, and a hostile peer in a handover.
 
 use std::fs;
 use std::fs::Permissions;
@@ -34,7 +34,7 @@ fn what_serves_no_client_is_not_taken_from_the_store() {
             ("udp-0-53-127.0.0.1", connected),
             ("udp-1-53-127.0.0.1", bound(v4, Type::DGRAM, Protocol::ICMPV4)),
             ("tcp-53-127.0.0.1", bound(v4, Type::STREAM, Protocol::TCP)),
-            // It hears IPv4, too.
+            // It receives IPv4, too.
             ("udp-0-53-__", bound(v6, Type::DGRAM, Protocol::UDP)),
             ("", Socket::new(Domain::UNIX, Type::DGRAM, None).expect("there are sockets")),
         ] {
@@ -63,7 +63,7 @@ fn another_user_neither_takes_over_nor_hands_over() {
         let at = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
         fs::write(at("Corefile"), ".:5353 {\nbind 127.0.0.1\nhosts {\n192.0.2.66 a.example\n}\n}\n")
             .expect("the test's own");
-        // The binary may lie where root alone can look.
+        // The original binary may be readable by root only.
         fs::copy(tests::binary(), at("localdns")).expect("the test's own");
         let other = |door: &str| {
             let mut other = Command::new("setpriv");
@@ -71,7 +71,7 @@ fn another_user_neither_takes_over_nor_hands_over() {
             other.arg(at("localdns")).args(["-conf", &at("Corefile"), "-handover", &at(door)]);
             other
         };
-        // It listens there first, with answers of its own.
+        // Another user's process listens at the path first, with its own answers.
         let mut first =
             other("theirs").stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
         eventually("its socket", PATIENCE, || fs::exists(at("theirs")).ok()?.then_some(()));

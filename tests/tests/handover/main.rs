@@ -1,4 +1,4 @@
-//! Restarts and upgrades under load: no query is lost, none is answered wrongly.
+//! Restarts and upgrades under load: no query is lost, and every answer is correct.
 
 mod clients;
 mod hostile;

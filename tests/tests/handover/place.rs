@@ -1,4 +1,4 @@
-//! What all of these tests serve, and where.
+//! The Corefile, addresses and upstream of these tests.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) fn upstream() -> Upstream {
     })
 }
 
-/// What the store holds of one address with so many sockets.
+/// The names in the store for one address with this number of sockets.
 pub(crate) fn names(sockets: usize) -> Vec<String> {
     let mut names: Vec<_> = (0..sockets).map(|nth| format!("udp-{nth}-53-127.0.0.1")).collect();
     names.insert(0, "tcp-53-127.0.0.1".to_owned());

@@ -1,4 +1,4 @@
-//! Through systemd's store of descriptors: `systemctl restart`.
+//! Restarts through systemd's file descriptor store: `systemctl restart`.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -29,7 +29,7 @@ fn a_restart_to_another_number_of_sockets_loses_nothing_either() {
     });
 }
 
-/// A process after another, each with so many sockets.
+/// Starts one process after another, with these numbers of sockets.
 fn restarts(sockets: &[usize]) {
     let (manager, upstream, at) = (Manager::new(), upstream(), AT.parse::<SocketAddr>().expect("an address"));
     let mut server = Server::start_with(&corefile(sockets[0], &upstream), manager.options());
@@ -63,7 +63,7 @@ fn what_the_next_configuration_does_not_name_leaves_the_store() {
         both.extend(both.clone().iter().map(|name| name.replace("127.0.0.1", "127.0.0.2")));
         both.sort();
         manager.wait_for_stored(&both, PATIENCE);
-        // A reload, too.
+        // A reload removes them, too.
         server.write_corefile(&corefile(2, &upstream));
         server.signal("USR1");
         manager.wait_for_stored(&names(2), PATIENCE);
@@ -110,9 +110,9 @@ fn the_manager_is_told_to_watch_nothing_that_it_keeps() {
         let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
         manager.wait_for_stored(&names(2), PATIENCE);
         assert!(server.stop().success());
-        // Two sockets for UDP, a listener, and what is known.
+        // Two UDP sockets, a TCP listener, and the saved cache.
         assert_eq!(manager.said("FDSTORE=1\n"), 4);
-        // It would close a socket that is polled and has an error.
+        // Otherwise systemd would poll a socket and close it on an error.
         assert_eq!(manager.said("FDSTORE=1\nFDPOLL=0\n"), 4);
     });
 }
@@ -125,7 +125,7 @@ fn a_store_with_too_little_room_is_told_of() {
             return;
         }
         let (manager, upstream) = (Manager::new(), upstream());
-        // Two sockets for UDP, a listener, and what is known.
+        // Two UDP sockets, a TCP listener, and the saved cache.
         for (room, told) in [("3", true), ("4", false)] {
             let options = manager.options().env("FDSTORE", room);
             let mut server = Server::start_with(&corefile(2, &upstream), options);
@@ -154,7 +154,7 @@ fn a_slow_upstream_keeps_nobody_waiting_for_the_next_process() {
         let began = now();
         assert!(server.stop().success());
         assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
-        // It was told nothing wrong: who asks again is answered.
+        // It got no reply instead of an error; a retry is answered.
         assert!(waits.join().expect("no panic").is_err());
         upstream.answer_by(|asked| Action::answer(&format!("{} 300 IN A {REMOTE}", asked.name)));
         let _server = Server::start_with(&corefile(2, &upstream), manager.options());

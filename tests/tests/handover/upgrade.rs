@@ -1,4 +1,4 @@
-//! From one process to the next: SIGUSR2, and two processes side by side.
+//! Upgrades by SIGUSR2, and handover between two processes.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;
@@ -79,7 +79,7 @@ fn a_successor_that_cannot_serve_leaves_the_server_as_it_is() {
         eventually("a few hundred queries", PATIENCE, || (clients.sent() >= sent + 300).then_some(()));
         clients.finish();
         assert_eq!(pid_of(&server), server.pid());
-        // What was wrong once does not stand in the way.
+        // An earlier failure does not prevent an upgrade.
         fs::write(server.path("Corefile"), good).expect("it is ours");
         server.signal("USR2");
         manager.wait_for("READY=1", 2, PATIENCE);
@@ -136,7 +136,7 @@ fn the_end_of_a_server_is_that_of_the_process_that_was_to_follow_it() {
         let (upstream, at) = (upstream(), at());
         for end in ["TERM", "QUIT"] {
             let mut server = Server::start_with(&corefile(2, &upstream), Options::default());
-            // The next version hangs as it starts.
+            // The next version hangs at its start.
             let script = server.path("next");
             fs::write(&script, "#!/bin/sh\nexec sleep 600\n").expect("it is ours");
             fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("it is ours");
@@ -153,7 +153,7 @@ fn the_end_of_a_server_is_that_of_the_process_that_was_to_follow_it() {
     });
 }
 
-/// The process of this name that another one started.
+/// The child process with this name.
 fn child_called(name: &str, parent: u32) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{parent}/task")).ok()?.flatten();
     let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -189,7 +189,7 @@ fn side_by_side(times: usize, rate: fn(SocketAddr) -> u32, clients: fn(SocketAdd
     for turn in 0..times {
         let sent = clients.sent();
         eventually("a few hundred queries", PATIENCE, || (clients.sent() >= sent + 300).then_some(()));
-        // It stands for a pod, which must not end before it is told to.
+        // `exit` stands for a container, which must not end before SIGTERM.
         let stays = turn % 2 == 1;
         let next = Server::start_with(&corefile(2, &upstream), options(if stays { "exit" } else { "wait" }));
         server.wait_for_log("another process serves", PATIENCE);
@@ -212,12 +212,12 @@ fn at() -> SocketAddr {
     AT.parse().expect("an address")
 }
 
-/// The process that its pidfile names.
+/// The process ID in its pidfile.
 pub(crate) fn pid_of(server: &Server) -> u32 {
     eventually("a pidfile", PATIENCE, || fs::read_to_string(server.path("pid")).ok()?.trim().parse().ok())
 }
 
-/// Nobody may have waited for its end.
+/// It may be a zombie if no parent waits for it.
 fn has_ended(pid: u32) {
     eventually(&format!("the end of process {pid}"), PATIENCE, || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -225,7 +225,7 @@ fn has_ended(pid: u32) {
     });
 }
 
-/// No variable of its environment speaks of the process before.
+/// Its environment has no variables about the previous process.
 fn speaks_for_itself(pid: u32) {
     let environment = fs::read(format!("/proc/{pid}/environ")).expect("it runs");
     for variable in environment.split(|octet| *octet == 0).map(String::from_utf8_lossy) {

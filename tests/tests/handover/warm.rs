@@ -1,4 +1,4 @@
-//! A warm start: what one process knew, the next one answers from memory.
+//! Warm start: the next process answers from the cache of the previous one.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,7 +18,7 @@ fn cached(upstream: &Upstream) -> String {
     corefile(2, upstream).replace("forward", "cache\nforward")
 }
 
-/// Asks for every name, and says for how many of them the upstream was asked meanwhile, once or again.
+/// Queries every name; returns for how many of them the upstream received queries.
 fn asked(upstream: &Upstream) -> usize {
     let (before, at) = (upstream.total(), AT.parse::<SocketAddr>().expect("an address"));
     for n in 0..NAMES {
@@ -84,7 +84,7 @@ fn refreshed_names_that_no_disk_took_are_known_to_the_next_process() {
         }
         run("mount", &["-t", "tmpfs", "tmpfs", "/mnt"]);
         std::fs::write("/mnt/hosts", "192.0.2.1 a.test\n").expect("the test's own");
-        // Older than what is learned, to the second.
+        // Older than the refreshed entries; the times have a resolution of a second.
         run("touch", &["-d", "1 hour ago", "/mnt/hosts"]);
         run("mount", &["-o", "remount,ro", "/mnt"]);
         let (manager, upstream) = (Manager::new(), upstream());
@@ -99,7 +99,7 @@ fn refreshed_names_that_no_disk_took_are_known_to_the_next_process() {
         let mut server = Server::start_with(&corefile, manager.options());
         eventually("the name is refreshed", PATIENCE, || (told() == "192.0.2.2").then_some(()));
         assert!(server.stop().success());
-        // From now on nobody says so.
+        // From now on the upstream does not answer.
         upstream.answer_by(|_| Action::Silent);
         let mut server = Server::start_with(&corefile, manager.options());
         manager.wait_for("READY=1", 2, PATIENCE);

@@ -1,4 +1,4 @@
-//! `node annotate` at the real API: what a node is said to answer from.
+//! `node annotate` against the real API: the annotation of a node that serves the hosts plugin.
 
 use std::fs;
 use std::process::Command;
@@ -40,7 +40,7 @@ fn a_node_is_annotated_while_its_server_answers_from_a_hosts_file() {
         let both =
             serde_json::json!({"theirs": "stays", "kubernetes.azure.com/localdns-hosts-plugin": "enabled"});
         assert_eq!(annotations(), both);
-        // Again, and without the right to.
+        // A second time, without permission, and without a kubeconfig.
         annotate(admin, 0, "localdns-hosts-plugin=enabled\n");
         annotate(nobodys, 1, "403 from the API: nodes \"n1\" is forbidden: ");
         annotate(empty.to_str().expect("its path is text"), 1, "nothing: No such file or directory");
@@ -55,7 +55,7 @@ fn a_node_is_annotated_while_its_server_answers_from_a_hosts_file() {
         );
         assert_eq!(annotations(), serde_json::json!({"theirs": "stays"}));
 
-        // Not there yet, and then it is.
+        // The node is created while the command waits for it.
         let waits = command(admin, "60s", "n2").spawn().expect("it starts");
         annotate_node(admin, "n2", 1, "404 from the API: nodes \"n2\" not found");
         cluster.create("/api/v1/nodes", r#"{"metadata": {"name": "n2"}}"#);

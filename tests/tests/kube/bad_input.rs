@@ -1,5 +1,6 @@
-//! The program where what it needs of a cluster is wrong, missing or hostile: an error with its place, or a line with cause and
-//! mend, once; SERVFAIL with its reason for what cannot be known; and whoever else asks is answered.
+//! The program with wrong, missing or hostile data of a cluster: it reports a configuration error
+//! with its place, or logs cause and remedy once; it answers SERVFAIL with a reason where the
+//! cluster's data is unknown; and it answers all other names.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,7 +20,7 @@ use super::told::{listed, quiet};
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const FORM: Form = Form::Protobuf;
 
-/// A block that answers of a cluster, and one that does not.
+/// A server block with a cluster's zone, and one without.
 pub(super) fn corefile(at: SocketAddr, properties: &str) -> String {
     let (ip, port) = (at.ip(), at.port());
     format!(
@@ -32,7 +33,7 @@ pub(super) fn at() -> SocketAddr {
     (fresh_ip(), port()).into()
 }
 
-/// What stands for an API to which no word is said: a server of names, with the certificate that is there.
+/// Stands in for an API behind TLS: a DNS server with the certificate in `files`.
 fn names_over_tls(at: SocketAddr, files: &Path) -> Server {
     let (ip, port) = (at.ip(), at.port());
     let text =
@@ -40,7 +41,7 @@ fn names_over_tls(at: SocketAddr, files: &Path) -> Server {
     Server::start_with(&text, Options::default())
 }
 
-/// What cannot be known is told as such, and all else is served.
+/// Asserts SERVFAIL with a reason for names of the cluster, and answers for all others.
 pub(super) fn assert_unknown(at: SocketAddr) {
     let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
     assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
@@ -170,7 +171,7 @@ fn each_new_cause_is_told_once_and_with_what_ends_it() {
     told("No such file or directory (os error 2)", "correct it, no restart is needed");
     publish(&file, "current-context: dev");
     told("no context \"dev\"", "correct it, no restart is needed");
-    // Nobody listens there yet.
+    // No server listens there yet.
     let of_names = at();
     Authority::new().write(files.path());
     configure(&format!("https://{of_names}"));
@@ -249,7 +250,8 @@ fn the_first_object_that_makes_no_sense_is_named_with_what_is_wrong_and_others_a
 
 #[test]
 fn a_plugin_that_is_dropped_leaves_an_api_that_hangs_and_nobody_waits() {
-    // One kind hangs before its head, one in the midst of a list, one talks on without an end.
+    // One kind stalls before the reply's head, one in the middle of a list, one sends data without
+    // end.
     let api = Api::start(|request| match &*request.path {
         SERVICES => Reply::watch(FORM).octets(vec![0, 0x7f, 0xff, 0xff]).stall(),
         NAMESPACES => Reply::watch(FORM).stall(),

@@ -1,4 +1,5 @@
-//! Why an API is not followed, as the log, /ready, /status and `localdns status` tell it, and when that is over.
+//! Causes why an API cannot be watched, in the log, /ready, /status and `localdns status`, and the
+//! reports of its recovery.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -21,7 +22,8 @@ fn an_api_is_followed_again_once_every_kind_of_it_is() {
     let (lists, list) = channel();
     let (list, is_late) = (Mutex::new(Some(list)), AtomicBool::new(false));
     let api = Api::start(move |request| match (&*request.path, request.earlier) {
-        // What was heard last is forgotten, and the list that follows is not whole until the test says so.
+        // The watch's version is expired, and the list that follows stays incomplete until the test
+        // sends its end.
         (SLICES, 0) => {
             let expired =
                 json!({"status": "Failure", "code": 410, "reason": "Expired", "message": "too old"});
@@ -37,7 +39,7 @@ fn an_api_is_followed_again_once_every_kind_of_it_is() {
         }
         (SERVICES, _) if !is_late.load(Ordering::Acquire) => Reply::failure(FORM, 401, "Unauthorized"),
         (SERVICES, _) if request.is_watch_list() => {
-            // Told once all before it has been: the log has a line of it.
+            // An unreadable object, so that the log shows that services were listed.
             let odd = json!({"metadata": {"name": "odd", "namespace": "t1"}, "spec": {"clusterIP": 7}});
             Reply::watch(Form::Json)
                 .octets(listed(Form::Json, "Service", 1))
@@ -55,7 +57,8 @@ fn an_api_is_followed_again_once_every_kind_of_it_is() {
     server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
 }
 
-/// An older API refuses lists that begin as watches, and one behind a proxy may refuse protobuf: it is asked in another way.
+/// An older API refuses watches that begin with a list, and a proxy may refuse protobuf: the client
+/// falls back.
 #[test]
 fn another_way_to_ask_that_works_is_no_warning() {
     for (protobuf, watch_list) in [(200, 422), (200, 400), (406, 200), (415, 422)] {
@@ -123,7 +126,7 @@ fn why_a_cluster_is_not_followed_is_told_by_ready_and_status_until_it_is() {
     assert_eq!(ready(at), (200, "OK".to_owned()));
     assert!(!words().contains("Unauthorized") && !words().contains("checksum"), "{}", words());
 
-    // Whoever was known once is answered of still, and why nothing more is heard is told all the same.
+    // Known data is still answered from, but the cause is reported all the same.
     let address = api.address();
     drop(api);
     let refused = format!("{address}: Connection refused (os error 111)");
@@ -151,7 +154,7 @@ fn an_api_that_ends_its_connections_is_told_of_in_plain_words() {
             .then_some(())
     });
     cluster.goes_away();
-    // A watch that had just begun may be told of before: each cause has its line.
+    // A watch that had just begun may be reported first: each cause has its line.
     let line = server.wait_for_log("the API closed the connection", PATIENCE);
     let address = cluster.api.address();
     assert_contains!(line, format!("{address}: the API closed the connection; check that the API is up "));
@@ -178,7 +181,8 @@ fn check_warns_of_an_api_that_cannot_be_followed_in_the_words_of_the_log_and_ask
         (format!("kubeconfig {config} dev"), Some(format!("{config}: no context \"dev\""))),
         (format!("kubeconfig {config}"), None),
         (format!("endpoint {}", api.url()), None),
-        // What a pod finds is not to be found where Corefiles are written.
+        // In a pod the API is found by the environment, which is missing where Corefiles are
+        // checked.
         (String::new(), None),
     ] {
         let text = corefile(at(), &properties);

@@ -1,5 +1,6 @@
-//! What the Deployment's pod runs, as far as that goes without a kubelet: the program with the manifest's words, user, capabilities,
-//! volumes and sysctls, in a network of its own, beside the real API with the manifest's role and no more.
+//! Runs the Deployment's pod as far as that is possible without kubelet: the program with the
+//! manifest's arguments, user, capabilities, volumes and sysctls, in its own network, against the
+//! real API with only the manifest's role.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -50,7 +51,7 @@ fn what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it() {
         fs::write("/etc/resolv.conf", "nameserver 10.5.0.1\n").expect("a file of its own");
         let container = Container::new(&cluster);
 
-        // Without a right it says which, and is not ready.
+        // Without a permission it logs which one is missing, and is not ready.
         let first = container.start();
         until_said(&first, "bind the account to the ClusterRole system:coredns");
         container.until_alive();
@@ -68,7 +69,7 @@ fn what_the_deployment_runs_serves_with_no_more_than_the_manifest_gives_it() {
         let mut first = first;
         assert_eq!(first.end(), Some(0), "{}", first.log());
 
-        // A container that starts again in its pod, while the API is gone.
+        // The container restarts in its pod while the API is down.
         cluster.lose();
         let second = container.start();
         until_said(&second, "Answers are of the snapshot");
@@ -102,7 +103,7 @@ fn the_pod_keeps_to_the_restricted_standard_and_is_taken_by_the_api() {
         };
         let (status, body) = pod(str::to_owned);
         assert_eq!(status, 201, "{body}");
-        // It would have said so.
+        // The admission check works: it refuses these changes.
         for change in [
             |text: &str| text.replace("NET_BIND_SERVICE", "NET_ADMIN"),
             |text: &str| text.replace("runAsNonRoot: true", "runAsNonRoot: false"),
@@ -114,7 +115,7 @@ fn the_pod_keeps_to_the_restricted_standard_and_is_taken_by_the_api() {
     });
 }
 
-/// The pod's volumes, and what it is told.
+/// The pod's volumes and environment.
 struct Container {
     spec: Yaml,
     config: TempDir,
@@ -123,7 +124,7 @@ struct Container {
 }
 
 impl Container {
-    /// Volumes as kubelet makes them, of the group that the pod names.
+    /// Volumes as kubelet makes them, owned by the pod's group.
     fn new(cluster: &Cluster) -> Self {
         let spec = deployment()["spec"]["template"]["spec"].clone();
         let group = Some(number(&spec["securityContext"]["fsGroup"]));
@@ -143,7 +144,7 @@ impl Container {
         this
     }
 
-    /// A ConfigMap's file as kubelet publishes it: behind two links, of which one is replaced.
+    /// Publishes a ConfigMap's file like kubelet: through two symlinks, one of which is replaced.
     fn configure(&self, version: &str, change: impl Fn(&str) -> String) {
         let place = self.config.path();
         let corefile = of_kind(&parsed(&manifest("localdns.yaml")), "ConfigMap")["data"]["Corefile"].clone();
@@ -158,7 +159,7 @@ impl Container {
         }
     }
 
-    /// A process with what the manifest gives it, the first of its own, on a root that cannot be written.
+    /// Starts the process with the manifest's settings, as PID 1, on a read-only root.
     fn start(&self) -> Pod {
         let (pod, container) = (&self.spec["securityContext"], &self.spec["containers"][0]);
         let security = &container["securityContext"];
@@ -216,7 +217,7 @@ impl Container {
         within(POD, start).join().expect("it starts")
     }
 
-    /// As kubelet asks it: the status, 0 where nobody listens.
+    /// Sends a probe like kubelet and returns the HTTP status, 0 without a connection.
     fn probe(&self, name: &str) -> (u16, String) {
         let get = &self.spec["containers"][0][name]["httpGet"];
         let port = u16::try_from(number(&get["port"])).expect("a port");
@@ -235,7 +236,7 @@ impl Container {
             ("_http._tcp.web.t1.svc.cluster.local", "SRV", "0 100 80 web.t1.svc.cluster.local."),
             ("1.7.96.10.in-addr.arpa", "PTR", "web.t1.svc.cluster.local."),
             ("1-2-3-4.t1.pod.cluster.local", "A", "1.2.3.4"),
-            // Of the node's own resolver.
+            // Answered by the node's resolver.
             ("example.com", "A", "192.0.2.80"),
         ] {
             assert_eq!(ask(AT, name, rtype).short(), [expected], "{name}");
@@ -248,7 +249,7 @@ impl Container {
         assert!(status == 200 && page.contains("\ncoredns_dns_requests_total{"), "{page}");
     }
 
-    /// Whoever it is may listen on port 53, write its snapshot, and nothing else.
+    /// The process may listen on port 53 and write its snapshot, and has no other privilege.
     fn has_no_privilege(&self, pod: &Pod) {
         let status = fs::read_to_string(format!("/proc/{}/status", pod.pid)).expect("it runs");
         for line in [
@@ -256,7 +257,7 @@ impl Container {
             "Gid:\t65532\t65532\t65532\t65532",
             "CapEff:\t0000000000000000",
             "CapPrm:\t0000000000000000",
-            // NET_BIND_SERVICE alone.
+            // Only NET_BIND_SERVICE.
             "CapBnd:\t0000000000000400",
             "NoNewPrivs:\t1",
         ] {
@@ -271,7 +272,7 @@ impl Container {
         }
     }
 
-    /// A change of the ConfigMap, heard by `reload`.
+    /// `reload` applies a change of the ConfigMap.
     fn takes_another_corefile(&self) {
         self.configure("second", |text| text.replace("ttl 30", "ttl 7"));
         eventually("another TTL", Duration::from_secs(90), || {
@@ -280,8 +281,8 @@ impl Container {
     }
 }
 
-/// Before the rights come: what the cluster's names lead to is not known, and nobody else is asked for them, wherever
-/// `fallthrough` stands.
+/// Before the role is granted, names of the cluster are unknown: they are answered SERVFAIL and
+/// never forwarded, also with `fallthrough`.
 fn nothing_is_guessed(cluster: &Cluster, upstream: &Upstream) {
     let with_fallthrough = SocketAddr::from((fresh_ip(), 53));
     let server = Server::start(&format!(
@@ -302,7 +303,7 @@ fn nothing_is_guessed(cluster: &Cluster, upstream: &Upstream) {
             ("web.t1.example.org", "A"),
             ("_http._tcp.web.t1.example.org", "SRV"),
         ] {
-            // What is reached from outside, the manifest's Corefile does not know.
+            // The manifest's Corefile has no `k8s_external`.
             if at == AT && name.ends_with("example.org") {
                 continue;
             }
@@ -330,7 +331,7 @@ fn fill(cluster: &Cluster) {
     cluster.create("/api/v1/namespaces/t1/services", &web);
 }
 
-/// The objects of a manifest, each as a text of its own.
+/// The documents of a manifest, each as text.
 pub(super) fn documents(name: &str) -> Vec<String> {
     let text = manifest(name);
     text.split("\n---\n").filter(|text| text.contains("kind:")).map(|text| format!("{text}\n")).collect()
@@ -365,9 +366,9 @@ fn strings(list: &Yaml) -> Vec<String> {
 }
 
 const POD: &str = "pod";
-/// The pod's, by [`wire`].
+/// The pod's address, made by [`wire`].
 const AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 5, 0, 2)), 53);
-/// The Service `kubernetes`, which is the API's own address here.
+/// The address of the Service `kubernetes`, which is the API's own here.
 const SERVICE_HOST: &str = "10.96.0.1";
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const PATIENCE: Duration = Duration::from_secs(90);

@@ -1,4 +1,4 @@
-//! What is deployed: the chart, the manifests that are rendered from it, and what the API says of both.
+//! The deployment: the chart, the manifests rendered from it, and the API's validation of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use super::container::{apply, documents};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Each manifest, and what the chart is told to render it.
+/// Each manifest, and the arguments that render it from the chart.
 const MANIFESTS: [(&str, &[&str]); 4] = [
     ("localdns.yaml", &[]),
     ("service.yaml", &["--set", "service.create=true", "--show-only", "templates/service.yaml"]),
@@ -25,7 +25,7 @@ const MANIFESTS: [(&str, &[&str]); 4] = [
 
 const CHART: &str = "localdns";
 
-/// Each value of the chart, other than by default.
+/// A value other than the default for each value of the chart.
 const OTHER_VALUES: &str = r#"
 image: {repository: registry.example/dns, tag: "1.0", pullPolicy: Always}
 replicas: 3
@@ -54,7 +54,7 @@ nodeLocal:
   resources: {requests: {cpu: 50m, memory: 96Mi}, limits: {memory: 512Mi}}
 "#;
 
-/// The Corefile among them.
+/// The Corefile in these values.
 const COREFILE: &str = r#".:53 {
     template IN A example {
         answer "{{ .Name }} 60 IN A 192.0.2.1"
@@ -81,7 +81,7 @@ pub(super) fn of_kind(documents: &[Yaml], kind: &str) -> Yaml {
     found.unwrap_or_else(|| panic!("no {kind}")).clone()
 }
 
-/// Helm, where it is on the PATH or where `go install` puts it.
+/// Helm, from the PATH or from the directory of `go install`.
 fn helm(test: &str) -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -93,11 +93,11 @@ fn helm(test: &str) -> Option<PathBuf> {
     found
 }
 
-/// What helm says.
+/// Runs helm and returns its output.
 fn run(helm: &Path, args: &[&str]) -> String {
     let home = tempdir();
     let mut command = Command::new(helm);
-    // Whatever its owner has configured counts for nothing.
+    // The user's own helm configuration must not apply.
     command.args(args).env("HOME", home.path()).env_remove("KUBECONFIG").current_dir(deploy().join("helm"));
     let output = output(command, PATIENCE);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -117,7 +117,7 @@ fn rendered_otherwise(helm: &Path, args: &[&str]) -> String {
     rendered(helm, &[&["--values", file.to_str().expect("its path is text")], args].concat())
 }
 
-/// The values that hold no others, each by the path of its names.
+/// The leaves of the values, each by the path of its names.
 fn leaves(values: &Yaml) -> BTreeMap<String, Yaml> {
     let Some(pairs) = values.as_hash() else { return [(String::new(), values.clone())].into() };
     let inner = |(name, value): (&Yaml, &Yaml)| {
@@ -158,7 +158,7 @@ fn every_value_of_the_chart_counts() {
     let defaults =
         fs::read_to_string(deploy().join("helm/localdns/values.yaml")).expect("the chart has values");
     let (mut defaults, others) = (leaves(&parsed(&defaults)[0]), leaves(&parsed(OTHER_VALUES)[0]));
-    // Without it there is nothing that most others are about; a test of its own has that.
+    // Without it most other values have no effect; another test covers it.
     assert!(defaults.remove("clusterDns.enabled.").is_some());
     for (name, value) in &others {
         let default = defaults.get(name).unwrap_or_else(|| panic!("the chart has no value {name}"));
@@ -211,7 +211,7 @@ fn every_value_of_the_chart_counts() {
     }
     let linear = named("ConfigMap", "localdns-autoscaler")["data"]["linear"].as_str().unwrap_or_default();
     assert!(linear.contains(r#""coresPerReplica": 64, "nodesPerReplica": 8,"#), "{linear}");
-    // One of the two says how many there are.
+    // Without the autoscaler the Deployment has a number of replicas.
     assert!(dns["replicas"].is_badvalue());
     let documents = parsed(&rendered_otherwise(&helm, &["--set=autoscaler.enabled=false"]));
     assert_eq!(of_kind(&documents, "Deployment")["spec"]["replicas"].as_i64(), Some(3));
@@ -221,7 +221,7 @@ fn every_value_of_the_chart_counts() {
 fn the_manifests_take_no_privilege_and_their_corefile_can_be_served() {
     let documents = parsed(&manifest("localdns.yaml"));
     let corefile = of_kind(&documents, "ConfigMap")["data"]["Corefile"].as_str().expect("a text").to_owned();
-    // kubeadm's, with the snapshot and without its comment.
+    // kubeadm's Corefile with a snapshot and without its comment.
     let kubeadm: String =
         fixtures::KUBEADM.lines().filter(|line| !line.starts_with('#')).fold(String::new(), |text, line| {
             text + line
@@ -251,12 +251,12 @@ fn the_manifests_take_no_privilege_and_their_corefile_can_be_served() {
     let capabilities = |what: &str| security["capabilities"][what].as_vec().cloned().unwrap_or_default();
     assert_eq!(capabilities("drop"), [Yaml::String("ALL".to_owned())]);
     assert_eq!(capabilities("add"), [Yaml::String("NET_BIND_SERVICE".to_owned())]);
-    // What is written lies where something may be written.
+    // The snapshot is in a writable volume.
     let mounts = pod["containers"][0]["volumeMounts"].as_vec().expect("mounts").clone();
     let place = mounts.iter().find(|mount| mount["mountPath"].as_str() == Some("/var/lib/localdns"));
     assert!(place.is_some_and(|place| place["readOnly"].is_badvalue()), "{mounts:?}");
 
-    // Everybody means the same pods.
+    // All objects select the same pods.
     let labels = &deployment["spec"]["template"]["metadata"]["labels"];
     let selected = |selector: &Yaml| {
         let pairs = selector.as_hash().expect("labels");
@@ -281,18 +281,19 @@ fn the_real_api_takes_every_manifest_and_the_chart_with_other_values() {
             for text in texts {
                 let [document] = &parsed(text)[..] else { panic!("one document: {text}") };
                 let (status, body) = dry_run(&cluster, document, text);
-                // What is there already is the test's own account.
+                // 200: the object exists, like the test's service account.
                 assert!(matches!(status, 200 | 201), "{name}: {status} {body}");
             }
         }
-        // It would have said so.
+        // The validation works: it refuses an unknown field.
         let wrong = manifest("service.yaml").replace("selector:", "selectors:");
         let (status, body) = dry_run(&cluster, &parsed(&wrong)[0], &wrong);
         assert!(matches!(status, 400 | 422 | 500) && body.contains("selectors"), "{status} {body}");
     });
 }
 
-/// What cluster-proportional-autoscaler does with this target and this ConfigMap, and no more.
+/// The requests of cluster-proportional-autoscaler with this target and this ConfigMap, and no
+/// others.
 #[test]
 fn the_autoscaler_may_scale_its_own_deployment_and_no_other() {
     const TEST: &str = "the_autoscaler_may_scale_its_own_deployment_and_no_other";
@@ -324,7 +325,7 @@ fn the_autoscaler_may_scale_its_own_deployment_and_no_other() {
             ("list", "", "nodes", "", ""),
             ("watch", "", "nodes", "", ""),
         ] {
-            // Roles are heard of by the one who asks for them, too.
+            // The authorizer learns of new roles after a delay.
             eventually(&format!("{right:?}"), PATIENCE, || may(right).then_some(()));
         }
         for right in [
@@ -354,7 +355,7 @@ fn dry_run(cluster: &Cluster, document: &Yaml, text: &str) -> (u16, String) {
     cluster.send_in("application/apply-patch+yaml", "PATCH", &path, text)
 }
 
-/// Where objects like this are.
+/// The path of a kind's objects.
 pub(super) fn path_of(document: &Yaml) -> String {
     let version = document["apiVersion"].as_str().expect("a version");
     let root = if version == "v1" { "/api/v1".to_owned() } else { format!("/apis/{version}") };

@@ -1,5 +1,5 @@
-//! The Corefiles that distributions write: each is checked as it is, and started beside an API, a
-//! cluster's DNS and upstreams.
+//! The Corefiles of distributions: each is checked unmodified, and run against an API, a cluster
+//! DNS and upstreams.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,12 +15,11 @@ use tests::{
     isolated, isolated_for, output, run, tempdir, wire, within,
 };
 
-/// The Corefile of a distribution, where it listens, and what it answers: name, type, the status
-/// and the data of its answers.
+/// A distribution's Corefile, its listen address, and expected answers: name, type, rcode and data.
 type Case = (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
 
 const EVERYWHERE: &str = "127.0.0.1:53";
-/// What a cluster's DNS answers.
+/// Answers of a cluster's DNS.
 const CLUSTER: &[(&str, &str, &str)] = &[
     ("kubernetes.default.svc.cluster.local", "A", "NOERROR 10.96.0.1"),
     ("absent.default.svc.cluster.local", "A", "NXDOMAIN"),
@@ -60,11 +59,11 @@ const CASES: &[Case] = &[
     ("talos", EVERYWHERE, &[]),
 ];
 
-/// A Corefile that needs what is not here, and its error.
+/// A Corefile that needs a missing file, and its error.
 const REFUSED: &[(&str, &str)] =
     &[("kops-ipv6", ":21:9: the directive `dns64` of CoreDNS is not supported yet;")];
 
-/// In a network of its own: the machine's may have an address that a Corefile names as an upstream.
+/// In a private network: the machine's may have an address that a Corefile names as upstream.
 #[test]
 fn corefiles_of_distributions_are_checked() {
     isolated(|| {
@@ -76,7 +75,7 @@ fn corefiles_of_distributions_are_checked() {
             .map(|file| file.file_stem().expect("a name").to_string_lossy().into_owned())
             .collect();
         assert_eq!(names.iter().map(String::as_str).collect::<BTreeSet<_>>(), known, "each file has a row");
-        // As every node has one.
+        // Every node has such a file.
         fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").expect("a file of its own");
         for name in known {
             let mut command = Command::new(binary());
@@ -164,8 +163,7 @@ fn objects() -> Vec<Object> {
     ]
 }
 
-/// Every upstream: the node's, a public one, that of a company, and the cluster's DNS behind a
-/// node's cache.
+/// All upstreams: the node's, a public one, a company's, and the cluster DNS behind a node's cache.
 fn upstream(asked: &Asked) -> Action {
     let is_in = |zone: &str| asked.name.ends_with(zone);
     match (asked.name.as_str(), asked.rtype) {
@@ -186,7 +184,7 @@ fn upstream(asked: &Asked) -> Action {
 
 const OUTSIDE: &str = "outside";
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Addresses outside that the Corefiles name.
+/// External addresses in the Corefiles.
 const UPSTREAMS: [Ipv4Addr; 6] = [
     Ipv4Addr::new(8, 8, 8, 8),
     Ipv4Addr::new(8, 8, 4, 4),

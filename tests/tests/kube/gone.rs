@@ -1,4 +1,5 @@
-//! The real API, gone for long: answers stay as they are meanwhile, and are as the API has it when it is back.
+//! The real API is down for a long time: answers stay unchanged, and follow the API when it is
+//! back.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -85,7 +86,8 @@ fn gone(test: &str, length: Duration) {
         "t1",
         r#"{"metadata": {"name": "new"}, "spec": {"clusterIP": "10.96.7.9", "ports": [{"port": 80}]}}"#,
     );
-    // It is asked again after 15 s at the latest, and listed again at once where it has forgotten what was heard last.
+    // The client reconnects after 15 s at the latest, and lists at once where the API no longer has
+    // its version.
     until(at, "new.t1.svc.cluster.local", &["10.96.7.9"]);
     for name in [
         "goes.t1.svc.cluster.local",
@@ -101,13 +103,13 @@ fn gone(test: &str, length: Duration) {
     assert_eq!(ask(at, "stays.t1.svc.cluster.local", "A").short(), ["10.96.7.1"]);
     assert_eq!(ask(at, "stays.t2.svc.cluster.local", "A").short(), ["172.17.0.3"]);
     server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
-    // What is kept is what the API has.
+    // The store has as many objects as the API.
     for (kind, path) in [("services", SERVICES), ("endpointslices", SLICES), ("namespaces", NAMESPACES)] {
         let (status, body) = cluster.send("GET", path, "");
         assert_eq!(status, 200, "{path}: {body}");
         let list: Value = serde_json::from_str(&body).expect("it is JSON");
         let there = list["items"].as_array().expect("a list").len() as f64;
-        // A kind may be heard again, and then told that it has to be listed anew.
+        // A watch may resume first, and then be refused and need a new list.
         eventually(&format!("{there} {kind}"), PATIENCE, || {
             let metrics = Metrics::of((at.ip(), 9153).into());
             (metrics.value("localdns_kubernetes_objects", &[("kind", kind)]) == Some(there)).then_some(())
@@ -154,7 +156,7 @@ fn service(cluster: &Cluster, namespace: &str, object: &str) {
     cluster.create(&format!("/api/v1/namespaces/{namespace}/services"), object);
 }
 
-/// The rcode, and the records whatever their order.
+/// The rcode, and the records sorted.
 fn answer(message: &Message) -> (u16, Vec<(u16, u32, String)>) {
     let record = |record: &tests::Record| (record.rtype, record.ttl, record.data.clone());
     let mut records: Vec<_> = message.answers.iter().map(record).collect();
@@ -171,7 +173,7 @@ fn followed(at: SocketAddr) -> f64 {
     Metrics::of((at.ip(), 9153).into()).value("localdns_kubernetes_followed", &[]).expect("it is counted")
 }
 
-/// The last two are not there.
+/// The last two names do not exist.
 const QUERIES: [(&str, &str); 12] = [
     ("stays.t1.svc.cluster.local", "A"),
     ("goes.t1.svc.cluster.local", "A"),

@@ -1,4 +1,4 @@
-//! `snapshot`: a restart without an API knows what was known before it.
+//! `snapshot`: after a restart without an API the server answers from its last state.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::served::{corefile, not_ready, objects, ready, service, slice, until, 
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// kubeadm's Corefile with a snapshot, and a start that does not wait for long.
+/// kubeadm's Corefile with a snapshot and a short startup timeout.
 fn with_snapshot(corefile: &str, file: &Path) -> String {
     let properties =
         format!("pods insecure\n    startup_timeout 300ms\n    snapshot {} 1s\n", file.display());
@@ -25,7 +25,7 @@ fn with_snapshot(corefile: &str, file: &Path) -> String {
     text
 }
 
-/// Waits until there is a snapshot that is none of `others`.
+/// Waits until there is a snapshot different from `others`.
 fn another(file: &Path, others: &[&[u8]]) -> Vec<u8> {
     eventually("a snapshot", PATIENCE, || {
         let octets = fs::read(file).ok()?;
@@ -80,7 +80,7 @@ fn a_restart_without_an_api_answers_at_once_and_catches_up_when_it_is_back() {
     assert_eq!(age(at), None);
     another(&file, &[&first]);
     let written = [("result", "written")];
-    // The file is in its place before it is counted.
+    // The file is renamed into place before it is counted.
     let metrics = eventually("a snapshot that is counted", PATIENCE, || {
         let metrics = Metrics::of((at.ip(), 9153).into());
         let count = metrics.value("localdns_kubernetes_snapshots_total", &written);
@@ -120,7 +120,7 @@ fn a_snapshot_is_written_as_soon_as_all_is_known_and_again_at_a_stop_and_an_upgr
         cluster.goes_away();
         server.signal("USR2");
         server.wait_for_log("Upgrade finished", PATIENCE);
-        // Those of both processes.
+        // One line from each of the two processes.
         server.wait_for_lines("Answers are of the snapshot", 2, PATIENCE);
         for (name, address) in [("hl", "172.17.0.251"), ("web", "10.96.0.100")] {
             assert_eq!(ask(at, &format!("{name}.t1.svc.cluster.local"), "A").short(), [address]);
@@ -142,7 +142,7 @@ fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answ
         octets[at] ^= 1;
         octets
     };
-    // A name that answers are made of, and the other ends.
+    // Damage in a name used in answers, at the end, and by truncation.
     let middle = good.windows(3).position(|octets| octets == b"web").expect("it is in there");
     for (octets, cause) in [
         (damaged(middle), "its checksum is wrong"),
@@ -163,7 +163,7 @@ fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answ
         until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
         another(&file, &[&octets]);
     }
-    // The same file beside other properties, and beside another cluster.
+    // The same file with other properties, and with another cluster.
     for (from, to) in [
         ("pods insecure", "pods verified"),
         ("    endpoint http://", "    endpoint http://none.invalid:1 http://"),
@@ -178,7 +178,7 @@ fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answ
 #[test]
 fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_whole() {
     const KILLS: u32 = 8;
-    // So large that writing it takes time: a hundred slices of a hundred endpoints.
+    // Large, so that writing takes time: a hundred slices of a hundred endpoints.
     let endpoint = |of: u32, n: u32| (format!("172.18.{of}.{n}"), format!("endpoint-{n}-of-the-slice-{of}"));
     let slices = (0..100).map(|of| {
         let endpoints: Vec<(String, String)> = (0..100).map(|n| endpoint(of, n)).collect();
@@ -203,7 +203,7 @@ fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_
     drop(first);
     let mut torn = 0;
     for round in 1..=KILLS {
-        // What the last one left beside it would look like a write.
+        // A temporary file of the last round would look like a write in progress.
         for beside in fs::read_dir(directory.path()).expect("it is there") {
             let beside = beside.expect("it is there").path();
             if beside != file {
@@ -214,7 +214,8 @@ fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_
         server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
         put(round);
         until(at, "number.t1.svc.cluster.local", &[&number(round)]);
-        // What it writes first shows in the directory, or in the file itself: then it is killed, in each round a bit later.
+        // Waits for a temporary file or a change of the file, then kills the process, 0.5 ms later
+        // in each round.
         let names = || fs::read_dir(directory.path()).expect("it is there").count();
         let written = |found: &fs::Metadata| (found.ino(), found.len(), found.mtime(), found.mtime_nsec());
         let is_new =
@@ -241,7 +242,7 @@ fn a_process_killed_while_it_writes_a_snapshot_leaves_the_former_or_the_new_one_
         let (address, name) = endpoint(99, 99);
         assert_eq!(ask(at, &format!("{name}.hl.t1.svc.cluster.local"), "A").short(), [&*address]);
         cluster.comes_back();
-        // The next round's former one.
+        // This round's snapshot is the next round's former one.
         server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
         eventually("a snapshot of this round", PATIENCE, || {
             let octets = fs::read(&file).ok()?;
@@ -266,7 +267,7 @@ fn a_snapshot_that_cannot_be_written_is_told_once_and_ends_nothing() {
     let told =
         server.log_lines().into_iter().filter(|line| line.contains("Cannot keep the snapshot")).count();
     assert_eq!(told, 1);
-    // From when it can be, it is.
+    // Once it can be written, it is.
     fs::create_dir(directory.path().join("missing")).unwrap();
     another(&file, &[]);
 }
@@ -291,7 +292,7 @@ fn the_real_apis_objects_outlive_a_restart_without_it() {
         let text = corefile(at, &nobody, &upstream);
         let kubeconfig = format!("kubeconfig {}", cluster.path("dns.kubeconfig").display());
         let text = with_snapshot(&text.replace(&format!("endpoint {}", nobody.url()), &kubeconfig), &file);
-        // A start on a busy machine may take longer than 300 ms to hear all.
+        // On a busy machine the first lists may take longer than the startup timeout of 300 ms.
         let server = Server::start(&text);
         until(at, "goes.default.svc.cluster.local", &["10.96.7.2"]);
         another(&file, &[]);

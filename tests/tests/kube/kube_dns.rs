@@ -1,4 +1,4 @@
-//! What old kube-dns did, and what is done here: the table of docs/kubernetes.md.
+//! Differences from old kube-dns: the table in docs/kubernetes.md.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,8 @@ use tests::{Server, ask, fresh_ip};
 
 use super::served::{corefile, namespace, service, until, upstream};
 
-/// A headless service's slice: one endpoint has a host name of its own, the other has not, and an annotation would give it one.
+/// The slice of a headless service: one endpoint has a host name, the other has not, but an
+/// annotation that kube-dns would take for one.
 fn slice(version: u32, second: &str) -> Value {
     json!({
         "metadata": {
@@ -41,11 +42,12 @@ fn what_old_kube_dns_answered_is_answered_as_the_documents_say() {
     );
     let (at, upstream) = (SocketAddr::from((fresh_ip(), tests::port())), upstream());
     let _server = Server::start(&corefile(at, &cluster.api, &upstream));
-    // kubeadm's Corefile has kube-dns's TTL.
+    // kubeadm's Corefile sets kube-dns's TTL.
     let rows = ask(at, "web.t1.svc.cluster.local", "A").rows();
     assert_eq!(rows, ["web.t1.svc.cluster.local. 30 IN A 10.96.0.100"]);
     for (name, rtype, told) in [
-        // Priority, weight and the service's own name; of two endpoints half the weight each, and names of addresses.
+        // Priority, weight and target; two endpoints share the weight, and an endpoint without host
+        // name is named by its address.
         ("_http._tcp.web.t1.svc.cluster.local", "SRV", &["0 100 80 web.t1.svc.cluster.local."][..]),
         (
             "_c._udp.hl.t1.svc.cluster.local",
@@ -53,11 +55,11 @@ fn what_old_kube_dns_answered_is_answered_as_the_documents_say() {
             &["0 50 1234 172-17-0-2.hl.t1.svc.cluster.local.", "0 50 1234 h1.hl.t1.svc.cluster.local."],
         ),
         ("172-17-0-2.hl.t1.svc.cluster.local", "A", &["172.17.0.2"]),
-        // Backwards: whoever is ready, with a host name or without.
+        // Reverse lookups: every ready endpoint, with a host name or without.
         ("100.0.96.10.in-addr.arpa", "PTR", &["web.t1.svc.cluster.local."]),
         ("1.0.17.172.in-addr.arpa", "PTR", &["h1.hl.t1.svc.cluster.local."]),
         ("2.0.17.172.in-addr.arpa", "PTR", &["172-17-0-2.hl.t1.svc.cluster.local."]),
-        // Pods' names, of both families.
+        // Names of pods, IPv4 and IPv6.
         ("10-1-2-3.t1.pod.cluster.local", "A", &["10.1.2.3"]),
         ("fd00--1.t1.pod.cluster.local", "AAAA", &["fd00::1"]),
     ] {
@@ -67,22 +69,22 @@ fn what_old_kube_dns_answered_is_answered_as_the_documents_say() {
         assert_eq!(found, told, "{name} {rtype}");
     }
     for name in [
-        // In a namespace that is not there.
+        // A namespace that does not exist.
         "10-1-2-3.nowhere.pod.cluster.local",
-        // Any service, any namespace, any endpoint.
+        // Wildcards for service, namespace and endpoint.
         "*.t1.svc.cluster.local",
         "web.*.svc.cluster.local",
         "*.hl.t1.svc.cluster.local",
-        // Of a federation.
+        // A federation's name.
         "web.t1.myfederation.svc.cluster.local",
-        // By an annotation.
+        // A host name given by an annotation.
         "h2.hl.t1.svc.cluster.local",
-        // Without `svc`.
+        // A name without `svc`.
         "web.t1.cluster.local",
     ] {
         assert_eq!(ask(at, name, "A").status(), "NXDOMAIN", "{name}");
     }
-    // A change is heard, not waited for.
+    // The watch delivers a change; there is no polling.
     cluster.put(SLICES, "MODIFIED", slice(4, "172.17.0.3"));
     until(at, "172-17-0-3.hl.t1.svc.cluster.local", &["172.17.0.3"]);
     assert_eq!(ask(at, "172-17-0-2.hl.t1.svc.cluster.local", "A").status(), "NXDOMAIN");

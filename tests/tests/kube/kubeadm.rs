@@ -1,5 +1,5 @@
-//! kubeadm's Corefile letter for letter, where a pod of the cluster has it: the API by its environment and its account's files, the
-//! node's resolver, the ports that kubelet and Prometheus ask.
+//! kubeadm's unmodified Corefile in a pod of the cluster: the API from the environment and the
+//! account's files, the node's resolver, the ports for kubelet's probes and Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +32,7 @@ fn kubeadms_corefile_to_the_letter_answers_services_endpoints_pods_and_search_pa
         fill(&cluster);
         mount_the_account(&cluster);
         let _upstream = within(OUTSIDE, upstream).join().expect("it starts");
-        // The node's own, and kubelet's for a pod of `t1`.
+        // The node's file, and kubelet's for a pod of `t1`.
         fs::write("/etc/resolv.conf", "search lab.test\nnameserver 10.2.0.2\n").expect("a file of its own");
         let kubelets = format!(
             "search t1.svc.cluster.local svc.cluster.local cluster.local lab.test\nnameserver {}\noptions ndots:5\n",
@@ -77,7 +77,7 @@ fn kubeadms_corefile_to_the_letter_answers_services_endpoints_pods_and_search_pa
             assert_eq!(asked(Ask::new(name, rtype)), expected, "{name} {rtype}");
             assert_eq!(asked(Ask::new(name, rtype).tcp()), expected, "{name} {rtype} over TCP");
         }
-        // As the pod's own resolver walks its search list.
+        // Names in the order of the pod's search list.
         for (name, expected) in [
             ("web", &["10.96.7.1", "fd00:10:96::7:1"][..]),
             ("web.t1", &["10.96.7.1", "fd00:10:96::7:1"]),
@@ -93,7 +93,7 @@ fn kubeadms_corefile_to_the_letter_answers_services_endpoints_pods_and_search_pa
             let expected = expected.iter().map(|ip| ip.parse().expect("an address")).collect();
             assert_eq!(found, expected, "{name}");
         }
-        // What changes is followed.
+        // Changes are followed.
         service(&cluster, "t1/new", spec(&["10.96.7.9"], "http:80/TCP"));
         eventually("a new service", PATIENCE, || {
             (asked(Ask::new("new.t1.svc.cluster.local", "A")) == ["10.96.7.9"]).then_some(())
@@ -112,7 +112,7 @@ fn fill(cluster: &Cluster) {
     pod(cluster, "t1/here", false, &[([10, 5, 0, 2]).into()]);
 }
 
-/// Where kubelet mounts it.
+/// Mounts the account's files at kubelet's path.
 fn mount_the_account(cluster: &Cluster) {
     fs::create_dir_all(ACCOUNT).expect("the test's own");
     for name in ["token", "ca.crt", "namespace"] {
@@ -129,7 +129,7 @@ fn upstream() -> Upstream {
     })
 }
 
-/// The data of the answers to a pod, sorted.
+/// The sorted data of the answers to a pod.
 fn asked(ask: Ask) -> Vec<String> {
     let reply = within(POD, move || ask.of(AT)).join().expect("it is answered");
     let message: &Message = &reply;
@@ -140,8 +140,8 @@ fn asked(ask: Ask) -> Vec<String> {
 
 const POD: &str = "pod";
 const OUTSIDE: &str = "outside";
-/// The server's, as the pod sees it.
+/// The server's address for the pod.
 const AT: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(10, 5, 0, 1)), 53);
-/// The Service `kubernetes`, which is the API's own address here.
+/// The address of the Service `kubernetes`, which is the API's own here.
 const SERVICE_HOST: &str = "10.96.0.1";
 const ACCOUNT: &str = "/run/secrets/kubernetes.io/serviceaccount";

@@ -1,4 +1,4 @@
-//! Objects at the real API, the program beside it, and what it answers, in words.
+//! Creates objects at the real API, runs the program against it, and formats its answers as text.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -28,13 +28,13 @@ pub(super) fn namespace(cluster: &Cluster, name: &str) {
     cluster.create(NAMESPACES, &json!({"metadata": {"name": name}}).to_string());
 }
 
-/// A service `NAMESPACE/NAME`.
+/// Creates a service `NAMESPACE/NAME`.
 pub(super) fn service(cluster: &Cluster, at: &str, spec: Value) {
     let (namespace, name) = at.split_once('/').expect("a namespace and a name");
     cluster.create(&services(namespace), &json!({"metadata": {"name": name}, "spec": spec}).to_string());
 }
 
-/// One with these addresses, or `None`; ports as `http:80/TCP`, `:53/UDP`.
+/// A service's spec with these addresses, or `None`; ports as `http:80/TCP`, `:53/UDP`.
 pub(super) fn spec(addresses: &[&str], ports: &str) -> Value {
     let policy = if addresses.len() > 1 { "RequireDualStack" } else { "SingleStack" };
     let families: Vec<&str> =
@@ -52,7 +52,7 @@ pub(super) fn ports(text: &str) -> Value {
     text.split_whitespace().map(one).collect()
 }
 
-/// Endpoints as `10.0.0.1=hostname#pod@zone`, in that order; those that are not ready with a `!` before them.
+/// Endpoints as `10.0.0.1=hostname#pod@zone`, in that order; unready ones begin with `!`.
 pub(super) fn endpoints(text: &str) -> Value {
     let one = |text: &str| {
         let (ready, text) = text.strip_prefix('!').map_or((true, text), |text| (false, text));
@@ -86,13 +86,13 @@ pub(super) fn labelled(at: &str, labels: Value, all: &str, ports: &str) -> (Stri
     (slices(namespace), object.to_string())
 }
 
-/// A slice of a service.
+/// Creates a slice of a service.
 pub(super) fn slice(cluster: &Cluster, at: &str, of: &str, all: &str, ports: &str) {
     let (path, object) = labelled(at, json!({"kubernetes.io/service-name": of}), all, ports);
     cluster.create(&path, &object);
 }
 
-/// A pod that runs, as its kubelet would have it: made, and then told of by its status.
+/// Creates a running pod like kubelet: first the object, then its status.
 pub(super) fn pod(cluster: &Cluster, at: &str, host_network: bool, addresses: &[IpAddr]) {
     let (namespace, name) = at.split_once('/').expect("a namespace and a name");
     let spec = json!({"nodeName": "node-1", "hostNetwork": host_network,
@@ -114,7 +114,7 @@ pub(super) fn delete(cluster: &Cluster, path: &str) {
     assert_eq!(code, 200, "{path}: {body}");
 }
 
-/// Knows `example.net` and `single`, each by one address.
+/// Answers `example.net` and `single`, each with one address.
 pub(super) fn upstream() -> Upstream {
     const SOA: &str = "net. 300 IN SOA ns.net. host.net. 1 7200 900 86400 20";
     Upstream::start(fresh_ip(), |asked| match (&*asked.name, asked.rtype) {
@@ -125,7 +125,8 @@ pub(super) fn upstream() -> Upstream {
     })
 }
 
-/// The program with one block at an address of its own, which knows the cluster with these properties before it serves.
+/// Runs the program with one server block on a fresh address; its cluster is synchronized before it
+/// serves.
 pub(super) fn start(
     cluster: &Cluster,
     upstream: &Upstream,
@@ -137,7 +138,7 @@ pub(super) fn start(
     (at, start_at(at, cluster, upstream, zones, properties, around))
 }
 
-/// As [`start`], at this address.
+/// Like [`start`], on this address.
 pub(super) fn start_at(
     at: SocketAddr,
     cluster: &Cluster,
@@ -155,7 +156,7 @@ pub(super) fn start_at(
     ))
 }
 
-/// What a server answers with this TTL, to each row as it has it: over UDP and over TCP.
+/// Checks a server's answers with this TTL, row by row, over UDP and TCP.
 pub(super) fn check(at: SocketAddr, ttl: u32, rows: &[(&str, &str)]) {
     for (question, expected) in rows {
         let (name, rtype) = question.split_once(' ').expect("a name and a type");
@@ -168,8 +169,9 @@ pub(super) fn check(at: SocketAddr, ttl: u32, rows: &[(&str, &str)]) {
     }
 }
 
-/// The records, in words: of an owner that is as it was asked for, in its case too, its type and data alone; the
-/// additional ones with a `+`; a denial by its zone; of other failures the name. What may come in any order is sorted.
+/// Formats a reply: type and data of records whose owner equals the query name in its case, others
+/// with their owner; additional records with a `+`; a denial with its zone; SERVFAIL as itself.
+/// Sorted, except for aliases.
 fn words(name: &str, ttl: u32, message: &Message) -> String {
     let record = |record: &Record| {
         let owner = record.name.trim_end_matches('.');
@@ -182,7 +184,7 @@ fn words(name: &str, ttl: u32, message: &Message) -> String {
     let mut all: Vec<String> = message.answers.iter().map(record).collect();
     all.extend(message.additionals.iter().map(|rr| format!("+ {}", record(rr))));
     for soa in &message.authorities {
-        // The zone is written as it was asked for.
+        // The zone repeats the case of the query.
         let (zone, data) = (&soa.name.to_lowercase(), soa.data.to_lowercase());
         let ends = format!("7200 1800 86400 {ttl}");
         assert!(data.starts_with(&format!("ns.dns.{zone} hostmaster.{zone} ")), "{soa}");
@@ -196,7 +198,7 @@ fn words(name: &str, ttl: u32, message: &Message) -> String {
     if message.rcode() == 2 {
         return "SERVFAIL".to_owned();
     }
-    // One answer for each name and port.
+    // Each name and port has one record.
     let srv: Vec<&str> = message.answers.iter().filter(|rr| rr.rtype == SRV).map(|rr| &*rr.data).collect();
     assert!(srv.iter().enumerate().all(|(n, data)| !srv[..n].contains(data)), "{srv:?}");
     sorted(&all.join(", "))
@@ -204,7 +206,7 @@ fn words(name: &str, ttl: u32, message: &Message) -> String {
 
 fn sorted(text: &str) -> String {
     let mut words: Vec<&str> = text.split(", ").collect();
-    // Behind an alias comes what it leads to.
+    // The order of an alias and its target matters.
     if !text.starts_with("CNAME") {
         words.sort_unstable();
     }

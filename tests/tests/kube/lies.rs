@@ -1,4 +1,5 @@
-//! The program beside an API that lies: names, addresses, ports, weights and aliases that no API server would let in.
+//! The program with a malicious API: names, addresses, ports, weights and aliases that no API
+//! server would accept.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -29,7 +30,7 @@ fn headless(name: &str, endpoints: &Value, ports: &Value) -> [Object; 2] {
     [(SERVICES, service(name, spec)), (SLICES, slice)]
 }
 
-/// Names of objects that are no names.
+/// Invalid names for objects.
 fn names() -> Vec<String> {
     let mut names: Vec<String> = [
         "",
@@ -86,7 +87,7 @@ fn lies() -> Vec<Object> {
     let many: Vec<Value> =
         (0..1_000_u32).map(|n| json!({"addresses": [format!("172.18.{}.{}", n >> 8, n & 0xff)]})).collect();
     all.extend(headless("many", &json!(many), &json!([{"name": "p", "port": 1}])));
-    // Round in circles, and further than anybody goes.
+    // Alias loops, and a chain above the limit.
     all.extend([alias("self", "self.t1.svc.cluster.local"), alias("ping", "pong.t1.svc.cluster.local")]);
     all.extend([alias("pong", "PING.t1.svc.cluster.local."), alias("apex", "cluster.local")]);
     for n in 0..40 {
@@ -138,7 +139,7 @@ fn an_api_that_lies_is_answered_from_as_far_as_it_makes_sense() {
         }
         honest();
     }
-    // Aliases that come to no end, and no others.
+    // Only aliases that do not end within the limit fail.
     assert_eq!(failing, BTreeSet::from(["self", "ping", "pong", "chain-0"]));
     for (name, rtype, expected) in [
         ("ports.t1.svc.cluster.local", "SRV", &["0 100 65535 ports.t1.svc.cluster.local."][..]),
@@ -163,7 +164,7 @@ fn an_api_that_lies_is_answered_from_as_far_as_it_makes_sense() {
     honest();
 }
 
-/// Services of ours, among those that lie.
+/// Valid services beside the invalid ones.
 const OWN: [&str; 13] = [
     "odd",
     "ports",

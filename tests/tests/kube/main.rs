@@ -1,4 +1,4 @@
-//! The crate `kubernetes` beside APIs: the real one, and one that does as it is told.
+//! The crate `kubernetes` against APIs: the real one, and a scripted one.
 
 mod annotated;
 mod bad_input;

@@ -1,5 +1,6 @@
-//! A list in pages, as an API without WatchList has it, after etcd has forgotten what was heard last: all of it is changed
-//! meanwhile, and what is answered then is what the API has. What did not change is answered all the while.
+//! A list in pages, from an API without WatchList, after etcd was compacted: every object changes
+//! meanwhile, and the answers then equal the API's state. Unchanged names are answered all the
+//! time.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,11 +19,11 @@ use super::lab::{self, PATIENCE, delete, endpoints, labelled, namespace, service
 use super::seen::{Seen, Store};
 use super::told::start;
 
-/// Three pages, before and after.
+/// Number of slices, three pages, before and after.
 const FIRST: usize = 255;
 const DELETED: usize = 40;
 const ENDPOINTS: usize = 8;
-/// Names, types, and the one record of each.
+/// Names, types, and the single record of each.
 const UNCHANGED: [(&str, &str, &str); 5] = [
     ("stays.t1.svc.cluster.local", "A", "10.96.7.2"),
     ("2.7.96.10.in-addr.arpa", "PTR", "stays.t1.svc.cluster.local."),
@@ -30,17 +31,17 @@ const UNCHANGED: [(&str, &str, &str); 5] = [
     ("k1.keeps.t1.svc.cluster.local", "A", "172.30.0.1"),
     ("1.0.30.172.in-addr.arpa", "PTR", "k1.keeps.t1.svc.cluster.local."),
 ];
-/// By how much a list may be above what was resident at the most before it, in KiB. What was resident at one time is no
-/// measure: of what the first list had in transit the allocator gives back all or nothing. That nothing is kept twice is
-/// counted, without an allocator's noise, in `kubernetes/tests/allocations.rs` (`relist_needs_little_memory`),
-/// and of the pages themselves in `kubernetes-api`.
+/// How far peak memory may grow during a list, in KiB. Current memory is no measure: the allocator
+/// returns the buffers of the first list entirely or not at all. `kubernetes/tests/allocations.rs`
+/// (`relist_needs_little_memory`) and tests in `kubernetes-api` count allocations without this
+/// noise.
 const GROWTH: u64 = 512;
 
 #[test]
 fn pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone() {
     isolated_for(Duration::from_secs(300), || {
         const TEST: &str = "pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone";
-        // It remembers nothing itself, so that what etcd has forgotten is lost.
+        // The API server caches no events, so a compaction of etcd loses them.
         let flags = "--watch-cache=false --feature-gates=WatchList=false";
         let Some(cluster) = Cluster::up_with(flags, TEST) else { return };
         fill(&cluster);
@@ -59,7 +60,7 @@ fn pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone(
         let (seen, _following) = follow(&kubeconfig);
         assert_eq!(big(at), addresses(0, 0..FIRST));
 
-        // Without a compaction a watch goes on where it was.
+        // Without a compaction a watch resumes.
         door.shut();
         until_lost(&seen, at);
         put(&cluster, &[change(1, 0)]);
@@ -100,7 +101,7 @@ fn pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone(
             store.lost.iter().any(|(kind, why)| *kind == Kind::Slice && why.starts_with(told))
         };
         assert!(forgotten(&seen.store()), "{:?}", seen.store().lost);
-        // Each kind is listed in its own time, and the API counts a request once it is over.
+        // Kinds are listed independently, and the API counts a request when it has ended.
         let status = |name: &str| ask(at, &format!("{name}.t1.svc.cluster.local"), "A").status().to_owned();
         eventually("services as they are", PATIENCE, || {
             (status("goes") == "NXDOMAIN" && status("new") == "NOERROR").then_some(())
@@ -129,7 +130,7 @@ fn fill(cluster: &Cluster) {
     cluster.send_all("POST", &(0..FIRST).map(slice).collect::<Vec<_>>());
 }
 
-/// Asks, again and again, for what does not change: a service, and one by its endpoint.
+/// Queries unchanged names at a constant rate: a service, and one of its endpoints.
 fn stream(at: SocketAddr) -> Stream {
     let row = |n: usize| UNCHANGED[n % UNCHANGED.len()];
     let ask = move |n| Ask::new(row(n).0, row(n).1);
@@ -144,7 +145,7 @@ fn asked_more(stream: &Stream) {
     eventually("queries", PATIENCE, || (stream.sent() >= before + 100).then_some(()));
 }
 
-/// The endpoints of a slice after so many changes of it.
+/// The endpoints of a slice after `change` changes.
 fn all(change: usize, number: usize) -> String {
     let one = |endpoint| format!("{}={}", address(change, number, endpoint), host(change, number, endpoint));
     (0..ENDPOINTS).map(one).collect::<Vec<_>>().join(" ")
@@ -160,7 +161,7 @@ fn host(change: usize, number: usize, endpoint: usize) -> String {
     format!("e{change}-{number}-{endpoint}")
 }
 
-/// A change of a slice: its path, and what it has then.
+/// A change of a slice: its path and the new object.
 fn change(change: usize, number: usize) -> (String, String) {
     let object = json!({"endpoints": endpoints(&all(change, number))});
     (format!("{}/s-{number}", slices("t1")), object.to_string())
@@ -170,7 +171,7 @@ fn put(cluster: &Cluster, changes: &[(String, String)]) {
     cluster.send_all("PATCH", changes);
 }
 
-/// All addresses of some slices, sorted.
+/// The addresses of some slices, sorted.
 fn addresses(change: usize, slices: Range<usize>) -> Vec<String> {
     let all = slices.flat_map(|number| (0..ENDPOINTS).map(move |endpoint| (number, endpoint)));
     let mut all: Vec<String> =
@@ -179,7 +180,7 @@ fn addresses(change: usize, slices: Range<usize>) -> Vec<String> {
     all
 }
 
-/// What the one service has, over TCP: 64 KiB hold all of it.
+/// The service's addresses, over TCP: 64 KiB hold all of them.
 fn big(at: SocketAddr) -> Vec<String> {
     let reply = Ask::new("big.t1.svc.cluster.local", "A").tcp().of(at);
     reply.short().into_iter().map(str::to_owned).collect()
@@ -193,7 +194,7 @@ fn follow(kubeconfig: &Path) -> (Seen, WatchHandle) {
     (seen, following)
 }
 
-/// Waits until both who follow have seen that nobody answers.
+/// Waits until both clients have lost the API.
 fn until_lost(seen: &Seen, at: SocketAddr) {
     seen.until("the loss", |store| store.following.is_empty());
     eventually("the loss", PATIENCE, || {
@@ -202,7 +203,7 @@ fn until_lost(seen: &Seen, at: SocketAddr) {
     });
 }
 
-/// How many lists of slices the API has answered.
+/// The number of lists of slices that the API has served.
 fn pages(cluster: &Cluster) -> f64 {
     let (code, body) = cluster.send("GET", "/metrics", "");
     assert_eq!(code, 200, "{body}");
@@ -210,7 +211,7 @@ fn pages(cluster: &Cluster) -> f64 {
     Metrics::parse(&body).count("apiserver_request_total", &list)
 }
 
-/// Every name and every address that there was is asked for.
+/// Queries every name and every address that ever existed.
 fn nothing_is_kept_that_is_gone(cluster: &Cluster, seen: &Seen, at: SocketAddr) {
     for number in 0..FIRST {
         for change in 0..3 {
@@ -242,7 +243,7 @@ fn nothing_is_kept_that_is_gone(cluster: &Cluster, seen: &Seen, at: SocketAddr) 
     assert_eq!(kept, Some(there as f64));
 }
 
-/// What was resident at the most (proc(5), `status`).
+/// The peak resident memory (proc(5), `status`).
 fn peak_kb(server: &Server) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");

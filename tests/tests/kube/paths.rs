@@ -1,5 +1,5 @@
-//! `autopath @kubernetes` row by row, beside the real API: clients are pods by what their status there says, each in a network
-//! of its own.
+//! `autopath @kubernetes` row by row, against the real API: clients are pods by their addresses in
+//! the API, each in its own network.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -12,16 +12,17 @@ use tests::{Ask, Metrics, Server, Upstream, eventually, isolated_for, privileged
 
 use super::lab::{PATIENCE, delete, namespace, pod, pods, service, spec, tell_status, upstream};
 
-/// Networks of clients: a pod of `t1`, one on the node's network, and an address that pods come and go with.
+/// The clients' networks: a pod of `t1`, a pod on the node's network, and an address that pods
+/// reuse.
 const POD: &str = "pod";
 const HOST: &str = "host";
 const REUSED: &str = "reused";
 
 const FOUND: &str = "NOERROR example.net.t1.svc.cluster.local. CNAME example.net., example.net. A 192.0.2.80";
 const NOT_FOUND: &str = "NXDOMAIN cluster.local.";
-/// NOERROR, and nothing with it.
+/// NOERROR without records.
 const EMPTY: &str = "NOERROR ";
-/// How many queries there were.
+/// The number of queries sent.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
@@ -56,7 +57,7 @@ fn every_row_of_autopath_is_answered_to_pods_of_the_real_api() {
     });
 }
 
-/// Blocks on three ports: as CoreDNS has it, with properties, and with names that nobody may ask for.
+/// Server blocks on three ports: like CoreDNS, with properties, and with an ACL that refuses names.
 fn corefile(cluster: &Cluster, upstream: &Upstream) -> String {
     let kubernetes = format!(
         "kubernetes cluster.local {{\nkubeconfig {}\nstartup_timeout 60s\npods verified\n}}",
@@ -94,8 +95,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// What a client there is told: the answers in their order, or whose zone has no such name. That the question comes back as it
-/// was sent is looked at by [`Ask`].
+/// The reply to a client: the answers in order, or the zone of an NXDOMAIN. [`Ask`] checks that the
+/// question is repeated.
 fn told(client: &'static str, at: SocketAddr, name: &str, rtype: &str) -> String {
     let ask = Ask::new(name, rtype);
     TOLD.fetch_add(1, Relaxed);
@@ -125,7 +126,7 @@ fn names_are_completed_for_a_pod() {
         format!("NOERROR {name}. CNAME web.t2.svc.cluster.local., web.t2.svc.cluster.local. A 10.96.0.102")
     };
     let own = "NOERROR web.t1.svc.cluster.local. A 10.96.0.101";
-    // By either family of the pod.
+    // By the pod's IPv4 and IPv6 address.
     for at in [at(), (ip("fd06::1"), 53).into()] {
         for name in [
             "web.t2.t1.svc.cluster.local",
@@ -141,19 +142,20 @@ fn names_are_completed_for_a_pod() {
             &[
                 ("web.t1.svc.cluster.local", "A", own),
                 ("example.net.t1.svc.cluster.local", "A", FOUND),
-                // The name is there, but not for this family: that is the answer, as it is to A.
+                // The first candidate that exists is the answer, also without an address of this
+                // family.
                 ("example.net.t1.svc.cluster.local", "AAAA", EMPTY),
                 (
                     "single.t1.svc.cluster.local",
                     "A",
                     "NOERROR single.t1.svc.cluster.local. CNAME single., single. A 192.0.2.81",
                 ),
-                // Where nothing is there, what was said of the first.
+                // If no candidate exists, the answer is that of the query name.
                 ("nowhere.t1.svc.cluster.local", "A", NOT_FOUND),
                 ("no.where.t1.svc.cluster.local", "AAAA", NOT_FOUND),
-                // The list's first domain itself, which nobody has completed.
+                // The list's first domain itself, to which no name was added.
                 ("t1.svc.cluster.local", "A", EMPTY),
-                // The list of another namespace.
+                // The search list of another namespace.
                 ("example.net.t2.svc.cluster.local", "A", NOT_FOUND),
                 ("web.t1.t2.svc.cluster.local", "A", NOT_FOUND),
             ],
@@ -166,7 +168,7 @@ fn properties_are_obeyed() {
         POD,
         with_properties(),
         &[
-            // One dot at least, and no denial.
+            // At least one dot, and no denials.
             ("single.t1.svc.cluster.local", "A", NOT_FOUND),
             ("example.net.t1.svc.cluster.local", "A", FOUND),
             ("no.where.t1.svc.cluster.local", "A", EMPTY),
@@ -187,7 +189,7 @@ fn properties_are_obeyed() {
     );
 }
 
-/// An address of the node is that of many pods, and one that no pod has is nobody's.
+/// Many pods share an address of the node, and no pod has the other: neither gets a search list.
 fn others_are_served_as_without() {
     for client in [HOST, REUSED] {
         check(
@@ -204,9 +206,9 @@ fn others_are_served_as_without() {
     }
 }
 
-/// One for each query that was answered by the list, by the first name too, and none for others.
+/// Counts each query answered by the search list, by its first name too, and no others.
 fn wins_are_counted() {
-    // A query is counted after its reply has left.
+    // A query is counted only after its reply is sent.
     let wins = || {
         let metrics = Metrics::after_queries(([127, 0, 0, 1], 9153).into(), TOLD.load(Relaxed));
         metrics.count("coredns_autopath_success_total", &[]) as usize
@@ -225,7 +227,7 @@ fn wins_are_counted() {
     }
 }
 
-/// Pods come and go with one address, in every order that an API may tell of them in.
+/// Pods reuse one address, in every order of events that an API may send.
 fn an_address_is_never_served_by_the_list_of_another_namespace(cluster: &Cluster) {
     let lists = || {
         ["t1", "t2"]
@@ -243,18 +245,18 @@ fn an_address_is_never_served_by_the_list_of_another_namespace(cluster: &Cluster
     let address = [ip("10.8.0.2")];
     pod(cluster, "t1/first", false, &address);
     until("its pod is known", [true, false]);
-    // The next one has it before the first has gone.
+    // The next pod has the address before the first is deleted.
     pod(cluster, "t2/second", false, &address);
     known_in("t2");
     assert_eq!(lists(), [false, false], "two have it");
     delete(cluster, &format!("{}/first?gracePeriodSeconds=0", pods("t1")));
     until("the second has it alone", [false, true]);
-    // One that has ended is there still, and has no address any more.
+    // A pod that has ended still exists, but no longer owns its address.
     tell_status(cluster, "t2/second", &json!({"phase": "Succeeded"}));
     until("the second has ended", [false, false]);
     pod(cluster, "t1/third", false, &address);
     until("the third has it", [true, false]);
-    // One that is about to go is left alone.
+    // A pod that is being deleted gets no search list.
     delete(cluster, &format!("{}/third", pods("t1")));
     until("the third is about to go", [false, false]);
 }

@@ -1,4 +1,4 @@
-//! The real API: what it says is what is kept, by every way in, and after it was gone.
+//! The real API: the store equals its state for every kind of access, and after an outage.
 
 use std::net::IpAddr;
 
@@ -126,7 +126,7 @@ fn assert_filled(store: &Store) {
 fn what_the_real_api_says_is_kept_by_every_way_in_and_after_it_was_gone() {
     isolated(|| {
         let Some(cluster) = Cluster::up("what_the_real_api_says_is_kept_by_every_way_in") else { return };
-        // Followed from before there is anything, and from after.
+        // One watch begins before the objects exist, others after.
         let (early, _early) = start(kubeconfig(&cluster), wants());
         early.until_following(&FOLLOWED);
         fill(&cluster);

@@ -1,5 +1,5 @@
-//! Resolvers as pods have them, in a network of the pod's own with kubelet's resolv.conf: one query for each family, and the answers
-//! that they find without.
+//! Stub resolvers in a pod's network with kubelet's resolv.conf: `autopath` saves queries of each
+//! family, and the answers are the same without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,11 +15,11 @@ use tests::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The pod's network, and the server's addresses on the wire to it.
+/// The pod's network, and the server's addresses on the veth to it.
 const POD: &str = "pod";
 const SERVER: [&str; 2] = ["10.6.0.1", "fd06::1"];
 
-/// Runs `stub` in the pod's network, with `/etc/netns/NAMESPACE/resolv.conf` in its place.
+/// Runs `stub` in the pod's network, with `/etc/netns/NAMESPACE/resolv.conf` as its resolv.conf.
 fn addresses(stub: &Stub, name: &str) -> BTreeSet<IpAddr> {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", POD]);
@@ -58,7 +58,7 @@ fn a_pods_resolver_needs_one_query_for_each_family() {
         wire(POD, 6);
         let of_pod = Path::new("/etc/netns").join(POD);
         fs::create_dir_all(&of_pod).expect("a directory of its own");
-        // The machine's own list is empty.
+        // The machine has no search list.
         fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").expect("a file of its own");
         let cluster = ScriptedCluster::start(objects(), false);
         let mut found = BTreeMap::new();
@@ -94,7 +94,8 @@ fn a_pods_resolver_needs_one_query_for_each_family() {
                     let after = asked();
                     let what = format!("{} {name} at {nameserver}", stub.name);
                     let queries = [after[0] - before[0], after[1] - before[1]];
-                    // Three domains and the name itself; what is there is found in the first.
+                    // Three domains and the name itself; a name of the cluster is found in the
+                    // first.
                     let without = if name == "web" { 1 } else { 4 };
                     assert_eq!(addresses.len(), 2, "{what}: {addresses:?}");
                     assert_eq!(queries, if searched { [1, 1] } else { [without, without] }, "{what}");
@@ -110,7 +111,7 @@ fn a_pods_resolver_needs_one_query_for_each_family() {
     });
 }
 
-/// What kubelet writes for a pod of `t1`.
+/// kubelet's resolv.conf for a pod of `t1`.
 fn kubelets(nameserver: &str) -> String {
     format!(
         "search t1.svc.cluster.local svc.cluster.local cluster.local\nnameserver {nameserver}\noptions ndots:5\n"

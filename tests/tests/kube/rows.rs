@@ -1,4 +1,5 @@
-//! The specification row by row, beside the real API: what its objects are answered as, with each property.
+//! The DNS specification row by row, against the real API: the answers for its objects, with each
+//! property.
 
 mod tables;
 mod zones;
@@ -24,7 +25,7 @@ fn every_row_of_the_specification_is_answered_from_what_the_real_api_has() {
         fill(&cluster);
         let upstream = upstream();
         let began = now();
-        // Where others can reach it, so that it is the zone's server.
+        // An address that others can reach, so that it is the zone's name server.
         add_address("192.0.2.53/32");
         let at = ([192, 0, 2, 53], port()).into();
         let server = start_at(at, &cluster, &upstream, ZONES, "", "transfer cluster.local {\nto *\n}");
@@ -45,8 +46,8 @@ fn every_row_of_the_specification_is_answered_from_what_the_real_api_has() {
     });
 }
 
-/// The fixture that facts about CoreDNS are written down with, where the API takes it: it has no services without ports, and
-/// its second family is fd00:10:96::/108.
+/// Creates the fixture of our notes on CoreDNS's behaviour, where the API accepts it: it has no
+/// services without ports, and its IPv6 range is fd00:10:96::/108.
 fn fill(cluster: &Cluster) {
     for name in ["t1", "t2", "bare"] {
         namespace(cluster, name);
@@ -89,10 +90,10 @@ fn fill(cluster: &Cluster) {
     pod(cluster, "t2/other", false, &addresses(&["172.17.0.10"]));
 }
 
-/// What `hl` has at first: one that is named, one that is not, one that is not ready.
+/// The first endpoints of `hl`: one with a host name, one without, one not ready.
 const FIRST: &str = "172.17.0.254=h1 172.17.0.255 !172.17.0.8=h8";
 
-/// An alias is followed by what it leads to, which comes from the upstream with its own TTL.
+/// An alias precedes its target, which the upstream answers with its own TTL.
 fn aliases_come_first(at: SocketAddr) {
     let reply = ask(at, "ext.t1.svc.cluster.local", "A");
     let rows: Vec<String> = reply.answers.iter().map(ToString::to_string).collect();
@@ -100,8 +101,8 @@ fn aliases_come_first(at: SocketAddr) {
     assert_eq!(rows, expected);
 }
 
-/// Changes of one kind come in the order that they were made in: whoever sees a later one sees those before it. No time is
-/// looked at, so nothing that is slow fails.
+/// Changes of one kind are applied in order: a client that sees a later one sees the earlier ones.
+/// Without time bounds, so a slow machine cannot fail it.
 fn readiness_is_seen_in_order(cluster: &Cluster, at: SocketAddr) {
     let all = ["172.17.0.254", "172.17.0.255", "172.17.0.8"];
     for (number, (endpoints, addresses)) in [
@@ -131,7 +132,7 @@ fn readiness_is_seen_in_order(cluster: &Cluster, at: SocketAddr) {
             assert_eq!(pointer.status(), status, "{endpoints}");
         }
     }
-    // The last one that is ready takes the name with it.
+    // The name ends with its last ready endpoint.
     let alone = |endpoints, status| {
         put(cluster, "dup-a", endpoints);
         eventually(status, PATIENCE, || {
@@ -142,8 +143,8 @@ fn readiness_is_seen_in_order(cluster: &Cluster, at: SocketAddr) {
     alone("172.17.1.1=same 172.17.1.2=same", "NOERROR");
 }
 
-/// A second is what is promised, hundreds of times what it takes. A machine that stands still has it tried again, to the same
-/// bound.
+/// One second is the promised bound, hundreds of times the usual delay. On a stalled machine the
+/// test repeats with the same bound.
 fn readiness_is_seen_within_a_second(cluster: &Cluster, at: SocketAddr) {
     steadily(|| {
         for (endpoints, status) in [("172.17.0.7=h7", "NOERROR"), ("!172.17.0.7=h7", "NXDOMAIN")] {
@@ -166,7 +167,7 @@ fn nothing_of_the_cluster_was_asked_upstream(upstream: &Upstream) {
     assert!(!asked.is_empty() && asked.iter().all(|asked| asked.name == "example.net."), "{asked:?}");
 }
 
-/// A server whose zones are also those of a set of clusters.
+/// A server with the zones of the cluster and of a cluster set.
 fn start_set(cluster: &Cluster, upstream: &Upstream) -> (SocketAddr, Server) {
     let zones = "cluster.local clusterset.local in-addr.arpa ip6.arpa";
     start(cluster, upstream, zones, "multicluster clusterset.local", "")

@@ -1,4 +1,4 @@
-//! What an API says is what is kept, in either form.
+//! The store equals an API's state, in either content type.
 
 use kubernetes_api::objects::{ExternalAddress, Target};
 use kubernetes_api::{Kind, Object, PodWatch, WatchConfig};

@@ -1,4 +1,4 @@
-//! `autopath @kubernetes`: names that pods complete, and whose pod an address is.
+//! `autopath @kubernetes`: completed names, and the pod that owns an address.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn corefile(at: SocketAddr, cluster: &ScriptedCluster, upstream: &Upstream, prop
     )
 }
 
-/// What a client at that address is told: the rcode, and names and data of the answers.
+/// The reply to a client at that address: the rcode, and names and data of the answers.
 fn told(client: IpAddr, at: SocketAddr, name: &str, rtype: &str) -> String {
     let socket = UdpSocket::bind((client, 0)).expect("an address of this machine");
     socket.set_read_timeout(Some(Duration::from_secs(10))).expect("it is a socket");
@@ -67,7 +67,7 @@ fn told(client: IpAddr, at: SocketAddr, name: &str, rtype: &str) -> String {
     format!("{} {}", message.rcode(), rows.join(", "))
 }
 
-/// What a pod of `t1` is told for what its first name is of `example.net`, if it is served as one.
+/// The reply to a pod of `t1` with a search list for the first candidate of `example.net`.
 const FOUND: &str = "0 example.net.t1.svc.cluster.local. example.net., example.net. 192.0.2.80";
 const NOT_FOUND: &str = "3 ";
 
@@ -93,7 +93,7 @@ fn what_an_alias_leads_to_is_completed_by_nobody() {
     eventually("pods are followed", PATIENCE, || {
         (told(here, at, "example.net.t1.svc.cluster.local", "A") == FOUND).then_some(())
     });
-    // The last two would be answered if the client had asked for them.
+    // The last two targets would be answered if the client had queried them directly.
     for (alias, target) in [
         ("gone", "gone-too.t1.svc.cluster.local."),
         ("led", "example.net.t1.svc.cluster.local."),
@@ -139,7 +139,7 @@ fn the_pods_of_a_node_are_answered_in_one_query() {
             ),
             ("t1.svc.cluster.local", "0 "),
             ("nowhere.t1.svc.cluster.local", NOT_FOUND),
-            // The list of another namespace.
+            // The search list of another namespace.
             ("example.net.t2.svc.cluster.local", NOT_FOUND),
         ] {
             assert_eq!(asks(here, name), expected, "{name}");
@@ -158,7 +158,8 @@ fn the_pods_of_a_node_are_answered_in_one_query() {
     assert!(of_pods.peek().is_some() && of_pods.all(selected), "{all:?}");
 }
 
-/// A job's pod and the pod that has its address now: the API may not select as it is asked to.
+/// A completed job's pod and the running pod that reuses its address: the API may ignore field
+/// selectors.
 #[test]
 fn a_completed_pod_makes_no_address_doubtful() {
     let (client, ended) = (IpAddr::V4(fresh_ip()), IpAddr::V4(fresh_ip()));
@@ -174,7 +175,7 @@ fn a_completed_pod_makes_no_address_doubtful() {
         let asks = |client| told(client, at, "example.net.t1.svc.cluster.local", "A");
         eventually("the running pod is certain", PATIENCE, || (asks(client) == FOUND).then_some(()));
         assert_eq!(told(ended, at, "example.net.t2.svc.cluster.local", "A"), NOT_FOUND, "{phase}");
-        // One that runs has the address, too, until it has ended.
+        // While a running pod also has the address, neither gets a search list.
         let beside = pod("t2", "job", "node-1", &[client], &none);
         cluster.put(PODS, "MODIFIED", beside.1);
         eventually("two have the address", PATIENCE, || (asks(client) == NOT_FOUND).then_some(()));
@@ -212,7 +213,7 @@ fn an_address_is_its_new_pods_when_the_old_one_is_gone_and_nobodys_while_changes
     until("its pod is about to go", false, false);
     let second = pod("t2", "second", "node-1", &[client], &none).1;
     cluster.put(PODS, "ADDED", second.clone());
-    // A verified name says that it is known here.
+    // Only a pod that the server knows has a verified name.
     let dashed = format!("{}.t2.pod.cluster.local", client.to_string().replace('.', "-"));
     eventually("its successor is known", PATIENCE, || {
         told(client, at, &dashed, "A").starts_with("0 ").then_some(())
@@ -220,7 +221,7 @@ fn an_address_is_its_new_pods_when_the_old_one_is_gone_and_nobodys_while_changes
     assert_eq!((in_t1(), in_t2()), (false, false), "two have it");
     cluster.put(PODS, "DELETED", first.1);
     until("its successor has it alone", false, true);
-    // Now and then it is ready or not, which changes nothing of whose it is.
+    // Changes of readiness do not change the address's owner.
     for _ in 0..20 {
         cluster.put(PODS, "MODIFIED", second.clone());
         assert_eq!((in_t1(), in_t2()), (false, true));

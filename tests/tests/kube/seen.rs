@@ -1,4 +1,4 @@
-//! What a sink was told, as a store of objects would have it.
+//! A sink that stores the objects it receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use kubernetes_api::{DecodeError, Kind, Object, ObjectKey, RequestMetrics, Sink, WatchError};
 
-/// A store that tests look into while it is written.
+/// A store that tests read while it is written.
 #[derive(Clone, Default)]
 pub(super) struct Seen(Arc<Mutex<Store>>);
 
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) objects: BTreeMap<(Kind, ObjectKey), Object>,
-    /// Kinds whose list is whole, and how many lists there were.
+    /// Kinds with a complete list, and the number of lists.
     pub(super) lists: BTreeMap<Kind, usize>,
     pub(super) following: BTreeSet<Kind>,
-    /// What was lost, as text, in order.
+    /// Errors that ended a watch, as text, in order.
     pub(super) lost: Vec<(Kind, String)>,
     pub(super) unreadable: usize,
-    /// For how long requests waited to be sent, in order.
+    /// The delay of each request by the rate limit, in order.
     pub(super) waited: Vec<Duration>,
     pub(super) events: usize,
-    /// What a list that is not whole has applied.
+    /// Objects of a list that is not complete.
     listing: BTreeMap<Kind, BTreeSet<ObjectKey>>,
 }
 
@@ -31,12 +31,12 @@ impl Seen {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the store is as `look` wants it.
+    /// Waits until `look` is true for the store.
     pub(super) fn until(&self, what: &str, look: impl Fn(&Store) -> bool) {
         tests::eventually(what, Duration::from_secs(30), || look(&self.store()).then_some(()));
     }
 
-    /// Waits until all of these have been listed and are followed.
+    /// Waits until all of these kinds have been listed and are watched.
     pub(super) fn until_following(&self, kinds: &[Kind]) {
         self.until("following", |store| kinds.iter().all(|kind| store.following.contains(kind)));
     }

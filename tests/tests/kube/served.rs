@@ -1,4 +1,4 @@
-//! The program with kubeadm's Corefile beside an API that does as it is told.
+//! The program with kubeadm's Corefile and a scripted API.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ pub(super) fn upstream() -> Upstream {
     })
 }
 
-/// kubeadm's Corefile with its API at an address of the test's own.
+/// kubeadm's Corefile with its API at the test's address.
 pub(super) fn corefile(at: SocketAddr, api: &Api, upstream: &Upstream) -> String {
     let endpoint = format!("kubernetes cluster.local in-addr.arpa ip6.arpa {{\n    endpoint {}\n", api.url());
     let text = fixtures::KUBEADM.replace("kubernetes cluster.local in-addr.arpa ip6.arpa {\n", &endpoint);
@@ -76,7 +76,8 @@ pub(super) fn ready(at: SocketAddr) -> (u16, String) {
     http_get((at.ip(), 8181).into(), "/ready").expect("the page is served")
 }
 
-/// Waits until /ready says why it is not: the first answer, or the want of one, takes its time.
+/// Waits until /ready gives this reason: it takes time until the API's first reply arrives or is
+/// overdue.
 pub(super) fn not_ready(at: SocketAddr, why: &str) {
     eventually("why it is not ready", Duration::from_secs(10), || {
         let (status, said) = ready(at);
@@ -96,7 +97,7 @@ fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let server = Server::start(&corefile(at, &cluster.api, &upstream));
-    // The start waited until all was known.
+    // The start waited until the cluster was synchronized.
     assert_eq!(ready(at), (200, "OK".to_owned()));
     for (name, rtype, expected) in [
         ("Web.t1.svc.cluster.local", "A", &["10.96.0.100"][..]),
@@ -122,13 +123,13 @@ fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
         ("other.t1.svc.cluster.local", "A", "NXDOMAIN"),
         ("web.t2.svc.cluster.local", "A", "NXDOMAIN"),
         ("web.t1.svc.cluster.local", "MX", "NOERROR"),
-        // The name that it leads to has no answer: neither has it.
+        // The lookup of the alias's target fails, so the whole query does.
         ("dark.t1.svc.cluster.local", "A", "SERVFAIL"),
     ] {
         let ask = Ask::new(name, rtype).edns(1232);
         for reply in [ask.of(at), ask.tcp().of(at)] {
             assert_eq!((reply.status(), reply.short().len()), (status, 0), "{name} {rtype}");
-            // And why, where it is a failure.
+            // A failure has an extended error.
             let is_told = reply.extended_error().is_some();
             assert_eq!(is_told, status == "SERVFAIL", "{name} {rtype}: {:?}", reply.extended_error());
         }
@@ -217,27 +218,28 @@ fn a_start_waits_startup_timeout_for_all_to_be_known_and_no_longer_than_that_tak
         server.wait_for_log(&serves, Duration::from_secs(10));
         let log = server.log_lines();
         let place = |part: &str| log.iter().position(|line| line.contains(part));
-        // It says that it waits, gives that up, and serves: whoever is not to wait says nothing of it.
+        // It logs that it waits, that it gives up, and that it serves; with a timeout of 0 it does
+        // not log that it waits.
         let (waits, late) = (place("waiting for Kubernetes API before starting server"), place(LATE));
         assert!(late.is_some() && late < place(&serves), "{log:#?}");
         assert_eq!(waits.is_some(), least > 0, "{property}: {log:#?}");
         assert!(waits < late, "{log:#?}");
         assert_eq!(ready(at).0, 503, "{property}");
     }
-    // The API is back after it was asked once in vain: whoever waited for a minute would not have begun within the ten
-    // seconds that a start may take here.
+    // The API is back after one failed request: a server that waited for the whole minute would
+    // exceed the ten seconds that a start may take here.
     let before = cluster.api.requests().len();
     let server = thread::scope(|scope| {
         scope.spawn(|| {
             eventually("the API is asked", Duration::from_secs(10), || {
                 (cluster.api.requests().len() > before).then_some(())
             });
-            // Nobody kills it for its silence meanwhile: pages are served before queries are.
+            // The liveness probe does not kill it: its pages are served before queries are.
             eventually("/ready says what is waited for", Duration::from_secs(10), || {
                 let (code, text) = http_get((at.ip(), 8181).into(), "/ready").ok()?;
                 (code == 503 && text.starts_with("kubernetes")).then_some(())
             });
-            // Who asks meanwhile is answered when the cluster is known.
+            // A query during the wait is answered once the cluster is synchronized.
             scope.spawn(|| assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]));
             cluster.comes_back();
         });

@@ -1,4 +1,5 @@
-//! What is shown of a followed cluster: labels of queries, /status and its page, `localdns status`, `localdns explain`.
+//! Reports about a watched cluster: labels of queries, /status and its page, `localdns status`,
+//! `localdns explain`.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -54,7 +55,7 @@ fn what_a_query_says_and_whose_pod_asks_is_known_to_log_rewrite_and_template() {
     assert_eq!(ask(at, "who.test", "TXT").short(), ["\"pod=client-0\""]);
     drop(server);
 
-    // With zones, of names within them alone.
+    // With zones in the directive, labels exist for names within them alone.
     let server = Server::start(&text("metadata here.test hl.t1.svc.cluster.local"));
     eventually("the namespace of who asks", PATIENCE, || {
         (ask(at, "web.here.test", "A").short() == ["10.96.0.100"]).then_some(())
@@ -70,7 +71,7 @@ fn what_a_query_says_and_whose_pod_asks_is_known_to_log_rewrite_and_template() {
     assert_eq!(ask(at, "who.test", "TXT").short(), ["\"pod=\""]);
     drop(server);
 
-    // Nothing of it is known without the directive, and a rule whose label is not known fits nothing.
+    // Without the directive there are no labels, and a rule with an unknown label never matches.
     let server = Server::start(&text(""));
     assert_eq!(ask(at, "who.test", "TXT").short(), ["\"pod=\""]);
     assert!(ask(at, "web.here.test", "A").short().is_empty());
@@ -106,7 +107,7 @@ fn labels_of_the_pod_that_asks_decide_where_a_rule_reads_them() {
     server.wait_for_log("[INFO] x.tier.test. of shop -", PATIENCE);
     assert_eq!(ask(at, "x.iron.test", "TXT").short(), ["\"not-iron\""]);
 
-    // As the pod's labels change.
+    // A change of the pod's labels applies.
     let changed = json!({"metadata": {"labels": {"tier": "iron"}}});
     let (kind, client) = pod("t1", "client-0", "n", &["127.0.0.1".parse().unwrap()], &changed);
     cluster.put(kind, "MODIFIED", client);
@@ -176,7 +177,7 @@ fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
     let url = cluster.api.url();
     assert!(line.contains(&format!("kubernetes {url}: all objects known, last change received ")), "{line}");
     assert!(line.contains("  5 services: all known, changes are received\n"), "{line}");
-    // The same by the address of its metrics, as it is named or as the Corefile has it.
+    // The same by the address of the metrics, given or from the Corefile.
     let page = format!("{}:9153", at.ip());
     let conf = directory.path().join("Corefile");
     std::fs::write(&conf, &text).expect("the test's own");
@@ -187,7 +188,7 @@ fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
     eventually("a snapshot", PATIENCE, || file.exists().then_some(()));
     drop(server);
 
-    // Without its API all is known still, and nothing of it is heard.
+    // Without its API the cluster is known from the snapshot, but stale.
     cluster.goes_away();
     let server = start();
     let told = status(at);
@@ -207,7 +208,7 @@ fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
     drop(server);
 }
 
-/// The page's script in one function: what it is told is what /status says, word by word.
+/// The page's script reads, in one function, exactly the keys of /status.
 #[test]
 fn the_pages_part_of_clusters_reads_every_word_of_status_and_no_other() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), true), upstream());
@@ -229,7 +230,7 @@ fn the_pages_part_of_clusters_reads_every_word_of_status_and_no_other() {
     {
         let words: BTreeSet<&str> =
             object.as_object().expect("an object").keys().map(String::as_str).collect();
-        // Whether every cluster is known is for programs: the page tells it of each.
+        // `synced` for all clusters is for programs: the page shows it per cluster.
         let words =
             words.into_iter().filter(|word| (variable, *word) != ("status.kubernetes", "synced")).collect();
         assert_eq!(read_of(part, variable), words, "{variable}: {part}");
@@ -237,7 +238,7 @@ fn the_pages_part_of_clusters_reads_every_word_of_status_and_no_other() {
     assert!(page.contains(", kubernetes(status), "), "the part is shown");
 }
 
-/// The names that a script reads of this variable.
+/// The property names that a script reads of this variable.
 fn read_of<'s>(script: &'s str, variable: &str) -> BTreeSet<&'s str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let path = format!("{variable}.");
@@ -258,7 +259,7 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
     std::fs::write(&conf, &text).expect("the test's own");
     let explain =
         |name: &str, rtype: &str| localdns(&["explain", name, rtype, "-conf", conf.to_str().expect("text")]);
-    // Nothing is known, and nobody is asked.
+    // Without a snapshot nothing is known, and no request is sent.
     for (name, kind) in [("web.t1.svc.cluster.local", "services"), ("late.t1.example.org", "namespaces")] {
         let told = explain(name, "A");
         let expected = format!("depends on the cluster's {kind}, which are not known here");
@@ -297,7 +298,7 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
             "A",
             "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1, from the snapshot of ",
         ),
-        // Those alone that the answer is made of.
+        // Only the objects that the answer is made of.
         (
             "hl.t1.svc.cluster.local",
             "AAAA",
@@ -318,7 +319,7 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
         let told = explain(name, rtype);
         let plugin = if name.ends_with(".example.org") { ", k8s_external: " } else { ", kubernetes: " };
         assert!(told.contains(plugin) && told.contains(expected), "{name} {rtype}: {told}");
-        // `loadbalance` has no say elsewhere.
+        // Only answers of addresses are shuffled by `loadbalance`.
         let is_drawn = told.contains("the order of several addresses is random");
         assert_eq!(is_drawn, matches!(rtype, "A" | "AAAA"), "{name} {rtype}: {told}");
     }

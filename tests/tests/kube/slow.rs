@@ -1,4 +1,4 @@
-//! An API that is slow and nothing else: each event late and in pieces, beside a server that is asked meanwhile.
+//! A slow API: each event arrives late and in pieces, while the server answers queries.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use super::told::listed;
 
 const FORM: Form = Form::Protobuf;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two pieces, each half an event.
+/// The pause between two pieces, each half an event.
 const PAUSE: Duration = Duration::from_millis(300);
 
 #[test]
@@ -47,7 +47,7 @@ fn a_slow_api_is_waited_for_and_holds_up_no_answer() {
     let (upstream, at) = (upstream(), SocketAddr::from((fresh_ip(), port())));
     let text = corefile(at, &api, &upstream);
     let server = Server::start(&text.replace("pods insecure", "pods insecure\n    startup_timeout 100ms"));
-    // As long as not all is listed, however long that takes, no name is denied; others do not wait for it.
+    // Until all lists are complete no name is denied; other names do not wait for them.
     for (_, object) in objects().into_iter().filter(|(path, _)| *path == SERVICES) {
         slowly(FORM.event("ADDED", "Service", &object));
         let reply = Ask::new(NONE, "A").edns(1232).of(at);
@@ -65,11 +65,11 @@ fn a_slow_api_is_waited_for_and_holds_up_no_answer() {
         object["metadata"]["resourceVersion"] = (100 + number).to_string().into();
         let event = if number == 1 { "ADDED" } else { "MODIFIED" };
         slowly(FORM.event(event, "Service", &object));
-        // Each is answered of before the next one comes.
+        // Each object is answered before the next one arrives.
         until(at, "late.t1.svc.cluster.local", &[&address]);
     }
     stream.finish(PATIENCE).assert_clean();
-    // Late is not lost.
+    // A slow event is no error.
     assert!(!server.log_text().contains("Cannot follow"), "{}", server.log_text());
     let asked = api.requests().into_iter().filter(|request| request.path == SERVICES).count();
     assert_eq!(asked, 1, "nothing is asked again");

@@ -1,4 +1,5 @@
-//! 100,000 events in one go, as an API that comes back or a service that flaps sends them, to a server that is asked meanwhile.
+//! 100,000 events at once, as after an outage of the API or with a flapping service, while the
+//! server answers queries.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -49,7 +50,7 @@ fn a_hundred_thousand_events_in_one_go_lose_no_answer_and_leave_nothing_behind()
     eventually("the last event", PATIENCE, || (ask(at, NAMES[1], "A").short() == [&*last]).then_some(()));
     let took = began.elapsed();
     stream.finish(PATIENCE).assert_clean();
-    // Each had a name and an address of its own.
+    // Each endpoint had its own name and address.
     for number in [0, 1, EVENTS / 2, EVENTS - 2] {
         let (_, name) = endpoint(number);
         assert_eq!(ask(at, &format!("{name}.{}", NAMES[1]), "A").status(), "NXDOMAIN", "{name}");
@@ -68,13 +69,13 @@ fn event(number: u32) -> Vec<u8> {
     FORM.event("MODIFIED", "EndpointSlice", &slice(101 + number, &[(&address, &name)]))
 }
 
-/// The address and the name of the one endpoint after an event.
+/// The address and the name of the only endpoint after an event.
 fn endpoint(number: u32) -> (String, String) {
     let [_, a, b, c] = number.to_be_bytes();
     (format!("10.{a}.{b}.{c}"), format!("e{number}"))
 }
 
-/// Whoever is not touched is answered as ever, and who flaps has one address at any time.
+/// The unchanged service has its address, and the flapping one exactly one at any time.
 fn right(n: usize, message: &Message) -> bool {
     match &message.answers[..] {
         [web] if n.is_multiple_of(NAMES.len()) => web.data == "10.96.0.100",
@@ -84,5 +85,5 @@ fn right(n: usize, message: &Message) -> bool {
 }
 
 const NAMES: [&str; 2] = ["web.t1.svc.cluster.local", "hl.t1.svc.cluster.local"];
-/// A tenth of what the events' octets are, in KiB.
+/// A tenth of the size of all events, in KiB.
 const GROWTH: u64 = 4096;

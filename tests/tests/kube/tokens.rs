@@ -1,4 +1,4 @@
-//! An account's token, which is replaced while it is used.
+//! A service account's token that is replaced while in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +55,7 @@ fn a_token_that_is_not_accepted_any_more_is_tried_as_soon_as_it_is_another() {
         *valid.lock().unwrap() = "two";
         api.cut();
         let refused = "the API rejects our credentials: told to: Unauthorized";
-        // It waits for 1.6 s at least by then, and mostly for longer.
+        // The backoff is at least 1.6 s by then.
         seen.until("six refusals", |store| store.lost.iter().filter(|(_, why)| why == refused).count() == 6);
         publish(&token, "two");
         let published = now();
@@ -91,7 +91,7 @@ fn a_token_that_is_renewed_in_the_midst_of_a_watch_is_told_before_the_old_one_is
     until_names(&seen, &["a"]);
     publish(&directory.path().join("token"), "two");
     LATER_S.store(11, Ordering::Release);
-    // What goes on goes on with the old one; the API looked at it when it began.
+    // An open watch continues with the old token; the API checked it when the watch began.
     sender.send(added(form, "b", 11)).expect("it is watched");
     until_names(&seen, &["a", "b"]);
     drop(sender);

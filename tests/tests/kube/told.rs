@@ -1,4 +1,4 @@
-//! An API that does as it is told: every fault that one has, and what is kept meanwhile.
+//! A scripted API with every kind of fault, and the store's content meanwhile.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -21,7 +21,7 @@ pub(super) fn service(name: &str, version: u64, ip: &str) -> Value {
     })
 }
 
-/// Ends the list that a watch begins with.
+/// The bookmark at the end of the list that a watch begins with.
 pub(super) fn listed(form: Form, kind: &str, version: u64) -> Vec<u8> {
     let annotations = json!({"k8s.io/initial-events-end": "true"});
     let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
@@ -38,7 +38,7 @@ fn expired(form: Form) -> Vec<u8> {
     form.event("ERROR", "Status", &status)
 }
 
-/// Kinds that a test is not about: nothing is there, and nothing happens.
+/// The reply for kinds that a test does not use: an empty list, and a watch without events.
 pub(super) fn quiet(form: Form, request: &Request) -> Reply {
     let kind = match request.path.rsplit('/').next() {
         Some("services") => "Service",
@@ -53,7 +53,7 @@ pub(super) fn quiet(form: Form, request: &Request) -> Reply {
     }
 }
 
-/// An API whose services are as `script` says.
+/// An API with a script for services.
 pub(super) fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Api {
     Api::start(move |request| if request.path == SERVICES { script(request) } else { quiet(form, request) })
 }
@@ -70,7 +70,7 @@ pub(super) fn endpoint(api: &Api) -> Access {
     Access::Endpoint { url: api.url().into(), tls: None }
 }
 
-/// The names of the services that are kept.
+/// The names of the stored services.
 fn names(seen: &Seen) -> Vec<String> {
     let store = seen.store();
     let names =
@@ -82,7 +82,7 @@ pub(super) fn until_names(seen: &Seen, wanted: &[&str]) {
     eventually(&format!("{wanted:?}"), Duration::from_secs(30), || (names(seen) == wanted).then_some(()));
 }
 
-/// The resource versions that watches of services began from.
+/// The resource versions from which watches of services began.
 pub(super) fn begun(api: &Api) -> Vec<String> {
     let watches = api.requests().into_iter().filter(|request| request.path == SERVICES && request.is_watch());
     watches.map(|request| request.parameter("resourceVersion").to_owned()).collect()
@@ -102,7 +102,7 @@ fn lists_come_in_pages_where_they_do_not_come_as_watches() {
                     "p 2",
                     &[service("a", 3, "None"), service("b", 4, "None")],
                 ),
-                // One octet at a time, in the midst of everything.
+                // The middle page arrives byte by byte.
                 "p 2" => Reply::new(200, form.content_type(false)).dribble(form.list(
                     "Service",
                     "10",
@@ -136,7 +136,7 @@ fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
                     .octets(listed(form, "Service", 10))
                     .octets(torn("x", 11))
                     .cut(),
-                // Half an event, and an end that looks whole.
+                // Half an event, then a regular end of the reply.
                 1 => Reply::watch(form).octets(added(form, "b", 12)).octets(torn("x", 13)),
                 _ => Reply::watch(form).octets(added(form, "c", 14)).stall(),
             }
@@ -152,7 +152,7 @@ fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
 fn a_reply_that_is_half_closed_ends_at_once_in_a_list_and_in_a_watch() {
     for form in BOTH {
         let api = services(form, move |request| match request.earlier {
-            // In the midst of a list: nothing of it counts as whole.
+            // In the middle of a list, which is discarded.
             0 => Reply::watch(form).octets(added(form, "x", 3)).half_close(),
             1 => Reply::watch(form)
                 .octets([added(form, "a", 3), listed(form, "Service", 10)].concat())
@@ -161,7 +161,7 @@ fn a_reply_that_is_half_closed_ends_at_once_in_a_list_and_in_a_watch() {
             _ => Reply::watch(form).octets(added(form, "c", 12)).stall(),
         });
         let (seen, _following) = start(endpoint(&api), WatchConfig::default());
-        // Long before any silence is too long.
+        // Long before the timeout of a silent watch.
         until_names(&seen, &["a", "b", "c"]);
         assert_eq!(begun(&api), ["", "", "11"]);
         assert_eq!(seen.store().lists[&Kind::Service], 1);
@@ -242,7 +242,7 @@ fn events_twice_and_out_of_order_end_as_the_api_has_it() {
             match request.earlier {
                 0 => {
                     let twice = [added(form, "a", 11), added(form, "a", 11), gone.clone(), gone];
-                    // Would bring back what is gone, if it were believed.
+                    // An old event that would restore the deleted object.
                     Reply::watch(form)
                         .octets(listed(form, "Service", 10))
                         .octets(twice.concat())
@@ -331,7 +331,7 @@ fn an_api_that_is_not_there_yet_or_no_more_is_waited_for() {
     seen.until("the refusal", |store| store.lost.iter().any(|(_, why)| *why == refused));
     let api = Api::start_at(address, |request| quiet(Form::Json, request));
     seen.until_following(&[Kind::Service, Kind::Namespace]);
-    // It is left at once, also in the midst of a reply.
+    // The client stops at once, also in the middle of a reply.
     let began = now();
     drop(following);
     assert!(now() - began < Duration::from_secs(2));
@@ -354,7 +354,7 @@ fn a_hundred_thousand_events_in_one_go_are_kept_in_order() {
         seen.until("all of them", |store| store.events as u64 == EVENTS);
         let store = seen.store();
         assert_eq!(store.count(Kind::Service), 1_000);
-        // Of each of the 1,000 the last counts.
+        // Each of the 1,000 objects has its last state.
         for (at, object) in store.objects.values().enumerate() {
             let Object::Service(service) = object else { continue };
             let number: u64 = service.key.name[1..].parse().unwrap();
@@ -379,7 +379,7 @@ fn send_events(sender: &Sender<Vec<u8>>, form: Form, events: u64) {
 
 #[test]
 fn the_api_is_asked_no_faster_than_it_is_told_and_no_more_at_once() {
-    // Ten pages at 20 a second, two of them at once.
+    // Ten pages at 20 requests a second with a burst of two.
     let api = services(Form::Json, |request| {
         let page = request.parameter("continue").parse().unwrap_or(0);
         match (request.is_watch_list(), request.is_watch(), page) {
@@ -395,7 +395,7 @@ fn the_api_is_asked_no_faster_than_it_is_told_and_no_more_at_once() {
     let began = now();
     let _following = follow(settings, Box::new(seen.clone())).expect("a thread can be had");
     until_names(&seen, &["a"]);
-    // Of the services alone twelve requests, of which two are free.
+    // Services alone need twelve requests, of which the burst of two is not delayed.
     assert!(now() - began >= Duration::from_millis(500), "{:?}", now() - began);
     let waited = std::mem::take(&mut seen.store().waited);
     let (free, paced) = waited.split_at(2);

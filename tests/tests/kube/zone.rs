@@ -1,4 +1,4 @@
-//! The program where a cluster's zone is sent as a whole, and where its services are known from outside.
+//! Transfers of a cluster's zone, and the names of its services outside of the cluster.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,13 +29,13 @@ fn corefile(at: SocketAddr, cluster: &ScriptedCluster, upstream: &Upstream, dire
     )
 }
 
-/// The records of a transfer, message by message, from SOA to SOA; its rcode where it is none.
+/// A transfer's records, message by message, from SOA to SOA; the rcode where it is refused.
 pub(super) fn transfer(at: SocketAddr, ask: &Ask) -> Result<Vec<(String, u16)>, u16> {
     let records = records(at, &ask.bytes())?.into_iter();
     Ok(records.map(|record| (record.name, record.rtype)).collect())
 }
 
-/// The same of a query's octets, with all that the records say.
+/// Like [`transfer`], for an encoded query; returns the records in full.
 pub(super) fn records(at: SocketAddr, query: &[u8]) -> Result<Vec<Record>, u16> {
     let mut connection = Connection::open(at, PATIENCE).expect("the server takes connections");
     connection.send(query).expect("it reads");
@@ -72,7 +72,7 @@ fn a_clusters_zone_is_sent_to_those_that_transfer_names() {
         assert!(has(name, rtype), "{name} {rtype} in {records:?}");
     }
     assert_eq!(records.first().map(|(_, rtype)| *rtype), Some(SOA));
-    // The next one has what has changed since.
+    // The next transfer contains the change.
     cluster.put(
         SERVICES,
         "DELETED",
@@ -83,12 +83,12 @@ fn a_clusters_zone_is_sent_to_those_that_transfer_names() {
             || ask(at, "web.t1.svc.cluster.local", "A").short().is_empty())
         .then_some(())
     });
-    // In the second of a transfer the zone stays as it was sent.
+    // Within a second of a transfer the zone is sent unchanged.
     eventually("it is sent no more", PATIENCE, || {
         let later = transfer(at, &Ask::new("cluster.local", "AXFR")).unwrap();
         (!later.iter().any(|(name, _)| name.starts_with("web."))).then_some(())
     });
-    // Not to those that it does not name, not a zone that is none, not over UDP.
+    // Refused: a transfer of a zone that is not named, of a subdomain, and over UDP.
     assert_eq!(transfer(at, &Ask::new("in-addr.arpa", "AXFR")), Err(5));
     assert_eq!(transfer(at, &Ask::new("svc.cluster.local", "AXFR")), Err(5));
     assert_eq!(Ask::new("cluster.local", "AXFR").of(at).status(), "REFUSED");
@@ -128,7 +128,7 @@ fn services_are_known_by_where_they_are_reached_from_outside() {
     assert_eq!(ask(at, "_http._tcp.lb.t1.example.org", "SRV").short(), ["0 50 80 lb.t1.example.org."]);
     assert_eq!(ask(at, "h1.hl.t1.example.org", "A").short(), ["172.17.0.254"]);
     assert_eq!(ask(at, "example.org", "SOA").status(), "NOERROR");
-    // As a whole, too; a zone that is sent keeps its serial for that second.
+    // In a transfer, too; the serial is constant for a second after one.
     eventually("it is sent", PATIENCE, || {
         let records = transfer(at, &Ask::new("Example.org", "AXFR")).unwrap();
         let has = |name: &str, rtype: u16| {
@@ -138,7 +138,7 @@ fn services_are_known_by_where_they_are_reached_from_outside() {
         (reached && has("h1.hl.t1.example.org.", 1)).then_some(())
     });
     assert_eq!(transfer(at, &Ask::new("t1.example.org", "AXFR")), Err(5));
-    // A name of the load balancer is looked up as any other.
+    // A host name of the load balancer is looked up like any name.
     cluster.put(SERVICES, "MODIFIED", lb(202, json!([{"hostname": "example.net"}])));
     until(&["192.0.2.7", "192.0.2.80", "example.net."]);
     cluster.put(SERVICES, "MODIFIED", lb(203, json!([{"hostname": "fails.example.net"}])));

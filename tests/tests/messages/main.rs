@@ -1,4 +1,5 @@
-//! The rules for messages, whatever the plugins: what is dropped, refused, truncated, echoed; over UDP, TCP and TLS alike.
+//! Rules for messages, independent of plugins: which are dropped, refused, truncated, echoed; the
+//! same over UDP, TCP and TLS.
 
 mod streams;
 
@@ -43,7 +44,7 @@ fn broken_and_foreign_messages_get_the_rcode_that_operators_expect() {
     let opt = b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00".as_slice();
     let rr = b"\x01a\x07example\x00\x00\x01\x00\x01\x00\x00\x00\x05\x00\x04\xc0\x00\x02\x01".as_slice();
     let opcode = |code: u16| code << 11;
-    // What it is, flags, counts, the octets behind the header, and the rcode.
+    // A description, flags, counts, the bytes behind the header, and the rcode.
     type Row<'r> = (&'r str, u16, [u16; 4], Vec<&'r [u8]>, u16);
     let rows: [Row<'_>; 16] = [
         ("no question", QUERY, [0, 0, 0, 0], vec![], 1),
@@ -89,7 +90,7 @@ fn edns_of_another_version_is_badvers() {
         [1, 255].into_iter().flat_map(|version| dns.of(&Ask::new("a.example", "A").edns_version(version)))
     {
         assert_eq!(reply.status(), "BADVERS");
-        // RFC 6891 section 6.1.3: the reply tells the highest version that is understood.
+        // RFC 6891 section 6.1.3: the reply contains the highest supported version.
         assert_eq!(reply.edns.as_ref().unwrap().version, 0);
         assert_eq!(reply.answers.len(), 0);
     }
@@ -224,7 +225,7 @@ fn the_longest_zone_answers() {
 fn the_questions_case_comes_back_from_every_source() {
     let dns = Dns::start();
     for name in ["wWw.HoStS.eXaMpLe", "fOrWaRd.ExAmPlE", "FoRwArD.eXaMpLe", "x.TeMpLaTe"] {
-        // `Ask` refuses a question whose case differs.
+        // `Ask` refuses a question in another case.
         dns.of(&Ask::new(name, "A"));
     }
 }
@@ -232,7 +233,7 @@ fn the_questions_case_comes_back_from_every_source() {
 #[test]
 fn owner_names_are_compressed() {
     let dns = Dns::start();
-    // The upstream of the second does not compress: that is a miss first, and then a hit.
+    // The upstream of the second name does not compress its replies: first a miss, then a hit.
     for name in ["many.hosts.example", "many.forward.example"] {
         let query = Ask::new(name, "A");
         let first = query.clone().tcp().of(dns.at);
@@ -248,7 +249,7 @@ fn owner_names_are_compressed() {
 #[test]
 fn udp_replies_fit_the_client_and_say_so_when_they_do_not() {
     let dns = Dns::start();
-    // 100 A records: 1,600 octets and more.
+    // 100 A records: more than 1,600 bytes.
     for name in ["many.hosts.example", "many.forward.example"] {
         for (client, limit) in [
             (None, 512),
@@ -336,20 +337,20 @@ fn garbage_ends_nothing() {
     for n in 0..20_000 {
         let mut packet: Vec<u8> = (0..n % 120).map(|_| octet()).collect();
         if n % 2 == 0 && packet.len() > 12 {
-            // A header that passes, so that what follows is read.
+            // A valid header, so that the rest is parsed.
             packet[2..12].copy_from_slice(&[1, 0, 0, 1, 0, 0, 0, 0, 0, n as u8 & 1]);
         }
         drop(socket.send_to(&packet, dns.at));
     }
     for n in 0..200_usize {
-        // Over TCP, inside of TLS, and where a handshake belongs.
+        // Over TCP, within TLS, and instead of a handshake.
         let [tcp, tls] = dns.connections(PATIENCE);
         for connection in [Ok(tcp), Ok(tls), Connection::open(dns.tls, PATIENCE)] {
             let octets: Vec<u8> = (0..n).map(|_| octet()).collect();
             drop(connection.and_then(|mut connection| connection.send_octets(&octets)));
         }
     }
-    // Behind 20,000 packets a query may be lost: that is no fault.
+    // A query may be lost behind 20,000 packets; that is no failure.
     eventually("an answer", Duration::from_secs(10), || {
         Ask::new("www.hosts.example", "A").timeout(Duration::from_millis(500)).try_of(dns.at).ok()
     });
@@ -382,8 +383,8 @@ fn the_same_rules_hold_over_ipv6() {
 
 #[test]
 fn a_wildcard_listener_answers_from_the_address_that_was_asked() {
-    // A connected socket takes replies from nowhere else.
-    // Below those that the kernel gives to clients: on some address one of those is always taken.
+    // A connected socket receives replies from this address alone. The port is below those that the
+    // kernel gives to clients, one of which is always in use on some address.
     let everywhere = IpAddr::from([0; 4]);
     let first = 10_000 + (std::process::id() % 10_000) as u16;
     let mut ports = (first..first + 10_000).filter(|port| {
@@ -413,7 +414,7 @@ fn bufsize_lowers_what_a_client_may_get() {
     }
 }
 
-/// A server with a name in every kind of source.
+/// A server with names in every kind of source.
 struct Dns {
     over: Transports,
     server: Server,

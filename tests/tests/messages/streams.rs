@@ -1,4 +1,4 @@
-//! Queries over TCP and TLS: pipelining and patience.
+//! Queries over TCP and TLS: pipelining and timeouts.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
@@ -77,7 +77,7 @@ fn a_connection_that_has_brought_all_it_may_ends_by_fin_whatever_else_has_come()
     let query = Ask::new("www.hosts.example", "A").id(7).bytes();
     let framed = [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat();
     for mut connection in over.connections(Duration::from_secs(5)) {
-        // More than is read at once: what is left is unread when the connection ends.
+        // More than the server reads at once: unread data is left when the connection ends.
         connection.send_octets(&framed.repeat(600)).unwrap();
         for _ in 0..5 {
             assert_eq!(connection.message().unwrap().id, 7);

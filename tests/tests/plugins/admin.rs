@@ -88,7 +88,7 @@ fn metric_names_and_labels_are_those_of_coredns() {
     }
     let mut enabled = metrics.label_values("coredns_plugin_enabled", "name");
     enabled.sort_unstable();
-    // As there: those that stand in the chain of plugins.
+    // Like in CoreDNS: the plugins in the plugin chain.
     assert_eq!(enabled, ["cache", "errors", "forward", "hosts", "prometheus", "template"]);
     let of = [("server", &server[..]), ("zone", ".")];
     let with = |more: &[(&'static str, &'static str)]| [&of[..], more].concat();
@@ -122,7 +122,8 @@ fn metric_names_and_labels_are_those_of_coredns() {
     assert_eq!((bounds[0], bounds[16]), ("0.00025", "+Inf"));
 }
 
-/// As in CoreDNS, whose cache's metrics are the whole process's; the queries are told of blocks with `prometheus`.
+/// Like in CoreDNS, where the cache's metrics are global; queries are counted only for blocks with
+/// `prometheus`.
 #[test]
 fn what_a_cache_counts_is_told_by_whichever_block_has_prometheus() {
     let [ip, other] = [fresh_ip(), fresh_ip()];
@@ -160,14 +161,14 @@ fn metrics_that_are_quiet_at_first_move_with_what_they_count() {
         _ => good(asked),
     });
     let forward = format!("forward . {}", upstream.word());
-    // Nobody is there: the kernel refuses.
+    // Nothing listens there: the kernel refuses.
     let down = format!("forward . {}:{} {{\nhealth_check 100ms\nmax_fails 1\n}}", fresh_ip(), port());
     let template = |answer: &str| format!("template IN A example {{\nanswer \"{answer}\"\n}}");
     let proxy = ["proto", "proxy_name", "to"];
     let zone = ["server", "view", "zones"];
     let kind = ["server", "type", "view", "zones"];
     let failure = ["class", "section", "server", "template", "type", "view", "zone"];
-    // The directives, the name to ask for (N is another number each time), and the metric with its labels.
+    // The directives, the query name (N is replaced by a counter), and the metric with its labels.
     let rows: [(String, &str, &str, &[&str]); 11] = [
         (forward.clone(), "nameN.example", "coredns_proxy_conn_cache_misses_total", &proxy),
         (forward.clone(), "nameN.example", "coredns_proxy_conn_cache_hits_total", &proxy),
@@ -220,7 +221,7 @@ fn metrics_that_are_quiet_at_first_move_with_what_they_count() {
         let metrics = eventually(metric, Duration::from_secs(10), || {
             n += 1;
             let query = Ask::new(&name.replace('N', &n.to_string()), "A");
-            // Some go without an answer.
+            // Some queries get no reply.
             drop(query.timeout(Duration::from_millis(100)).try_of(dns.at));
             sleep(Duration::from_millis(5));
             let metrics = Metrics::of(page);
@@ -257,7 +258,7 @@ fn a_health_page_that_does_not_answer_is_counted_and_told() {
             metrics.count("coredns_health_request_duration_seconds_count", &[]) > 0.0
         });
         assert_eq!(metrics.value("coredns_health_request_failures_total", &[]), Some(0.0));
-        // No packet arrives, not even on the connection that the probe has kept.
+        // No packet arrives, not even on the probe's open connection.
         run("ip", &["link", "set", "lo", "down"]);
         dns.server.wait_for_log("Local health request to", Duration::from_secs(10));
         run("ip", &["link", "set", "lo", "up"]);
@@ -348,7 +349,7 @@ fn localdns_status_names_an_upstream_that_is_down() {
     assert!(line.ends_with(" times in a row\n"), "{line}");
 }
 
-/// What `localdns status` prints of the server at the address.
+/// The output of `localdns status` for the server at this address.
 fn printed_status(ip: std::net::Ipv4Addr) -> String {
     let mut command = std::process::Command::new(tests::binary());
     command.args(["status", "-status", &format!("{ip}:9153")]);

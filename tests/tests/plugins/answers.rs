@@ -1,4 +1,4 @@
-//! `whoami`, `nsid`, `loop`, and the directives that answer nothing.
+//! `whoami`, `nsid`, `loop`, and directives that answer no queries.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn nsid_is_told_to_those_who_ask() {
     assert_eq!(Ask::new("a.example", "A").nsid().of(dns.at).option(3), Some(host.trim().as_bytes()));
 }
 
-/// As on OpenShift: the only block of the address is for the host's name.
+/// Like on OpenShift: a block for the name `hostname.bind` only.
 #[test]
 fn chaos_answers_class_ch_beside_other_blocks() {
     let (ip, port) = (fresh_ip(), port());
@@ -76,7 +76,7 @@ fn an_upstream_that_is_ourselves_is_refused_at_start() {
     assert_contains!(String::from_utf8_lossy(&output.stderr), format!("{ip}:{port}"));
 }
 
-/// In a network of its own, where the port is free at every address.
+/// In a private network, where the port is free on every address.
 #[test]
 fn a_bound_block_and_one_for_every_address_share_a_port() {
     isolated(|| {
@@ -100,7 +100,7 @@ fn a_bound_block_and_one_for_every_address_share_a_port() {
                 sees(other, "x.a.example", "REFUSED");
             };
             told();
-            // One of them comes with a reload.
+            // The second block is added by a reload.
             server.write_corefile(first);
             server.signal("USR1");
             server.wait_for_lines("Reloading complete", 1, Duration::from_secs(5));
@@ -112,7 +112,7 @@ fn a_bound_block_and_one_for_every_address_share_a_port() {
     });
 }
 
-/// As CoreDNS's README has it: the root block asks two others of the same Corefile.
+/// The example in CoreDNS's README: the root block forwards to two others of the same Corefile.
 #[test]
 fn a_chain_through_blocks_of_the_same_corefile_answers() {
     let (ip, port) = (fresh_ip(), port());
@@ -130,7 +130,7 @@ fn a_chain_through_blocks_of_the_same_corefile_answers() {
         for thread in 0..8 {
             scope.spawn(move || {
                 for n in 0..20 {
-                    // Of each name there are two at once: one flight of each block, which are not each other's.
+                    // Each name is queried twice at once; each block has its own flight for it.
                     let name = format!("late{}-{n}.example", thread / 2);
                     let ask = Ask::new(&name, "A").timeout(Duration::from_secs(5));
                     let reply = if thread % 2 == 0 { ask } else { ask.tcp() }.of(at);
@@ -168,7 +168,7 @@ fn a_loop_is_told_even_where_its_first_probe_is_lost() {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let seen = std::sync::atomic::AtomicUsize::new(0);
     let relay = Upstream::start(fresh_ip(), move |asked| {
-        // HINFO, as probes ask for.
+        // HINFO, the type of the loop probes.
         if asked.rtype == 13 && seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0 {
             drop(socket.send_to(&asked.bytes, (ip, port)));
         }

@@ -1,4 +1,5 @@
-//! `rewrite`, `acl`, `header`, `minimal`, `loadbalance`: what is sought, and what is told of it.
+//! `rewrite`, `acl`, `header`, `minimal`, `loadbalance`: the effective query, and the changed
+//! response.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use tests::{
 const NS: &str = "example. 300 IN NS ns.example.";
 const GLUE: &str = "ns.example. 300 IN A 192.0.2.53";
 
-/// `cname-X` leads to `X`, `servfail` fails, `nx` is not there; all others have an address, a name server and glue.
+/// `cname-X` is an alias of `X`, `servfail` fails, `nx` does not exist; all others have an address,
+/// a name server and glue.
 pub(super) fn upstream(asked: &Asked) -> Action {
     if asked.name.starts_with("servfail") {
         return Action::Reply(Says::rcode(2));
@@ -26,7 +28,7 @@ pub(super) fn upstream(asked: &Asked) -> Action {
     Action::Reply(Says::answer(&answer).authority(NS).additional(GLUE))
 }
 
-/// A server with these directives before a cache and the upstream.
+/// A server with these directives, a cache and an upstream.
 pub(super) fn dns(directives: &str) -> (Dns, Upstream) {
     let upstream = Upstream::start(fresh_ip(), upstream);
     let dns = Dns::start(&format!("{directives}\ncache 30\nforward . {}", upstream.word()));
@@ -61,7 +63,7 @@ fn what_is_sought_goes_to_the_upstream_and_what_was_asked_comes_back() {
         ("ttl exact x.example 5-7", "x.example", "A", "x.example. 1", "x.example. A 192.0.2.1"),
     ] {
         let (dns, upstream) = dns(&format!("rewrite {rule}"));
-        // The second is out of the cache.
+        // The second reply is from the cache.
         for turn in 0..2 {
             let reply = Ask::new(name, rtype).of(dns.at);
             assert_eq!(
@@ -240,11 +242,11 @@ fn a_positive_answer_is_minimal_and_a_denial_is_whole() {
     }
 }
 
-/// The steps of a block, the name that a client asks for, and the name that is stale on the way to its answer.
+/// Directives, the client's query name, and the stale name that its answer needs.
 const STALE: &[(&str, &str, &str)] = &[
     ("minimal", "x.example", "x.example."),
     ("rewrite name exact old.example new.example", "old.example", "new.example."),
-    // Evaluated again once the alias has come.
+    // Evaluated again when the alias is known.
     ("rewrite cname exact there.example. here.example.", "cname-there.example", "here.example."),
 ];
 
@@ -259,7 +261,8 @@ fn what_is_stale_below_a_step_is_told_and_then_fetched_again() {
                 });
                 let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h immediate\n}";
                 let dns = Dns::start(&format!("{steps}\n{cache}\nforward . {}", upstream.word()));
-                // It is kept for a second, and asked for by its own name or the client's.
+                // The stale name is cached for a second: it is queried directly or through the
+                // client's name.
                 let own = if name.starts_with("cname") { stale } else { name };
                 assert_eq!(ask(dns.at, own, "A").status(), "NOERROR");
                 expire(&dns, &upstream);
@@ -299,7 +302,7 @@ fn addresses_take_turns_or_come_by_weight_or_nearest_first() {
     dns.server.wait_for_log("Successfully reloaded weight file", Duration::from_secs(5));
     let heavy = |dns: &Dns| (0..100).filter(|_| first(dns) == "192.0.2.3").count();
     assert!(heavy(&dns) > 80, "{} of 100 with a weight of 255 to 3", heavy(&dns));
-    // Each cause is told, and no other word of the file counts.
+    // Each cause is logged, and the file's previous weights stay.
     std::fs::remove_file(&file).unwrap();
     dns.server.wait_for_log("No such file", Duration::from_secs(5));
     std::fs::write(&file, "x.example\n192.0.2.3 0\n").unwrap();
@@ -307,7 +310,8 @@ fn addresses_take_turns_or_come_by_weight_or_nearest_first() {
     assert!(heavy(&dns) > 80, "{} of 100 with the weights that stay", heavy(&dns));
     let dns = dns_with("round_robin {\nprefer 192.0.2.2/32\n}");
     assert!((0..20).all(|_| first(&dns) == "192.0.2.2"));
-    // Weights are found by the name that the client is told: `rewrite` stands below.
+    // Weights are found by the name in the client's response: `loadbalance` acts after `rewrite`
+    // has restored it.
     std::fs::write(&file, "old.example\n192.0.2.3 255\n").unwrap();
     let dns = Dns::start(&format!(
         "loadbalance weighted {} {{\nreload 1s\n}}\nrewrite name exact old.example x.example answer auto\nhosts {{\n{hosts}}}",

@@ -1,4 +1,5 @@
-//! AD, which an upstream sets for records whose signatures it verified: not for what we made of them (RFC 4035, section 3.2.3).
+//! The AD flag, which an upstream sets for verified records: cleared where the server changed them
+//! (RFC 4035, section 3.2.3).
 
 use std::fs;
 
@@ -8,8 +9,8 @@ use super::SOA;
 
 const AD: u16 = 0x0020;
 
-/// Has verified all that it says: addresses, `alias.example` for `to.example`, and that names with `nx` and those of `corp.lan`
-/// are not there.
+/// Sets AD on all replies: addresses, `alias.example` as an alias of `to.example`, and NXDOMAIN for
+/// names with `nx` and in `corp.lan`.
 fn upstream(asked: &Asked) -> Action {
     let name = &asked.name;
     let says = match name.as_str() {
@@ -32,7 +33,7 @@ fn ad_is_clear_where_a_step_changed_or_added_records() {
     let rewrite = |rules: &str| rules.lines().map(|rule| format!("rewrite {rule}\n")).collect::<String>();
     for (directives, name, rtype, status, authentic) in [
         (String::new(), "www.example", "A", "NOERROR", true),
-        // What acts on records and changes none.
+        // Directives that act on records without changing any.
         ("header {\nresponse set ra\n}".into(), "www.example", "A", "NOERROR", true),
         ("loadbalance".into(), "alias.example", "A", "NOERROR", true),
         ("minimal".into(), "nx.example", "A", "NXDOMAIN", true),
@@ -44,7 +45,7 @@ fn ad_is_clear_where_a_step_changed_or_added_records() {
         (rewrite("type A AAAA"), "www.example", "A", "NOERROR", false),
         (rewrite("rcode suffix . NXDOMAIN NOERROR"), "www.example", "A", "NOERROR", true),
         (rewrite("rcode suffix . NXDOMAIN NOERROR"), "nx.example", "A", "NOERROR", false),
-        // The name sought is the one asked for, and the alias leads elsewhere.
+        // The effective query equals the client's; only the alias's target is changed.
         (
             rewrite("name regex (.*)\\.example\\.$ {1}.example answer value to\\.example\\.$ new.example"),
             "alias.example",
@@ -57,14 +58,14 @@ fn ad_is_clear_where_a_step_changed_or_added_records() {
         (rewrite("cname exact to.example. nx.example."), "alias.example", "A", "NXDOMAIN", false),
         (autopath.clone(), "www.example", "A", "NOERROR", true),
         (autopath.clone(), "www.corp.lan", "A", "NOERROR", false),
-        // The domain itself, which is denied, though names below it are there.
+        // The search domain itself is never denied, though the upstream denies it.
         (autopath.clone(), "corp.lan", "A", "NOERROR", false),
-        // No name is there.
+        // No candidate exists, so the upstream's denial is unchanged.
         (autopath, "nx.corp.lan", "A", "NXDOMAIN", true),
     ] {
         let upstream = Upstream::start(fresh_ip(), upstream);
         let dns = Dns::start(&format!("{directives}\ncache 30\nforward . {}", upstream.word()));
-        // From the upstream, and from the cache.
+        // From the upstream, then from the cache.
         for time in ["first", "second"] {
             let reply = Ask::new(name, rtype).ad().of(dns.at);
             let what = format!("{directives} {name}, the {time} time");

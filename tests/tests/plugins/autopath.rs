@@ -1,4 +1,4 @@
-//! `autopath` with a resolv.conf: the names that a client would try, tried for it.
+//! `autopath` with a resolv.conf: tries the names of a client's search list.
 
 use std::fs;
 use std::thread::scope;
@@ -11,7 +11,8 @@ use tests::{port, tempdir};
 
 use super::SOA;
 
-/// `four.*` has an IPv4 address where nothing stands before `example`, `broken.lan` fails; nothing else is there.
+/// `four.example` and `two.labels` have an IPv4 address, `alias.lan` is an alias, `broken.lan`
+/// fails; no other name exists.
 fn upstream(asked: &Asked) -> Action {
     Action::Reply(match (asked.name.to_ascii_lowercase().as_str(), asked.rtype) {
         ("four.example." | "two.labels.", 1) => Says::answer(&format!("{} 300 IN A 192.0.2.4", asked.name)),
@@ -24,7 +25,7 @@ fn upstream(asked: &Asked) -> Action {
     })
 }
 
-/// A server whose clients complete names with `corp.lan`, `lan` and `example`.
+/// A server whose clients have the search list `corp.lan`, `lan`, `example`.
 struct Searching {
     dns: Dns,
     upstream: Upstream,
@@ -46,7 +47,7 @@ impl Searching {
         Self { dns, upstream, _directory: directory }
     }
 
-    /// Asks, and says what came of it and what the upstream was asked for it.
+    /// Sends a query; returns its result and the names that the upstream received for it.
     fn told(&self, ask: &Ask) -> (String, Vec<String>) {
         let before = self.upstream.asked().len();
         let reply = ask.of(self.dns.at);
@@ -61,7 +62,7 @@ fn one_query_is_answered_by_the_first_name_that_is_there() {
     let searching = Searching::start("", "");
     for (name, rtype, told, asked) in [
         ("here.corp.lan", "A", "NOERROR here.corp.lan. 192.0.2.1", &[][..]),
-        // What memory has costs no round trip.
+        // A candidate found in `hosts` is not forwarded.
         (
             "there.corp.lan",
             "A",
@@ -74,9 +75,9 @@ fn one_query_is_answered_by_the_first_name_that_is_there() {
             "NOERROR Four.Corp.LAN. Four.example., Four.example. 192.0.2.4",
             &["four.corp.lan.", "four.lan.", "four.example."],
         ),
-        // All of it is in the cache now.
+        // From the cache.
         ("four.corp.lan", "A", "NOERROR four.corp.lan. four.example., four.example. 192.0.2.4", &[]),
-        // The other type ends at the same name.
+        // The other type finds the same candidate.
         ("four.corp.lan", "AAAA", "NOERROR ", &["four.corp.lan.", "four.lan.", "four.example."]),
         (
             "two.labels.corp.lan",
@@ -96,16 +97,17 @@ fn one_query_is_answered_by_the_first_name_that_is_there() {
             "NXDOMAIN ",
             &["nowhere.corp.lan.", "nowhere.lan.", "nowhere.example.", "nowhere."],
         ),
-        // One that fails ends it: what comes behind it may be another's.
+        // A failure ends the search: a later candidate might be another host.
         ("broken.corp.lan", "A", "SERVFAIL ", &["broken.corp.lan.", "broken.lan."]),
-        // No client completed these; below the first there are names.
+        // Names without anything before a search domain, and names of a later one, are not
+        // completed.
         ("corp.lan", "A", "NOERROR ", &["corp.lan."]),
         ("four.lan", "TXT", "NXDOMAIN ", &["four.lan."]),
     ] {
         let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
         assert_eq!(searching.told(&Ask::new(name, rtype)), (told.to_owned(), asked), "{name} {rtype}");
     }
-    // The question stays, and a stream gets the same.
+    // The question is unchanged, also over TCP.
     let reply = Ask::new("Two.labels.corp.lan", "A").tcp().of(searching.dns.at);
     assert_eq!(reply.question.as_ref().map(|question| question.name.as_str()), Some("Two.labels.corp.lan."));
     assert_eq!(reply.answers.len(), 2);
@@ -167,7 +169,7 @@ fn answers_that_were_found_are_counted_and_failures_told_once() {
 #[test]
 fn each_name_that_several_clients_want_at_once_is_asked_for_once() {
     let ip = fresh_ip();
-    // The kernel spreads the clients over the sockets of four workers.
+    // The kernel distributes the clients over the sockets of four workers.
     let searching = Searching::start("", &format!("multisocket 4\nprometheus {ip}:9153"));
     searching.upstream.answer_by(|asked| upstream(asked).after(Duration::from_millis(500)));
     scope(|scope| {
@@ -179,7 +181,7 @@ fn each_name_that_several_clients_want_at_once_is_asked_for_once() {
         }
     });
     let asked: Vec<String> = searching.upstream.asked().into_iter().map(|asked| asked.name).collect();
-    // An upstream that has not answered yet is asked again after 300 ms, in case the datagram was lost.
+    // After 300 ms without a reply the query is sent again, in case the datagram was lost.
     let hedges = Metrics::of((ip, 9153).into()).count("localdns_forward_hedges_total", &[]);
     assert_eq!(asked.len() as f64 - hedges, 3.0, "{hedges} hedges: {asked:?}");
     for name in ["four.corp.lan.", "four.lan.", "four.example."] {

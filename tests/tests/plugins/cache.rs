@@ -1,4 +1,4 @@
-//! `cache`: what is kept, for how long, and what a client gets when it is over.
+//! `cache`: what is cached, for how long, and the reply to a query after expiry.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -73,7 +73,7 @@ fn denials_live_as_long_as_the_soa_minimum() {
         for _ in ["miss", "hit"] {
             let reply = ask(dns.at, name, "A");
             assert_eq!((reply.status(), reply.answers.len()), (status, 0));
-            // RFC 2308 section 5: the lesser of the SOA's TTL (300) and its MINIMUM (20).
+            // RFC 2308 section 5: the smaller of the SOA's TTL (300) and its MINIMUM (20).
             assert!(reply.authorities[0].ttl <= 20, "{}", reply.authorities[0]);
         }
         assert_eq!(upstream.count(&format!("{name}.")), 1);
@@ -172,7 +172,7 @@ fn a_popular_name_is_fetched_before_it_expires() {
             sleep(Duration::from_millis(20));
         }
         assert!(upstream.count("x.example.") >= 2);
-        // Only the first waited for the upstream.
+        // Only the first query waited for the upstream.
         let metrics = Metrics::after_queries((ip, 9153).into(), asked);
         assert_eq!(metrics.count("coredns_cache_misses_total", &[]), 1.0);
         assert_eq!(metrics.count("coredns_cache_hits_total", &[]), asked as f64 - 1.0);

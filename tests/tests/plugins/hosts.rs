@@ -1,4 +1,4 @@
-//! `hosts`: what a file and inline lines answer, and how a file is followed.
+//! `hosts`: answers from a file and from inline lines, and changes of a file.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn hosts_answers_by_its_rows() {
         let found: Vec<String> = reply
             .answers
             .iter()
-            // Whether the owner comes back as asked or as written is nobody's promise.
+            // The case of the owner is unspecified.
             .map(|record| tests::Record { name: record.name.to_lowercase(), ..record.clone() }.to_string())
             .collect();
         assert_eq!(reply.status(), status, "{name} {rtype}");
@@ -102,7 +102,7 @@ fn a_hosts_file_that_is_being_written_loses_no_name() {
     let path = directory.path().join("hosts");
     publish(&path, "192.0.2.9 first.example\n192.0.2.1 x.example\n");
     let dns = Dns::start(&format!("hosts {} {{\nreload 1s\n}}", path.display()));
-    // In place, and never twice the same at two looks.
+    // Written in place, and different at each check of the file.
     for text in [
         "",
         "192.0.2.9 first.example\n192",
@@ -112,7 +112,8 @@ fn a_hosts_file_that_is_being_written_loses_no_name() {
         std::fs::write(&path, text).unwrap();
         for _ in 0..10 {
             assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"], "while the file reads {text:?}");
-            // Its pace: the looks at the file, a second apart, come between any two of the forty.
+            // Spreads the forty queries over more than a second, so that the file is checked
+            // between them.
             sleep(Duration::from_millis(30));
         }
     }
@@ -140,7 +141,8 @@ fn bad_hosts_lines_are_skipped_and_the_first_ten_named() {
     assert_eq!(ask(dns.at, "first.example", "A").short(), ["192.0.2.1"]);
     assert_eq!(ask(dns.at, "last.example", "A").short(), ["192.0.2.2"]);
     assert_eq!(ask(dns.at, "bad3.example", "A").status(), "SERVFAIL");
-    // The good first line is line 1, so the bad ones are 2 to 16, and 11 is the tenth of them.
+    // The valid first line is line 1, so the bad ones are 2 to 16, and line 11 is the tenth of
+    // them.
     let file = path.to_string_lossy();
     let told = |log: &str, number: &str| {
         let lines = log.lines().filter(|line| line.contains(&*file));

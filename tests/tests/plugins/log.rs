@@ -1,4 +1,4 @@
-//! `log` and `errors`: the lines, and which of them.
+//! `log` and `errors`: the format of lines, and the choice of logged queries.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread::scope;
@@ -16,7 +16,7 @@ fn log_lines_are_those_of_coredns() {
     let (client, rest) = line.strip_prefix("[INFO] ").expect("a level").split_once(" - ").expect("a dash");
     assert_eq!(client.parse::<SocketAddr>().unwrap().ip(), Ipv4Addr::LOCALHOST);
     let (shown, duration) = rest.rsplit_once(' ').unwrap();
-    // 27 octets of header and question and 11 of OPT came in.
+    // The query has 27 bytes of header and question and 11 of OPT.
     let size = reply.bytes.len();
     assert_eq!(shown, format!("4711 \"A IN x.example. udp 38 true 4096\" NOERROR qr,aa,rd {size}"));
     let seconds: f64 = duration.strip_suffix('s').expect("seconds").parse().unwrap();
@@ -122,7 +122,7 @@ fn a_failed_upstream_is_told_once_and_explained_to_everybody_with_and_without_ca
         ("cache {\nservfail 0\n}", &refusing, &[refused, refused], &[23]),
         ("cache {\nserve_stale\n}", &refusing, &[refused], &[23]),
         ("cache", &silent, &[timeout], &[22]),
-        // It answered, and that is no error of ours.
+        // The upstream answered, so this is no error of the server.
         ("cache", &failing, &[], &[]),
     ] {
         let ip = fresh_ip();
@@ -132,7 +132,7 @@ fn a_failed_upstream_is_told_once_and_explained_to_everybody_with_and_without_ca
             &format!("errors\n{before}\nforward . {}\n}}\n{}", upstream.word(), end.trim_end_matches('}')),
         );
         let server = upstream.word();
-        // One socket: one worker answers and tells them in order.
+        // One socket, so that a single worker answers and logs in order.
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(dns.at).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -1,4 +1,4 @@
-//! The plugins that answer from memory, and those that tell what happens.
+//! The plugins that answer from memory, and those for logs and metrics.
 
 mod admin;
 mod answers;
@@ -31,7 +31,8 @@ fn short_lived(asked: &Asked) -> Action {
     Action::answer(&format!("{} 1 IN A 192.0.2.1", asked.name))
 }
 
-/// Waits until what was kept for a second before this call has expired: what is kept as long after it has.
+/// Waits until an entry cached for a second before this call has expired: one cached during the
+/// call, for the same time, has.
 fn expire(dns: &Dns, upstream: &Upstream) {
     eventually("a name that is fetched again", Duration::from_secs(10), || {
         ask(dns.at, "later.example", "A");

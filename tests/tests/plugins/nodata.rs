@@ -1,4 +1,4 @@
-//! NODATA that we make ourselves, and stub resolvers that get it.
+//! NODATA that the server synthesizes, and its effect on stub resolvers.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use tests::{
     tempdir, wire,
 };
 
-/// Neither AA, RA nor records is what a referral of a lame server looks like to glibc and Go.
+/// glibc and Go take a reply without AA, RA and records for a lame server's referral.
 #[test]
 fn our_own_nodata_is_no_referral() {
     let upstream = Upstream::start(fresh_ip(), |_: &Asked| Action::Reply(Says::rcode(2).without_flags(RA)));
@@ -41,7 +41,7 @@ fn our_own_nodata_is_no_referral() {
     }
 }
 
-/// What an upstream or a rule of `header` says of itself stays as it is.
+/// Flags set by an upstream or by a rule of `header` are unchanged.
 #[test]
 fn nodata_of_others_keeps_its_flags() {
     let upstream = Upstream::start(fresh_ip(), |_: &Asked| Action::Reply(Says::default()));
@@ -58,7 +58,7 @@ fn nodata_of_others_keeps_its_flags() {
     }
 }
 
-/// A stub that takes the reply for a referral asks the next name server, and gets the filtered
+/// A stub that takes the reply for a referral queries the next name server, and gets the filtered
 /// answer.
 #[test]
 fn no_stub_passes_over_our_nodata() {
@@ -82,13 +82,13 @@ fn no_stub_passes_over_our_nodata() {
         ));
         run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
         fs::create_dir("/run/systemd").unwrap();
-        // systemd-resolved asks nothing while there is no link beside lo.
+        // systemd-resolved sends no queries while lo is the only link.
         wire("beside", 9);
         for servers in [&[FIRST][..], &[FIRST, SECOND]] {
             let lines: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
             fs::write("/etc/resolv.conf", lines).unwrap();
             for (name, addresses) in NAMES {
-                // musl asks all servers at once, and takes the first answer.
+                // musl queries all servers at once, and takes the first answer.
                 for stub in stubs.iter().filter(|stub| servers.len() == 1 || stub.name != "musl") {
                     let found = stub.look_up(Command::new("env"), name);
                     let what = format!("{}, {} servers, {name}: {found:?}", stub.name, servers.len());
@@ -111,7 +111,7 @@ fn no_stub_passes_over_our_nodata() {
     });
 }
 
-/// systemd-resolved, which asks these servers; its stub listener is 127.0.0.53.
+/// systemd-resolved with these servers; its stub listener is 127.0.0.53.
 fn resolved(servers: &[Ipv4Addr]) -> Option<Killed> {
     let program = Path::new("/lib/systemd/systemd-resolved");
     if !program.exists() {
@@ -132,7 +132,7 @@ fn resolved(servers: &[Ipv4Addr]) -> Option<Killed> {
     Some(Killed(resolved.expect("it can be started")))
 }
 
-/// A process that is killed with its value.
+/// A process that is killed when dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -142,7 +142,7 @@ impl Drop for Killed {
     }
 }
 
-/// Names, and how many addresses the first server has for them.
+/// Names, and the number of addresses that the first server has for them.
 const NAMES: &[(&str, usize)] = &[
     ("allowed.example", 1),
     ("filtered.example", 0),

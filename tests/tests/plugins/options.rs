@@ -1,4 +1,5 @@
-//! `rewrite edns0` and `header query`: what upstreams get besides the question, and who shares an answer.
+//! `rewrite edns0` and `header query`: the options that upstreams receive, and which queries share
+//! an answer.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,7 +14,7 @@ fn options(asked: &Asked) -> Options {
     asked.edns.as_ref().map(|edns| edns.options.clone()).unwrap_or_default()
 }
 
-/// The address that is answered tells the last octet of the local option; 1 where there is none.
+/// Answers with an address that ends with the local option's last byte, or with 1 without it.
 fn by_option(asked: &Asked) -> Action {
     let local = options(asked).into_iter().find(|(code, _)| *code == LOCAL);
     let last = local.and_then(|(_, data)| data.last().copied()).unwrap_or(1);
@@ -30,7 +31,8 @@ fn dns(directives: &str, script: fn(&Asked) -> Action) -> (Dns, Upstream) {
 fn options_go_to_the_upstream_and_are_told_to_who_has_edns() {
     let own = || vec![(LOCAL, b"own".to_vec())];
     let local = |data: &[u8]| vec![(LOCAL, data.to_vec())];
-    // The rule, the client's own options, what the upstream gets, what the client is told.
+    // The rule, the client's options, the options that the upstream receives, the options in the
+    // reply.
     let rows: &[(&str, Options, Options, Options)] = &[
         ("edns0 local set 0xffee 0x61626364", vec![], local(b"abcd"), local(b"abcd")),
         ("edns0 local set 65518 abcd", own(), local(b"abcd"), local(b"abcd")),
@@ -45,7 +47,7 @@ fn options_go_to_the_upstream_and_are_told_to_who_has_edns() {
         ("edns0 local replace 0xffee abcd", vec![], vec![], vec![]),
         ("edns0 local replace 0xffee abcd", own(), local(b"abcd"), local(b"abcd")),
         ("edns0 local append 0xffee abcd", own(), local(b"own"), local(b"own")),
-        // It fits all the same, so rules behind it are passed over.
+        // The rule matches without effect, so the rules behind it are skipped.
         (
             "edns0 local append 0xffee abcd\nrewrite edns0 local set 0xffee bcde",
             own(),
@@ -92,7 +94,7 @@ fn options_go_to_the_upstream_and_are_told_to_who_has_edns() {
             assert_eq!((reply.status(), &edns.options), ("NOERROR", told), "{rule}, {own:?}, turn {turn}");
         }
         let all: Vec<Options> = upstream.asked().iter().map(options).collect();
-        // A client's own subnet is for itself: what is said to it is not kept.
+        // A reply to a client's own subnet is not cached.
         let times = if own.iter().any(|(code, _)| *code == 8) && rule.contains("append") { 2 } else { 1 };
         assert_eq!(all, vec![sent.clone(); times], "{rule}, {own:?}");
         if own.is_empty() {
@@ -118,7 +120,7 @@ fn who_has_other_options_written_never_shares_a_flight() {
     let upstream = Upstream::start(fresh_ip(), move |asked| {
         let mut seen = seen.lock().unwrap();
         seen.insert(options(asked));
-        // Nobody is answered before both were asked.
+        // Replies only after both queries have arrived.
         if seen.len() < 2 { Action::Silent } else { by_option(asked) }
     });
     let forward = format!("forward . {} {{\nprefer_udp\n}}", upstream.word());

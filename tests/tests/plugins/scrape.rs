@@ -1,4 +1,4 @@
-//! Prometheus itself, reading `/metrics` in the format that it asks for.
+//! Prometheus itself scrapes `/metrics` in the formats that it requests.
 
 use std::cell::RefCell;
 use std::fs;
@@ -16,7 +16,8 @@ fn prometheus_reads_openmetrics_and_protobuf() {
         if !tool(test, "prometheus") {
             return;
         }
-        // Not where resolv.conf points: Prometheus asks for its host's name, and that would be counted.
+        // Not the address in resolv.conf: Prometheus looks up its host's name, which would be
+        // counted.
         let dns = Dns::start_on("127.0.0.2".parse().unwrap(), "prometheus 127.0.0.1:9153\nwhoami");
         for _ in 0..3 {
             dns.ask("a.example");
@@ -32,7 +33,8 @@ fn prometheus_reads_openmetrics_and_protobuf() {
                 prometheus.says(query, value);
             }
             if count == native {
-                // What was counted before the first page with native buckets is at its classic bound, 100 octets.
+                // Queries counted before the first scrape with native buckets are in their classic
+                // bucket, up to 100 bytes.
                 prometheus.says("histogram_fraction(0,64,coredns_dns_request_size_bytes)", "0");
                 for _ in 0..3 {
                     dns.ask("a.example");
@@ -48,7 +50,7 @@ fn prometheus_reads_openmetrics_and_protobuf() {
     });
 }
 
-/// Without further arguments it prefers OpenMetrics, with native histograms delimited protobuf.
+/// Prometheus; by default it prefers OpenMetrics, with native histograms delimited protobuf.
 struct Prometheus {
     child: Child,
     _directory: tempfile::TempDir,
@@ -71,7 +73,7 @@ impl Prometheus {
         ([127, 0, 0, 1], 9090).into()
     }
 
-    /// Waits until a query brings one series with this value.
+    /// Waits until a query returns one series with this value.
     fn says(&self, query: &str, value: &str) {
         let want = format!(",\"{value}\"]}}]}}}}");
         let reply = RefCell::new(String::new());

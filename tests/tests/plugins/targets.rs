@@ -1,4 +1,4 @@
-//! What answers lead to: the targets of aliases, found and sent behind them.
+//! Targets of aliases: looked up, and added after them.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn what_an_answer_leads_to_has_the_time_that_is_left() {
         let reply = Ask::new("cname-there.example", "A").timeout(Duration::from_secs(8)).of(dns.at);
         assert_eq!(reply.status(), "SERVFAIL");
         assert!(!silent.asked().is_empty(), "it leads there");
-        // 4.8 s in all, and not for each of the two.
+        // The deadline of 4.8 s holds for the whole query, not for each lookup.
         assert!(reply.elapsed < Duration::from_millis(5_300), "{:?}", reply.elapsed);
     });
 }
@@ -83,7 +83,8 @@ fn behind_another_target_stands_the_soa_of_the_zone_that_denies_it() {
 
 #[test]
 fn flags_and_additional_records_of_a_target_come_with_it_as_documented() {
-    // AA 0x0400, TC 0x0200, AD 0x0020: of the answer that leads to a target, and of the target's own.
+    // AA 0x0400, TC 0x0200, AD 0x0020: flags of the answer with the alias, and of the target's
+    // answer.
     const OLD: u16 = 0x0420;
     let upstream = |old_tc: bool, new: u16| {
         Upstream::start(fresh_ip(), move |asked| {
@@ -101,12 +102,12 @@ fn flags_and_additional_records_of_a_target_come_with_it_as_documented() {
     };
     let template = "template IN A to {\nanswer \"{{ .Name }} 60 IN CNAME here.example.\"\n}";
     for (directives, name, old_tc, new, flags, additional) in [
-        // The alias is the client's own answer, and its target's TC alone is told in place of its own.
+        // The answer keeps its flags, except that the target's TC replaces its own.
         (REWRITE, "cname-there.example", false, 0, "qr aa rd ra", &["new.example."][..]),
         (REWRITE, "cname-there.example", false, 0x0200, "qr aa tc rd ra", &["new.example."]),
         (REWRITE, "cname-there.example", true, 0, "qr aa rd ra", &["new.example."]),
         (REWRITE, "cname-there.example", false, 0x0420, "qr aa rd ra", &["new.example."]),
-        // A template's answer is its own, and of the target's the answer section comes, as in CoreDNS.
+        // A template's answer takes only the target's answer section, as in CoreDNS.
         (template, "x.to", false, 0x0020, "qr aa rd", &[]),
         (template, "x.to", false, 0x0200, "qr aa tc rd", &[]),
     ] {
@@ -130,7 +131,7 @@ fn two_targets_of_one_answer_are_asked_for_before_either_has_come() {
         let upstream = Upstream::start(fresh_ip(), move |asked| {
             let mut seen = seen.lock().unwrap();
             seen.insert(asked.name.clone());
-            // Nobody is answered before both were asked.
+            // Replies only after both queries have arrived.
             if seen.len() < 2 { Action::Silent } else { upstream(asked) }
         });
         let target = |name: &str| format!("answer \"{{{{ .Name }}}} 60 IN CNAME {name}.far.\"");
@@ -164,7 +165,7 @@ fn who_may_not_ask_may_not_be_led_there_either() {
     assert_eq!((reply.status(), reply.short()), ("REFUSED", vec!["secret.example."]));
     assert_eq!(reply.extended_error().map(|(code, _)| code), Some(15), "why is told, too");
     assert_eq!(asked(&upstream), ["cname-there.example. 1"]);
-    // The alias of a template, which stands alone then.
+    // The alias of a template is answered without its target.
     for (action, code) in [("block", Some(15)), ("filter", Some(17)), ("allow", None)] {
         let dns = Dns::start(&format!(
             "acl secret.example {{\n{action}\n}}\ntemplate IN A to {{\nanswer \"{{{{ .Name }}}} 60 IN CNAME secret.example.\"\n}}\nforward . {}",
@@ -177,7 +178,8 @@ fn who_may_not_ask_may_not_be_led_there_either() {
     }
 }
 
-/// An upstream that answers with the alias alone, as Consul's does: a rule that leaves its target as it is has it looked up.
+/// An upstream that returns the alias alone, like Consul's: a rule that does not change the target
+/// still looks it up.
 #[test]
 fn rules_that_keep_the_target_look_it_up() {
     for rule in [

@@ -1,4 +1,4 @@
-//! `template`: its records, and what follows from the CNAMEs among them.
+//! `template`: its records, and the targets of its CNAMEs.
 
 use std::process::Command;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn template_answers_by_its_rows() {
     }
 }
 
-/// Types and data of the answer section, as they stand.
+/// Owner, type and data of the answer section, in order.
 fn chain(reply: &tests::Reply) -> Vec<String> {
     let text = |record: &tests::Record| format!("{} {} {}", record.name, record.rtype, record.data);
     reply.answers.iter().map(text).collect()
@@ -57,15 +57,15 @@ fn a_template_cname_is_followed_through_hosts_and_other_blocks() {
     for (name, rtype, expected) in [
         ("one.alias", "A", &["one.alias. 5 one.example.", "one.example. 1 192.0.2.1"][..]),
         ("one.alias", "AAAA", &["one.alias. 5 one.example.", "one.example. 28 2001:db8::1"]),
-        // Of other types the CNAME alone is told, as in CoreDNS.
+        // For other types the CNAME is the whole answer, as in CoreDNS.
         ("one.alias", "CNAME", &["one.alias. 5 one.example."]),
         ("one.alias", "TXT", &["one.alias. 5 one.example."]),
-        // A target that nobody knows adds nothing.
+        // A target without an answer adds nothing.
         ("gone.alias", "A", &["gone.alias. 5 gone.example."]),
-        // The target's own server block answers, and the target's own templates are followed.
+        // The target's own server block answers, and its templates' CNAMEs are followed.
         ("inner.alias", "A", &["inner.alias. 5 inner.example.", "inner.example. 1 192.0.2.7"]),
         ("x.here", "A", &["x.here. 5 one.alias.", "one.alias. 5 one.example.", "one.example. 1 192.0.2.1"]),
-        // What is found stands behind its CNAME.
+        // The target's records follow its CNAME.
         (
             "both",
             "A",
@@ -153,7 +153,7 @@ fn many_clients_wait_for_the_same_inner_lookup() {
             });
         }
     });
-    // Both types, each once, and once more at most where a hedge went out.
+    // Each type once, and at most one hedge for each.
     assert!(upstream.count("one.example.") <= 4, "{}", upstream.count("one.example."));
 }
 
@@ -181,7 +181,7 @@ fn a_template_cname_is_followed_a_bounded_number_of_times() {
     let before = dns.server.rss_kb();
     for n in 0..20 {
         let reply = Ask::new(&format!("n{n}.loop"), "A").tcp().timeout(Duration::from_secs(3)).of(dns.at);
-        // Its own record and thirty-two that follow from it.
+        // The first record and thirty-two that follow from it.
         assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 33));
     }
     assert!(dns.server.rss_kb() < before + (16 << 10), "{before} -> {}", dns.server.rss_kb());
@@ -227,7 +227,8 @@ fn an_expression_is_told_no_larger_size_than_bufsize_says() {
     assert_contains!(reply.bytes.escape_ascii().to_string(), "65535");
 }
 
-/// Each was sent as it stood, which no client could read, or left out with all other records and no line in the log.
+/// Regression: such a record was sent as it is, which no client could decode, or all records were
+/// omitted without a log line.
 #[test]
 fn records_that_cannot_be_read_fail() {
     const GOOD: &str = "answer \"{{ .Name }} 60 IN A 192.0.2.1\"\n";

@@ -1,4 +1,4 @@
-//! Disks that take nothing, files that others write, environments that make no sense.
+//! Full and read-only disks, concurrent writers of the hosts file, invalid environment variables.
 
 use std::fs;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tests::{Action, assert_contains, eventually, isolated, run};
 
 use super::{EVERY_5_S, NAMES, Node, address, files};
 
-/// A disk of so many KiB over the node's directory, under a hosts file that is there already.
+/// Mounts a disk of `kib` KiB on the node's directory, with an empty hosts file.
 fn on_a_small_disk(kib: u32) -> (Node, tempfile::TempDir) {
     let home = tests::tempdir();
     run("mount", &["-t", "tmpfs", "-o", &format!("size={kib}k"), "tmpfs", &home.path().to_string_lossy()]);
@@ -20,7 +20,7 @@ fn a_full_disk_loses_nothing_and_is_written_to_again_later() {
     isolated(|| {
         let (node, home) = on_a_small_disk(64);
         let filler = home.path().join("filler");
-        // As much as there is room for.
+        // Fills the disk.
         drop(fs::write(&filler, vec![b'x'; 1 << 20]));
         node.upstream.answer_by(address(1));
         node.sees("a.test", "A", &["192.0.2.1"]);
@@ -82,7 +82,7 @@ fn an_environment_that_makes_no_sense_is_told_and_passed_over() {
 fn a_writer_who_is_not_finished_is_waited_for() {
     let node = Node::start(None, "refresh a.test", &[EVERY_5_S], address(1));
     node.file_holds("192.0.2.1 a.test");
-    // In place and cut off: the canary is not whole yet, and the next round comes meanwhile.
+    // Written in place and incomplete: the canary's line has no end when the next round starts.
     fs::write(node.hosts(), "192.0.2.99 canary.te").unwrap();
     node.upstream.answer_by(address(2));
     node.sees("a.test", "A", &["192.0.2.2"]);

@@ -1,4 +1,5 @@
-//! The hosts file as others see it: two of them, other programs that write it, tables that do not look by themselves.
+//! The hosts file with other readers and writers: two servers, other programs that write it, and
+//! tables that do not poll it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -94,14 +95,14 @@ fn without_reload_another_programs_write_is_served_from_the_next_round_on() {
     eventually("the first publication", Duration::from_secs(10), || {
         fs::read_to_string(&hosts).unwrap().contains("192.0.2.1 a.test\n").then_some(())
     });
-    // The answers stay as they are: it is not they that bring the other line in.
+    // The answers are unchanged, so they do not cause the reload of the other line.
     let text = fs::read_to_string(&hosts).unwrap();
     publish(&hosts, text.replace("192.0.2.98", "192.0.2.99"));
     sees("canary.test", 99);
     sees("a.test", 1);
 }
 
-/// The lookups are done and the new file is written when the other program renames its own.
+/// The other program renames its file after the lookups, when the new file is written.
 #[test]
 fn a_rename_just_before_ours_is_not_lost() {
     if !tool("a_rename_just_before_ours_is_not_lost", "strace") {
@@ -133,7 +134,7 @@ fn a_rename_just_before_ours_is_not_lost() {
     assert_eq!(super::files(directory.path()), ["Corefile", "hosts"]);
 }
 
-/// Others may take longer than is waited for at once: their disk may be slow.
+/// Another process may hold the lock longer than one attempt waits: its disk may be slow.
 #[test]
 fn a_lock_that_is_held_for_long_is_waited_for() {
     if !tool("a_lock_that_is_held_for_long_is_waited_for", "strace") {
@@ -153,7 +154,7 @@ fn a_lock_that_is_held_for_long_is_waited_for() {
     traced.args(["-f", "-qq", "-e", "trace=openat,open", "-o"]).arg(file("trace"));
     traced.arg(binary()).args(["refresh", "--once", "-conf"]).arg(file("Corefile")).env_remove(NAMES);
     let mut traced = traced.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("strace starts");
-    // The file is read once at first, and twice in each try before the lock is wanted.
+    // The file is read once at first, and twice in each attempt before the lock.
     let read = format!("{}\", O_RDONLY", hosts.display());
     eventually("a second try", Duration::from_secs(40), || {
         let trace = fs::read_to_string(file("trace")).unwrap_or_default();
@@ -167,7 +168,7 @@ fn a_lock_that_is_held_for_long_is_waited_for() {
     assert_contains!(&fs::read_to_string(&hosts).unwrap(), "192.0.2.1 a.test\n");
 }
 
-/// Others may be writing it, or putting another in its place, at that moment.
+/// Another program may write or replace the file while it is read.
 #[test]
 fn a_file_that_is_written_while_it_is_read_is_read_again() {
     if !tool("a_file_that_is_written_while_it_is_read_is_read_again", "strace") {
@@ -177,7 +178,7 @@ fn a_file_that_is_written_while_it_is_read_is_read_again() {
     let file = |name: &str| directory.path().join(name);
     let upstream = Upstream::start(fresh_ip(), address(1));
     let (hosts, via) = (file("hosts"), upstream.word());
-    // It is read in many pieces, and each is slow.
+    // The file is read in many pieces, each of them slow.
     fs::write(&hosts, format!("192.0.2.98 canary.test\n{}", "# \n".repeat(1 << 20))).unwrap();
     let refresh = format!("refresh a.test\nrefresh_via {via}");
     fs::write(file("Corefile"), format!(".:5399 {{\nhosts {} {{\n{refresh}\n}}\n}}\n", hosts.display()))
@@ -254,7 +255,7 @@ fn no_file_gives_way_to_the_status_socket_and_who_hangs_there_holds_nothing_up()
     let directory = tempdir();
     let (hosts, file) = (directory.path().join("hosts"), directory.path().join("file"));
     fs::write(&file, "precious").unwrap();
-    // It takes nobody, and its queue is full.
+    // It accepts no connection, and its queue is full.
     let hangs = directory.path().join("hangs");
     let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
     listener.bind(&SockAddr::unix(&hangs).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Names that the server keeps true in its hosts file, and the same from the command line.
+//! Names that the server refreshes in its hosts file, and `localdns refresh`.
 
 mod faults;
 mod files;
@@ -18,7 +18,8 @@ use tests::{
     Action, Asked, Options, Reply, Says, Server, Upstream, ask, binary, fresh_ip, output, port, tempdir,
 };
 
-/// A server that keeps names true, its upstream, and a directory with its hosts file and its status socket.
+/// A server that refreshes names, its upstream, and a directory with its hosts file and its status
+/// socket.
 struct Node {
     at: SocketAddr,
     upstream: Upstream,
@@ -26,12 +27,13 @@ struct Node {
     options: Options,
     corefile: String,
     server: Server,
-    /// Gone with the node; last, so that the server is gone before.
+    /// Removed with the node; the last field, so that the server ends before.
     _directory: Option<TempDir>,
 }
 
 impl Node {
-    /// Starts it with these properties of `hosts` and these variables; without `hosts` there is no hosts file yet.
+    /// Starts it with these properties of `hosts` and these variables; if `hosts` is `None`, there
+    /// is no hosts file yet.
     fn start(
         hosts: Option<&str>,
         properties: &str,
@@ -43,7 +45,7 @@ impl Node {
         Self { _directory: Some(directory), ..Self::start_in(&path, hosts, properties, variables, script) }
     }
 
-    /// The same, in a directory that stands already.
+    /// Like [`Self::start`], in an existing directory.
     fn start_in(
         directory: &Path,
         hosts: Option<&str>,
@@ -87,7 +89,7 @@ impl Node {
         ask(self.at, name, rtype)
     }
 
-    /// Waits until `name` has these addresses, 20 s at most.
+    /// Waits up to 20 s until `name` has these addresses.
     fn sees(&self, name: &str, rtype: &str, addresses: &[&str]) {
         tests::eventually(&format!("{name} at {addresses:?}"), Duration::from_secs(20), || {
             let reply = self.ask(name, rtype);
@@ -99,14 +101,14 @@ impl Node {
         });
     }
 
-    /// Waits until the file holds this line, 20 s at most.
+    /// Waits up to 20 s until the file contains this line.
     fn file_holds(&self, line: &str) {
         tests::eventually(line, Duration::from_secs(20), || {
             self.text().lines().any(|found| found == line).then_some(())
         });
     }
 
-    /// What /status says of the one hosts file.
+    /// The entry of the hosts file in /status.
     fn status(&self) -> Value {
         use std::io::{Read, Write};
         let mut reply = String::new();
@@ -124,7 +126,7 @@ impl Node {
         report["refresh"][0].clone()
     }
 
-    /// What /status says of one name and family.
+    /// The entry of a name and family in /status.
     fn entry(&self, name: &str, family: &str) -> Value {
         let status = self.status();
         let entries = status["entries"].as_array().expect("entries are a list");
@@ -132,7 +134,7 @@ impl Node {
         entry.unwrap_or_else(|| panic!("{name} {family} in {status}")).clone()
     }
 
-    /// Waits for so many rounds, and returns the metrics then.
+    /// Waits for `count` rounds with this result, and returns the metrics.
     fn rounds(&self, result: &str, count: f64) -> tests::Metrics {
         tests::eventually(&format!("{count} rounds {result}"), Duration::from_secs(40), || {
             let metrics = self.server.metrics((self.at.ip(), 9153).into());
@@ -145,12 +147,12 @@ impl Node {
     }
 }
 
-/// Every 5 s, as provisioning passes it.
+/// An interval of 5 s, in the variable that provisioning sets.
 const EVERY_5_S: (&str, &str) = ("LOCALDNS_HOSTS_PLUGIN_REFRESH_INTERVAL_IN_SECONDS", "5");
 const NAMES: &str = "LOCALDNS_CRITICAL_FQDNS";
 const SOA: &str = "test. 60 IN SOA ns.test. host.test. 1 7200 900 86400 30";
 
-/// Answers A with this address and AAAA with nothing.
+/// Answers A with this address, and other types with NODATA.
 fn address(last: u8) -> impl Fn(&Asked) -> Action + Send + Sync + Clone + 'static {
     move |asked| match asked.rtype {
         1 => Action::answer(&format!("{} 60 IN A 192.0.2.{last}", asked.name)),

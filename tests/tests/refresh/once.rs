@@ -1,4 +1,4 @@
-//! `localdns refresh --once`, where a script and a timer stood.
+//! `localdns refresh --once`, which replaces a script and a timer.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ const HOSTS: &str = "/etc/localdns/hosts";
 const LIST: &str = "/etc/localdns/upstream-dns";
 const AB: [(&str, &str); 1] = [(NAMES, "a.test,b.test")];
 
-/// Upstreams at 192.0.2.53 and .54, and the node listener's address, as a provisioned node has them.
+/// Upstreams at 192.0.2.53 and .54, and the node listener's address, as on a provisioned node.
 fn node(script: impl Fn(&tests::Asked) -> Action + Send + Sync + Clone + 'static) -> [Upstream; 2] {
     for ip in ["192.0.2.53", "192.0.2.54", "169.254.10.10"] {
         add_address(&format!("{ip}/32"));
@@ -52,7 +52,7 @@ fn what_answers_is_written_and_what_fails_keeps_its_lines() {
         let told = String::from_utf8(done.stderr).unwrap();
         assert_contains!(told, "b.test. A: the server answered");
         assert_eq!(itself.total(), 0, "it asked itself");
-        // In order: the second server hears only of what the first failed with.
+        // In order: the second server receives only lookups that failed at the first.
         assert_eq!((first.count("a.test."), second.count("a.test.")), (2, 0));
         assert!(first.count("b.test.") >= 2 && second.count("b.test.") >= 2);
     });
@@ -79,7 +79,7 @@ fn where_nothing_answers_the_file_is_not_touched() {
                 "{variables:?}"
             );
         }
-        // Garbage is not written either.
+        // Invalid answers are not written either.
         for script in [
             |_: &tests::Asked| Action::Octets(b"999.1.1.1 and 1:2".to_vec()),
             |asked: &tests::Asked| Action::answer(&format!("{} 60 IN TXT \"999.1.1.1\"", asked.name)),

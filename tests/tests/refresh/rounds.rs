@@ -1,4 +1,4 @@
-//! Whom rounds ask, how often, and what is told of them.
+//! Refresh rounds: their upstreams, their interval, and their log lines.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -30,13 +30,13 @@ fn it_never_asks_itself_and_says_so_where_nobody_else_is_left() {
                 sleep(Duration::from_millis(20));
                 (ask(at, "a.test", "A").short() == [last]).then_some(())
             });
-            // It is written after it was served.
+            // The file is written after the name is served.
             eventually("the file", Duration::from_secs(15), || fs::remove_file("/etc/localdns/hosts").ok());
         };
         let server = Server::start_with(corefile, options());
         sees("192.0.2.4");
         drop(server);
-        // Nobody but us is listed: the upstreams of the root block are asked.
+        // The list contains only the server itself: the upstreams of the root block are used.
         fs::write("/etc/localdns/upstream-dns", "169.254.10.10\n").unwrap();
         let server = Server::start_with(corefile, options());
         forwarded.wait_for("a.test.", 1, Duration::from_secs(10));
@@ -72,8 +72,8 @@ fn a_list_of_servers_that_is_a_pipe_is_passed_over_and_holds_up_nothing() {
                 (ask(at, name, "A").short() == [address]).then_some(())
             });
         };
-        // The upstreams of the root block are asked in its place, in this round and the next, and the thread that looks at
-        // hosts files goes on.
+        // The upstreams of the root block are used instead, in this round and the next, and the
+        // thread that polls hosts files continues.
         for last in [1, 2] {
             upstream.answer_by(address(last));
             sees("a.test", &format!("192.0.2.{last}"));
@@ -118,9 +118,9 @@ fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
     );
     // 64 lookups with four sockets each, and the server's own.
     assert!(most <= at_rest + 64 * 4 + 64, "{most} descriptors, {at_rest} before");
-    // What docs/limits.md says of each.
+    // The memory for each name as given in docs/limits.md.
     assert!(node.server.rss_kb() <= without + 10_000 * 8, "{} KiB, {without} before", node.server.rss_kb());
-    // The file is whole before the round that wrote it has ended.
+    // The file is complete before the round that wrote it has ended.
     let took = eventually("the round's end", Duration::from_secs(30), || {
         let metrics = node.server.metrics((node.at.ip(), 9153).into());
         metrics.value("localdns_refresh_last_round_duration_seconds", &[])
@@ -175,7 +175,7 @@ fn a_silent_name_holds_up_no_other_and_what_fails_is_told_once_and_when_it_chang
             "[WARNING] plugin/hosts: 2 of 6 lookups for {file} fail, and what was known is kept: silent.test A: no reply; silent.test AAAA: no reply"
         )
     );
-    // The retries of one name are no failure of all, and nothing new.
+    // Retries of one name are neither a failure of the whole round nor logged again.
     node.rounds("partial", 2.0);
     assert_eq!(node.server.log_lines().iter().filter(|line| line.contains("lookups for ")).count(), 1);
     let metrics = node.server.metrics((node.at.ip(), 9153).into());

@@ -1,4 +1,4 @@
-//! What clients get while names are kept true.
+//! Answers to clients while names are refreshed.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ fn names_of_the_corefile_are_answered_with_what_the_upstream_says() {
             _ => Action::Reply(Says::nodata(SOA)),
         });
     node.file_holds("192.0.2.3 b.test");
-    // It may be written before all the others have answered.
+    // The file may be written before all lookups are answered.
     node.rounds("ok", 1.0);
     node.sees("a.test", "A", &["192.0.2.1", "192.0.2.2"]);
     node.sees("b.test", "A", &["192.0.2.3"]);
@@ -60,7 +60,7 @@ fn names_of_the_environment_are_refreshed_at_its_interval_and_changes_are_told_o
             "[INFO] plugin/hosts: 2 names of {file} are refreshed every 5s, because of LOCALDNS_CRITICAL_FQDNS"
         )
     );
-    // That there is no AAAA is an answer.
+    // NODATA for AAAA is an answer.
     node.rounds("ok", 2.0);
     assert_eq!(told(&node).len(), 3, "a round that changes nothing tells nothing: {:?}", told(&node));
     node.upstream.answer_by(address(7));
@@ -68,7 +68,7 @@ fn names_of_the_environment_are_refreshed_at_its_interval_and_changes_are_told_o
     node.file_holds("192.0.2.7 b.test");
     let lines = node.server.wait_for_lines("is 192.0.2.7, was 192.0.2.1", 2, Duration::from_secs(5));
     assert!(lines.iter().all(|line| line.contains("[INFO] plugin/hosts: ")), "{lines:?}");
-    // Each name and family once in a round, and rounds 5 s apart.
+    // Each name and family is queried once per round, and rounds are 5 s apart.
     let metrics = node.rounds("ok", 3.0);
     let rounds = metrics.count("localdns_refresh_rounds_total", &[]);
     let asked = node.upstream.count("a.test.") as f64;
@@ -123,7 +123,7 @@ fn what_was_shipped_answers_at_once_and_only_where_there_is_no_file() {
     node.upstream.answer_by(address(1));
     node.sees("mcr.microsoft.com", "A", &["192.0.2.1"]);
     assert_eq!(node.entry("mcr.microsoft.com", "ipv4")["source"], "refreshed");
-    // The upstream has no address of the other family.
+    // The upstream has no addresses of the other family.
     shipped_ones(6);
 
     let empty = Node::start(Some(""), "refresh @azure-public", &[shipped], |asked| match asked.rtype {
@@ -203,7 +203,7 @@ fn another_programs_write_counts_until_the_next_good_answer_and_its_other_lines_
     let node = Node::start(None, "refresh a.test", &[EVERY_5_S], address(1));
     node.sees("a.test", "A", &["192.0.2.1"]);
     node.upstream.answer_by(|_| Action::rcode(2));
-    // No good answer is under way any more.
+    // No successful lookup is in progress any more.
     node.rounds("failed", 1.0);
     publish(&node.hosts(), "# mine\n192.0.2.50 a.test\n192.0.2.99 canary.test\n");
     node.sees("a.test", "A", &["192.0.2.50"]);
@@ -273,7 +273,7 @@ fn status_and_metrics_tell_what_is_known_of_each_name() {
     assert_eq!(entries[1]["failure"], serde_json::Value::Null, "no AAAA is an answer");
     let entry = node.entry("a.test", "ipv4");
     assert_eq!((&entry["addresses"][0], &entry["ttl_seconds"]), (&"192.0.2.1".into(), &60.into()));
-    // A TTL of a minute brings the next round about after 5 min and up to a minute.
+    // With a TTL of a minute the next round is due after 5 min, plus or minus a minute.
     let next = entry["next_refresh_seconds"].as_u64().unwrap();
     assert!((240..=360).contains(&next), "{next}");
     assert_eq!(node.entry("gone.test", "ipv4")["failure"], "no such name");

@@ -1,4 +1,4 @@
-//! Clients that others wrote.
+//! Clients that are not part of this project.
 
 use std::process::Command;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn a_go_client_is_answered_over_both_versions_of_tls_and_resumes_its_session() {
     );
 }
 
-/// The standard library alone: three pipelined queries on each connection.
+/// Go's standard library: three pipelined queries on each connection.
 const CLIENT: &str = r#"package main
 
 import (

@@ -1,4 +1,4 @@
-//! Clients that break TLS: each loses its own connection, and nothing panics.
+//! Clients that violate the TLS protocol: each loses its own connection, and nothing panics.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -12,8 +12,7 @@ use rustls::{AlertDescription, DigitallySignedStruct, Error, SignatureScheme};
 use super::limits::hello;
 use super::{Dot, HOST, PATIENCE, rcode};
 
-/// Knows no signature that the server can make, which the server sees once its ServerHello is
-/// written.
+/// Accepts no signature that the server can make, which the server detects after its ServerHello.
 #[derive(Debug)]
 struct Ed25519Alone;
 
@@ -75,7 +74,7 @@ fn whoever_breaks_tls_loses_its_connection_and_nothing_panics() {
         [&[kind, 3, 1][..], &length, content].concat()
     };
     let mut all = vec![
-        // A message of the handshake that is longer than any may be, and never whole.
+        // A handshake message above the maximum length, and incomplete.
         record(22, &[1, 0xff, 0xff, 0xff]),
         record(22, &[1, 0, 0xff, 0xff, 0]),
         [record(22, &[1]), record(22, &[0xff; 3]), record(22, &[0; 16_384])].concat(),
@@ -94,12 +93,12 @@ fn whoever_breaks_tls_loses_its_connection_and_nothing_panics() {
         other[at] ^= 0xff;
         all.push(other);
     }
-    // All at once: some are waited for until their time is up.
+    // All at once: the server keeps some until their timeout.
     let mut streams = Vec::new();
     for octets in &all {
         let mut stream = TcpStream::connect(dot.at).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // It may be closed before all of it is sent.
+        // The server may close it before all is sent.
         let _ = stream.write_all(octets);
         let _ = stream.shutdown(Shutdown::Write);
         streams.push(stream);

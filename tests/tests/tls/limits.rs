@@ -1,4 +1,4 @@
-//! What a crowd of TLS clients may take: the places and octets of TCP clients, and no more.
+//! Limits for TLS clients: the connections and buffers of TCP clients, and no more.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpStream};
@@ -9,7 +9,7 @@ use tests::{Ask, Connection, Crowd, Metrics, eventually, may_open, now, skip, st
 
 use super::{Dot, PATIENCE, rcode};
 
-/// The first octets that a client says.
+/// A client's first flight.
 pub(super) fn hello(dot: &Dot) -> Vec<u8> {
     let client = dot.client();
     let mut tls = ClientConnection::new(client.config, client.name).expect("it can begin");
@@ -30,7 +30,7 @@ fn half_a_handshake_has_the_time_of_a_message() {
     let mut silent = Connection::open(dot.at, PATIENCE).unwrap();
     let mut half = Connection::open(dot.at, PATIENCE).unwrap();
     half.send_octets(&hello[..hello.len() - 1]).unwrap();
-    // One that never finishes, although it has all of the server's part.
+    // It never finishes the handshake, although it has received the server's part.
     let mut unfinished = Connection::open(dot.at, PATIENCE).unwrap();
     unfinished.send_octets(&hello).unwrap();
     let mut unasked = dot.open(&dot.client()).unwrap();
@@ -43,10 +43,10 @@ fn half_a_handshake_has_the_time_of_a_message() {
         assert!(connection.is_closed_by_peer(), "{what}: still open");
         assert!(started.elapsed() > Duration::from_millis(500), "{what}: closed too early");
     }
-    // Within a served connection it is `idle` that counts, and `read` for half a record.
+    // On a connection after the first query the timeout is `idle`, and `read` only within a record.
     let mut idle = dot.open(&dot.client()).unwrap();
     rcode(&mut idle).unwrap();
-    // One that is given `read` from now on, and no more, ends while the other one is still heard.
+    // A connection opened now ends after `read`, when the idle one is still served.
     let mut later = Connection::open(dot.at, PATIENCE).unwrap();
     assert!(later.is_closed_by_peer(), "no hello: still open");
     rcode(&mut idle).expect("more than `read` is within `idle`");
@@ -77,7 +77,7 @@ fn a_crowd_that_half_shakes_hands_gives_way_to_honest_clients() {
             .iter()
             .sum::<f64>();
         assert!(evicted > 0.0, "there was room for all");
-        // Those that gave way close in a moment.
+        // Evicted connections close shortly after.
         eventually("as many connections as there may be", PATIENCE, || {
             (dot.server.fds() < 1_100).then_some(())
         });
@@ -113,7 +113,7 @@ fn a_crowd_that_never_reads_holds_no_more_than_over_tcp() {
     for (tls, socket) in &mut crowd {
         tls.writer().write_all(&framed).unwrap();
         socket.set_nonblocking(true).unwrap();
-        // As much as the kernel takes.
+        // Until the kernel accepts no more.
         while tls.wants_write() && tls.write_tls(socket).is_ok() {}
     }
     let mut honest = dot.open(&client).unwrap();
@@ -123,7 +123,7 @@ fn a_crowd_that_never_reads_holds_no_more_than_over_tcp() {
     assert!(held <= f64::from(16 << 20), "{held} octets");
     let grown = dot.server.rss_kb().saturating_sub(before);
     assert!(grown < 64 << 10, "{grown} KiB of memory for 100 connections");
-    // One that reads after all has its replies, whole and in order.
+    // A client that finally reads receives its replies complete and in order.
     let (mut tls, mut socket) = crowd.pop().unwrap();
     socket.set_nonblocking(false).unwrap();
     let mut plain = Vec::new();

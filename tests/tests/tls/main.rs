@@ -1,4 +1,5 @@
-//! DNS over TLS as clients see it (RFC 7858): what is shown, who is let in, what is counted, what a crowd may take.
+//! DNS over TLS as seen by clients (RFC 7858): certificates, client authentication, metrics,
+//! limits.
 
 mod clients;
 mod hostile;
@@ -19,7 +20,7 @@ use tests::{
 const PATIENCE: Duration = Duration::from_secs(5);
 const HOST: &str = "dns.example";
 
-/// A server with one TLS endpoint, and whoever signed its certificate.
+/// A server with one TLS endpoint, and the authority of its certificate.
 struct Dot {
     at: SocketAddr,
     authority: Authority,
@@ -28,7 +29,7 @@ struct Dot {
 }
 
 impl Dot {
-    /// `options` stand in the braces of `tls`, `directives` below it; `@IP@` is the server's address.
+    /// `options` are in the braces of `tls`, `directives` below it; `@IP@` is the server's address.
     fn start(ca: &str, options: &str, directives: &str) -> Self {
         let (ip, authority, files) = (fresh_ip(), Authority::new(), tempdir());
         authority.certify(files.path(), HOST);
@@ -57,7 +58,7 @@ fn check(corefile: &Path) -> Output {
     command.args(["check", "-conf"]).arg(corefile).output().expect("it can be started")
 }
 
-/// One query and its rcode.
+/// Sends one query and returns the rcode.
 fn rcode(connection: &mut Connection) -> anyhow::Result<u16> {
     connection.send(&Ask::new("a.example", "A").bytes())?;
     Ok(connection.message()?.rcode())
@@ -76,14 +77,14 @@ fn queries_over_tls_are_answered_counted_and_logged_as_coredns_does() {
     dot.server.wait_for_log(&format!("{} - ", connection.port()), PATIENCE);
     assert_contains!(dot.server.log_text(), "A IN a.example. tcp ");
     assert_contains!(dot.server.log_text(), format!("tls://.:{} on {}", port(), dot.at.ip()));
-    // Nothing is served in the clear.
+    // There is no service without TLS.
     assert!(Ask::new("a.example", "A").timeout(Duration::from_millis(300)).try_of(dot.at).is_err());
     let mut plain = Connection::open(dot.at, PATIENCE).unwrap();
     plain.send(&Ask::new("a.example", "A").bytes()).unwrap();
     assert!(plain.is_closed_by_peer());
 }
 
-/// Clients that offer other protocols alone are served without one, as in CoreDNS.
+/// ALPN: clients that offer only other protocols are served without one, as in CoreDNS.
 #[test]
 fn dot_is_agreed_upon_where_it_is_offered() {
     let dot = Dot::start("", "", "whoami");
@@ -100,7 +101,7 @@ fn dot_is_agreed_upon_where_it_is_offered() {
             let mut config = (*client.config).clone();
             config.alpn_protocols = offered.clone();
             client.config = config.into();
-            // The second resumes the session of the first.
+            // The second connection resumes the session of the first.
             for _ in 0..2 {
                 let mut connection =
                     dot.open(&client).unwrap_or_else(|error| panic!("{offered:?}: {error:#}"));
@@ -156,7 +157,8 @@ fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
     let dot = Dot::start("", "", "whoami\ntimeouts {\nidle 1m\n}");
     let mut old = dot.open(&dot.client()).unwrap();
     rcode(&mut old).unwrap();
-    // A key without its certificate changes nothing, and is told; nor does a chain that no client takes.
+    // A key without its certificate is not used, and is logged; nor is a chain that no client
+    // accepts.
     let long = dot.files.path().join("long.pem");
     let certificate = std::fs::read_to_string(dot.files.path().join("cert.pem")).unwrap();
     std::fs::write(&long, certificate.repeat(400)).unwrap();
@@ -213,7 +215,7 @@ fn a_reload_keeps_connections_and_sockets_and_may_change_the_transport() {
     dot.server.wait_for_lines("Reloading complete", 2, PATIENCE);
     assert_eq!(ask(dot.at, "a.example", "A").status(), "NOERROR");
     assert_eq!(Ask::new("a.example", "A").tcp().of(dot.at).status(), "NOERROR");
-    // What is there without files of its own is refused, and the old configuration serves.
+    // A Corefile with a missing key file is refused, and the old configuration serves.
     std::fs::remove_file(dot.files.path().join("key.pem")).unwrap();
     dot.server.write_corefile(&Dot::corefile(ip, &dot.files, "", "", "whoami"));
     dot.server.signal("USR1");
@@ -242,7 +244,7 @@ fn what_cannot_be_served_is_told_at_its_word() {
     let certificate = std::fs::read_to_string(one.path().join("cert.pem")).unwrap();
     std::fs::write(&long, certificate.repeat(400)).unwrap();
     let here = |files: &TempDir, name: &str| files.path().join(name).display().to_string();
-    // Columns of the words.
+    // Columns of the arguments.
     let second = "tls ".len() + here(&one, "cert.pem").len() + 2;
     let third = second + here(&one, "key.pem").len() + 1;
     for (text, error) in [
@@ -337,19 +339,19 @@ fn what_cannot_be_served_is_told_at_its_word() {
         for said in [served, checked] {
             let said =
                 String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
-            // Between the two stands the directory.
+            // `@` stands for the directory.
             for part in error.split('@') {
                 assert_contains!(said, part);
             }
         }
     }
-    // Nobody's secrets are written by a look at the Corefile.
+    // `check` writes no secrets.
     let corefile = one.path().join("Corefile");
     let text = block("tls://.", &format!("{} {{\nkeylog {}\n}}", tls(&one), here(&one, "secrets")));
     std::fs::write(&corefile, text).unwrap();
     assert!(check(&corefile).status.success());
     assert!(!one.path().join("secrets").exists());
-    // The same twice is no conflict.
+    // Equal settings twice are no conflict.
     let both = block("tls://a.example", &tls(&one)) + &block("tls://b.example", &tls(&one));
     drop(Server::start(&both));
 }

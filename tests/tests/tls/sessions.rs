@@ -1,4 +1,4 @@
-//! Sessions that clients resume by tickets (RFC 5077; RFC 8446, section 2.2), and what ends them.
+//! Session resumption by tickets (RFC 5077; RFC 8446, section 2.2), and events that end sessions.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn versions() -> [&'static SupportedProtocolVersion; 2] {
     [&TLS12, &TLS13]
 }
 
-/// A connection over which a query was answered, so that a ticket has come, too.
+/// A connection with an answered query, after which the client also has a ticket.
 fn answered(dot: &Dot, client: &TlsClient) -> anyhow::Result<Connection> {
     let mut connection = dot.open(client)?;
     anyhow::ensure!(rcode(&mut connection)? == 0);
@@ -30,7 +30,7 @@ fn a_session_is_resumed_until_the_certificate_is_another() {
         let first = answered(&dot, client).unwrap();
         let second = answered(&dot, client).unwrap();
         assert_eq!([first.is_resumed(), second.is_resumed()], [false, true], "{version:?}");
-        // Whoever has no ticket has no session.
+        // A client without a ticket starts a new session.
         let other = answered(&dot, &dot.authority.client_of(HOST, None, &[version])).unwrap();
         assert!(!other.is_resumed(), "{version:?}");
         old.extend([first, second]);

@@ -1,11 +1,11 @@
-//! What a query is, whatever was made of it.
+//! Fields of a query.
 
 use tests::{Edns, Message, question_end};
 
 use crate::run::Case;
 
 impl Case<'_> {
-    /// The server block that it is about, or the whole Corefile.
+    /// The server block that the query is for, or the whole Corefile.
     pub(crate) fn text(&self) -> &str {
         self.query.block.as_deref().unwrap_or(&self.setup.text)
     }
@@ -26,13 +26,13 @@ impl Case<'_> {
         self.before_end(2)
     }
 
-    /// The word that begins so many octets before the question's end.
+    /// The 16-bit value that begins `octets` bytes before the question's end.
     fn before_end(&self, octets: usize) -> u16 {
         let Some(at) = question_end(self.message).map(|end| end - octets) else { return 0 };
         u16::from_be_bytes([self.message[at], self.message[at + 1]])
     }
 
-    /// As it was asked, with the final dot.
+    /// The name in the query's case, with the final dot.
     pub(crate) fn name(&self) -> String {
         self.decoded().question.map_or_else(String::new, |question| question.name)
     }
@@ -41,7 +41,7 @@ impl Case<'_> {
         self.decoded().edns
     }
 
-    /// What the client takes over UDP.
+    /// The maximum size of a UDP reply.
     pub(super) fn size(&self) -> u16 {
         self.edns().map_or(512, |opt| opt.size)
     }

@@ -18,7 +18,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
         matches: |case, difference| {
             let name = case.name().to_ascii_lowercase();
             let lacks = name.ends_with(".arpa.") || name.starts_with("dns-version.") || !is_address(case);
-            // CoreDNS has no such name, or asks who is next.
+            // CoreDNS denies the name, or passes it to the next plugin.
             let is_nobodys = theirs(case).rcode() == 3 || theirs(case).flags & AA == 0;
             lacks && is_nobodys && is_nodata(case) && is_about_block(difference)
         },
@@ -49,7 +49,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
                 record.rtype == 12
                     && [".t1", ".t2"].iter().any(|of| name.ends_with(&format!("{of}.svc.clusterset.local.")))
             });
-            // CoreDNS has no such name, or asks who is next.
+            // CoreDNS denies the name, or passes it to the next plugin.
             let is_nobodys = theirs(case).answers.is_empty() || theirs(case).flags & AA == 0;
             leads_back && is_nobodys && is_about_block(difference)
         },
@@ -81,7 +81,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
         name: "addresses without a service",
         stands: "A slice without a service's name makes no PTR",
         counted_alike: false,
-        // What has an empty label cannot be sent.
+        // A name with an empty label cannot be encoded.
         matches: |case, difference| {
             let is_of_imports =
                 [".18.172.in-addr.arpa.", ".19.172.in-addr.arpa.", ".8.1.0.0.0.0.d.f.ip6.arpa."];
@@ -105,7 +105,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
         stands: "CoreDNS has no name for a pod that was being deleted when it first saw it",
         counted_alike: false,
         matches: |case, difference| {
-            // CoreDNS has no such name, or asks who is next.
+            // CoreDNS denies the name, or passes it to the next plugin.
             let is_nobodys = theirs(case).rcode() == 3 || theirs(case).flags & AA == 0;
             case.text().contains("pods verified")
                 && ours(case).rcode() == 0
@@ -132,7 +132,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
             let aliases = ours.answers.iter().take_while(|record| record.rtype == 5).count();
             let (aliases, found) = ours.answers.split_at(aliases);
             let Some(last) = aliases.last() else { return false };
-            // What is found behind them was asked of whoever is next.
+            // The target's records are from the next plugin.
             let goes_on = found.is_empty() || case.text().contains("fallthrough\n");
             is_cluster(case)
                 && last.data.to_ascii_lowercase().ends_with(".svc.cluster.local.")
@@ -241,7 +241,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
         matches: |case, difference| {
             let (mut theirs, mut ours) = (data(theirs(case)), data(ours(case)));
             let first = (!theirs.is_empty()).then(|| theirs.remove(0));
-            // The endpoints behind it are in no order.
+            // The order of the endpoints is undefined.
             theirs.sort();
             ours.sort();
             case.text().contains("autopath")
@@ -288,14 +288,14 @@ pub(super) const ALLOWED: &[Allowed] = &[
     },
 ];
 
-/// Whether all pods that have this name were about to be deleted from the beginning, and there are such.
+/// Whether some pods have this name, and all of them were being deleted from the start.
 fn is_of_pods_that_go(case: &Case<'_>, name: &str) -> bool {
     let has_it = |pod: &Value| {
         let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
         let addresses = pod["status"]["podIPs"].as_array().into_iter().flatten();
         addresses.filter_map(|ip| ip["ip"].as_str()).any(|ip| {
             let own = format!("{}.{namespace}.pod.cluster.local.", ip.replace(['.', ':'], "-"));
-            // Its first label names it, whatever stands below it.
+            // The label of the address is matched with or without labels below it.
             name == own || name.ends_with(&format!(".{own}"))
         })
     };
@@ -306,7 +306,8 @@ fn is_of_pods_that_go(case: &Case<'_>, name: &str) -> bool {
     !goes.is_empty() && !goes.contains(&false)
 }
 
-/// Whether this is the reverse name of an address that a load balancer has in another text than the address's own.
+/// Whether this is the reverse name of a load balancer's address that is not written in its
+/// canonical form.
 fn is_written_otherwise(case: &Case<'_>, name: &str) -> bool {
     let services = case.setup.objects.iter().filter(|(path, _)| *path == SERVICES);
     let ingress = services.flat_map(|(_, service)| service["status"]["loadBalancer"]["ingress"].as_array());
@@ -320,7 +321,7 @@ fn is_written_otherwise(case: &Case<'_>, name: &str) -> bool {
     })
 }
 
-/// Whether a slice of the named service has an address twice, whose zones differ.
+/// Whether a slice of the service in the name has one address in several zones.
 fn has_two_zones(case: &Case<'_>, name: &str) -> bool {
     let slices = case.setup.objects.iter().filter(|(path, object)| {
         let metadata = &object["metadata"];
@@ -346,12 +347,12 @@ fn is_cluster(case: &Case<'_>) -> bool {
     case.text().contains("kubernetes ")
 }
 
-/// Whether we say that the cluster has the name, and not this type of it.
+/// Whether localdns answers NODATA from the cluster.
 fn is_nodata(case: &Case<'_>) -> bool {
     is_cluster(case) && is_denial(ours(case))
 }
 
-/// No data, of a cluster's zone.
+/// Whether a message is NODATA of a cluster's zone.
 fn is_denial(message: &Message) -> bool {
     (message.rcode(), message.answers.len()) == (0, 0)
         && message.authorities.iter().any(|record| record.rtype == 6 && record.data.starts_with("ns.dns."))
@@ -365,7 +366,7 @@ fn data(message: &Message) -> Vec<(u16, String)> {
     message.answers.iter().map(|record| (record.rtype, record.data.to_ascii_lowercase())).collect()
 }
 
-/// Of the search lists, and of the client's namespace.
+/// The first domains of the search lists.
 const FIRST_DOMAINS: [&str; 2] = ["t1.svc.cluster.local.", "first.test."];
-/// Authoritative answer.
+/// The AA flag.
 const AA: u16 = 0x0400;

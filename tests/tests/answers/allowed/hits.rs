@@ -1,4 +1,4 @@
-//! What steps make of an answer that comes from `cache`: in CoreDNS they see misses alone.
+//! Changes of cached answers by `header` and `minimal`: in CoreDNS these see misses alone.
 
 use super::{Allowed, ours};
 use crate::run::Case;
@@ -21,7 +21,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
             let what = difference.what;
             let told = what.starts_with("authority") || what.starts_with("additional");
             let both = ["cache", "minimal"].iter().all(|word| case.text().contains(word));
-            // A referral and a denial keep what they are about.
+            // A referral and a denial keep their authority section.
             let is_positive = ours(case).rcode() == 0 && !ours(case).answers.is_empty();
             let is_bare = ours(case).authorities.is_empty() && ours(case).additionals.is_empty();
             told && both && (is_bare || !is_positive)
@@ -29,7 +29,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     },
 ];
 
-/// Whether ours has this flag as the last rule of `header` for it says.
+/// Whether localdns's reply has this flag as set by the last rule of `header` for it.
 fn is_as_rules_say(case: &Case<'_>, flag: &str) -> bool {
     let bit = match flag {
         "aa" => 0x0400,

@@ -1,4 +1,4 @@
-//! Answers of plugins that we make otherwise than CoreDNS's.
+//! Answers that plugins synthesize differently from CoreDNS's.
 
 use super::{Allowed, ours, theirs};
 

@@ -1,4 +1,4 @@
-//! What `rewrite` makes otherwise than CoreDNS's.
+//! Differences of `rewrite`.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
         counted_alike: true,
         matches: |case, difference| {
             let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };
-            // Why it failed is told besides.
+            // localdns adds the extended error.
             let is_why = |option: &(u16, Vec<u8>)| option.0 == 15 && !theirs.options.contains(option);
             let rest = ours.options.iter().filter(|option| option.0 < LOCAL && !is_why(option));
             difference.what == "opt options"
@@ -39,7 +39,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
         matches: |case, difference| {
             let Some((mut theirs, ours)) = told(case) else { return false };
             let own = own_options(case);
-            // Which codes are told is the whole process's in CoreDNS: a rule of any block will do.
+            // In CoreDNS the list of returned codes is global: a rule of any block suffices.
             let is_named = |code: u16| code >= LOCAL && case.setup.text.contains(&format!("{code:#x}"));
             let came = theirs.len();
             theirs.retain(|option| !is_named(option.0) || !own.contains(option));
@@ -114,7 +114,7 @@ pub(super) const ALLOWED: &[Allowed] = &[
     },
 ];
 
-/// The options of both replies in order of their codes, without Extended DNS Errors, which tell why it failed.
+/// The options of both replies sorted by code, without extended errors.
 fn told(case: &Case<'_>) -> Option<(Options, Options)> {
     let sorted = |opt: &Edns| {
         let mut options = opt.options.clone();
@@ -132,5 +132,5 @@ fn own_options(case: &Case<'_>) -> Options {
     case.edns().map(|opt| opt.options).unwrap_or_default()
 }
 
-/// The first of the codes for local use (RFC 6891, section 9).
+/// The first code for local use (RFC 6891, section 9).
 const LOCAL: u16 = 65_001;

@@ -1,11 +1,11 @@
-//! What a set of clusters has: services that are imported, and their endpoints in each cluster (KEP-1645).
+//! Objects of a cluster set: imported services, and their endpoints in each cluster (KEP-1645).
 
 use serde_json::{Value, json};
 use tests::kube::{IMPORTS, Object};
 
 use super::{below, slice};
 
-/// Imports of each kind, some called as services are.
+/// Imports of each kind, some with names of services.
 pub(super) fn objects() -> Vec<Object> {
     let ports = json!([
         {"name": "http", "protocol": "TCP", "port": 80},
@@ -77,7 +77,7 @@ pub(super) fn of_cluster(
     (path, object)
 }
 
-/// Their names, and some that are near.
+/// Names of the imports, and similar ones.
 pub(super) fn names() -> Vec<String> {
     let mut all = below(
         "web.t1 WEB.T1 far.t2 hl.t1 none.t1 six.t1 ext.t1 absent.t1 web.nowhere t1 t2 nowhere \

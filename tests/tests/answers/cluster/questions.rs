@@ -1,6 +1,7 @@
-//! What CoreDNS's own tests ask: every name of `plugin/kubernetes`, `plugin/k8s_external` and of `test/kubernetes` in coredns/ci,
-//! of a cluster with what they are about, and of one that gets some of it while it is asked. One is absent: `upriver`, an alias that
-//! `template` leads back to itself, is never answered by CoreDNS 1.15.0 here, and by us as `kube/served` has it.
+//! Queries of CoreDNS's own tests: every name in `plugin/kubernetes`, `plugin/k8s_external` and in
+//! `test/kubernetes` of coredns/ci, for a cluster with their objects, some of which are added
+//! during the test. One is missing: `upriver`, an alias that `template` points back to itself.
+//! CoreDNS 1.15.0 does not answer it here; `kube/served` shows localdns's answer.
 
 use serde_json::{Value, json};
 use tests::kube::{Object, SERVICES};
@@ -10,7 +11,7 @@ use super::{below, namespace, pod, service, setup, slice};
 use crate::corefiles::block;
 use crate::run::Setup;
 
-/// One Corefile for each way in which those tests are set up.
+/// One Corefile for each setup of those tests.
 pub(super) fn fixed() -> Vec<Setup> {
     BLOCKS
         .iter()
@@ -21,18 +22,18 @@ pub(super) fn fixed() -> Vec<Setup> {
             let (mut objects, mut names) = (objects(), names());
             if of_cluster.contains("multicluster") {
                 objects.extend(imported());
-                // It puts an empty label into the name of an endpoint that is imported, and sends nothing.
+                // CoreDNS forms an endpoint's name with an empty label for it and sends nothing.
                 names.retain(|name| !name.ends_with("8.7.6.5.ip6.arpa"));
             }
             let name = format!("CoreDNS's own: {of_cluster}; {around}");
-            // Where the cluster's own zone is one of a set, its services have no names in it.
+            // Where the cluster's own zone is a cluster set's, it contains no names of services.
             let later = if of_cluster.contains("multicluster cluster.local") { Vec::new() } else { later() };
             Setup { later, ..setup(&name, block(&text), objects, names) }
         })
         .collect()
 }
 
-/// Properties of `kubernetes`, and what stands beside it.
+/// Properties of `kubernetes`, and other directives.
 const BLOCKS: &[(&str, &str)] = &[
     ("namespaces testns test-1 podns svcns kube-system", ""),
     (
@@ -89,7 +90,7 @@ fn objects() -> Vec<Object> {
         service("testns", "rev", &none, at(&["192.168.1.100"], &http)),
         service("testns", "rev6", &none, at(&["None"], &http)),
         of_pods("headless-1", &["172.17.3.1", "172.17.3.2"], "headless-1-6b9d", &http),
-        // Longer than a label can be: named by its address.
+        // Longer than a label may be: the endpoint is named by its address.
         of_pods("headless-2", &["172.17.3.3"], &"headless-2".repeat(7), &http),
         slice(
             "testns",
@@ -166,7 +167,7 @@ fn objects() -> Vec<Object> {
     all
 }
 
-/// What is added while it is asked: a service and one without an address of its own, each with an endpoint.
+/// Objects added during the test: a service and a headless service, each with an endpoint.
 fn later() -> Vec<Object> {
     let http = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
     let ready = json!([{"addresses": ["172.17.0.222"], "conditions": {"ready": true}, "hostname": "new-ep"}]);
@@ -179,14 +180,14 @@ fn later() -> Vec<Object> {
     ]
 }
 
-/// Of pods that a controller made.
+/// A slice of a controller's pods.
 fn of_pods(of: &str, addresses: &[&str], pod: &str, ports: &Value) -> Object {
     let one = |(number, address): (usize, &&str)| json!({"addresses": [address], "conditions": {"ready": true}, "targetRef": {"kind": "Pod", "name": format!("{pod}-{number}")}});
     let endpoints: Vec<Value> = addresses.iter().enumerate().map(one).collect();
     slice("test-3", &format!("{of}-a"), of, "IPv4", &json!(endpoints), ports)
 }
 
-/// What a set of clusters has of them.
+/// The cluster set's objects of those tests.
 fn imported() -> Vec<Object> {
     let http = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
     let ready = json!({"ready": true});
@@ -216,7 +217,7 @@ fn imported() -> Vec<Object> {
     ]
 }
 
-/// A service that is reached from outside.
+/// A service with external addresses.
 fn outside(name: &str, external: Value, ports: &Value) -> Object {
     let metadata = json!({"name": name, "namespace": "testns", "resourceVersion": "2"});
     let spec = json!({"type": "ClusterIP", "clusterIP": "10.0.0.50", "clusterIPs": ["10.0.0.50"], "externalIPs": external, "ports": ports});

@@ -1,4 +1,4 @@
-//! Questions and what they are answered, as `lab::check` writes that.
+//! Questions and their answers in the notation of `lab::check`.
 
 const NODATA: &str = "NODATA cluster.local.";
 const NXDOMAIN: &str = "NXDOMAIN cluster.local.";
@@ -7,13 +7,13 @@ const NO_POINTER_6: &str = "NXDOMAIN ip6.arpa.";
 
 type Rows = &'static [(&'static str, &'static str)];
 
-/// With no property at all, so that pods have no names.
+/// Without properties, so pods have no names.
 pub(super) const PLAIN: Rows = &[
     ("dns-version.cluster.local TXT", "28800 TXT \"1.1.0\""),
     ("ns.dns.cluster.local A", "A 192.0.2.53"),
     ("ns.dns.cluster.local AAAA", NODATA),
     ("cluster.local NS", "NS ns.dns.cluster.local., + ns.dns.cluster.local. A 192.0.2.53"),
-    // Services by their addresses, in whatever case they are asked for.
+    // Services by their addresses, in any case.
     ("web.t1.svc.cluster.local A", "A 10.96.0.100"),
     ("WEB.T1.svc.Cluster.LOCAL A", "A 10.96.0.100"),
     ("web.t1.svc.cluster.local AAAA", "AAAA fd00:10:96::64"),
@@ -27,8 +27,8 @@ pub(super) const PLAIN: Rows = &[
     ("172-17-0-9.web.t1.svc.cluster.local A", "A 172.17.0.9"),
     ("172-17-0-9.web.t1.svc.cluster.local AAAA", NODATA),
     ("shared.web.t2.svc.cluster.local A", "A 172.17.0.9"),
-    // Ports: one by its name, all by the service alone, none that is not there. As in CoreDNS each address has its share of the
-    // weight, and one record stands for all of them.
+    // Ports: one by its name, all by the service, none for a missing port. As in CoreDNS each
+    // address has its share of the weight, and one record stands for all addresses.
     (
         "_http._tcp.web.t1.svc.cluster.local SRV",
         "SRV 0 50 80 web.t1.svc.cluster.local., + web.t1.svc.cluster.local. A 10.96.0.100, \
@@ -65,7 +65,7 @@ pub(super) const PLAIN: Rows = &[
     ),
     ("none.t1.svc.cluster.local SRV", NXDOMAIN),
     ("ext.t1.svc.cluster.local SRV", NODATA),
-    // Headless ones by those endpoints that are ready.
+    // Headless services by their ready endpoints.
     ("hl.t1.svc.cluster.local A", "A 172.17.0.254, A 172.17.0.255"),
     ("hl.t1.svc.cluster.local AAAA", "AAAA fd00:17::1"),
     ("h1.hl.t1.svc.cluster.local A", "A 172.17.0.254"),
@@ -83,7 +83,7 @@ pub(super) const PLAIN: Rows = &[
     ("ext-ip.t1.svc.cluster.local A", NXDOMAIN),
     ("x.ext.t1.svc.cluster.local A", NXDOMAIN),
     ("_http._tcp.ext.t1.svc.cluster.local SRV", NXDOMAIN),
-    // Addresses lead back to services, else to endpoints.
+    // Reverse lookups find services, else endpoints.
     ("100.0.96.10.in-addr.arpa PTR", "PTR web.t1.svc.cluster.local."),
     (
         "4.6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa PTR",
@@ -104,7 +104,7 @@ pub(super) const PLAIN: Rows = &[
     ("99.0.96.10.in-addr.arpa PTR", NO_POINTER),
     ("96.10.in-addr.arpa PTR", NO_POINTER),
     ("100.0.96.10.in-addr.arpa A", "NODATA in-addr.arpa."),
-    // There is a name, but nothing of this type.
+    // The name exists, but has no record of this type.
     ("cluster.local A", NODATA),
     ("Cluster.Local MX", NODATA),
     ("svc.cluster.local A", NODATA),
@@ -118,7 +118,7 @@ pub(super) const PLAIN: Rows = &[
     ("web.t1.svc.cluster.local SOA", NODATA),
     ("other.t1.svc.cluster.local SOA", NODATA),
     ("x.x.x.x.x.x.cluster.local SOA", NODATA),
-    // There is no name.
+    // The name does not exist.
     ("x.cluster.local A", NXDOMAIN),
     ("web.t1.cluster.local A", NXDOMAIN),
     ("t3.svc.cluster.local A", NXDOMAIN),
@@ -133,14 +133,14 @@ pub(super) const PLAIN: Rows = &[
     ("gone.t2.svc.cluster.local A", NXDOMAIN),
     ("web-0.web.t1.svc.cluster.local A", NXDOMAIN),
     ("a.pin._zone.hl.t1.svc.cluster.local A", NXDOMAIN),
-    // Pods are not named.
+    // Pods have no names.
     ("172-17-0-9.t1.pod.cluster.local A", NXDOMAIN),
     ("172-17-0-11.t1.pod.cluster.local A", NXDOMAIN),
     ("172-17-0-9.t3.pod.cluster.local A", NXDOMAIN),
     ("fd00-17--9.t1.pod.cluster.local AAAA", NXDOMAIN),
 ];
 
-/// Properties, the TTL that they give, and what they change.
+/// Properties, the TTL that they set, and the answers that they change.
 pub(super) const PROPERTIES: &[(&str, u32, Rows)] = &[
     (
         "namespaces t1",
@@ -214,7 +214,7 @@ pub(super) const PROPERTIES: &[(&str, u32, Rows)] = &[
             ("100.0.96.10.in-addr.arpa PTR", "PTR web.t1.svc.cluster.local."),
         ],
     ),
-    // What is there without an address of a family is no other's to answer: the upstream hears of none of these.
+    // A name without an address of the family is NODATA and is not forwarded.
     (
         "fallthrough",
         5,
@@ -253,7 +253,7 @@ pub(super) const PROPERTIES: &[(&str, u32, Rows)] = &[
     ),
 ];
 
-/// Zones of this cluster, and of a set that it is in.
+/// Zones of this cluster, and of its cluster set.
 pub(super) const SET: Rows = &[
     ("dns-version.clusterset.local TXT", "28800 TXT \"1.0.0\""),
     ("dns-version.cluster.local TXT", "28800 TXT \"1.1.0\""),
@@ -287,7 +287,8 @@ pub(super) const SET: Rows = &[
     ("100.0.96.10.in-addr.arpa PTR", "PTR web.t1.svc.cluster.local."),
 ];
 
-/// What a transfer has between its ends, in any order: of a headless service each slice has the weight to itself.
+/// The records of a transfer between its SOAs, sorted: each slice of a headless service has its own
+/// weights.
 pub(super) const SENT: &[&str] = &[
     "cluster.local. NS ns.dns.cluster.local.",
     "ns.dns.cluster.local. A 192.0.2.53",

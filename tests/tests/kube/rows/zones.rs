@@ -1,4 +1,4 @@
-//! Zones as a whole: transfers, and the zone of a set of clusters.
+//! Transfers of whole zones, and the zone of a cluster set.
 
 use std::net::SocketAddr;
 
@@ -12,8 +12,8 @@ use super::{start_set, tables};
 
 const REFUSED: u16 = 5;
 
-/// What is sent is what the specification has of each object, no record twice, between two of the same SOA; whoever has the
-/// serial already is sent that alone.
+/// A transfer contains each object's records by the specification, none twice, between two equal
+/// SOAs; a secondary with the current serial receives the SOA alone.
 pub(super) fn is_sent_whole_and_by_its_serial(at: SocketAddr) {
     let zone = "cluster.local";
     let sent = records(at, &Ask::new(zone, "AXFR").bytes()).expect("it is sent");
@@ -31,14 +31,14 @@ pub(super) fn is_sent_whole_and_by_its_serial(at: SocketAddr) {
     assert_eq!(words, expected);
 
     let serial = soa.data.split(' ').nth(2).expect("a serial").parse::<u32>().expect("a number");
-    // By whoever has an older one it is sent whole.
+    // A secondary with an older serial receives the whole zone.
     let again = records(at, &ixfr(zone, serial - 1)).expect("it is sent");
     assert_eq!(again, sent);
     for rr in [one(at, &ixfr(zone, serial)), over_udp(at, &ixfr(zone, serial)), over_udp(at, &ixfr(zone, 1))]
     {
         assert_eq!(rr, sent[..1]);
     }
-    // Not what is no zone of its own, and not an address's.
+    // No transfer of a subdomain, of a reverse zone, or of another zone.
     for zone in ["svc.cluster.local", "in-addr.arpa", "example.net"] {
         assert_eq!(records(at, &Ask::new(zone, "AXFR").bytes()), Err(REFUSED), "{zone}");
     }
@@ -51,7 +51,7 @@ pub(super) fn is_refused_without_transfer(at: SocketAddr) {
     }
 }
 
-/// A request of whoever has the zone at this serial (RFC 1995, section 3).
+/// An IXFR query of a secondary that has this serial (RFC 1995, section 3).
 fn ixfr(zone: &str, serial: u32) -> Vec<u8> {
     let mut query = Ask::new(zone, "IXFR").bytes();
     query[9] = 1;
@@ -70,7 +70,7 @@ fn over_udp(at: SocketAddr, query: &[u8]) -> Vec<tests::Record> {
     Message::decode(&octets).expect("a reply can be read").answers
 }
 
-/// The kind that KEP-1645 adds to the API, its objects, and slices that other clusters have exported.
+/// The CRD of KEP-1645, its objects, and slices exported by other clusters.
 pub(super) fn a_set_of_clusters_is_answered_from_imports(cluster: &Cluster, upstream: &Upstream) {
     cluster.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", IMPORTS);
     let path = "/apis/multicluster.x-k8s.io/v1alpha1/namespaces/t1/serviceimports";
@@ -97,7 +97,7 @@ pub(super) fn a_set_of_clusters_is_answered_from_imports(cluster: &Cluster, upst
     }
     let (at, _server) = start_set(cluster, upstream);
     check(at, 5, tables::SET);
-    // What is imported no more is gone, and so is its address.
+    // A service that is no longer imported disappears, and so does its address.
     let (code, body) = cluster.send("DELETE", &format!("{path}/web"), "");
     assert_eq!(code, 200, "{body}");
     eventually("it is gone", PATIENCE, || {
