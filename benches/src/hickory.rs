@@ -1,7 +1,7 @@
-//! A server as one builds it on hickory-server: beside it stands what a loop and a codec of our own are worth.
+//! A server built on hickory-server, to compare with localdns's own event loop and codec.
 //!
-//! Sockets, messages, a task for each query, resolver and cache are hickory's; the hosts table is a map of ready records
-//! that is asked before the resolver. It counts nothing and logs nothing.
+//! Sockets, messages, a task for each query, resolver and cache are hickory's; the hosts table is a
+//! map of ready records that is looked up before the resolver. No counters and no log.
 
 use std::collections::HashMap;
 use std::iter;
@@ -25,16 +25,16 @@ use tokio::runtime::{Builder, Runtime};
 
 /// What such a server answers from.
 pub struct Sources<'s> {
-    /// The hosts file that is asked first.
+    /// The hosts file, looked up first.
     pub hosts: &'s Path,
-    /// Whom to ask for every other name.
+    /// The upstream for every other name.
     pub upstream: SocketAddr,
-    /// How many answers its cache keeps.
+    /// Maximum number of cached answers.
     pub entries: u64,
 }
 
-/// Answers what comes to `listen`, over UDP and TCP, on so many threads, pinned to `core` where one is given, and ends after
-/// `lasting`.
+/// Answers queries to `listen` over UDP and TCP on `threads` threads, pinned to `core` if given.
+/// Returns after `lasting`.
 ///
 /// # Errors
 /// What the kernel says about addresses and cores, a hosts file that cannot be read.
@@ -145,7 +145,7 @@ async fn send<'a>(
     let (authorities, soa, additionals) = (iter::empty(), iter::empty(), iter::empty());
     match out.send_response(builder.build(metadata, answers, authorities, soa, additionals)).await {
         Ok(info) => info,
-        // Nobody is there to be told.
+        // The client's connection is gone: no error can be sent.
         Err(_) => Header { metadata, counts: HeaderCounts::default() }.into(),
     }
 }

@@ -1,9 +1,10 @@
 //! Instructions that a query costs, outside the kernel: the same on a busy machine as on a quiet one.
 //!
-//! The server as it ships, the static binary, runs under callgrind and is asked over its real sockets, once a few and once
-//! many queries; what the many cost more, divided by how many more they were, is the cost of one. Start, end and the
-//! filling of a cache cancel out. Every kind of query has a budget; more is an error, which is how a change that makes
-//! queries dearer is seen.
+//! The release server, a static binary, runs under callgrind and receives queries on its real
+//! sockets: a few in one run and many in another. The difference in instructions divided by the
+//! difference in queries is the cost of one query; start, end and the filling of a cache cancel
+//! out. Every kind of query has a budget; exceeding it is an error, so that a change that makes
+//! queries more expensive is noticed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,7 +93,7 @@ fn per_query(
     Ok(((many - few) / FURTHER, (many_misses as f64 - few_misses as f64) / FURTHER as f64))
 }
 
-/// All instructions from start to end of a server that was asked so often, and all misses of a cache.
+/// All instructions and all cache misses of a server from start to end, with this many queries.
 fn one_run(
     server: &Server,
     work: &Work,
@@ -134,7 +135,7 @@ fn one_run(
     let mut running = Running::start(&valgrind, &[0]).context("valgrind is needed")?;
     first_answer(&mut running, listen[0], &mut workload, Clock::start())?;
     if api.is_some() {
-        // What is not there is known only when everything is.
+        // NXDOMAIN is answered only once all lists are complete.
         let absent = dir.join("absent");
         fs::write(&absent, "none.ns-0.svc.cluster.local A NXDOMAIN\n").context("absent")?;
         let mut absent = Workload::new(&[Ask { kind: File(absent), weight: 1 }], 1)?;
@@ -142,7 +143,7 @@ fn one_run(
     }
     prefill(work, listen, 0)?;
     if api.is_some() {
-        // Lists come in pieces as large as time has them, and what they cost is most of the run.
+        // Chunk sizes of lists depend on time, and lists are most of the run's instructions.
         count_from_now(running.pid())?;
     }
     let plan = FloodPlan {
@@ -200,7 +201,7 @@ const BUDGETS: [(&str, u64); 9] = [
     ("hosts", HOSTS),
     // Lines in the table cost a lookup nothing.
     ("hosts-100k", HOSTS),
-    // As production has it: a hosts table is asked first.
+    // As in production: a hosts table is looked up first.
     ("cache", 1593),
     ("cache-alone", 1455),
     ("nxdomain", 955),

@@ -1,9 +1,9 @@
-//! What publications cost the queries that run meanwhile: a hosts file of many lines is replaced, by the server itself and by
-//! another program, while an open loop asks for its names.
+//! Cost of publications to concurrent queries: a hosts file of many lines is replaced, by the
+//! server itself and by another program, during an open loop of queries for its names.
 //!
-//! Slices without publications and slices with them take turns at one server. In both, the other program writes as much, but
-//! in the first to a file that nobody reads, and the kept name is asked for as often, but its address stays: what is left
-//! between them is the server's own work.
+//! Slices without and with publications alternate on one server. In both, the other program writes
+//! as much, but in the first to a file that no server reads, and the managed name is queried as
+//! often, but its address stays: the difference between them is the server's own work.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -165,10 +165,10 @@ fn quiet_slice(
 /// What the threads share.
 struct Scene {
     hosts: PathBuf,
-    /// A file that nobody reads.
+    /// A file that the server does not read.
     decoy: PathBuf,
     lines: u32,
-    /// The lines of the names that are asked for.
+    /// The lines of the queried names.
     text: String,
     every: Duration,
     /// Whether the hosts file is being replaced.
@@ -209,12 +209,12 @@ impl Scene {
         format!("10.255.{}.{} canary.bench\n", number >> 8 & 0xff, number & 0xff)
     }
 
-    /// The upstream of the kept name, whose address is always another while there are publications.
+    /// The upstream of the managed name; its address changes with every answer during publications.
     fn answer(&self) -> Result<()> {
         let number = AtomicU32::new(0);
         responder::serve(&[UPSTREAM], None, LASTING, |query, reply| {
             let answered = responder::upstream(query, reply);
-            // One answer: its address is what comes last.
+            // One answer record: the reply ends with its address.
             if answered && reply.get(7) == Some(&1) {
                 let publishing = u32::from(self.publishing.load(Relaxed));
                 let number = number.fetch_add(publishing, Relaxed) + publishing;
@@ -249,7 +249,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Counts a replacement that was not ours.
+    /// Counts a replacement by the server.
     fn look(&self, seen: &mut State) {
         let found = state(&self.hosts);
         let changed = std::mem::replace(seen, found) != found;
@@ -268,7 +268,7 @@ fn write(path: &Path, texts: [&str; 2]) -> Result<()> {
     fs::rename(&beside, path).with_context(|| path.display().to_string())
 }
 
-/// What tells one file from the next, which may have its number.
+/// Identifies a version of a file; a replacement may reuse the inode number.
 type State = Option<(u64, i64, i64)>;
 
 fn state(path: &Path) -> State {

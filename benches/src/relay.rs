@@ -11,8 +11,9 @@ use crate::responder::{LOOK_AT_CLOCK, Listeners, SLOT_BYTES};
 use load::burst::Burst;
 use load::clock::Clock;
 
-/// Passes every query that comes to `listen` on to `upstream` under an id of its own, and every reply back; pinned to
-/// `core` where one is given, and ends after `lasting`. It looks at nothing but the id: no retry, no timeout.
+/// Forwards every query received on `listen` to `upstream` with a new id, and every reply back;
+/// pinned to `core` if given. Returns after `lasting`. It reads nothing but the id: no retry, no
+/// timeout.
 ///
 /// # Errors
 /// What the kernel says about addresses, sockets and cores.

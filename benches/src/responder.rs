@@ -10,8 +10,8 @@ use wire::{Class, Flags, HEADER, RType, Verdict, accept};
 use load::clock::Clock;
 use load::names::address_of;
 
-/// Answers whatever comes to `listen`, pinned to `core` where one is given, and ends after `lasting`. `answer` writes
-/// the reply into the empty buffer and says whether there is one.
+/// Answers every message received on `listen`, pinned to `core` if given. Returns after `lasting`.
+/// `answer` writes the reply into the empty buffer and returns whether there is one.
 ///
 /// # Errors
 /// What the kernel says about addresses, sockets and cores.
@@ -65,8 +65,8 @@ pub fn echo(query: &[u8], reply: &mut Vec<u8>) -> bool {
     }
 }
 
-/// One A record, its owner compressed, with the address of the name and a TTL of an hour; NODATA for other types and
-/// classes; what the gate says to what is no query.
+/// Writes one A record, its owner compressed, with the name's address and a TTL of an hour; NODATA
+/// for other types and classes; the refusal of [`accept`] for a message that is no query.
 #[inline]
 pub fn upstream(query: &[u8], reply: &mut Vec<u8>) -> bool {
     let query = match accept(query) {

@@ -321,14 +321,14 @@ fn sh(commands: &str, input: &str) -> Result<String> {
     let mut command = Command::new("sh");
     command.args(["-ec", commands]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("sh")?;
-    // Who reads nothing may be gone.
+    // A command that reads no input may have ended.
     drop(child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes())));
     let output = child.wait_with_output().context("sh")?;
     ensure!(output.status.success(), "{commands}: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// As on every node: somebody translates addresses, so that what is not exempt is tracked.
+/// As on every node: kube-proxy translates addresses, so that flows without exemption are tracked.
 const KUBE_PROXY: &str = "table ip kube-proxy {
     chain prerouting { type nat hook prerouting priority -100; ip daddr 10.96.0.10 dnat to 10.0.0.1; }
     chain postrouting { type nat hook postrouting priority 100; ct status dnat masquerade; }

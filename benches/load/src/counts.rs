@@ -1,4 +1,4 @@
-//! What came of a load. No clock.
+//! Counters of one load. No clock.
 
 use serde_json::{Value, json};
 
@@ -38,9 +38,9 @@ pub struct RunCounts {
     pub answered: u64,
     /// Of these, never answered within the time allowed.
     pub lost: u64,
-    /// Replies of any query that came in within the window: what the rate is made of.
+    /// Replies received within the window, to any query: the numerator of the rate.
     pub replies: u64,
-    /// Queries due in the window that could not be sent: all ids wait, or the socket refused.
+    /// Queries due in the window that could not be sent: all ids are in use, or the socket refused.
     pub unsent: u64,
     /// Further replies to queries already answered.
     pub duplicates: u64,
@@ -48,7 +48,7 @@ pub struct RunCounts {
     pub late: u64,
     /// Messages that answer no query.
     pub strays: u64,
-    /// First replies that answer another question than the one asked.
+    /// First replies with another question than the query's.
     pub wrong_question: u64,
     /// First replies with another rcode than the right one.
     pub wrong_rcode: u64,

@@ -1,8 +1,8 @@
 //! The queries of one socket that wait for their replies, by message id. No clock, no I/O.
 
-/// What is remembered of queries by their ids: those that wait, and what became of those before.
+/// The state of one socket's queries by message id: outstanding, answered or lost.
 ///
-/// Ids go round in order, so that a second reply is known as such until its id is used again.
+/// Ids are assigned in order and reused last, so that a duplicate reply is recognised until then.
 #[derive(Debug)]
 pub struct Outstanding<Q> {
     slots: Box<[Slot<Q>]>,
@@ -86,8 +86,8 @@ impl<Q: Copy + Default> Outstanding<Q> {
         }
     }
 
-    /// Gives up every query due before `before_ns`; `lost` is told when each was due. It looks at every id: for now
-    /// and then, not for every reply.
+    /// Gives up every query due before `before_ns`, and calls `lost` with the due time of each.
+    /// Scans all ids, so it must not run for every reply.
     pub fn expire(&mut self, before_ns: u64, mut lost: impl FnMut(u64)) {
         if self.waiting == 0 {
             return;

@@ -1,4 +1,4 @@
-//! What is asked: generated names or those of a file, mixed by weight, and what the replies must say.
+//! Queries to send: generated names or those of a file, mixed by weight, and the expected replies.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::judge::Expect;
 use crate::names::{Pattern, address_of};
 use crate::random::{Random, zipf};
 
-/// One kind of question with its share: `KIND[=WEIGHT]`. The names of each kind, and who is expected to know them, are
-/// at the constants of this module.
+/// One kind of query with its share: `KIND[=WEIGHT]`. The names of each kind, and which server data
+/// must contain them, are at the constants of this module.
 ///
 /// | kind | names | must be answered |
 /// |---|---|---|
@@ -27,7 +27,7 @@ use crate::random::{Random, zipf};
 /// | `file:PATH` | `name [type [rcode [address]]]` a line, in order, again and again | what the line says |
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ask {
-    /// What is asked.
+    /// Kind of query.
     pub kind: Kind,
     /// Its share among all weights. Default 1, min 1, max 1,000,000.
     pub weight: u32,
@@ -55,7 +55,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// How many different names there are; of a file, and where every name is new, all that may be asked.
+    /// Number of different names; `NAMES_MAX` for a file and where every name is new.
     pub fn count(&self) -> u32 {
         match self {
             Self::Hosts(count) | Self::Cached(count) | Self::Zipf(count, _) => *count,
@@ -190,13 +190,13 @@ impl Workload {
         self
     }
 
-    /// The part of one of several loads that come one after the other, each with so many threads: its own order, and its
-    /// own names where none may be asked twice.
+    /// The part for one of several loads that run one after the other with `threads` threads each:
+    /// its own order, and its own names where none may repeat.
     pub fn slice(&self, number: usize, slices: usize, threads: usize) -> Self {
         self.share(number, slices * threads.max(1))
     }
 
-    /// The share of one of several threads: its own order, and its own names where none may be asked twice.
+    /// The share of one of several threads: its own order, and its own names where none may repeat.
     pub fn share(&self, thread: usize, threads: usize) -> Self {
         let mut share = self.clone();
         let (thread, threads) = (thread as u64, threads.max(1) as u64);
@@ -363,9 +363,9 @@ pub const CACHED: &str = "c########.cached.bench.";
 pub const ZIPF: &str = "z########.zipf.bench.";
 /// Names of `miss`; the upstream knows them.
 pub const MISS: &str = "m########.miss.bench.";
-/// Names of `nxdomain:N`; nobody knows them.
+/// Names of `nxdomain:N`; no server has them.
 pub const ABSENT: &str = "x########.absent.bench.";
-/// Names of `zones:N`; nobody knows them, but each has a zone, one label up.
+/// Names of `zones:N`; no server has them, but each has a zone, one label up.
 pub const ZONES: &str = "www.z########.zones.bench.";
 /// The name of `whoami`.
 pub const WHOAMI: &str = "w#.whoami.bench.";
@@ -374,7 +374,7 @@ pub const WHOAMI: &str = "w#.whoami.bench.";
 const A_IN: &[u8] = &[0, 1, 0, 1];
 /// Eight digits.
 const NAMES_MAX: u32 = 100_000_000;
-/// Ranks drawn beforehand: 4 MiB of them, then they come again.
+/// Number of ranks drawn in advance (4 MiB), then repeated.
 const RANKS: usize = 1 << 20;
 const FILE_BYTES_MAX: u64 = 256 << 20;
 

@@ -46,7 +46,8 @@ pub fn zone(count: u32) -> String {
     text
 }
 
-/// CoreDNS's, and ours: the same file for both, with metrics and errors on as everybody runs them.
+/// Corefile for CoreDNS and localdns: the same for both, with metrics and errors on as usual in
+/// production.
 pub fn corefile(work: &Work, place: &Place<'_>) -> String {
     let mut common = "    bind".to_owned();
     for address in place.addresses() {

@@ -1,4 +1,4 @@
-//! One round: servers are started on their core, asked, watched and ended.
+//! One round: servers are started on their core, loaded, measured and ended.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -107,7 +107,8 @@ impl Bench {
         let _upstream = self.upstream(entrants)?;
         let pace = Pace::Closed(outstanding);
         let wanted = self.cycles();
-        // Each has names of its own where none may be asked twice; the options' bounds leave enough for every one.
+        // Each has its own names where none may repeat; the options' bounds leave enough for every
+        // server.
         let looks = 1 + wanted * (1 + repeats as usize);
         let mut started: Vec<Result<Started>> = entrants
             .iter()
@@ -204,10 +205,10 @@ impl Bench {
         Ok(Started { running, listen, workload, start })
     }
 
-    /// Puts load on a started server and watches it.
+    /// Puts load on a started server and measures it.
     ///
     /// # Errors
-    /// When the server ends, or nothing comes back.
+    /// When the server ends, or no reply arrives.
     pub fn load(&self, started: &mut Started, work: &Work, pace: Pace) -> Result<Round> {
         let workload = started.workload.clone();
         let look = self.look(started, &workload, work, pace, (self.warmup, self.window))?;
@@ -229,7 +230,8 @@ impl Bench {
             warmup,
             window,
             patience: self.patience,
-            // Sleeping costs the exact time of a reply; never sleeping costs whoever shares the core.
+            // Sleeping makes reply times less exact; polling takes CPU time from processes on the
+            // same core.
             spin: matches!(pace, Pace::Open(_)) && !work.shares_core(),
             ..FloodPlan::closed(started.listen.to_vec(), self.load_cores.clone())
         };
@@ -256,8 +258,8 @@ struct Look {
     lines: u64,
 }
 
-/// The first cycles that were quiet, as many as wanted; where there are fewer, the quietest besides, and true. Each comes
-/// with the share that others used.
+/// The first `wanted` cycles below `quiet`. If there are fewer, adds the quietest of the others and
+/// returns true. Each has the CPU share of other processes.
 fn quietest<C>(cycles: Vec<(f64, C)>, wanted: usize, quiet: f64) -> (Vec<C>, bool) {
     let (mut chosen, mut disturbed): (Vec<_>, Vec<_>) =
         cycles.into_iter().partition(|(others, _)| *others < quiet);
@@ -279,7 +281,7 @@ pub(crate) fn start_upstream(myself: &Path, core: usize) -> Result<Running> {
     Ok(running)
 }
 
-/// Asks each name once that is to be in the cache.
+/// Queries each name that must be in the cache once.
 pub(crate) fn prefill(work: &Work, listen: [SocketAddr; 2], core: usize) -> Result<()> {
     let Some(kind) = &work.prefill else { return Ok(()) };
     let all = Workload::in_order(kind)?;
@@ -332,7 +334,7 @@ pub struct Started {
     start: Duration,
 }
 
-/// Asks one question until the right answer comes.
+/// Queries until the right answer arrives.
 pub(crate) fn first_answer(
     running: &mut Running,
     target: SocketAddr,
@@ -352,7 +354,7 @@ pub(crate) fn first_answer(
     let expect = workload.expect(asked, &question);
     let mut seen = None;
     while clock.now_ns() < START_MAX.as_nanos() as u64 {
-        // An error is what the network says about the query before: nobody listens yet.
+        // The error belongs to the previous query: the server does not listen yet.
         if socket.send(&query).is_ok() {
             epoll.wait(&mut events, Some(ASK_AGAIN)).context("epoll")?;
         }
@@ -388,9 +390,9 @@ pub(crate) const UPSTREAM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 /// Load before each slice, until batches are full again and names back in the processor's caches.
 pub(super) const SETTLE: Duration = Duration::from_millis(20);
-/// Before a server listens, and after a wrong answer.
+/// Delay before a query is sent again, before the server listens and after a wrong answer.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
-/// Once it listens: only what was lost is asked again.
+/// Delay once the server listens: only a lost query is sent again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const START_MAX: Duration = Duration::from_secs(30);
 const PREFILL_MAX: Duration = Duration::from_secs(300);

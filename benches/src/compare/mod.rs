@@ -96,7 +96,7 @@ struct Comparison {
     bench: Bench,
     repeats: u32,
     seed: u64,
-    /// What is to be done, and what was seen so far.
+    /// Settings and results so far.
     run: Run,
 }
 
@@ -276,7 +276,8 @@ impl Comparison {
         }
     }
 
-    /// Each server once: what it carries, what is left of that when three times as much comes, and what after.
+    /// Measures each server once: its maximum rate, its rate at three times that load, and its rate
+    /// after.
     fn overload(&mut self, work: &Work, servers: &[Server], percent: u32) {
         for server in servers {
             match self.quiet_overload(server, work, percent) {
@@ -355,8 +356,8 @@ impl Comparison {
         })
     }
 
-    /// Rate and latency against what is offered, from a 32nd of the fastest server's best to a tenth beyond it; each
-    /// server as far as it follows.
+    /// Measures rate and latency at offered rates from a 32nd of the fastest server's best rate to
+    /// a tenth above it; each server up to the rate that it can follow.
     fn plot(&mut self, work: &Work, servers: &[Server], points: u32) {
         let best = self
             .run
@@ -410,7 +411,7 @@ fn offers(best: f64, points: u32) -> Vec<u64> {
         .collect()
 }
 
-/// Keeps what is named, all where nothing is.
+/// Keeps the named entries; keeps all if no name is given.
 fn choose<T>(all: &mut Vec<T>, names: &[String], name_of: impl Fn(&T) -> &'static str) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| all.iter().all(|one| name_of(one) != name.as_str())) {
         let known: Vec<_> = all.iter().map(name_of).collect();

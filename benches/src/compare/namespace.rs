@@ -1,4 +1,4 @@
-//! A network of the comparison's own, in which port 53 is free and nobody listens in.
+//! A network namespace for the comparison, in which port 53 is free and no other program listens.
 
 use std::fs;
 use std::net::IpAddr;
@@ -16,8 +16,8 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one whose loopback has these addresses too (some servers listen only on what an interface has), after
-    /// removing those of comparisons that were killed.
+    /// Creates a namespace with these addresses on its loopback too (some servers listen only on
+    /// addresses of an interface). First removes the namespaces of comparisons that were killed.
     ///
     /// # Errors
     /// When `ip` is missing, or this is not root.

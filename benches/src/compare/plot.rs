@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::report::Point;
 use super::servers::Kind;
 
-/// Two panels over the same axis: what came back, and the 99th percentile of how long it took.
+/// Two panels with the same x-axis: the reply rate, and the 99th percentile of latency.
 pub fn svg(points: &[Point]) -> String {
     let offered = Axis::around(points.iter().map(|point| point.offered as f64), LEFT, LEFT + WIDTH);
     let rate = Axis::around(points.iter().map(|point| point.rate), TOP + HEIGHT, TOP);
@@ -102,7 +102,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 260.0;
 const GAP: f64 = 60.0;
 const GRID: &str = "#dddddd";
-/// Told apart by the colour-blind, too (Okabe and Ito).
+/// Distinguishable with colour blindness (Okabe and Ito).
 const COLORS: [&str; 8] =
     ["#000000", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#f0e442"];
 

@@ -1,4 +1,4 @@
-//! What the kernel says about processes: their time, their memory, and who else was at work. Linux's `/proc`.
+//! CPU time and memory of processes, and the load by other processes, from Linux's `/proc`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// The processor time of every process and of the machine at one moment.
+/// The processor time of every process and of the machine at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     machine: Machine,
@@ -17,8 +17,8 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Machine {
     cores: u64,
-    /// User, nice and system time. Interrupts are left out: kernels book those that a process causes to it or to
-    /// nobody, and here it is the load that causes them.
+    /// User, nice and system time without interrupts: kernels account an interrupt to the process
+    /// that caused it or to none, and here the load causes them.
     busy: u64,
     /// Taken away by the machine below.
     stolen: u64,
@@ -103,12 +103,13 @@ impl Snapshot {
         self.tree(root).iter().filter_map(|pid| self.processes.get(pid)).map(of).sum()
     }
 
-    /// What was done from `before` until now, `passed` later: by the tree of `server`, and by those outside the tree of
-    /// `ours`.
+    /// Usage from `before` until now, a time of `passed`: by the process tree of `server`, and by
+    /// processes outside the tree of `ours`.
     ///
-    /// Two views of the others, each blind where the other sees: the machine's sum without ours (it sees what lives in
-    /// other containers, but where interrupts are booked to processes they hide as much), and the sum over all other
-    /// processes and the children they waited for. The larger counts, and what the machine below took away.
+    /// The others' usage is the larger of two measures. The machine's sum without `ours` includes
+    /// other containers, but misses as much as the interrupts accounted to processes. The sum over
+    /// all other processes and their reaped children misses other containers. Time stolen by the
+    /// hypervisor is added.
     pub fn since(&self, before: &Self, passed: Duration, server: u32, ours: u32) -> Usage {
         let grown = |root, of| self.sum(root, of).saturating_sub(before.sum(root, of));
         let busy = self.machine.busy.saturating_sub(before.machine.busy);
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn children_that_end_meanwhile_are_the_servers_and_no_others() {
-        // One was there before and ends, one comes and ends, one comes and stays.
+        // One child exists before and ends, one starts and ends, one starts and stays.
         let before = snapshot(0, &[(10, 1, 0, 0), (20, 10, 500, 100), (21, 20, 70, 0)]);
         let after = snapshot(300, &[(10, 1, 100, 0), (20, 10, 550, 300), (23, 20, 20, 0)]);
         let usage = after.since(&before, Duration::from_secs(1), 20, 10);
@@ -225,7 +226,7 @@ mod tests {
             (snapshot(120, &[ours]), 0.10),
             // Interrupts of ours hide them from the machine's sum.
             (snapshot(60, &[ours, (30, 1, 1006, 5)]), 0.03),
-            // Came and ended within the time: the parent knows.
+            // Started and ended within the time: counted in the parent's reaped time.
             (snapshot(60, &[ours, (30, 1, 1000, 15)]), 0.05),
             // The kernel's own threads are no processes.
             (snapshot(60, &[ours, (3, 2, 50, 0)]), 0.0),

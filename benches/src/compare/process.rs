@@ -58,8 +58,8 @@ struct Printed {
 impl Running {
     /// Starts a program on the given cores.
     ///
-    /// With one core, the thread that starts it is put there first: the program is born on its core, and no other
-    /// program comes between. With several, `taskset` does it.
+    /// With one core, the starting thread moves to it first: the program starts on its core,
+    /// without an intermediate program. With several, `taskset` does it.
     ///
     /// # Errors
     /// When the program cannot be started or there is no such core.
@@ -117,7 +117,8 @@ impl Running {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end, waits a while, then ends it and what is left of its children.
+    /// Requests the program's end, waits up to the deadline, then kills it and its remaining
+    /// children.
     fn stop(&mut self) {
         if self.ended().is_some() {
             return;
@@ -195,7 +196,7 @@ mod tests {
             family = Snapshot::take().expect("/proc").tree(pid);
         }
         drop(running);
-        // A killed child that nobody waited for yet may still be listed, but it is nobody's child any more.
+        // A killed child that was not reaped yet may still be listed, but without a parent.
         let now = Snapshot::take().expect("/proc");
         assert!(!now.knows(pid) && now.tree(pid).len() == 1);
     }

@@ -82,7 +82,8 @@ impl Kind {
         let own = matches!(work.source, QueriesOf::Whoami);
         match self {
             kind if work.source == QueriesOf::Services => matches!(kind, Self::Localdns | Self::Coredns),
-            // Their caches are bounded in other units; what is compared is the memory of the same Corefile.
+            // Their caches are bounded in other units; the row compares memory with the same
+            // Corefile.
             Self::Echo | Self::Unbound | Self::Dnsdist | Self::Dnsmasq | Self::Named | Self::Hickory
                 if work.memory =>
             {
@@ -212,7 +213,7 @@ impl Server {
     }
 }
 
-/// Several may run at once, and none is asked for its status.
+/// Without a status socket: several servers may run at once, and status is not used.
 const NO_STATUS: [&str; 2] = ["-status", ""];
 
 fn version(kind: Kind, program: &Path) -> String {

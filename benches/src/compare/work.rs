@@ -1,4 +1,5 @@
-//! The rows of the comparison: what is asked, and what a server must be set up with to answer it.
+//! The rows of the comparison: queries, and the data and settings that a server needs to answer
+//! them.
 
 use std::path::PathBuf;
 
@@ -12,23 +13,23 @@ pub struct Work {
     pub name: &'static str,
     /// What stands in the table.
     pub title: &'static str,
-    /// What is asked.
+    /// Kinds of queries with their shares.
     pub asks: Vec<Ask>,
-    /// What knows the answers.
+    /// Source of the answers.
     pub source: QueriesOf,
     /// Every query is logged.
     pub log: bool,
-    /// A hosts table of so many other names is asked first, and passes.
+    /// A hosts table of this many other names is looked up first, and passes.
     pub hosts_in_front: u32,
-    /// What carries the queries.
+    /// Transport of the queries.
     pub transport: Transport,
-    /// Each of these names is asked once beforehand.
+    /// Each of these names is queried once before.
     pub prefill: Option<Kind>,
     /// The server has the cores of the load too, and a worker on each.
     pub all_cores: bool,
-    /// One round, and no rates offered: filling takes longer than asking, and memory is what it is about.
+    /// One round without offered rates: filling takes longer than the load, and memory is measured.
     pub memory: bool,
-    /// Held to so many percent of a core, and overloaded.
+    /// Limited to this percentage of a core, and overloaded.
     pub held: Option<u32>,
 }
 
@@ -67,7 +68,7 @@ impl Work {
         }
     }
 
-    /// How many names a hosts table has, whether they are asked for or in front of those that are.
+    /// Number of names in the hosts table, queried or in front of those that are.
     pub fn hosts(&self) -> u32 {
         match self.source {
             QueriesOf::Hosts(count) => count,
@@ -132,7 +133,7 @@ pub fn cache_alone() -> Work {
     cache("cache-alone", "cache hit without hosts, 10,000 names")
 }
 
-/// A row beside those, for this server and CoreDNS: a cluster's services, whose names a file has.
+/// An extra row, for localdns and CoreDNS: a cluster's services, with the names in a file.
 pub fn services(names: PathBuf) -> Work {
     Work::new("services", "hit of 10,000 services", QueriesOf::Services, &[(Kind::File(names), 1)])
 }

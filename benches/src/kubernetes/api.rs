@@ -1,4 +1,5 @@
-//! A real API for the measurement, and what is put into it: etcd and kube-apiserver by the scripts in `tests/kube`.
+//! A real API for the measurement and its objects: etcd and kube-apiserver, started by the scripts
+//! in `tests/kube`.
 
 use std::collections::HashMap;
 use std::fs;
@@ -66,7 +67,7 @@ impl Api {
         let pid: u32 = pid.trim().parse().with_context(|| file.display().to_string())?;
         signal("KILL", [pid]);
         let clock = Clock::start();
-        // Its port is free when all of it is gone, and that takes a while after its memory is.
+        // Its port is free only after the whole process is gone, some time after its memory.
         let listens = || TcpStream::connect(self.access.address).is_ok();
         while Path::new(&format!("/proc/{pid}/exe")).exists() || listens() {
             ensure!(clock.now_ns() < END_MAX.as_nanos() as u64, "the API does not end");
@@ -75,10 +76,10 @@ impl Api {
         Ok(())
     }
 
-    /// Starts it again: what watches have to be listed anew.
+    /// Starts it again; watches must list again.
     ///
     /// # Errors
-    /// When it does not come back.
+    /// When it does not start.
     pub(super) fn come_back(&self) -> Result<()> {
         script("up", &self.state).map(drop)
     }
@@ -101,10 +102,10 @@ impl Api {
         serde_json::from_slice(&body).with_context(|| path.to_owned())
     }
 
-    /// Puts in what is not there yet.
+    /// Creates the objects that do not exist yet.
     ///
     /// # Errors
-    /// When the API refuses an object, or there is something else in it.
+    /// When the API refuses an object, or contains objects of another size.
     pub(super) fn fill(&self, size: Size) -> Result<()> {
         let mark = self.state.join("filled");
         let told = format!("{size:?}");
@@ -265,7 +266,7 @@ fn endpoint(of: u32, number: u32) -> Value {
     })
 }
 
-/// Every object of each kind with its version, as an API tells them: kind, path, objects.
+/// Every object of each kind with its version, as an API returns them: kind, path, objects.
 pub(super) fn objects(size: Size) -> [(&'static str, &'static str, Vec<Value>); 3] {
     let all = |count: u32, of: &dyn Fn(u32) -> Vec<(String, Value)>| {
         (0..count)

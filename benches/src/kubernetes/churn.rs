@@ -1,8 +1,9 @@
-//! What 500 changes of slices a second cost the queries that run meanwhile, and what a cluster's names cost beside those of a hosts
-//! file: beside the short names of other measurements, and beside the same names, in a block that differs in nothing else.
+//! Cost of 500 slice changes a second to concurrent queries, and cost of a cluster's names compared
+//! to a hosts file: with the short names of other measurements, and with the same names in an
+//! otherwise equal server block.
 //!
-//! The API does as it is told, and its stream of changes goes on all the time: in turns to the server, and to a reader on the
-//! load's core that throws it away. What is left between both is the server's own work.
+//! The API is scripted and sends changes all the time: in turns to the server, and to a reader on
+//! the load's core that discards them. The difference between both is the server's own work.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -50,12 +51,12 @@ pub(super) struct Round {
     pub(super) same_names: Load,
     pub(super) quiet: Load,
     pub(super) changing: Load,
-    /// The last two where queries come at a fixed rate.
+    /// The last two at a fixed query rate.
     pub(super) quiet_timed: Load,
     pub(super) changing_timed: Load,
 }
 
-/// What one load has seen.
+/// Measurements of one load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     /// Replies a second.
@@ -163,7 +164,7 @@ fn unchanged(size: Size) -> impl Iterator<Item = (String, Ipv4Addr)> {
 /// An API whose slices change all the time.
 struct Scripted {
     api: Api,
-    /// Whether changes go to the server, or to who throws them away.
+    /// Whether changes are sent to the server, or to the reader that discards them.
     to_server: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
     server: Sender<Vec<u8>>,
@@ -190,11 +191,11 @@ impl Scripted {
         Ok(Self { api, to_server: direction, over, server, version, threads: vec![stream, reading] })
     }
 
-    /// Ends the changes with one that can be asked for.
+    /// Ends the changes with one that a query can observe.
     fn end(&self, size: Size) -> Result<Ipv4Addr> {
         self.over.store(true, Relaxed);
         let address = visible::address(1);
-        // Behind whatever the other thread still sends.
+        // Newer than every version that the other thread may still send.
         let version = self.version.fetch_add(LEAP, Relaxed) + LEAP;
         let object = slice_with(size.services, address, version);
         self.server.send(FORM.event("MODIFIED", "EndpointSlice", &object)).context("the server has left")?;

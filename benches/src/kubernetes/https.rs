@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-/// Where an API is, who vouches for it, and what it is shown.
+/// Address, trusted authority and credentials of an API.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     /// Where it listens.
@@ -23,10 +23,10 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Trusts who signed with the certificate in `authority`.
+    /// Trusts certificates signed by the authority in the file `authority`.
     ///
     /// # Errors
-    /// When there is none in it.
+    /// When the file has no certificate.
     pub(super) fn new(address: SocketAddr, authority: &Path, token: &str) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         let certificate = CertificateDer::from_pem_file(authority);
@@ -39,7 +39,7 @@ impl Access {
     /// Opens a connection.
     ///
     /// # Errors
-    /// When nobody listens, or another than the one that is trusted.
+    /// When no server listens, or its certificate is not trusted.
     pub(super) fn open(&self) -> Result<Connection> {
         let tcp = TcpStream::connect(self.address).with_context(|| self.address.to_string())?;
         tcp.set_nodelay(true).context("TCP_NODELAY")?;
@@ -61,7 +61,7 @@ pub(super) struct Connection {
 /// The head of a reply.
 struct Head {
     status: u16,
-    /// `None` where it comes in chunks.
+    /// `None` for a chunked body.
     length: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ impl Connection {
     /// Sends a request and reads its reply; status and body.
     ///
     /// # Errors
-    /// When the connection breaks, or what comes is no reply.
+    /// When the connection breaks, or the bytes are no HTTP reply.
     pub(super) fn request(
         &mut self,
         method: &str,

@@ -1,8 +1,10 @@
-//! What first lists cost a server: its processor time from its start until it is ready, beside an API that does as it is told.
+//! Cost of a server's first lists: its processor time from its start until it is ready, with a
+//! scripted API.
 //!
-//! The real API takes most of the time that such a start lasts, and shares the cores with whoever listens; here it has its lists
-//! ready, and sends them in pieces of the size in which Go's HTTP server writes a watch. What is counted is the server's own
-//! work, so that a busy machine shows nearly the same as a quiet one.
+//! The real API takes most of the time of such a start, and shares the cores with its clients. Here
+//! the lists are ready, and are sent in chunks of the size in which Go's HTTP server writes a
+//! watch. The count is the server's own CPU time, so that a busy machine shows nearly the same as a
+//! quiet one.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! What happens to a cluster while its API is away, as another API server would do it: objects in etcd are deleted, put back, and
-//! changed in their octets.
+//! Changes to a cluster during an outage of its API, as another API server would make them: objects
+//! in etcd are deleted, restored, and changed in their bytes.
 //!
-//! Each kind changes, and etcd forgets what came before: whoever shows the changes when the API is back has listed all of them.
+//! Each kind changes, and etcd is compacted: a server that shows the changes once the API is back
+//! has listed every kind again.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -21,7 +22,8 @@ use load::judge::Expect;
 /// A key of etcd with the octets of its object.
 type Pair = (String, Vec<u8>);
 
-/// What changes: a namespace and a service come and go, and endpoints have other addresses.
+/// The changes: a namespace and a service are deleted and restored, and endpoints get other
+/// addresses.
 pub(super) struct Meanwhile {
     size: Size,
     /// The namespace and the service.
@@ -121,13 +123,14 @@ impl Meanwhile {
         self.services().map(|number| self.size.slices(number)).sum()
     }
 
-    /// Whose endpoints move: three in ten, and none that are asked for at a start.
+    /// The services whose endpoints move: three in ten, and none that is queried at a start.
     fn services(&self) -> Range<u32> {
         self.size.services / 10 + 1..self.size.services / 10 * 4
     }
 }
 
-/// The octets of a slice whose endpoints are at 10.128 and behind it, or at 10.228: a message of both has the same lengths.
+/// The bytes of a slice with endpoints at 10.128 and above, or at 10.228: both messages have the
+/// same lengths.
 fn moved(octets: &[u8], state: State) -> Vec<u8> {
     let hundreds = if state == State::Changed { b'2' } else { b'1' };
     let mut octets = octets.to_vec();
@@ -180,7 +183,7 @@ fn delete(key: &str) -> Result<()> {
     Ok(())
 }
 
-/// Has etcd forget all but what is there now.
+/// Compacts etcd to its current revision.
 fn compact() -> Result<()> {
     let reply = call("range", &json!({"key": STANDARD.encode("/")}))?;
     let revision = reply["header"]["revision"].as_str().context("each reply tells the revision")?;
@@ -192,7 +195,7 @@ fn call(call: &str, body: &Value) -> Result<Value> {
     let body = body.to_string();
     let mut stream = TcpStream::connect(ETCD).context("etcd")?;
     stream.set_read_timeout(Some(PATIENCE)).context("SO_RCVTIMEO")?;
-    // Whose replies to 1.0 come in one piece, and end with the connection.
+    // With HTTP/1.0 the reply has one part and ends with the connection.
     let head =
         format!("POST /v3/kv/{call} HTTP/1.0\r\nHost: {ETCD}\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).context("etcd")?;

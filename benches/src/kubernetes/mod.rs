@@ -1,8 +1,8 @@
-//! A cluster of many services and endpoints: how soon this server and CoreDNS are ready beside its API, what memory they take,
-//! and when a change of it can be seen in answers.
+//! A cluster of many services and endpoints: how soon localdns and CoreDNS are ready with its API,
+//! their memory, and the time until a change is visible in answers.
 //!
-//! The API is a real one (`tests/kube`), in a network of its own. Beside both servers stands a bare reader: as many
-//! connections for the same streams, and nothing done with what comes.
+//! The API is a real one (`tests/kube`), in a network namespace of its own. The baseline is a
+//! reader: as many connections for the same streams, whose data it discards.
 
 mod api;
 mod churn;
@@ -155,7 +155,7 @@ fn measure_starts(options: &Options, dir: &Path, localdns: &Path, size: Size) ->
     Ok(report(&starts, &visible, &relists))
 }
 
-/// What is to be reached: in words, what was found, and what it may be at the most.
+/// A goal: its description, the value found, and its maximum.
 type Goal = (&'static str, f64, f64);
 
 struct Bench {
@@ -177,8 +177,9 @@ struct Starts {
 }
 
 impl Bench {
-    /// Both servers in turns, the bare reader before and behind each. The machine's speed changes by the minute, and the API cleans
-    /// up behind whoever read last: each start is set beside the two readers around it.
+    /// Starts both servers in turns, with the bare reader before and after each. The machine's
+    /// speed changes by the minute, and the API still frees memory for the previous client: each
+    /// start is compared with the two readers around it.
     fn starts(&self, count: u32) -> Result<Starts> {
         let (mut bare, mut octets, mut ready) = (Vec::new(), 0, [Vec::new(), Vec::new()]);
         let (mut of_bare, mut memory) = ([Vec::new(), Vec::new()], [Memory::default(); 2]);
@@ -263,7 +264,7 @@ impl Bench {
             let changed = meanwhile.happen(state)?;
             ensure!(changed == meanwhile.slices(), "{changed} slices changed, not {}", meanwhile.slices());
             self.api.come_back()?;
-            // No watch tells what etcd has forgotten: each kind was listed.
+            // After compaction no watch can report these changes: each kind was listed.
             until_seen(state)?;
             thread::sleep(SETTLE);
             for (started, most) in started.iter().zip(&mut most) {
@@ -273,7 +274,7 @@ impl Bench {
             let asked = started[0].metric(REQUESTS)? - before;
             eprintln!("relist {number}: {changed} slices changed; {most:?}, {asked} requests");
         }
-        // As it was, for who measures next.
+        // Restores the state for the next measurement.
         meanwhile.become_state(State::Filled)?;
         until_seen(State::Filled)?;
         Ok(most)

@@ -1,4 +1,4 @@
-//! A server beside an API: started, asked whether it is ready, and what it takes.
+//! A server with an API: its start, its readiness and its memory.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use crate::compare::process::{Launch, Running};
 use load::clock::Clock;
 use load::judge::{Expect, Judgement, judge};
 
-/// Who is measured.
+/// The server under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     Localdns,
@@ -67,7 +67,8 @@ impl Who {
 }
 
 impl Subject {
-    /// One whose block answers the cluster's zone; `api` are its properties that say where the API is.
+    /// A server whose block answers the cluster's zone; `api` are the properties that give the
+    /// API's address.
     ///
     /// # Errors
     /// When the Corefile cannot be written.
@@ -219,7 +220,7 @@ impl Probe {
     pub(super) fn until_is(&self, name: &str, expect: Expect) -> Result<()> {
         let (question, clock) = (question(name)?, Clock::start());
         loop {
-            // An error is what the network says where nobody listens yet.
+            // The error belongs to the previous query: the server does not listen yet.
             let asked = self.send(&question).and_then(|()| self.receive(&question, expect));
             if asked.unwrap_or(false) {
                 return Ok(());

@@ -27,7 +27,7 @@ impl Visible {
     }
 }
 
-/// Who changes an endpoint's address.
+/// Changes an endpoint's address.
 struct Changer {
     connection: Connection,
     slice: String,
@@ -61,7 +61,7 @@ pub(super) fn changes(api: &Api, size: Size, started: &[Started; 2], count: u32)
         let clock = Clock::start();
         let mut seen = [None; 2];
         while seen.contains(&None) {
-            // Whoever is asked first is so every other time.
+            // Which server is queried first alternates.
             for at in if number % 2 == 0 { [0, 1] } else { [1, 0] } {
                 if seen[at].is_none() {
                     let probe = &started[at].probe;

@@ -15,7 +15,7 @@ use crate::outstanding::Outstanding;
 use crate::schedule::Schedule;
 use crate::workload::{Asked, Workload};
 
-/// Sends from `begin_ns` to the end of the window, then waits for what is outstanding.
+/// Sends from `begin_ns` to the end of the window, then waits for outstanding replies.
 pub(super) fn drive(
     plan: &FloodPlan,
     workload: Workload,
@@ -185,13 +185,13 @@ impl Driver {
         counts.network_errors += errors;
     }
 
-    /// Takes what has come in on every lane; returns how many messages.
+    /// Reads all available messages of every lane; returns their number.
     fn receive(&mut self, clock: &Clock) -> Result<usize> {
         let Self { lanes, received, workload, counts, window, question, .. } = self;
         let mut count = 0;
         let mut broken = false;
         for (lane, outstanding) in lanes {
-            // One reading of the clock for a batch, the first message of which has just been taken.
+            // One clock reading for each batch, whose first message has just been read.
             let mut now_ns = None;
             let outcome = lane.receive(received, |message| {
                 let now_ns = *now_ns.get_or_insert_with(|| clock.now_ns());
@@ -252,7 +252,8 @@ impl Driver {
         self.lanes.iter().map(|(_, outstanding)| outstanding.waiting()).sum()
     }
 
-    /// When the next query may be sent; `None` in a closed loop that is full: something must come in first.
+    /// When the next query may be sent; `None` in a closed loop at its limit, until a reply
+    /// arrives.
     fn next_due_ns(&self) -> Option<u64> {
         match &self.pace {
             ThreadPace::Closed { outstanding } => {
@@ -275,6 +276,6 @@ impl Driver {
 const LOOK_FOR_LOST_NS: u64 = 100_000_000;
 /// Below this a wait takes longer than it should: the kernel adds up to 50 us to every timer.
 const SHORTEST_WAIT_NS: u64 = 60_000;
-/// Larger replies are cut, and judged by what is left.
+/// Larger replies are truncated and judged by their first bytes.
 const RECEIVE_BYTES: usize = 4096;
 const MENDS_MAX: u32 = 10_000;

@@ -17,7 +17,7 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    /// Connects, and adds itself to what is waited for.
+    /// Connects and registers with `epoll`.
     pub(super) fn open(transport: Transport, target: SocketAddr, epoll: &Epoll) -> Result<Self> {
         let lane = match transport {
             Transport::Udp => {
@@ -31,7 +31,8 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Sends a burst; `unsent` is told the positions of messages that could not be sent. Returns the errors met.
+    /// Sends a burst. Calls `unsent` with the index of each message that could not be sent. Returns
+    /// the number of errors.
     pub(super) fn send(&mut self, burst: &Burst, mut unsent: impl FnMut(usize)) -> u64 {
         match self {
             Self::Udp(socket) => {

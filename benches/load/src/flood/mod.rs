@@ -19,7 +19,7 @@ use crate::workload::Workload;
 /// A load: what carries it, how hard, and for how long.
 #[derive(Clone, Debug)]
 pub struct FloodPlan {
-    /// Addresses asked; lanes take them in turn.
+    /// Target addresses, assigned to lanes round robin.
     pub targets: Vec<SocketAddr>,
     /// What carries the queries.
     pub transport: Transport,
@@ -37,7 +37,7 @@ pub struct FloodPlan {
     pub patience: Duration,
     /// Most queries of all threads together, warm-up included; the load ends when they are answered or lost.
     pub queries_max: u64,
-    /// Look for replies without ever sleeping: exact times, for a core that nobody else needs.
+    /// Poll for replies without sleeping: exact times, for a core without other work.
     pub spin: bool,
 }
 
@@ -59,7 +59,7 @@ pub enum Pace {
     Open(u64),
 }
 
-/// A moment at which the caller may look at the server.
+/// The two times at which the caller may take readings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// The window begins.
