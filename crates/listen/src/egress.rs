@@ -280,8 +280,8 @@ impl Egress {
     }
 
     /// Caches the SERVFAIL for an upstream that did not answer, with its Extended DNS Error, for
-    /// the time of `servfail`: until then the query is not forwarded again. Not if a limit of ours
-    /// was reached, which says nothing about the next query.
+    /// the time of `servfail`: until then the query is not forwarded again. A local limit that was
+    /// reached is not cached: it says nothing about the next query.
     fn remember_failure(
         &mut self,
         waiter: &Waiter,

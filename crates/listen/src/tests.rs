@@ -1,4 +1,4 @@
-//! Bugs of ours: what a panic costs, and whom.
+//! Regression tests: how far a panic reaches.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -60,7 +60,7 @@ fn a_packet_that_panics_in_the_gate_costs_no_other_of_its_batch() {
     assert_eq!([one, two].map(rcode), [Some(NOERROR); 2]);
     let (panics, restarts) = scene.counted();
     assert_eq!(panics - restarts, 2, "to serve it, and to tell of it");
-    // What comes to it next is no reply to that.
+    // The next query gets its own reply.
     bad.send(&packet("panic-packet.example")).unwrap();
     assert_eq!((rcode(bad), scene.counted()), (Some(SERVFAIL), (panics + 1, restarts)));
     bad.set_nonblocking(true).unwrap();
@@ -102,7 +102,7 @@ fn a_forwarder_that_panics_is_not_used_again_and_whoever_waits_in_it_is_told() {
             client.send(&packet(&format!("silent-{place}.example"))).unwrap();
         }
         scene.wait("two queries in flight", || scene.in_flight() == 2);
-        // One of them waits for what the other asked.
+        // One of them joins the flight of the other.
         assert_eq!(scene.ask(&format!("good-{place}.example")), Some(NOERROR));
         let culprit = scene.client();
         culprit.send(&packet(&format!("panic-{place}.example"))).unwrap();
@@ -147,7 +147,7 @@ fn an_upstreams_reply_that_panics_costs_its_own_query_alone() {
         assert_eq!(scene.ask("good.example"), Some(NOERROR));
         assert_eq!((scene.counted(), scene.in_flight()), ((n, 0), 1));
     }
-    // Where even that cannot be told, the client hears nothing.
+    // A panic in the error report too leaves the client without a reply.
     let lost = scene.client();
     lost.send(&packet("panic-tell.example")).unwrap();
     scene.wait("the panic", || scene.counted() == (6, 0));
@@ -302,7 +302,7 @@ impl Scene {
         thread::spawn(move || answer(&upstream, &heard));
         let (fatal, fatal_messages) = mpsc::unbounded_channel();
         let log = CapturedLog::default();
-        // The port is free, or somebody took it meanwhile.
+        // Another program may have taken the port since.
         let (at, first, server) = (0..10)
             .find_map(|_| {
                 let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -340,7 +340,7 @@ impl Scene {
         rcode(&client)
     }
 
-    /// Clients whose queries come to the one worker in one batch: it rests while they gather.
+    /// Sends the clients' queries in one batch, while the only worker rests after a restart.
     fn at_once(&self, names: &[&str]) -> Vec<UdpSocket> {
         let restarts = self.counted().1;
         SICK.lock().unwrap().push(self.running.shared.probe);
@@ -369,7 +369,7 @@ impl Scene {
         configuration.blocks[0].pipeline.forwarding().unwrap().chain.stanzas()[0].concurrent()
     }
 
-    /// Whether the upstream was asked for a name with this first label.
+    /// Whether the upstream received a query for a name with this first label.
     fn asked(&self, label: &str) -> bool {
         self.asked.lock().unwrap().iter().any(|asked| asked == label.as_bytes())
     }

@@ -424,8 +424,8 @@ impl Worker {
         }
     }
 
-    /// Serves one batch from a socket that is to be closed; closes it and returns false if it is
-    /// empty or has reached its limit.
+    /// Serves one batch from a closing socket; closes it and returns false if it is empty or has
+    /// reached its limit.
     fn serve_last(
         &mut self,
         configuration: Option<Arc<Configuration>>,

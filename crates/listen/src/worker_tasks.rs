@@ -20,8 +20,8 @@ use configuration::Configuration;
 pub enum InFlight {
     /// All are answered, as if the server did not stop.
     Answered,
-    /// They are answered for a short time, as the next process waits for the sockets. Clients whose
-    /// upstreams are slower retry, and the next process answers them.
+    /// They are answered for a short time, as the next process waits for the sockets. Clients of
+    /// slower upstreams retry, and the next process answers them.
     Hurried,
 }
 

@@ -54,7 +54,7 @@ fn a_worker_that_panics_while_it_ends_still_ends() {
     scene.wait("a query in flight", || scene.in_flight() == 1);
     let server = scene.server.take().unwrap();
     let stopping = thread::spawn(move || server.stop());
-    // New connections are refused just before the workers are told.
+    // New connections are refused just before the workers receive the stop task.
     scene.wait("the end of the listener", || TcpStream::connect(scene.at).is_err());
     scene.wait("the worker's restart, or its end", || {
         drop(client.send(&packet("panic-miss.example")));

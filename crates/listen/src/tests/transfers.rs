@@ -65,7 +65,7 @@ fn a_transfer_that_looks_for_its_next_record_lets_others_be_served() {
     assert_eq!(message[6..8], [0, 1], "the first message that is sent has a record");
 }
 
-/// A zone whose one record is found when it is said so.
+/// A zone with one record, found once `found` is set.
 #[derive(Debug, Clone)]
 struct Later {
     asked: Arc<AtomicUsize>,

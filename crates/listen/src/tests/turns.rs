@@ -1,4 +1,4 @@
-//! Clients whose queries are dear, beside others.
+//! Clients with expensive queries must not delay others.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -35,7 +35,7 @@ fn an_address_with_many_connections_gets_no_more_turns_than_one_with_one() {
         let (scene, dear) = Dear::scene();
         let _first = dear.connect(&scene, ONE, name, 1);
         scene.wait("the first", || dear.served().len() == 1);
-        // The runtime begins with the last of those who come together.
+        // Of connections that are ready at once the runtime serves the last one first.
         let before: Vec<_> = (0..80).map(|_| dear.connect(&scene, ONE, name, 1)).collect();
         let mut other = dear.connect(&scene, OTHER, "other.example", 1);
         let behind: Vec<_> = (0..20).map(|_| dear.connect(&scene, ONE, name, 1)).collect();
@@ -60,7 +60,7 @@ struct Dear {
 }
 
 impl Dear {
-    /// A server with it, all of whose TCP clients are served by one thread.
+    /// A server with this source that serves all TCP clients on one thread.
     fn scene() -> (Scene, Self) {
         let streams = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let scene = Scene::on(Box::leak(Box::new(streams.unwrap())), 1, "", "");
@@ -90,7 +90,7 @@ impl Dear {
         self.last.store(last, Relaxed);
     }
 
-    /// What was asked, in the order of its answers.
+    /// The names queried, in the order of their answers.
     fn served(&self) -> Vec<String> {
         self.served.lock().unwrap().clone()
     }
