@@ -43,7 +43,7 @@ fn refusals_reach_no_server_block() {
     }
 }
 
-/// No upstream is asked.
+/// Nothing is forwarded.
 #[test]
 fn zone_requests_are_refused() {
     const COREFILE: &str = "example.org {\nbind 127.0.0.1\nprometheus\ntemplate ANY ANY {\nrcode NOERROR\n}\nforward . 192.0.2.53\n}\n";

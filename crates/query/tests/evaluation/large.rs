@@ -35,7 +35,7 @@ impl Says {
     }
 }
 
-/// The answer over TCP, and the number of names that upstreams were asked for.
+/// The answer over TCP, and the number of names forwarded to upstreams.
 fn told(scene: &Scene, says: Says) -> (Box<Message>, usize) {
     told_of(scene, "a0", Proto::Tcp, &|query, reply| says.write(query, reply))
 }
