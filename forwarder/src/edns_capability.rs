@@ -210,7 +210,7 @@ mod tests {
         // Spoken within the last seconds: it is about that name.
         state.refused(at(6), true);
         assert!(!state.asks_plain(at(7), false));
-        // Within the last minute: not for those who want DNSSEC.
+        // Within the last minute: not for queries that want DNSSEC.
         state.refused(at(20), true);
         assert!(state.asks_plain(at(21), false) && !state.asks_plain(at(21), true));
         state.took(at(22), false, true);

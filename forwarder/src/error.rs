@@ -107,7 +107,7 @@ impl ForwardError {
         }
     }
 
-    /// Whether the cause is the upstream or the path to it, not a limit of ours.
+    /// Whether the cause is the upstream or the path to it, not a local limit.
     pub(crate) fn blames_upstream(&self) -> bool {
         match self {
             Self::NoSocket { error, .. } | Self::NotSent { error, .. } => error.blames_upstream(),
@@ -116,8 +116,7 @@ impl ForwardError {
         }
     }
 
-    /// Whether the query exceeded a limit of ours, which says nothing about its name or an
-    /// upstream.
+    /// Whether the query exceeded a local limit, which says nothing about its name or an upstream.
     pub fn is_overload(&self) -> bool {
         match self {
             Self::TableFull | Self::Congested(_) => true,
@@ -139,7 +138,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether the cause is the path to the upstream, not a limit of ours.
+    /// Whether the cause is the path to the upstream, not a local limit.
     pub(crate) fn blames_upstream(self) -> bool {
         matches!(self, Self::Refused(_))
     }
@@ -182,18 +181,18 @@ pub enum ExchangeError {
         /// What the kernel said.
         error: io::ErrorKind,
     },
-    /// TLS failed: the certificate (theirs or ours), the name, the protocol.
+    /// TLS failed: a certificate (the upstream's or the client's), the name, the protocol.
     #[error("tls {upstream}: {}", Judged(error))]
     Tls {
         /// The upstream.
         upstream: SocketAddr,
-        /// What rustls said.
+        /// The error of rustls.
         error: Box<rustls::Error>,
     },
-    /// The connection broke before the reply came.
+    /// The connection broke before the reply was complete.
     #[error("read tcp {}: {}", Way(*local, *upstream), Broken(*error))]
     Read {
-        /// Our end.
+        /// The local address.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
@@ -206,10 +205,10 @@ pub enum ExchangeError {
         /// The upstream.
         upstream: SocketAddr,
     },
-    /// No reply came before the deadline.
+    /// No reply arrived before the deadline.
     #[error("read tcp {}: i/o timeout", Way(*local, *upstream))]
     Timeout {
-        /// Our end.
+        /// The local address.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
@@ -227,7 +226,7 @@ pub enum ExchangeError {
 }
 
 impl ExchangeError {
-    /// Whether the cause is the upstream, not a limit of ours.
+    /// Whether the cause is the upstream, not a local limit.
     pub(crate) fn blames_upstream(&self) -> bool {
         !matches!(self, Self::Overloaded { .. } | Self::NoRoom)
     }

@@ -202,7 +202,8 @@ fn the_clients_transport_is_kept_unless_the_stanza_decides() {
 
 #[test]
 fn clients_of_both_transports_share_a_query_as_its_first_stanza_says() {
-    // (the first stanza's `force_tcp`, the second's) -> over what the upstreams are asked for a client over UDP, then one over TCP
+    // (`force_tcp` of the first stanza, of the second) -> transports of the upstreams' queries for
+    // a client over UDP, then for one over TCP
     let rows = [
         ((true, false), vec![(1, Via::Tcp), (2, Via::Udp)]),
         ((false, true), vec![(1, Via::Udp), (1, Via::Tcp), (2, Via::Tcp), (2, Via::Tcp)]),
@@ -381,7 +382,7 @@ fn forged_and_mistaken_replies_change_nothing() {
     world.run_for(ms(20));
     let done = world.result(waiter);
     assert_eq!((&done.outcome, done.at), (&NOERROR, ms(5)));
-    // The repetition comes when the socket, which was retired after the third, is closed.
+    // The duplicate arrives after the socket, retired after the third, is closed.
     assert_eq!(world.upstream(1).metrics().unmatched.get(), 506);
     assert!(world.net.sockets.is_empty());
 }
@@ -412,7 +413,7 @@ fn a_socket_gets_no_query_after_three_datagrams_that_match_none() {
     world.run_for(ms(100));
     assert_eq!(world.result(first).at, ms(50));
     assert!(!world.net.sockets.contains_key(&of_first));
-    // Whatever comes: nobody's query is lost.
+    // No query is lost, regardless of the datagrams.
     assert!(world.net.done.iter().all(|done| done.outcome == Ok((Rcode::NOERROR, 1))));
     assert_eq!(world.net.by_waiter.len(), 401);
 }

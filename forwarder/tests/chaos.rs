@@ -1,4 +1,5 @@
-//! Whatever happens, in whatever order: nothing panics, everybody is handed back once, everything ends.
+//! Random events in random order: nothing panics, every waiter is handed back once, every flight
+//! ends.
 
 mod common;
 

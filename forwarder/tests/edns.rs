@@ -1,4 +1,4 @@
-//! Upstreams that are hostile to EDNS: what clients get, how soon, and what is learnt from it.
+//! Upstreams that fail on EDNS: clients' answers, their delay, and the EDNS state of the upstream.
 
 mod common;
 
@@ -193,7 +193,7 @@ fn a_lost_packet_takes_dnssec_from_nobody() {
     world.run_for(ms(1_000));
     answered(&world, signed, "signed");
     assert!(has_opt(&world.net.got.last().unwrap().bytes));
-    // And from then on everybody's query has our OPT again.
+    // From then on every query has our OPT again.
     world.ask("next.example.org");
     assert!(has_opt(&world.net.got.last().unwrap().bytes));
 }

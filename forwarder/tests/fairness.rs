@@ -40,7 +40,7 @@ fn one_client_gets_what_there_is_for_one_and_leaves_places_for_others() {
             let (honest, refused) = asks(&mut world, asker, 5);
             assert_eq!((honest.len(), refused), (5, 0), "{words}");
         }
-        // What is left is not for one alone either.
+        // The remaining places are shared as well.
         let (second, refused) = asks(&mut world, 7, 30);
         assert_eq!((second.len(), refused), (4, 26), "{words}");
         let (last, _) = asks(&mut world, 8, 1);

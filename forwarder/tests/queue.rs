@@ -1,4 +1,5 @@
-//! Upstreams that serve one query after the other, or lose datagrams: what is answered, when, and for how many queries.
+//! Upstreams that serve one query after the other, or lose datagrams: how many queries are
+//! answered, and when.
 
 mod common;
 
@@ -69,7 +70,7 @@ impl Run {
         self.world.run_for(ms(12_000));
     }
 
-    /// How many were answered of those asked from then on, and how many there were.
+    /// Number of answered queries, and of all queries, sent from that time on.
     fn answered_from(&self, from: Duration) -> (usize, usize) {
         let late = self.asked.iter().filter(|(at, _)| *at >= from);
         (late.clone().filter(|(_, waiter)| self.world.result(*waiter).outcome.is_ok()).count(), late.count())
@@ -182,8 +183,8 @@ fn lost_datagrams_cost_one_timeout() {
     }
 }
 
-/// A recursor to which one name in a hundred takes 3 s, however often it is asked: longer than
-/// `read_timeout`, and within the client's deadline.
+/// A recursor that takes 3 s for one name in a hundred, each time: longer than `read_timeout`, and
+/// within the client's deadline.
 #[test]
 fn slow_names_are_waited_for() {
     for upstreams in [1, 2] {
@@ -206,7 +207,7 @@ fn slow_names_are_waited_for() {
     }
 }
 
-/// Two upstreams, of which the first slows, dies, and comes back.
+/// Two upstreams, of which the first slows down, dies, and recovers.
 #[test]
 fn the_second_upstream_takes_over() {
     let slow = Rc::new(RefCell::new(0));
@@ -232,7 +233,7 @@ fn the_second_upstream_takes_over() {
     assert_eq!(run.world.got(2), before);
 }
 
-/// An upstream that hangs for a while gets few copies to answer when it goes on.
+/// An upstream that hangs temporarily has few copies to answer afterwards.
 #[test]
 fn a_hang_is_survived() {
     let mut run = Run::new(vec![serial(ms(30))]);
@@ -254,7 +255,7 @@ fn a_hang_is_survived() {
     assert!(run.amplification() <= 1.1, "{}", run.amplification());
 }
 
-/// One that never comes back gets two or three transmissions of each query.
+/// An upstream that stays down gets two or three transmissions of each query.
 #[test]
 fn a_dead_upstream_is_asked_little() {
     let mut run = Run::new(vec![silent()]);
@@ -264,7 +265,8 @@ fn a_dead_upstream_is_asked_little() {
     assert!(run.amplification() <= 3.0, "{}", run.amplification());
 }
 
-/// Over TCP a query is asked once more after `read_timeout`, where nothing was answered since; the first is given up then.
+/// Over TCP a query is sent again after `read_timeout` if nothing was answered since; the first is
+/// given up then.
 #[test]
 fn a_query_holds_one_connection() {
     let spec = StanzaSpec { force_tcp: true, ..sequential() };

@@ -250,7 +250,7 @@ fn a_refusal_counts_at_once_and_max_fails_0_never() {
     }
 }
 
-/// Whether an upstream asked for a probe meanwhile.
+/// Whether the state machine requested a health probe.
 fn asks_for_probe(world: &mut World) -> Option<()> {
     world.probes.try_next().map(drop)
 }
@@ -348,7 +348,7 @@ fn one_that_is_down_is_passed_over_and_its_reply_makes_it_up_again() {
     let waiter = world.ask("a.example.org");
     world.run_for(ms(20));
     assert_eq!(world.result(waiter).upstream, Some(address(2)));
-    // With both down somebody is asked, and is up by its reply.
+    // With both down one is queried, and is up after its reply.
     world.take_down(2);
     world.ask("b.example.org");
     world.run_for(ms(20));

@@ -1,4 +1,5 @@
-//! Client subnets (RFC 7871): whose reply counts, for whom it is, and how many may be asked for at a time.
+//! Client subnets (RFC 7871): which replies count, which clients they are valid for, and how many
+//! subnets may be in flight.
 
 mod common;
 
@@ -119,12 +120,12 @@ fn eight_subnets_at_a_time_are_asked_for_of_one_name() {
         }
     }
     assert_eq!(world.net.got.len(), 8);
-    // Who asks the same joins; other names and types have their own.
+    // The same query joins; other names and types have their own limit.
     world.ask_with(Question { subnet: Some(3), ..Question::new("example.org") }).unwrap();
     assert_eq!(world.net.got.len(), 8);
     world.ask_with(Question { subnet: Some(99), ..Question::new("example.net") }).unwrap();
     world.ask_with(Question { subnet: Some(99), rtype: 28, ..Question::new("example.org") }).unwrap();
-    // Late replies are still heard, so the places are kept until nobody listens any more.
+    // Late replies are still received, so the places stay in use until the flight ends.
     world.run_for(ms(5_000));
     assert_eq!(world.forwarder.in_flight(), 0);
     let late = world.ask_with(Question { subnet: Some(99), ..Question::new("example.org") });

@@ -105,8 +105,8 @@ fn sockets_of_an_address_that_is_gone_are_used_no_more() {
     for waiter in waiters {
         assert_eq!(world.result(waiter).outcome, NOERROR);
     }
-    // The network sees to it that nothing is sent through a socket of which that was told. What a batch had for it before is
-    // told as well, so that there may be more failures than sockets.
+    // The test network sends nothing from a socket reported as spoiled. Datagrams queued in the
+    // batch before are reported as well, so that there may be more failures than sockets.
     assert_eq!(world.net.told, world.net.spoiled, "all are found out, of {old}");
 }
 

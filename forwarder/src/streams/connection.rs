@@ -322,7 +322,7 @@ impl Connection {
         Some(self.last_read + STALL.max(2 * srtt))
     }
 
-    /// Does what is due; returns whether the connection is not needed any more.
+    /// Performs due actions; returns whether the connection is not needed any more.
     fn is_done(&mut self) -> bool {
         let (now, limits) = (Instant::now(), self.destination.limits);
         if !self.retired && !limits.max_age.is_zero() && now >= self.born + limits.max_age.min(FAR) {

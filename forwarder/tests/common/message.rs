@@ -99,7 +99,7 @@ fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
     [id, flags].into_iter().chain(counts).flat_map(u16::to_be_bytes).collect()
 }
 
-/// The reply with an OPT behind it, whose rcode's upper bits are `upper`.
+/// The reply with an OPT appended; `upper` are the upper bits of its rcode.
 pub fn with_opt(mut reply: Vec<u8>, upper: u8) -> Vec<u8> {
     reply[11] += 1;
     reply.extend_from_slice(&[0, 0, 41, 4, 208, upper, 0, 0, 0, 0, 0]);

@@ -52,7 +52,7 @@ pub fn silent() -> Behaviour {
     Box::new(|_| Vec::new())
 }
 
-/// Answers every query with an address after a while.
+/// Answers every query with an address after `after_ms`.
 pub fn answers(after_ms: u64) -> Behaviour {
     Box::new(move |asked| vec![Does::Reply(ms(after_ms), answer(asked.bytes))])
 }
@@ -111,17 +111,17 @@ pub struct Net {
     pub sockets: HashMap<SocketId, SocketAddr>,
     pub sockets_max: usize,
     pub opened: Vec<SocketId>,
-    /// When something did not leave, and whom it was for.
+    /// Times and destinations of datagrams that could not be sent.
     pub unsent: Vec<(Duration, SocketAddr)>,
-    /// Why nothing leaves this machine, or nothing towards this upstream.
+    /// The error for every datagram, or for those to `unsendable_to`.
     pub unsendable: Option<SendError>,
     pub unsendable_to: Option<SocketAddr>,
-    /// Sockets whose address is gone: nothing leaves through them any more.
+    /// Sockets without their address: no datagram can be sent from them.
     pub spoiled: HashSet<SocketId>,
-    /// Sockets of which the state machine was told so.
+    /// Sockets reported as spoiled to the state machine.
     pub told: HashSet<SocketId>,
     pub close_panics: bool,
-    /// Exchanges that were given up.
+    /// Number of cancelled exchanges.
     pub cancelled: usize,
     pub got: Vec<Got>,
     pub done: Vec<Done>,

@@ -40,7 +40,7 @@ struct Asker {
     upstream: Arc<Upstream>,
     kind: StreamKind,
     limits: ConnectionLimits,
-    /// For whom it asks.
+    /// The client of its queries.
     client: u128,
     connect: Duration,
     deadline: Duration,
@@ -222,7 +222,7 @@ async fn a_silent_upstream_holds_a_bounded_number_of_connections_and_queries() {
         }
     }
     assert_eq!(overloaded + timeouts, 4_000);
-    // The last places go to nobody who has some.
+    // A client with places gets none of the last ones.
     assert!((2_000..=2_045).contains(&timeouts), "{timeouts}");
     asker.until_connections_are(0).await;
 }

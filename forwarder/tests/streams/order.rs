@@ -83,7 +83,7 @@ async fn queries_wait_for_an_idle_connection() {
     assert!(accepted.load(Ordering::SeqCst) <= 5);
 }
 
-/// What is answered out of order is pipelined from then on, until a reply is held up.
+/// A connection with out-of-order replies is pipelined from then on, until a reply is held up.
 #[tokio::test]
 async fn out_of_order_is_learned_and_forgotten() {
     let (address, accepted) = server(|_, stream| answer_out_of_order(stream)).await;
@@ -114,7 +114,8 @@ async fn out_of_order_is_learned_and_forgotten() {
     assert!(accepted.load(Ordering::SeqCst) <= before + 2, "they share connections");
 }
 
-/// An upstream that stops to answer out of order: what is behind a slow query moves to other connections.
+/// When an upstream stops answering out of order, queries behind a slow one move to other
+/// connections.
 #[tokio::test]
 async fn queries_behind_a_slow_one_move() {
     static ORDERED: AtomicUsize = AtomicUsize::new(0);
@@ -202,7 +203,7 @@ async fn an_upstream_with_few_places_answers_all() {
     assert!(accepted.load(Ordering::SeqCst) < 80, "it is not asked for connections again and again");
 }
 
-/// A connection whose only query is given up is closed.
+/// A connection is closed when its only query is given up.
 #[tokio::test]
 async fn a_cancelled_query_closes_its_connection() {
     let (address, _) = server(|_, stream| swallow(stream)).await;

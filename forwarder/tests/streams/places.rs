@@ -1,4 +1,5 @@
-//! Places on an upstream's connections: no client takes all of them, and none is kept for whom nobody waits.
+//! Places on an upstream's connections: no client takes all of them, and each is freed once no
+//! client waits.
 
 use forwarder::ExchangeError;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -6,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::order::number;
 use super::*;
 
-/// Answers but for ids below 10,000, and answers these once it is asked for 20,000.
+/// Answers all ids from 10,000 on, and those below once it receives 20,000.
 async fn answer_others(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     let mut kept = Vec::new();
     loop {
@@ -45,7 +46,7 @@ async fn a_client_with_silent_queries_leaves_places_for_others() {
     for id in 10_000..10_100 {
         asker.ask(id).await;
     }
-    // What is left is not for one alone either.
+    // The remaining places are shared as well.
     let refused = fill(&mut asker, 2_500..3_000).await;
     assert!((150..200).contains(&refused), "{refused}");
     asker.client = 3;

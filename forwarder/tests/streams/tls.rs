@@ -1,4 +1,4 @@
-//! TLS: whom it trusts, what it says of itself, and how long it may take.
+//! TLS: trust, handshake contents and time limits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -155,7 +155,7 @@ async fn an_upstream_that_shows_the_authority_itself_is_asked() {
     asker.ask(1).await;
 }
 
-/// What rustls has a name for is told in words.
+/// Errors that rustls only names are described in words.
 #[tokio::test]
 async fn why_a_certificate_is_not_accepted_is_told_in_words() {
     let (files, other) = (certificates(), certificates());
