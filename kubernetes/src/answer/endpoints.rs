@@ -181,7 +181,7 @@ struct SrvWriter<'r, 'o> {
     ttl: u32,
     weight: u16,
     room: usize,
-    /// The last target, the slices whose ports were handled for it, and its written ports.
+    /// The last target, the slices with ports handled for it, and its written ports.
     target: Vec<u8>,
     slices: HashSet<usize>,
     ports: HashSet<u16>,

@@ -71,7 +71,7 @@ pub struct Index {
     watched: u8,
     /// Kinds of which a list has completed.
     synced: KindSet,
-    /// Kinds whose watch is connected.
+    /// Kinds with a connected watch.
     connected: KindSet,
     serials: SoaSerial,
     /// Number of changes, for snapshots.
