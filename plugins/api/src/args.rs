@@ -84,10 +84,10 @@ impl<'d> Args<'d> {
         ))
     }
 
-    /// The next argument, as a number of `range`; `what` is what is expected.
+    /// The next argument, as a number of `range`; `what` names the expected value in errors.
     ///
     /// # Errors
-    /// There is none, or it is no such number.
+    /// The argument is missing or no such number.
     pub fn number<T: FromStr + PartialOrd>(
         &mut self,
         range: std::ops::RangeInclusive<T>,
@@ -97,10 +97,10 @@ impl<'d> Args<'d> {
         number(self.plugin, word, range, what)
     }
 
-    /// The next argument, as a Go duration of 0 or more; `what` is what is expected.
+    /// The next argument, as a Go duration of 0 or more; `what` names the expected value in errors.
     ///
     /// # Errors
-    /// There is none, or it is no duration.
+    /// The argument is missing or no duration.
     pub fn duration(&mut self, what: &'static str) -> Result<Duration> {
         let word = self.required()?;
         duration(self.plugin, word, what)
@@ -126,10 +126,10 @@ pub fn bad(plugin: &'static str, word: &Word, expected: &'static str) -> Located
     Located::new(&word.at, SetupError::BadValue { plugin, found: word.text.clone(), expected })
 }
 
-/// A number of `range`; `what` is what is expected.
+/// Parses `word` as a number of `range`; `what` names the expected value in errors.
 ///
 /// # Errors
-/// It is none.
+/// The word is no such number.
 pub fn number<T: FromStr + PartialOrd>(
     plugin: &'static str,
     word: &Word,

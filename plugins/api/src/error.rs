@@ -1,4 +1,4 @@
-//! Errors of Corefiles whose syntax is right.
+//! Semantic errors of Corefiles with valid syntax.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use corefile::Kind;
 use thiserror::Error;
 
-/// Why a configuration cannot be served; each message says what stands there and what is expected.
+/// Why a configuration cannot be served; each message has the text found and the text expected.
 #[derive(Debug, Error)]
 pub enum SetupError {
     /// The text itself.
@@ -155,12 +155,12 @@ pub enum SetupError {
         /// Where it lies.
         other: String,
     },
-    /// A property that must come earlier or later.
+    /// A property in the wrong order.
     #[error("plugin/{plugin}: {rule}")]
     Order {
         /// The directive.
         plugin: &'static str,
-        /// What the order is.
+        /// The required order.
         rule: &'static str,
     },
     /// The same zone twice on one address.
@@ -260,16 +260,16 @@ pub enum SetupError {
         "plugin/forward: the upstream {upstream} is this server itself: its queries would return to this server block; name another upstream"
     )]
     Circle {
-        /// Where it is asked.
+        /// The upstream's address.
         upstream: crate::endpoint::Endpoint,
     },
-    /// A file of upstreams without one.
+    /// A file of upstreams without a name server.
     #[error("plugin/forward: no nameserver in {0}; expected lines such as `nameserver 192.0.2.53`")]
     NoNameservers(PathBuf),
-    /// The environment file that is to hold the Corefile.
+    /// The environment file for the Corefile.
     #[error("cannot be read: {0}; name a file that this user can read, or a Corefile with -conf")]
     EnvironmentFile(#[source] std::io::Error),
-    /// What it holds.
+    /// An error in that file.
     #[error(transparent)]
     Environment(#[from] node::VariantError),
     /// node-cache's template.
