@@ -12,9 +12,10 @@ use crate::token::Word;
 pub struct Corefile {
     /// In file order. Empty when the file holds no block.
     pub blocks: Vec<ServerBlock>,
-    /// What is odd but not wrong, in file order.
+    /// Warnings, in file order.
     pub warnings: Vec<Located<Warning>>,
-    /// Every file that was read, sorted, each once: what to watch for changes. Text from memory is not among them.
+    /// Every file that was read, sorted, without duplicates, to watch for changes. Without text
+    /// from memory.
     pub files: Vec<PathBuf>,
 }
 

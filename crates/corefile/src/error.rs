@@ -1,4 +1,4 @@
-//! What can be wrong with a Corefile's text, and what is only odd.
+//! Errors and warnings about a Corefile's text.
 
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub enum SyntaxError {
     NotAFile {
         /// Where.
         path: PathBuf,
-        /// What is there.
+        /// The kind of file found.
         found: &'static str,
     },
     /// One file is beyond the bound.
@@ -228,7 +228,7 @@ pub enum SyntaxError {
         /// The pattern.
         pattern: String,
     },
-    /// An import of what is being imported.
+    /// A file or snippet that imports itself.
     #[error("`{target}` imports itself")]
     ImportCycle {
         /// The snippet or file.
@@ -248,7 +248,7 @@ pub enum SyntaxError {
     },
 }
 
-/// What is odd in a Corefile, though CoreDNS takes it too.
+/// A suspicious part of a Corefile that CoreDNS accepts too.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     /// A zone name that few would register; it is served.

@@ -186,7 +186,7 @@ fn leading_fraction(digits: &str) -> (u64, f64) {
     (numerator, denominator)
 }
 
-/// `value / unit`, whose fraction has `places` digits, without trailing zeros.
+/// `value / unit` with a fraction of `places` digits, without trailing zeros.
 fn decimal(value: u128, unit: u128, places: usize) -> String {
     let fraction = format!("{:0places$}", value % unit);
     match fraction.trim_end_matches('0') {

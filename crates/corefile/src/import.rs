@@ -17,8 +17,8 @@ use crate::token::Word;
 /// Words in the order in which they count, imports in place of their `import`. The parser says where an import stands.
 pub(crate) struct Stream<'e> {
     env: Env<'e>,
-    /// The innermost is last. One that is read to its end stays until the next word is asked for: what its last line
-    /// imports is inside it.
+    /// The innermost is last. A frame that is read to its end stays until the next word is
+    /// requested: an import in its last line is inside it.
     frames: Vec<Frame>,
     snippets: HashMap<String, Snippet>,
     budget: Budget,
@@ -29,7 +29,7 @@ pub(crate) struct Stream<'e> {
 enum Frame {
     /// The words of a file or snippet that are not yet read, and whether one is.
     Words { origin: Origin, tokens: vec::IntoIter<Token>, begun: bool },
-    /// Files that one `import` names, each opened when its turn comes.
+    /// Files of one `import`, each opened when it is reached.
     Files { import: Location, written: Option<PathBuf>, paths: vec::IntoIter<PathBuf> },
 }
 

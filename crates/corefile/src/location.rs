@@ -26,7 +26,7 @@ pub(crate) struct Surroundings {
     pub(crate) source: Arc<SourceText>,
     /// The word here as it was written, where it holds the value of an environment variable.
     written: Option<String>,
-    /// The variable that the word here names, and that is unset: what is said about the word may come of that.
+    /// The unset variable that the word here names; it may be the cause of the error.
     unset: Option<String>,
     /// Whether a word of the line holds the value of an environment variable.
     is_private: bool,
@@ -149,7 +149,7 @@ impl<E: fmt::Display + Kind> fmt::Display for Located<E> {
             true => self.error.kind(),
             false => self.error.to_string(),
         };
-        // What is about the file itself names it already.
+        // An error about the file itself names it already.
         match self.at.line == 0 && error.starts_with(&format!("cannot read {}: ", self.at.file)) {
             true => f.write_str(&error)?,
             false => write!(f, "{}: {error}", self.at)?,
@@ -187,8 +187,9 @@ struct Excerpt {
 }
 
 impl Excerpt {
-    /// Cuts a window of `EXCERPT_CHARS` out of a long line, so that `column` is inside it. Control characters other
-    /// than tabs are replaced: the line may come from a stranger and goes to a terminal.
+    /// Cuts a window of `EXCERPT_CHARS` out of a long line, so that `column` is inside it. Control
+    /// characters other than tabs are replaced: the line may be hostile and is printed to a
+    /// terminal.
     fn around(line: &str, column: u32) -> Self {
         let before = column.saturating_sub(1) as usize;
         let skipped = if before < EXCERPT_CHARS { 0 } else { before - EXCERPT_CHARS / 2 };

@@ -239,9 +239,9 @@ fn snippet_name(key: &Word) -> Option<&str> {
 /// What a line belongs to.
 #[derive(Clone, Copy)]
 enum Inside<'a> {
-    /// The server block whose `{` is here.
+    /// A server block, with the location of its `{`.
     Block(&'a Location),
-    /// The server block without braces whose first key is here.
+    /// A server block without braces, with the location of its first key.
     Unbraced(&'a Location),
     Directive,
 }

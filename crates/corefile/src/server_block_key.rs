@@ -15,8 +15,9 @@ pub struct BlockKey {
     pub written: Word,
     /// What its clients speak; `dns` when none is written.
     pub scheme: Scheme,
-    /// At least one: lower-case, with the final dot, escapes (RFC 1035, section 5.1) kept. More than one (at most 128)
-    /// for a network whose mask ends inside a label of the reverse zone.
+    /// At least one: lower-case, with the final dot, escapes (RFC 1035, section 5.1) kept. More
+    /// than one (at most 128) for a network with a mask that ends inside a label of the reverse
+    /// zone.
     pub zones: Vec<String>,
     /// As written; without one it is the server's default for `dns`, else the scheme's.
     pub port: Option<u16>,
@@ -211,7 +212,8 @@ fn zone_name(zone: &str) -> Result<String, SyntaxError> {
     Ok(name)
 }
 
-/// What follows the escape whose backslash is behind us: three digits, or one character that is no digit.
+/// The text after an escape; `rest` begins behind its backslash: three digits, or one character
+/// that is no digit.
 fn after_escape(rest: &[u8]) -> Option<&[u8]> {
     match rest {
         [b'0'..=b'9', ..] => {
