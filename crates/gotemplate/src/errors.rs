@@ -6,11 +6,11 @@
 pub struct ParseError {
     /// The byte in the template's text where the trouble starts, from 0.
     pub offset: usize,
-    /// What is wrong there.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong in a template's text.
+/// A problem in a template's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -23,13 +23,13 @@ pub enum Problem {
     /// `*/` that `}}` does not follow.
     #[error("comment ends before the closing delimiter")]
     CommentNotClosed,
-    /// A string or character whose closing quote is missing.
+    /// A string or character without its closing quote.
     #[error("unterminated {0}")]
     Unterminated(&'static str),
-    /// A backslash sequence that Go does not know in this place.
+    /// A backslash sequence that is invalid here in Go.
     #[error("invalid escape or character in {0}")]
     BadEscape(&'static str),
-    /// A string literal whose bytes are not UTF-8.
+    /// A string literal with bytes that are not UTF-8.
     #[error("string literal is not UTF-8")]
     NotUtf8,
     /// A character that no token starts with or continues with.
@@ -157,7 +157,7 @@ pub enum RenderError {
     NoField {
         /// The field.
         field: String,
-        /// What kind of value it was asked of.
+        /// The kind of the value.
         of: &'static str,
     },
     /// An argument of the wrong kind.

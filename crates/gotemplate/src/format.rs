@@ -77,7 +77,7 @@ pub(crate) fn argument(
     }
 }
 
-/// Go's name of a value's type. It is not known of lists and maps, whose elements have types too.
+/// Go's name of a value's type. Fails for lists and maps: their elements have types too.
 pub(crate) fn type_name(value: &Value<'_>, function: &'static str) -> Result<&'static str, RenderError> {
     match value {
         Value::List(_) | Value::Map(_) | Value::Fields(_) => {

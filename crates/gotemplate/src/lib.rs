@@ -1,10 +1,11 @@
-//! Go's text/template, the part that Corefiles use: template text in, compiled template out; a compiled template
-//! and the caller's data in, text out.
+//! The part of Go's text/template that Corefiles use: compiles template text, and renders a
+//! compiled template with the caller's data.
 //!
-//! This crate knows the template language and how Go prints values. It must not know DNS, regular expressions,
-//! Corefiles, or what the fields mean: the caller names them in a [`Schema`] and hands them over as [`Fields`].
+//! This crate knows the template language and how Go prints values. It must not know DNS, regular
+//! expressions, Corefiles, or the meaning of fields: the caller names them in a [`Schema`] and
+//! passes them as [`Fields`].
 //!
-//! # What CoreDNS gives its templates
+//! # Data of CoreDNS's templates
 //! Facts of CoreDNS 1.15.0, plugin `template`:
 //! - The data is `.Zone .Name .Regex .Class .Type .Remote` (text), `.Match` (list of text: the whole match, then
 //!   the groups), `.Group` (text by group name and by number as text), `.Var` (any value by name, from `var`),
@@ -13,15 +14,14 @@
 //! - One function is added to Go's own: `parseInt TEXT BASE BITS`, which is Go's `strconv.ParseUint` and so gives
 //!   an unsigned 64-bit number and takes no sign.
 //!
-//! # What is here
+//! # Supported
 //! Text, trim markers, comments, `.`, `$`, field chains, variables, pipelines, parentheses, strings, characters,
 //! integers, booleans, `nil`; `if`, `with`, `range`, `else`, `break`, `continue`; the functions `and or not index
 //! slice len print printf println eq ne lt le gt ge parseInt`. Output is what Go prints.
 //!
-//! # What differs from Go
-//! - A template that could only fail when rendered fails when parsed: unknown field, wrong number of arguments,
-//!   variable assigned but never declared.
-//!   That holds too where Go would never come to that part.
+//! # Differences from Go
+//! - A template that could only fail when rendered fails when parsed, even in parts that Go would
+//!   not reach: unknown field, wrong number of arguments, variable assigned but never declared.
 //! - Refused by name: `define`, `block`, `template`, `call`, `html`, `js`, `urlquery`, numbers that are not
 //!   integers, a variable declared inside parentheses.
 //! - Text is UTF-8: a literal that is not, and a `slice` that cuts a character, are errors.

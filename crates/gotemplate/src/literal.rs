@@ -134,7 +134,8 @@ pub(crate) fn number(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     Ok((Kind::Int(value), length))
 }
 
-/// How far Go reads a number: generously, what is no number is found out afterwards.
+/// The length of what Go scans as a number: too long rather than too short, an invalid number is
+/// detected later.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut at = 0;

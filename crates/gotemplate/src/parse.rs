@@ -60,7 +60,7 @@ enum StopKind {
     End,
     /// `{{else}}`
     Else,
-    /// `{{else if` or `{{else with`; its pipeline comes next.
+    /// `{{else if` or `{{else with`; its pipeline follows.
     ElseWith(Keyword),
 }
 

@@ -5,7 +5,8 @@ use crate::errors::RenderError;
 use crate::format::{Spec, argument, type_name};
 use crate::value::Value;
 
-/// Fills `format` with `arguments`. Wrong directives are no errors: Go prints what is wrong, as `%!d(string=hi)`.
+/// Fills `format` with `arguments`. Wrong directives are no errors: Go prints them as
+/// `%!d(string=hi)`.
 pub(crate) fn printf(format: &str, arguments: &[Value<'_>]) -> Result<String, RenderError> {
     let mut text = String::new();
     let mut out = Sink::new(&mut text);
@@ -33,7 +34,7 @@ struct Directives<'f, 'a, 'v> {
 }
 
 impl Directives<'_, '_, '_> {
-    /// Prints the directive whose `%` is just behind.
+    /// Prints the directive after the `%` just read.
     fn print(&mut self, out: &mut Sink<'_>) -> Result<(), RenderError> {
         self.good = true;
         let mut spec = self.flags();

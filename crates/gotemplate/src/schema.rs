@@ -8,11 +8,11 @@ pub enum Schema {
     Fields(Vec<(String, Self)>),
     /// A method that takes one string and gives a value of any shape.
     Method,
-    /// A list whose elements all have one shape.
+    /// A list of elements with one shape.
     List(Box<Self>),
-    /// A map from text, with the keys that may be named as fields. `index` may look up any key.
+    /// A map from text, with the keys that are valid as fields. `index` may look up any key.
     Map {
-        /// The keys that may be written as fields; `None`: any.
+        /// The valid keys; `None`: any.
         keys: Option<Vec<String>>,
         /// The shape of the values.
         values: Box<Self>,

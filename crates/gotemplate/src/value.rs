@@ -117,8 +117,8 @@ impl<'v> Value<'v> {
         }
     }
 
-    /// Follows field names: of structures, or as keys of maps. What is missing has nothing in all its fields, but a
-    /// key whose value is nothing has no fields, as in Go.
+    /// Follows field names: of structures, or as keys of maps. A missing value has empty fields,
+    /// but a key with a nil value has no fields, as in Go.
     pub(crate) fn follow(self, path: &[Box<str>]) -> Result<Self, RenderError> {
         let mut value = self;
         let mut missing = matches!(value, Self::Nil);

@@ -279,7 +279,7 @@ fn call<'t>(
         Operand::Value { value, shape, .. } => match (value, count) {
             (Expression::Nil, 0) => Err(Problem::NilCommand),
             (value, 0) => Ok((value, shape)),
-            // A field of what is known only when rendering may turn out to be a method.
+            // A field of a value with unknown shape may turn out to be a method when rendered.
             (Expression::Field { base, mut path }, 1) if *shape == Schema::Any => {
                 let name = path.pop().unwrap_or_default();
                 let base = if path.is_empty() { base } else { Box::new(Expression::Field { base, path }) };
