@@ -8,7 +8,7 @@ use plugin::args::{Args, Result, bad};
 /// Reads the one argument of a directive that has a page over HTTP.
 ///
 /// # Errors
-/// What is no address and port.
+/// The argument is no address and port.
 pub(crate) fn admin_address(
     plugin: &'static str,
     directive: &Directive,

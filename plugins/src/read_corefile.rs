@@ -97,7 +97,7 @@ pub(crate) mod tests {
     use plugin::spec::PluginSpec;
     use std::path::{Path, PathBuf};
 
-    /// The meaning of a Corefile, or the first line of what is wrong with it.
+    /// The meaning of a Corefile, or the first line of its error.
     pub(crate) fn spec(text: &str) -> std::result::Result<Spec, String> {
         let corefile = corefile::read_text("Corefile", text.as_bytes(), Path::new("/nowhere"), &|_| None);
         let corefile = corefile.map_err(|error| format!("{error:#}"))?;
@@ -109,12 +109,12 @@ pub(crate) mod tests {
         spec(&format!(". {{\n{lines}\n}}\n")).map(|mut spec| spec.blocks.remove(0))
     }
 
-    /// The same where nothing is wrong.
+    /// The same without errors.
     pub(crate) fn good(lines: &str) -> BlockSpec {
         block(lines).unwrap_or_else(|error| panic!("{lines:?}: {error}"))
     }
 
-    /// The spec of one plugin from these lines, all of which are right.
+    /// The spec of one plugin from these lines, without errors.
     pub(crate) fn said<T: PluginSpec + Clone>(lines: &str) -> Option<T> {
         good(lines).get::<T>().cloned()
     }
@@ -124,7 +124,7 @@ pub(crate) mod tests {
         format!("{directive} {{\n{property}\n}}")
     }
 
-    /// Each row is the lines of a server block, and what is wrong with them behind `Corefile:`.
+    /// Each row is the lines of a server block, and the error message after `Corefile:`.
     pub(crate) fn refused(rows: &[(&str, &str)]) {
         for (lines, expected) in rows {
             match block(lines) {
@@ -134,7 +134,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Each row is a property of `directive`, and what is wrong with it behind `Corefile:3:`.
+    /// Each row is a property of `directive`, and the error message after `Corefile:3:`.
     pub(crate) fn refused_properties(directive: &str, rows: &[(&str, &str)]) {
         for (property, expected) in rows {
             let (lines, expected) = (with(directive, property), format!("3:{expected}"));
@@ -226,7 +226,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A plugin whose accepted rows have no argument and no sub-block.
+    /// Plugins with accepted rows that have no argument and no sub-block.
     #[test]
     fn bare_directives_take_no_argument() {
         let is_bare = |name: &&str| {

@@ -49,7 +49,7 @@ impl Followed {
         fs::File::options().append(true).open(&self.file).unwrap().set_modified(at).unwrap();
     }
 
-    /// Lets the next look come; the addresses of `a` that are served then.
+    /// Runs the next check, and returns the addresses then served for `a`.
     fn look(&mut self) -> String {
         self.scene.now += Duration::from_secs(5);
         let table = self.table();

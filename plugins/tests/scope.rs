@@ -1,9 +1,10 @@
-//! The zones of directives: compared with a query's name where one can come that is in none of them, and nowhere else.
+//! The zones of directives: compared with a query's name only if the block receives names outside
+//! of them.
 
 use scene::Scene;
 use wire::{Name, RType};
 
-/// What the cache of a block keeps answers to, `all` where names are not compared.
+/// The zones of a block's cache; `all` if names are not compared.
 fn kept(keys: &str, lines: &str) -> String {
     let scene = Scene::new(&format!("{keys} {{\nbind 127.0.0.1\n{lines}\nforward . 192.0.2.53\n}}\n"));
     let forwarding = scene.configuration.blocks[0].pipeline.forwarding().expect("the block forwards");

@@ -1,4 +1,4 @@
-//! `template` asked without a socket.
+//! `template` without a socket.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

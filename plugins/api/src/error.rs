@@ -255,7 +255,7 @@ pub enum SetupError {
         /// Why.
         error: tls::TlsError,
     },
-    /// A forward target that is one of our own listeners, and leads back.
+    /// A forward target that is one of this server's listeners: a loop.
     #[error(
         "plugin/forward: the upstream {upstream} is this server itself: its queries would return to this server block; name another upstream"
     )]

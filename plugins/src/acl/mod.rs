@@ -1,7 +1,8 @@
 //! `acl`: allows, refuses or drops queries by client, name and type.
 //!
 //! ```text
-//! each `acl` whose zones contain the name -> its rules from top to bottom -> the first match decides
+//! each `acl` with a zone that contains the name -> its rules from top to bottom -> the first match
+//! decides
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -41,17 +42,17 @@ struct Rule {
     types: Vec<RType>,
     /// Empty means every client.
     sources: Vec<IpNet>,
-    /// What is odd about them but not wrong, and where.
+    /// Warnings about them, with their place.
     odd: Vec<String>,
 }
 
-/// What is odd but not wrong, and where.
+/// Warnings, with their place.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     let all = spec.blocks.iter().filter_map(|block| block.get::<AclSpec>()).flat_map(|AclSpec(lists)| lists);
     all.flat_map(|list| &list.rules).flat_map(|rule| rule.odd.iter().cloned())
 }
 
-/// What is done with a query.
+/// The effect of a rule on a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Allow,
@@ -76,7 +77,7 @@ impl AclSpec {
         self.rules(name, rtype).find(|(_, rule)| rule.is_for(client))
     }
 
-    /// The rules for such a query from whomever, in the order in which they are asked.
+    /// The rules for a query with this name and type, for any client, in order of evaluation.
     fn rules<'l>(&'l self, name: &Name, rtype: RType) -> impl Iterator<Item = (&'l Name, &'l Rule)> {
         self.0.iter().flat_map(move |list| {
             // The longest zone that matches, which is the metrics' `zone` label.
@@ -304,11 +305,11 @@ impl Middleware for Acl {
     }
 }
 
-/// What is counted of every `acl`, for as long as the process lives.
+/// Counters of all `acl` directives, for the life of the process.
 #[derive(Debug, Default)]
 struct AclCounters(Mutex<BTreeMap<Labels, Arc<PerThread>>>);
 
-/// What was done, the server, the zone of the list.
+/// The action, the server, the zone of the list.
 type Labels = (usize, String, String);
 
 impl AclCounters {

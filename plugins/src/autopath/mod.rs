@@ -1,8 +1,10 @@
-//! `autopath`: the names that a client would try one after the other, tried here.
+//! `autopath`: tries the names of a client's search path in the server.
 //!
 //! ```text
-//! web.t1.svc.cluster.local, whose client completes names with t1.svc.cluster.local, svc.cluster.local, cluster.local:
-//! web.t1.svc.cluster.local -> web.svc.cluster.local -> web.cluster.local -> web; the first that is there is the answer
+//! web.t1.svc.cluster.local, client with search path t1.svc.cluster.local, svc.cluster.local,
+//! cluster.local:
+//! web.t1.svc.cluster.local -> web.svc.cluster.local -> web.cluster.local -> web; the first name
+//! that exists is the answer
 //! ```
 
 mod setup;
@@ -58,7 +60,7 @@ impl MiddlewareSpec for AutopathSpec {
 #[error("`@{0}` needs the directive `{0}` in this server block; add it, or name a file")]
 struct NotHere(&'static str);
 
-/// The step of one server block.
+/// The middleware of one server block.
 #[derive(Debug)]
 struct Autopath {
     spec: AutopathSpec,
@@ -76,22 +78,22 @@ enum Paths {
     OfEach(Arc<dyn SearchPaths>),
 }
 
-/// What a query is to its client's search path.
+/// Role of a query in its client's search path.
 #[derive(Debug)]
 enum Searched<'s> {
-    /// One of the names that a resolver makes of the one that it is asked for.
+    /// The first candidate: the client's name with the first domain.
     For(Search<'s>),
-    /// The domain that it completes names with first.
+    /// The first domain itself.
     Domain,
 }
 
-/// One query's names.
+/// The candidates of one query.
 #[derive(Debug)]
 struct Search<'s> {
     step: &'s Autopath,
-    /// What the client completed, in its spelling, without the root.
+    /// The client's name before completion, in its spelling, without the root.
     base: Box<[u8]>,
-    /// With what it completes.
+    /// The search path.
     path: Vec<Name>,
 }
 
@@ -123,7 +125,8 @@ impl Autopath {
 }
 
 impl Search<'_> {
-    /// What is tried, each as it is spelled: the base in every domain, and as it is. What is too long for a name is nowhere.
+    /// The candidates with their spelling: the base in every domain, and alone. Omits those too
+    /// long for a name.
     fn candidates(&self) -> impl Iterator<Item = (Name, Vec<u8>)> {
         let domains = self.path.iter().chain([&Name::ROOT]);
         domains.filter_map(|domain| {
@@ -225,7 +228,7 @@ impl<'s> NeedsSubquery<'s> for Search<'s> {
     }
 }
 
-/// The first domain, asked for as it is.
+/// Hook for a query for the first domain itself.
 #[derive(Debug)]
 struct Domain;
 
@@ -247,7 +250,7 @@ impl ResponseHook for Domain {
     }
 }
 
-/// What is counted of every `autopath`, for as long as the process lives.
+/// Counters of all `autopath` directives, for the life of the process.
 #[derive(Debug, Default)]
 struct AutopathCounters(Mutex<BTreeMap<String, Arc<PerThread>>>);
 

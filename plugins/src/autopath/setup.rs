@@ -18,22 +18,22 @@ pub(super) const PLUGIN: &str = "autopath";
 pub struct AutopathSpec {
     /// Names of these zones are completed.
     pub(super) zones: Vec<Name>,
-    /// Where search paths come from.
+    /// Source of search paths.
     pub(super) source: PathSource,
-    /// Where that is written.
+    /// Location of that word.
     pub(super) at: Location,
-    /// How many dots a name has at least that is completed; default 0.
+    /// Minimum number of dots in a name to complete; default 0.
     pub(super) ndots: usize,
     /// Whether a name that exists nowhere gets NODATA: `response noerror`; default no.
     pub(super) noerror: bool,
 }
 
-/// Where search paths come from.
+/// Source of search paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PathSource {
     /// The `search` line of a file: one for all clients.
     File(PathBuf),
-    /// `@PLUGIN`: each client's own, as that directive of the block knows it.
+    /// `@PLUGIN`: each client's own, from that directive of the block.
     Plugin(&'static str),
 }
 
@@ -124,7 +124,7 @@ fn search_list(text: &str, file: &Path) -> std::result::Result<Vec<Name>, Search
         })
     };
     let mut domains = words.iter().map(domain).collect::<std::result::Result<Vec<_>, _>>()?;
-    // The root completes nothing; it is what is tried last in any case.
+    // The root completes nothing; the name alone is tried last in any case.
     domains.retain(|domain| *domain != Name::ROOT);
     if domains.is_empty() { Err(SearchListError::Nothing(file.to_owned())) } else { Ok(domains) }
 }

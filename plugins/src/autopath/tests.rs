@@ -68,7 +68,7 @@ fn errors_have_their_place() {
     );
 }
 
-/// The search list of a file with this text, or what is wrong with it.
+/// The search list of a file with this text, or the error.
 fn list(text: &str) -> std::result::Result<Vec<Name>, String> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("resolv.conf");
@@ -93,7 +93,7 @@ fn search_list_bounds() {
     let domains = |count: usize| format!("search {}", vec!["a.example"; count].join(" "));
     assert_eq!(list(&domains(32)).unwrap().len(), 32);
     assert_eq!(list(&domains(33)).unwrap_err(), long);
-    // 31 of 66 octets, each with a blank, and what is left.
+    // 31 of 66 bytes, each with a blank, and the rest.
     let octets = |last: usize| {
         let each = format!("{}.xx ", "a".repeat(62));
         format!("search {}{}", each.repeat(31), "a".repeat(last))
@@ -165,7 +165,7 @@ fn first_existing_name_answers() {
             "NOERROR web.t1.svc.c. CNAME web.svc.c., web.svc.c. A",
         ),
         ("", 9, "a.b.t1.svc.c", &["a.b 1"], 5, "NOERROR a.b.t1.svc.c. CNAME a.b., a.b. A"),
-        // It lacks the type; what comes behind it has none to give.
+        // The first existing name lacks the type; later candidates with the type do not count.
         ("", 9, "web.t1.svc.c", &["web.c nodata", "web 1"], 3, "NOERROR "),
         ("", 9, "web.t1.svc.c", &["web.svc.c refused", "web 1"], 2, "REFUSED "),
         ("", 9, "web.t1.svc.c", &["web.svc.c fails", "web 1"], 2, "Fails"),

@@ -20,7 +20,7 @@ pub struct BindSpec(Vec<Bind>);
 struct Bind {
     /// IP addresses, `fe80::1%LINK` among them, or interface names, in file order.
     targets: Vec<Word>,
-    /// Of these, addresses, or interfaces with all of theirs, that are left out.
+    /// Excluded ones of these: addresses, or interfaces with all their addresses.
     except: Vec<Word>,
 }
 

@@ -30,8 +30,8 @@ impl CacheSource {
 }
 
 impl Source for CacheSource {
-    /// Answers from what is kept. [`Lookup::Ask`] says that what is kept will do once an upstream has had so long; whether one
-    /// is asked is for `forward` to say.
+    /// Answers from the cache. [`Lookup::Ask`] means that a stale entry may be served once the
+    /// upstream has had that time; `forward` decides whether the query is forwarded.
     #[inline]
     fn lookup<'h>(
         &'h self,

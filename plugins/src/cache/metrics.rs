@@ -1,4 +1,4 @@
-//! What is counted of the cache, beside what each query counts on its way (`metrics::counters::ZoneCounters`).
+//! Metrics of the cache, besides the counters of each query (`metrics::counters::ZoneCounters`).
 
 use ::cache::{AnswerKind, Cache, Partition};
 use metrics::{Families, Metric};

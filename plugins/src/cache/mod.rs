@@ -1,4 +1,4 @@
-//! `cache`: what is kept of upstreams' answers, and for how long.
+//! `cache`: which answers of upstreams are cached, and for how long.
 
 mod handler;
 pub mod metrics;

@@ -14,19 +14,20 @@ use wire::Name;
 
 use super::setup::{ForwardSpec, ForwardTarget};
 
-/// A name, and the servers that are asked for it, as the Corefile names them: without any, those of the system, whoever they
-/// are then.
+/// A name, and the servers that resolve it, as in the Corefile. Empty means the servers of the
+/// system at that time.
 pub(crate) type Wanted = (Name, Vec<SocketAddr>);
 type Resolution = Result<Addresses, Box<ResolveError>>;
 
-/// What the names of the last configuration were found to be.
+/// Results for the names of the last configuration.
 #[derive(Default)]
 pub(crate) struct Names {
     known: Mutex<HashMap<Wanted, Resolution>>,
 }
 
 impl Names {
-    /// Looks up every name of these stanzas, at most 4 s for all, in place of what was known before. `ours` are not asked.
+    /// Looks up every name of these stanzas, at most 4 s for all, and replaces all results. Servers
+    /// in `ours` are not queried.
     pub(crate) fn look_up<'s>(
         &self,
         specs: impl Iterator<Item = &'s ForwardSpec>,
@@ -41,7 +42,7 @@ impl Names {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = found;
     }
 
-    /// What was found, if it was looked up.
+    /// The result, if the name was looked up.
     pub(crate) fn find(&self, wanted: &Wanted) -> Option<Resolution> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).get(wanted).cloned()
     }
@@ -52,20 +53,20 @@ impl Names {
     }
 }
 
-/// The names of a stanza that serves, as they were found last.
+/// The names of an active stanza, with their last results.
 #[derive(Default)]
 pub(crate) struct ResolvedNames {
-    /// Without addresses while a name has not been found at all.
+    /// `None` while a name was never found.
     names: Vec<(Wanted, Option<Addresses>)>,
     due: Option<Instant>,
     asking: bool,
-    /// Rounds in a row in which one was not found.
+    /// Consecutive rounds in which a name was not found.
     failures: u32,
-    /// Where the lookups in the background leave what they found.
+    /// Result of lookups in the background.
     found: Arc<Mutex<Option<HashMap<Wanted, Resolution>>>>,
 }
 
-/// What is new about the names of a stanza.
+/// Changes to the names of a stanza.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Nothing,
@@ -91,7 +92,7 @@ impl ResolvedNames {
         self.names.is_empty()
     }
 
-    /// Makes what is known here what [`Names::find`] finds.
+    /// Copies its results to `names`, for [`Names::find`].
     pub(crate) fn publish(&self, names: &Names) {
         for (wanted, addresses) in &self.names {
             addresses.iter().for_each(|addresses| names.keep(wanted, addresses));
@@ -141,7 +142,8 @@ impl ResolvedNames {
         }
     }
 
-    /// How long until the names are looked up again: when what is known is over, or twice as long after each failure.
+    /// Time until the names are looked up again: the shortest TTL, or twice as long after each
+    /// failure.
     fn lasts(&self) -> Duration {
         match self.failures {
             0 => {

@@ -28,12 +28,12 @@ pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, ForwardTarget, TlsFile
 /// The directive.
 pub const PLUGIN: &str = "forward";
 
-/// What stanzas are built with, of what outlives configurations.
+/// State to build stanzas with, kept across configurations.
 #[derive(Clone, Copy)]
 pub struct ForwardContext<'s> {
     /// All upstreams, their health and connections.
     pub upstreams: &'s forwarder::Registry,
-    /// What is counted of all stanzas.
+    /// Counters of all stanzas.
     pub forward: &'s Arc<forwarder::StanzaMetrics>,
     /// The servers of the node's network, if 168.63.129.16 stands for them.
     pub node_upstreams: Option<&'s node::Upstreams>,
@@ -41,16 +41,17 @@ pub struct ForwardContext<'s> {
     pub followed: &'s Followed,
     /// The runtime that looks names up.
     pub handle: &'s tokio::runtime::Handle,
-    /// Whether host names among upstreams are looked up; not where nothing will be asked.
+    /// Whether host names among upstreams are looked up; not if nothing will be forwarded.
     pub resolve_names: bool,
-    /// Where it is said which targets are passed over.
+    /// Logs targets that are left out.
     pub logger: &'s Logger,
 }
 
-/// Finds those of these upstreams by which a stanza's queries would return to it: known to the whole configuration alone.
+/// Returns the upstreams that would send a stanza's queries back to it. Needs the whole
+/// configuration.
 pub type Ourselves<'s> = &'s dyn Fn(&Stanza, &[Arc<Upstream>]) -> Vec<Arc<Upstream>>;
 
-/// What a look at files and names found.
+/// Result of a check of files and names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Looked {
     /// When the next look is due; `None` for never.
@@ -66,11 +67,11 @@ pub fn left_out(upstream: Endpoint) -> String {
     )
 }
 
-/// The stanzas of a block, ready to be asked.
+/// Builds the stanzas of a block.
 ///
 /// # Errors
-/// At the target or property that cannot be used. `ours`, this server's own addresses, are not asked for the names of
-/// upstreams.
+/// At the target or property that cannot be used. `ours`, this server's own addresses, are not
+/// queried for the names of upstreams.
 pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanzas>> {
     let stanzas = spec.stanzas.iter().map(|spec| stanza(spec, context, ours)).collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(Stanzas::new(stanzas)))
@@ -271,10 +272,11 @@ impl List {
         Ok(Self { path: path.to_owned(), at: at.clone(), text, servers, look: FileRead::default() })
     }
 
-    /// Takes another text of it. Whether it names other servers; one that names none any more changes nothing.
+    /// Takes a new text of the file. Returns whether its servers have changed; a text without
+    /// servers changes nothing.
     ///
     /// # Errors
-    /// Why its servers stay as they were.
+    /// Why its servers stay unchanged.
     fn take(&mut self, text: Vec<u8>) -> Result<bool> {
         self.text.clone_from(&text);
         let (plugin, path) = ("forward", self.path.clone());
@@ -288,15 +290,15 @@ impl List {
 }
 
 impl Followed {
-    /// Looks up every host name among the upstreams of a configuration, at most 4 s for all, in place of what was known
-    /// before. `ours` are not asked.
+    /// Looks up every host name among the upstreams of a configuration, at most 4 s for all, and
+    /// replaces all results. Servers in `ours` are not queried.
     pub fn look_up(&self, spec: &Spec, ours: &[SocketAddr], handle: &tokio::runtime::Handle) {
         let stanzas = spec.said().flat_map(|forward: &ForwardSpecs| &forward.stanzas);
         self.names.look_up(stanzas, ours, handle);
     }
 
-    /// Follows what a stanza is built of; `lists` and how often the servers of the node's network had changed, where a target
-    /// stands for them.
+    /// Follows the files and names of a stanza. `lists` are its files, and `of_node` is the change
+    /// counter of the node's network, if a target stands for its servers.
     fn follow(
         &self,
         spec: &ForwardSpec,
@@ -324,11 +326,11 @@ impl Followed {
         });
     }
 
-    /// Looks at every file and at names whose time is over. What changed gives its stanza a new list, without the upstreams
-    /// that are this server itself. A file that is gone or has no nameserver changes nothing, nor does a list of which nothing
-    /// would be left; both are logged.
+    /// Checks every file, and names with expired results. A change gives its stanza a new list,
+    /// without upstreams that are this server itself. A file that is gone or has no nameserver
+    /// changes nothing, nor does a list that would become empty; both are logged.
     ///
-    /// Each file is waited for, for at most `patience`; what one that takes longer says is for the next time.
+    /// Waits for each file for at most `patience`; a slower file is taken at the next check.
     pub fn look(
         &self,
         context: ForwardContext<'_>,

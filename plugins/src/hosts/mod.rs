@@ -40,24 +40,24 @@ pub struct HostsTable {
     /// The file's modification time in milliseconds since 1970; 0 before it was read.
     modified_ms: AtomicU64,
     made: Instant,
-    /// When the table that serves was built, in nanoseconds since this was made.
+    /// When the serving table was built, in nanoseconds since `made`.
     built_ns: AtomicU64,
     state: Mutex<State>,
-    /// The files whose names are refreshed: more may have been learned of them than they say.
+    /// The files with refreshed names: their entries may be newer than the file's.
     kept: Arc<RefreshedFiles>,
 }
 
-/// What the one reader of the file remembers.
+/// State of the file's only reader.
 #[derive(Default)]
 struct State {
-    /// The look that goes on.
+    /// The read in progress.
     look: FileRead<io::Result<Change>>,
-    /// How much had been learned of the file's refreshed names when it began.
+    /// Refresh counter of the file's names when the read began.
     since: Option<u64>,
-    /// More was learned of them meanwhile: what the look found is older.
+    /// Newer names were learned during the read: its result is outdated.
     overtaken: bool,
     seen: Option<FileVersion>,
-    /// A change that looks like a write in progress: taken only if the next look finds the same.
+    /// A change that looks like a write in progress: taken only if the next read finds the same.
     doubted: Option<FileVersion>,
     next_look: Option<Instant>,
     /// Replaced tables, dropped here and not by a worker that was still reading.
@@ -180,11 +180,12 @@ impl HostsTable {
         }
     }
 
-    /// Looks at the file if it is time to, and says when it will be the next time; `None` for never. Waits for a disk, for
-    /// at most `patience`, which is no longer than [`READ_TIMEOUT`].
+    /// Checks the file if due, and returns when the next check is due; `None` for never. Waits for
+    /// the disk for at most `patience`, which is no longer than [`READ_TIMEOUT`].
     ///
-    /// A file that is gone, cannot be read or is being written leaves the table as it is: a change that would lose every
-    /// name, or whose last line has no end, is believed only when the next look finds it unchanged.
+    /// A file that is gone, cannot be read or is being written leaves the table as it is: a change
+    /// that would lose every name, or with an incomplete last line, is taken only if the next check
+    /// finds it unchanged.
     pub fn look_for(&self, now: Instant, patience: Duration, logger: &Logger) -> Option<Instant> {
         let mut state = self.state();
         let next = self.look_at(&mut state, now, patience, logger);
@@ -194,11 +195,12 @@ impl HostsTable {
         }
     }
 
-    /// As [`Self::look_for`], and waits for nobody: what a look that goes on finds is for the next time.
+    /// As [`Self::look_for`], without waiting: a read in progress is taken at the next check.
     pub fn glance(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         match self.state.try_lock() {
             Ok(mut state) => self.look_at(&mut state, now, Duration::ZERO, logger),
-            // Another thread holds it: a reload that waits for the disk, or one that publishes refreshed names.
+            // Another thread has the lock: a reload that waits for the disk, or one that publishes
+            // refreshed names.
             Err(TryLockError::WouldBlock) => Some(now + BUSY),
             Err(TryLockError::Poisoned(state)) => {
                 self.look_at(&mut state.into_inner(), now, Duration::ZERO, logger)
@@ -350,7 +352,7 @@ impl HostsTable {
         self.modified_ms.store(stamp.modified_ms(), Relaxed);
     }
 
-    /// Serves what is known of the names of its file now.
+    /// Serves the current refreshed names of its file.
     pub fn serve(&self, kept: &RefreshedFile) {
         let mut state = self.state();
         self.serve_text(&mut state, kept.text());

@@ -55,7 +55,8 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(spec))
 }
 
-/// What is odd but not wrong, and where: zones of other sources, `kubernetes`, of which it denies the names before those are asked.
+/// Warnings, with their place: zones of other sources, such as `kubernetes`, with names that this
+/// plugin denies before those sources are consulted.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     spec.blocks.iter().flat_map(|block| {
         let external = block.get::<ExternalSpec>();
@@ -147,7 +148,7 @@ impl Source for Services {
         if !request.is_transfer() {
             return ZoneOutcome::Pass;
         }
-        // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
+        // Over UDP the reply to a transfer is the SOA alone: the client retries over TCP.
         let soa_alone = context.proto == Proto::Udp;
         let (name, serial) = (&request.query.name, request.serial());
         let transfer = external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone);

@@ -21,13 +21,13 @@ use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
 use super::sync_problem::SyncProblem;
 use logging::Logger;
 
-/// A watched cluster; blocks whose directives watch the same objects share one.
+/// A watched cluster; blocks with directives that watch the same objects share one.
 pub(super) struct Cluster {
     followed: Arc<Followed>,
     shared: Arc<Shared>,
-    /// From the start of a configuration on that serves.
+    /// Set when a configuration with this cluster starts to serve.
     following: Mutex<Option<(WatchHandle, Option<Writing>)>>,
-    /// How long a start waits for it, and how fast it is asked.
+    /// Maximum time that a start waits for it, and the rate limit of API requests.
     start: Mutex<(Duration, RateLimit)>,
 }
 
@@ -41,7 +41,7 @@ struct Shared {
     known: Condvar,
 }
 
-/// What was heard of each kind, and what the log has of it.
+/// Events of each kind, and which of them are logged.
 #[derive(Default)]
 struct Told {
     /// Of kinds that are not followed just now, though they were, or were tried: why, and what ends it.
@@ -149,10 +149,10 @@ impl Cluster {
         *start = (timeout.max(start.0), pace);
     }
 
-    /// Begins to follow the API, unless that is done; when a start is to go on without all being known, if it is to wait.
+    /// Starts the watches, unless started. Returns until when a start may wait for them.
     ///
     /// # Errors
-    /// What the system says to one more thread.
+    /// If the system refuses a thread.
     pub(super) fn begin(&self, logger: &Logger) -> io::Result<Option<Instant>> {
         let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
         if following.is_some() {
@@ -173,13 +173,15 @@ impl Cluster {
         Ok(Some(clock::now() + timeout))
     }
 
-    /// Asks for what has changed to be in the snapshot, if one is written; what is returned ends then.
+    /// Requests a snapshot of the current changes, if snapshots are configured. The returned
+    /// channel closes when it is written.
     pub(super) fn write_now(&self) -> Option<Receiver<Infallible>> {
-        // It is held where a reload begins, and may read a snapshot from a disk that hangs.
+        // The lock is taken while a reload begins, which may read a snapshot from a disk that
+        // hangs.
         Some(self.following.try_lock().ok()?.as_ref()?.1.as_ref()?.now())
     }
 
-    /// Waits until all is known, but not longer than until `end`.
+    /// Waits until all kinds are synced, at most until `end`.
     pub(super) fn wait_until(&self, end: Instant, logger: &Logger) {
         let mut told = self.shared.told();
         let mut is_told = false;
@@ -211,7 +213,7 @@ impl Shared {
 struct Teller {
     shared: Arc<Shared>,
     logger: Logger,
-    /// What is to be followed.
+    /// Kinds to watch.
     wanted: Vec<Kind>,
 }
 
@@ -254,7 +256,8 @@ impl IndexObserver for Teller {
     fn failed(&mut self, kind: Kind, why: &WatchError) {
         let mut told = self.shared.told();
         told.lost.insert(kind, (why.to_string(), why.remedy()));
-        // All is listed again, or asked for in another way, at once: no answer is lost, so nothing is logged.
+        // All objects are listed again at once, or requested in another way: no answer is lost, so
+        // nothing is logged.
         if matches!(
             why,
             WatchError::Expired(_)

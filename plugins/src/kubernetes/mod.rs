@@ -96,8 +96,8 @@ impl Source for Kubernetes {
                 self.responder.deny(index, zone, query, reply);
                 Lookup::Answer
             }
-            // `fallthrough` is for names that do not exist. Whether this one does is not known yet, so the next plugin is not
-            // asked.
+            // `fallthrough` is for names that do not exist. Whether this one does is not known yet,
+            // so the query does not pass.
             AnswerOutcome::Unsynced(kind) => Lookup::Fail(kubernetes_zone::not_known_yet(kind)),
         }
     }
@@ -111,7 +111,7 @@ impl Source for Kubernetes {
         if !request.is_transfer() {
             return ZoneOutcome::Pass;
         }
-        // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
+        // Over UDP the reply to a transfer is the SOA alone: the client retries over TCP.
         let soa_alone = context.proto == Proto::Udp;
         let name = &request.query.name;
         let transfer = self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone);

@@ -1,4 +1,5 @@
-//! Every cluster: found again by what is followed of it, counted, and begun to be followed when a configuration starts.
+//! Registry of clusters: looked up by the objects watched, counted, and started with a
+//! configuration.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use logging::Logger;
 use metrics::{Families, Metric};
 use plugin::reload_state::Persistent;
 
-/// Every cluster that blocks answer of.
+/// All clusters in use by blocks.
 #[derive(Default)]
 pub struct ClusterRegistry {
     clusters: Mutex<Vec<Arc<Cluster>>>,
@@ -20,7 +21,7 @@ pub struct ClusterRegistry {
 }
 
 impl ClusterRegistry {
-    /// The cluster of a directive: the one that is followed already, or a new one.
+    /// The cluster of a directive: one that is watched already, or a new one.
     pub(super) fn cluster(&self, spec: &KubernetesSpec) -> Arc<Cluster> {
         let mut clusters = self.clusters();
         let is_it = |cluster: &Arc<Cluster>| cluster.is_of(&spec.access, &spec.wants, spec.snapshot.as_ref());
@@ -35,7 +36,7 @@ impl ClusterRegistry {
         cluster
     }
 
-    /// What is known of every cluster that blocks answer of.
+    /// State of every cluster in use.
     pub fn status(&self, now: Instant) -> Vec<ClusterStatus> {
         let clusters = self.clusters();
         let used = clusters.iter().filter(|cluster| Arc::strong_count(cluster) > 1);

@@ -40,32 +40,32 @@ const PROPERTIES: &[&str] = &[
     "zonal",
 ];
 
-/// What one `kubernetes` directive says.
+/// One `kubernetes` directive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubernetesSpec {
     /// The API's address, and the credentials for it.
     pub access: Access,
-    /// What is followed there.
+    /// The objects to watch.
     pub wants: WatchConfig,
-    /// How it is answered; the server's own addresses come when it is built.
+    /// Rules for answers; the server's own addresses are added when it is built.
     pub rules: Rules,
-    /// Names of these zones that the cluster does not have go on.
+    /// Zones in which missing names pass to the next plugin.
     pub fallthrough: Fallthrough,
-    /// How long a start waits until all is known; default 5 s.
+    /// Maximum time that a start waits until all kinds are synced; default 5 s.
     pub startup_timeout: Duration,
-    /// APIs that `endpoint` names behind the one that is asked.
+    /// Number of unused APIs in `endpoint`, behind the first.
     pub passed_over: usize,
-    /// How fast the API is asked; default as fast as it answers.
+    /// Rate limit of API requests; default none.
     pub pace: RateLimit,
-    /// Of pods those of this node alone; default all.
+    /// Watches only pods of this node; default all.
     pub node: Option<Box<str>>,
-    /// Whether `autopath` asks for the search paths of pods.
+    /// Whether `autopath` uses the search paths of pods.
     pub is_searched: bool,
-    /// Where what is known outlives the process; default nowhere.
+    /// Snapshot of the index, across restarts; default none.
     pub snapshot: Option<SnapshotSpec>,
 }
 
-/// Where properties stand that others exclude.
+/// Locations of properties that exclude others.
 #[derive(Default)]
 struct Places<'d> {
     endpoint: Option<&'d Word>,
@@ -101,7 +101,8 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     if spec.pace.per_second > 0.0 && spec.pace.burst == 0 {
         spec.pace.burst = BURST;
     }
-    // Pods are followed where somebody asks for them: a verified name, a search path, or a rule that reads whose pod asks.
+    // Pods are watched only if needed: for verified names, search paths, or rules that use labels
+    // of the client's pod.
     let is_searched = written.is_searched(PLUGIN);
     places.check(&mut spec)?;
     let readers = written.readers_of_labels();
@@ -133,7 +134,7 @@ pub fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// What is odd but not wrong, and where.
+/// Warnings, with their place.
 pub fn odd(spec: &Spec) -> impl Iterator<Item = String> {
     let of_block = |block: &BlockSpec| {
         let passed_over = block.get::<KubernetesSpec>()?.passed_over;
@@ -308,7 +309,7 @@ fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Pl
     match property.name.text.as_str() {
         "endpoint" => {
             let words = Args::new(PLUGIN, property, "the URL of the API").some()?;
-            // As in CoreDNS, several may stand there, and the first one is asked.
+            // As in CoreDNS, several may be given, and only the first is used.
             places.endpoint = words.first();
             places.passed_over = words.len().saturating_sub(1);
         }

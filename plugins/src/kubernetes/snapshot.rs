@@ -1,5 +1,5 @@
-//! `snapshot`: a cluster's index in a file, written from time to time and before this process ends, by a thread that serves
-//! nobody, and read once at a start.
+//! `snapshot`: a cluster's index in a file, written periodically and before this process ends, by a
+//! thread that serves no queries, and read once at a start.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,14 +27,14 @@ pub struct SnapshotSpec {
     pub every: Duration,
 }
 
-/// What a snapshot is of.
+/// The source of a snapshot.
 pub(super) struct Followed {
     pub(super) index: Arc<Index>,
     pub(super) access: Access,
     pub(super) wants: WatchConfig,
 }
 
-/// A cluster's snapshot, while it is followed.
+/// A cluster's snapshot while the cluster is watched.
 pub(super) struct Kept {
     spec: SnapshotSpec,
     state: Mutex<State>,
@@ -43,28 +43,29 @@ pub(super) struct Kept {
 
 #[derive(Default)]
 struct State {
-    /// Kinds whose lists are not complete since the snapshot was read.
+    /// Kinds without a complete list since the snapshot was read.
     restored: Vec<Kind>,
-    /// How old that was when it was read, and when that was.
+    /// Age of the snapshot when it was read, and the time of that.
     read: Option<(Duration, Instant)>,
-    /// Why what is there cannot be used, until it is replaced.
+    /// Why the file cannot be used, until it is replaced.
     unusable: Option<String>,
     written: u64,
     failed: u64,
-    /// Whether the last failure is logged; once until a write succeeds.
+    /// Whether the current series of failures is logged; reset by a successful write.
     is_told: bool,
 }
 
-/// Ends the thread that writes, when it is dropped.
+/// Ends the writer thread on drop.
 pub(super) struct Writing {
     ask: Sender<Sender<Infallible>>,
 }
 
 impl Writing {
-    /// Asks for what has changed to be written now: what is returned ends once it is, or cannot be.
+    /// Requests a write of the current changes. The returned channel closes once they are written,
+    /// or cannot be.
     pub(super) fn now(&self) -> Receiver<Infallible> {
         let (done, ends) = channel();
-        // Where the thread has ended `done` goes with it.
+        // If the thread has ended, `done` is dropped here.
         let _ = self.ask.send(done);
         ends
     }
@@ -181,7 +182,8 @@ impl Kept {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let changes = of.index.changes();
-            // As long as a kind still comes from the restored snapshot none is written: old data would get a new date.
+            // While a kind still has data of the restored snapshot none is written: old data would
+            // get a new date.
             let is_whole = of.index.unsynced().is_empty() && self.state().restored.is_empty();
             pause = if is_whole { self.spec.every } else { LOOK };
             if !is_whole || last == Some(changes) {

@@ -19,20 +19,21 @@ use plugin::middleware::{EffectiveQuery, HookResult, Middleware, OnQuery, Respon
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 use weighted::{WeightFiles, Weights};
 
-/// What `loadbalance` says.
+/// The `loadbalance` directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LoadbalanceSpec {
     policy: Policy,
-    /// Networks whose addresses are first, in this order.
+    /// Networks with addresses to put first, in this order.
     prefer: Vec<IpNet>,
 }
 
-/// How an order is found.
+/// The method of ordering.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Policy {
     /// At random.
     RoundRobin,
-    /// One is drawn by weight to be the first; `reload` says how often the file is looked at, never if it is 0.
+    /// One address is drawn by weight to be first. `reload` is the interval of reading the file; 0
+    /// for never.
     Weighted { file: PathBuf, reload: Duration },
 }
 

@@ -14,7 +14,7 @@ use plugin::spec::{BuildContext, HooksSpec, ParseContext};
 /// What every `log` of a server block says.
 #[derive(Debug, Clone)]
 pub struct LogSpec {
-    /// In file order; the first whose zone holds a name decides.
+    /// In file order; the first with a zone that contains the name applies.
     pub rules: Vec<LogRule>,
 }
 

@@ -14,7 +14,7 @@ use plugin::spec::{ParseContext, PluginSpec};
 pub struct ReadySpec {
     /// Where /ready is served; default every address, port 8181.
     pub address: AdminAddress,
-    /// Whether a plugin that was ready once is asked again.
+    /// Whether a plugin that was ready once is checked again.
     pub continuously: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What is counted of reloads.
+//! Metrics of reloads.
 
 use metrics::{Families, Metric};
 

@@ -56,7 +56,7 @@ pub(super) enum Undo {
 }
 
 impl Edns0 {
-    /// Whether it fitted; what is to be undone goes to `undo`.
+    /// Returns whether the rule matched; adds the steps that undo it to `undo`.
     pub(super) fn apply(
         &self,
         effective: &mut EffectiveQuery<'_>,
@@ -125,8 +125,8 @@ impl Data {
     }
 }
 
-/// Puts the options that were written into what a client with EDNS is told, less what is undone, as CoreDNS does with
-/// those that a rule names.
+/// Copies rewritten options to the response of a client with EDNS, undone by `undo`, as CoreDNS
+/// does for the codes in rules.
 pub(super) fn tell(codes: &[u16], undo: &[Undo], effective: &EffectiveQuery<'_>, response: &mut Message) {
     if effective.client_query().edns.is_none() {
         return;

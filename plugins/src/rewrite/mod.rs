@@ -206,7 +206,7 @@ impl NameRule {
     }
 }
 
-/// What is to be done with the answer, in the order of the rules.
+/// Changes to apply to the response, in the order of the rules.
 #[derive(Debug, Default)]
 struct Reversals<'s> {
     all: Vec<Reversal<'s>>,

@@ -33,22 +33,22 @@ pub(super) struct NameMaps<'m> {
     compares: bool,
 }
 
-/// What became of the names so far, in wire form; `None` where one stayed.
+/// The results for names so far, in wire form; `None` for an unchanged name.
 type Known = HashMap<Box<[u8]>, Option<Box<[u8]>>>;
 
-/// No more names may be compared.
+/// The limit of compared names is reached.
 struct NoMore;
 
 impl<'m> NameMaps<'m> {
-    /// One more, of owners, of names in the data, or of both.
+    /// Adds a map for owners, for names in the data, or for both.
     pub(super) fn push(&mut self, map: &'m NameMap, owners: bool, values: bool) {
         self.owners.extend(owners.then_some(map));
         self.values.extend(values.then_some(map));
         self.compares |= matches!(map, NameMap::Text(..));
     }
 
-    /// Maps every name. Where no more may be compared, the answer ends with the record before, and TC says so where what is
-    /// left out is of the answer or authority section (RFC 2181, section 9).
+    /// Maps every name. At the limit of compared names the response is truncated before the record;
+    /// TC is set if that is in the answer or authority section (RFC 2181, section 9).
     pub(super) fn apply(&self, response: &mut Message, subqueries: &mut dyn Subqueries) {
         if self.owners.is_empty() && self.values.is_empty() {
             return;
@@ -71,7 +71,7 @@ impl<'m> NameMaps<'m> {
         }
     }
 
-    /// Whether it is another record now.
+    /// Maps the names of one record. Returns whether it has changed.
     fn map_record(
         &self,
         rr: &mut Rr,

@@ -212,7 +212,8 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
     }
     match (kind, auto) {
         (Kind::Exact, _) => {}
-        // The way back of a suffix is the suffix: names beside the one that was sought find it, too.
+        // The reversal of a suffix is the suffix: it also applies to names other than the effective
+        // one.
         (Kind::Suffix, true) => {
             let map = NameMap::Text(Pattern::Suffix(full(&to.text)), Replacement::plain(full(&from.text)));
             rule.answers.insert(0, AnswerRule { owners: true, values: true, map });
@@ -418,8 +419,8 @@ const IN_BRACES: &str =
     "`rewrite` needs all words of a rule in the braces, or none; move these into them, or the others out";
 const TYPES: &str = "type FROM TO";
 const CLASSES: &str = "class FROM TO";
-/// What is asked for over a stream of its own, or is no question at all: no cache keeps it, and no upstream answers it to who
-/// asks for one answer (RFC 5936, section 4; RFC 6895, section 3.1).
+/// Types that need a stream of their own, or are no question: no cache stores them, and no upstream
+/// answers them with a single reply (RFC 5936, section 4; RFC 6895, section 3.1).
 const NOT_SOUGHT: [RType; 5] = [RType::OPT, RType::TKEY, RType::TSIG, RType::IXFR, RType::AXFR];
 const ONE_ANSWER: &str =
     "a type that can be sought in place of another; write one that records have, such as AAAA, or ANY";

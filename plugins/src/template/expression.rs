@@ -1,7 +1,8 @@
-//! `var` and `expr` of `template`: expressions of expr-lang over what is known of a query.
+//! `var` and `expr` of `template`: expressions of expr-lang with data of a query.
 //!
-//! The crate that evaluates them checks the syntax; names, sizes and depth are checked here, when the Corefile is read,
-//! and an evaluation ends after so many steps. So no expression, and no query, can hold a worker or fill its memory.
+//! The crate `expr` checks the syntax. Names, sizes and depth are checked here, when the Corefile
+//! is read, and an evaluation has a maximum number of steps: no expression or query can block a
+//! worker or fill its memory.
 
 use std::cell::{Cell, OnceCell};
 use std::net::IpAddr;
@@ -53,10 +54,10 @@ pub enum ExpressionError {
     Pattern {
         /// As it is written.
         text: String,
-        /// What is wrong with it.
+        /// The error of the pattern.
         why: String,
     },
-    /// A pattern of `matches` that would be known with the query only.
+    /// A pattern of `matches` that depends on the query.
     #[error("the pattern of `matches` is to be written here, in quotes")]
     PatternNotWritten,
 }
@@ -72,14 +73,14 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Reads an expression that may use `vars`. The error comes with the position in `text` where it lies.
+    /// Compiles an expression that may use `vars`. Errors have their position in `text`.
     ///
     /// # Errors
     /// [`ExpressionError`].
     pub fn compile(text: &str, vars: &[String]) -> Result<Self, (usize, ExpressionError)> {
-        // The bounds come first: the crate's parser recurses.
+        // Bounds are checked first: the crate's parser recurses.
         lexer::bounds(text)?;
-        // It is another's code on a text that may be wrong: no panic of its ends a reload.
+        // A panic of the crate's parser must not end a reload.
         let compiled = catch_unwind(|| expr::compile(text));
         let program = match compiled {
             Ok(Ok(program)) => program,
@@ -143,7 +144,8 @@ pub struct Facts<'q> {
     steps: Cell<u32>,
 }
 
-/// Labels that were asked for and are known, in that order: where they stand while more come.
+/// Labels read so far, with their values, in that order: a linked list, so that references stay
+/// valid when labels are added.
 #[derive(Default)]
 struct Told(OnceCell<Box<(String, Value, Self)>>);
 
@@ -263,7 +265,7 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment
 });
 
-/// The functions of the language as they come.
+/// The functions of the language, unchanged.
 static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
 
 /// Whether `address` is within `network`, as Go's `net` reads both: an IPv4 address is in no IPv6 network but a mapped one.

@@ -47,7 +47,7 @@ struct One {
     counters: Arc<TemplateCounters>,
     /// The Extended DNS Error as an option carries it: code and text (RFC 8914, section 2).
     ede: Option<Box<[u8]>>,
-    /// Every name of its zones has the same answer, without records: nothing is to be read in the name.
+    /// Every name of its zones has the same answer, without records: the name is not read.
     same_for_all: bool,
     /// The publisher of labels, if the block has `metadata`.
     labels: Option<Arc<dyn Labels>>,
@@ -55,7 +55,7 @@ struct One {
     size: ReplySize,
 }
 
-/// What is counted of one template.
+/// Counters of one template.
 #[derive(Debug)]
 pub struct TemplateCounters {
     /// Queries that matched.
@@ -312,18 +312,18 @@ impl One {
 /// Reads the one record of a rendered text.
 ///
 /// # Errors
-/// What is wrong, with the beginning of the text.
+/// The problem, with the beginning of the text.
 fn read_record(text: &str) -> Result<zonetext::Record, String> {
     zonetext::record(text)
         .map_err(|error| format!("{:?} is not a record: {error}", beginning(text.to_owned())))
 }
 
-/// The zone is a template's, and none of its patterns fits.
+/// The failure of a name in a template's zone that matches no pattern.
 fn no_pattern() -> Failure {
     Failure::own(PLUGIN, FailureKind::NotMine, "no pattern matches")
 }
 
-/// A record could not be made.
+/// The failure of a record that cannot be created.
 fn failed(why: String) -> Failure {
     Failure::own(PLUGIN, FailureKind::Error, why)
 }

@@ -66,7 +66,7 @@ mod tests {
                 "{{ `a.` }} 60 IN {{/* no type */}} 192.0.2.1",
                 Some("\"192.0.2.1\" is no class, no TTL and no record type"),
             ),
-            // What these come to depends on the query.
+            // These texts depend on the query.
             ("{{ .Name }} 60 IN A nonsense", None),
             ("a. 60 IN A {{ if .Name }}nonsense{{ end }}", None),
             ("a. 60 IN TXT {{ .Meta `forward/upstream` }}", None),

@@ -46,11 +46,11 @@ pub struct TemplateSpec {
     pub authority: Vec<Record>,
     /// Records of the additional section.
     pub additional: Vec<Record>,
-    /// The rcode of what is answered; default NOERROR.
+    /// The answer's rcode; default NOERROR.
     pub rcode: Rcode,
     /// An Extended DNS Error to add.
     pub ede: Option<(u16, String)>,
-    /// Where a name that no pattern matches goes on.
+    /// Zones in which a name without matching pattern passes to the next plugin.
     pub fallthrough: Fallthrough,
 }
 
@@ -93,7 +93,7 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
         ede: None,
         fallthrough: Fallthrough::default(),
     };
-    // Variables are fields of the templates: they come first, wherever they stand.
+    // Variables are fields of the templates: they are read first, regardless of their place.
     let mut names = Vec::new();
     for property in directive.body.iter().flatten() {
         match property.name.text.as_str() {

@@ -1,5 +1,5 @@
-//! The files of `tls`, read when a configuration is built and again when they change: connections that stand keep what they
-//! began with, new ones get what is new.
+//! The files of `tls`, read when a configuration is built and again when they change: open
+//! connections keep their certificate, new ones get the current one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -62,7 +62,8 @@ impl Handshakes {
     }
 }
 
-/// What the files hold: certificate, key, authority. Where no authority is named, octets that tell the system's apart.
+/// Contents of the files: certificate, key, authority. Without a file for the authority, a digest
+/// of the system's.
 type Files = [Vec<u8>; 3];
 
 impl ServerTls {
@@ -139,8 +140,9 @@ impl Loaded {
         // Sessions are the clients' to keep (RFC 5077), under a key that ends with these files.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        // A certificate is not looked at again when a session is resumed, and each resumption brings another ticket: who is
-        // verified gets none, so that no client connects after its certificate has expired.
+        // A resumed session does not verify the certificate again, and each resumption brings
+        // another ticket: verified clients get none, so that no client connects after its
+        // certificate has expired.
         if !settings.client_auth.verifies() {
             config.ticketer = rustls::crypto::ring::Ticketer::new()?;
             config.send_tls13_tickets = 1;
@@ -223,8 +225,8 @@ impl ServerTls {
 }
 
 impl Persistent for Certificates {
-    /// Files that cannot be read, or do not belong together, change nothing. That is told once, and not at the first look:
-    /// who replaces a certificate and its key does so one after the other.
+    /// Files that cannot be read, or do not belong together, change nothing. That is logged once,
+    /// and not at the first check: a certificate and its key are replaced one after the other.
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         let mut all = self.lock();
         all.retain(|followed| followed.tls.strong_count() > 0);

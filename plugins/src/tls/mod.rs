@@ -31,7 +31,7 @@ pub struct TlsSpec {
 }
 
 impl TlsSpec {
-    /// Where the word stands that is to be mended.
+    /// Location of the word to fix for this error.
     pub fn place_of(&self, error: &TlsError) -> &Location {
         let file = self.files.iter().find(|(path, _)| Some(path.as_path()) == error.file());
         file.map_or(&self.at, |(_, at)| at)
@@ -47,7 +47,7 @@ pub struct Settings {
     pub key: PathBuf,
     /// Authorities of clients' certificates; `None` for the system's.
     pub authority: Option<PathBuf>,
-    /// What is asked of clients.
+    /// Requirement for clients' certificates.
     pub client_auth: ClientAuth,
     /// The file of secrets for programs that decrypt recorded traffic.
     pub keylog: Option<PathBuf>,
