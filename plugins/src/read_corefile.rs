@@ -1,7 +1,7 @@
-//! Reads a Corefile by the table of plugins, each error at its word.
+//! Parses a Corefile with the table of plugins; each error has the place of its word.
 //!
-//! Nothing is opened, bound or resolved here; [`read`] can be called for a file that is only to be checked. What the data
-//! means for the machine (interfaces, host names, files) is looked up when the configuration is built.
+//! Nothing is opened, bound or resolved here: [`read`] also serves to check a file. Interfaces,
+//! host names and files are looked up when the configuration is built.
 
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use plugin::args::{Result, zone_text};
@@ -13,10 +13,10 @@ use wire::Name;
 use crate::plugin_cfg::{self, PLUGINS};
 use crate::tls::TlsSpec;
 
-/// Gives a Corefile its meaning; `default_port` fills keys of plain DNS that name none.
+/// Parses the directives of a Corefile; `default_port` is for keys of plain DNS without a port.
 ///
 /// # Errors
-/// The first thing that is wrong, where it stands.
+/// The first error, with its place.
 pub fn read(corefile: &Corefile, default_port: u16) -> Result<Spec> {
     if corefile.blocks.is_empty() {
         let file =
@@ -87,7 +87,7 @@ fn known(directive: &Directive) -> Result<()> {
     Err(Located::new(&directive.name.at, error))
 }
 
-/// As in CoreDNS, whatever `-dns.port` says.
+/// As in CoreDNS, regardless of `-dns.port`.
 const TLS_PORT: u16 = 853;
 
 #[cfg(test)]
@@ -142,7 +142,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// The rows of the section `[corefile]` in `coredns.txt` of a plugin: whether its directives are accepted here, and they.
+    /// The rows of the section `[corefile]` in `coredns.txt` of a plugin: whether localdns accepts
+    /// them, and their text.
     fn rows(plugin: &str) -> Vec<(bool, String)> {
         let path = format!("{}/src/{plugin}/coredns.txt", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -158,7 +159,7 @@ pub(crate) mod tests {
         .collect()
     }
 
-    /// The shortest use of a plugin: the first row that is accepted. Some plugins need a second directive.
+    /// The shortest use of a plugin: the first accepted row. Some plugins need a second directive.
     fn shortest(plugin: &str) -> String {
         let found = rows(plugin).into_iter().find(|(is_accepted, _)| *is_accepted);
         found.unwrap_or_else(|| panic!("{plugin} has no row that is accepted")).1
@@ -173,7 +174,7 @@ pub(crate) mod tests {
         lines[..=end].join("\n")
     }
 
-    /// The lines at which a plugin's directives begin, from 0.
+    /// The first line of each directive of a plugin, from 0.
     fn starts(plugin: &str, directives: &str) -> Vec<usize> {
         let mut depth = 0;
         let mut starts = Vec::new();
@@ -245,7 +246,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A row of each plugin has its directive twice, and says whether that is accepted.
+    /// A row of each plugin has its directive twice, with whether that is accepted.
     #[test]
     fn repeated_directive_is_refused_at_the_second() {
         for name in plugin_cfg::here() {

@@ -37,7 +37,7 @@ impl Subqueries for Others {
     }
 }
 
-/// As many as for a client over TCP.
+/// The limit for a client over TCP.
 pub(crate) const MOST_COMPARED: usize = 1 << 20;
 
 /// Parses the directives in these lines, of which the first is the Corefile's second, or returns
@@ -68,7 +68,7 @@ pub(crate) fn packet(name: &str, rtype: RType) -> Vec<u8> {
 /// Why a client gets no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Untold {
-    /// What others answer is not known yet.
+    /// A subquery is pending.
     Waits,
     /// The query has no answer.
     Fails,
@@ -76,7 +76,8 @@ pub(crate) enum Untold {
     Silence,
 }
 
-/// The result of `step` for a query from `client` that `below` answers: the effective query, and the client's reply.
+/// The result of `step` for a query from `client` with the answer of `below`: the effective query,
+/// and the client's reply.
 pub(crate) fn through(
     step: &dyn Middleware,
     client: &str,

@@ -23,7 +23,7 @@ use plugin::reload_state::Persistent;
 use plugin::spec::{BuildContext, Explanation, MiddlewareSpec, ParseContext};
 use plugin::{QueryContext, Spec};
 
-/// What every `acl` of a server block says, in file order.
+/// All `acl` directives of a server block, in file order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AclSpec(Vec<List>);
 
@@ -88,7 +88,7 @@ impl AclSpec {
         })
     }
 
-    /// The verdict on such a query for every client; `None` if it depends on the client.
+    /// The verdict for all clients; `None` if it depends on the client.
     fn for_everybody(&self, name: &Name, rtype: RType) -> Option<Option<(&Name, &Rule)>> {
         let mut rules = self.rules(name, rtype);
         let first = rules.next();
@@ -101,7 +101,7 @@ impl AclSpec {
                 return Some(Some((zone, rule)));
             }
         }
-        // A client that no rule names is allowed.
+        // A client that matches no rule is allowed.
         (action == Action::Allow).then_some(None)
     }
 }
@@ -135,7 +135,7 @@ impl Rule {
                 };
                 return Err(bad(PLUGIN, section, wanted));
             }
-            // `*` matches everything: what follows it in the section is ignored.
+            // `*` matches everything: the rest of the section is ignored.
             let all = values.iter().any(|word| word.text == "*");
             for word in values.iter().take_while(|word| word.text != "*") {
                 if types {
@@ -174,10 +174,10 @@ fn network(word: &Word) -> Result<IpNet> {
     read.map_err(|_| bad(PLUGIN, word, "a network, such as 10.0.0.0/8 or 2001:db8::1, or `*`"))
 }
 
-/// Why no client is ever within that network: one over IPv4 is its IPv4 address.
+/// Why a network never matches: a client over IPv4 has its IPv4 address.
 fn fits_nobody(word: &Word, source: &IpNet) -> Option<String> {
     let (mapped, text) = (mapped(source)?, word.shown());
-    // A variable's value is not shown.
+    // A variable's value is not printed.
     let write = if text == word.text { format!("; write {mapped}") } else { String::new() };
     Some(format!(
         "{}: plugin/{PLUGIN}: {text:?} matches no client, since IPv4 clients have IPv4 addresses{write}",
@@ -236,14 +236,14 @@ impl MiddlewareSpec for AclSpec {
     }
 }
 
-/// The step of one server block.
+/// The middleware of one server block.
 #[derive(Debug)]
 struct Acl {
     spec: AclSpec,
     counters: Vec<ServerCounters>,
 }
 
-/// Where the queries to one server are counted.
+/// Counters for queries to one server.
 #[derive(Debug)]
 struct ServerCounters {
     server: String,
@@ -350,7 +350,7 @@ mod tests {
 
     const OWN: &[Name] = &[Name::ROOT];
 
-    /// The rule and zone that decide about a query, or `-`.
+    /// The matching rule with its zone, or `-`.
     fn decided(lines: &str, name: &str, rtype: RType, client: &str) -> String {
         let spec = read(lines, |directives| AclSpec::read(directives, OWN)).unwrap();
         let found = spec.find(&Name::from_text(name).unwrap(), rtype, client.parse().unwrap());

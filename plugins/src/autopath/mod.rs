@@ -65,7 +65,7 @@ struct NotHere(&'static str);
 struct Autopath {
     spec: AutopathSpec,
     paths: Paths,
-    /// Where names that were found are counted, by server.
+    /// Counters of names found, by server.
     answered: Vec<(String, Arc<PerThread>)>,
 }
 
@@ -98,7 +98,7 @@ struct Search<'s> {
 }
 
 impl Autopath {
-    /// The names to try, if the client completes names and this is the first that it tries.
+    /// The names to try, if the client completes names and this is its first candidate.
     fn search(&self, effective: &EffectiveQuery<'_>, client: IpAddr) -> Option<Searched<'_>> {
         let name = effective.name();
         if !self.spec.zones.iter().any(|zone| name.is_within(zone)) {
@@ -111,7 +111,7 @@ impl Autopath {
         };
         let first = path.first().filter(|first| name.is_within(first))?;
         let labels = name.label_count() - first.label_count();
-        // The name is a search domain itself: no client has it from completing a shorter name.
+        // The name is a search domain itself, not a completed name.
         if labels == 0 {
             return Some(Searched::Domain);
         }
@@ -214,7 +214,7 @@ impl<'s> NeedsSubquery<'s> for Search<'s> {
                     return Some(OnQuery::Answer(response));
                 }
                 SubqueryResult::Failed(Failure::Dropped) => return Some(OnQuery::Drop),
-                // A lookup that failed ends the search: a name later in the search path may be another one than the client
+                // A failed lookup ends the search: a later name may not be the one that the client
                 // means.
                 SubqueryResult::Failed(failure) => return Some(OnQuery::Fail(failure)),
             }
@@ -241,7 +241,7 @@ impl ResponseHook for Domain {
         response: &mut Message,
         _: &mut dyn Subqueries,
     ) -> HookResult {
-        // Behind an alias NXDOMAIN is about another name.
+        // After an alias NXDOMAIN applies to another name.
         if response.rcode == Rcode::NXDOMAIN && response.section(Section::Answer).next().is_none() {
             response.rcode = Rcode::NOERROR;
             response.clear_ad();

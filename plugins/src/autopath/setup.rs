@@ -1,4 +1,4 @@
-//! What an `autopath` directive says, and the search list of the file that it names.
+//! Parsing of `autopath`, and the search list of its file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use plugin::spec::{MiddlewareSpec, ParseContext};
 
 pub(super) const PLUGIN: &str = "autopath";
 
-/// What one `autopath` directive says.
+/// One `autopath` directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutopathSpec {
     /// Names of these zones are completed.
@@ -24,7 +24,7 @@ pub struct AutopathSpec {
     pub(super) at: Location,
     /// Minimum number of dots in a name to complete; default 0.
     pub(super) ndots: usize,
-    /// Whether a name that exists nowhere gets NODATA: `response noerror`; default no.
+    /// Whether a name without any existing candidate gets NODATA: `response noerror`; default no.
     pub(super) noerror: bool,
 }
 
@@ -97,7 +97,7 @@ impl PathSource {
 }
 
 impl AutopathSpec {
-    /// The search list of `file`: a name of one domain at least.
+    /// The search list of `file`: at least one domain.
     pub(super) fn search_list(&self, file: &Path) -> Result<Vec<Name>> {
         let text = files::read_with_timeout(file, LARGEST).map_err(|error| {
             let error = SetupError::File { plugin: PLUGIN, path: file.to_owned(), error: error.into() };
@@ -132,7 +132,7 @@ fn search_list(text: &str, file: &Path) -> std::result::Result<Vec<Name>, Search
 const SOURCE: &str = "a file or @kubernetes, the one directive that knows search paths";
 const NDOTS: &str = "a number of dots, 0 to 15";
 const RESPONSE: &str = "noerror or nxdomain";
-/// As resolvers take it (resolv.conf(5)).
+/// The limit of resolvers (resolv.conf(5)).
 const MOST_NDOTS: usize = 15;
-/// A resolv.conf has some hundred octets.
+/// A resolv.conf has some hundred bytes.
 const LARGEST: u64 = 1 << 20;

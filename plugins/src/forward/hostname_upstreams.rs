@@ -1,5 +1,5 @@
-//! Host names among upstreams: all of a configuration are looked up at once, inside one bound, and each again when its
-//! TTL is over.
+//! Host names among upstreams: all names of a configuration are looked up at once, within one time
+//! limit, and each again after its TTL.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -125,7 +125,7 @@ impl ResolvedNames {
         for (wanted, known) in &mut self.names {
             match found.remove(wanted) {
                 Some(Ok(addresses)) => {
-                    // Servers turn the order round; that is no change.
+                    // Servers rotate the order; that is no change.
                     changed |= known.as_ref().map(sorted) != Some(sorted(&addresses));
                     *known = Some(addresses);
                 }
@@ -165,7 +165,7 @@ fn wanted(spec: &ForwardSpec) -> impl Iterator<Item = Wanted> {
 
 async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Wanted, Resolution> {
     let system = match wanted.iter().any(|(_, resolvers)| resolvers.is_empty()) {
-        // It fails only where the runtime ends.
+        // It fails only when the runtime ends.
         true => spawn_blocking(systems_servers).await.unwrap_or_default(),
         false => Vec::new(),
     };
@@ -185,7 +185,7 @@ async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Want
     found
 }
 
-/// Blocks, where a disk does.
+/// Reads resolv.conf; may block on the disk.
 fn systems_servers() -> Vec<SocketAddr> {
     super::read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default()
 }
@@ -196,10 +196,10 @@ fn sorted(addresses: &Addresses) -> Vec<std::net::IpAddr> {
     sorted
 }
 
-/// The shortest and the longest time until a name that was found is looked up again.
+/// Minimum and maximum time until a found name is looked up again.
 const SHORTEST: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(3600);
-/// The time until a lookup that failed is repeated, and the most that it grows to while it fails.
+/// Delay before a failed lookup is repeated, and its maximum after doubling.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 const MOST_AFTER_FAILURE: Duration = Duration::from_secs(30);
 

@@ -54,7 +54,7 @@ pub type Ourselves<'s> = &'s dyn Fn(&Stanza, &[Arc<Upstream>]) -> Vec<Arc<Upstre
 /// Result of a check of files and names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Looked {
-    /// When the next look is due; `None` for never.
+    /// When the next check is due; `None` for never.
     pub next: Option<Instant>,
     /// Whether a stanza has other upstreams.
     pub changed: bool,
@@ -80,7 +80,7 @@ pub fn chain(spec: &ForwardSpecs, context: ForwardContext<'_>, ours: &[SocketAdd
 fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanza>> {
     let lists = spec.files().map(|(path, at)| List::read(path, at)).collect::<Result<Vec<_>>>()?;
     let resolver = Resolver { spec, context, lists: &lists };
-    // Before the list is read: what changes meanwhile is seen by the next look.
+    // Read before the list: a later change is noticed by the next check.
     let changes = resolver.of_node().map(node::Upstreams::changes);
     let Found { upstreams, passed_over } = resolver.upstreams()?;
     let stanza = Stanza::new(spec.stanza.clone(), upstreams, context.forward.clone()).map_err(|_| {
@@ -98,28 +98,28 @@ fn stanza(spec: &ForwardSpec, context: ForwardContext<'_>, ours: &[SocketAddr]) 
 struct Resolver<'s> {
     spec: &'s ForwardSpec,
     context: ForwardContext<'s>,
-    /// Its files.
+    /// Contents of its files.
     lists: &'s [List],
 }
 
-/// What the targets of a stanza are found to be.
+/// The upstreams of a stanza's targets.
 #[derive(Default)]
 struct Found {
-    /// Every target's upstreams, in written order, each once.
+    /// All targets' upstreams, in file order, without duplicates.
     upstreams: Vec<Arc<Upstream>>,
-    /// Why there are none of other targets yet.
+    /// Errors of targets without upstreams yet.
     passed_over: Vec<Located<SetupError>>,
 }
 
 impl Resolver<'_> {
-    /// The servers of the node's network, where a target stands for them.
+    /// The servers of the node's network, if a target stands for them.
     fn of_node(&self) -> Option<&node::Upstreams> {
         let upstreams = self.context.node_upstreams?;
         self.spec.targets.iter().any(|(target, _)| target.port_of_node().is_some()).then_some(upstreams)
     }
 
-    /// The upstreams of all targets. Files without a name server and names that cannot be looked up are passed over where
-    /// others are left.
+    /// The upstreams of all targets. Files without a name server and names that cannot be looked up
+    /// are skipped if other targets remain.
     fn upstreams(&self) -> Result<Found> {
         let mut found = Found::default();
         for (target, at) in &self.spec.targets {
@@ -199,7 +199,7 @@ impl Resolver<'_> {
         }
     }
 
-    /// The addresses of a host name, as they were found with all others of the configuration.
+    /// The addresses of a host name, from the lookup of all names of the configuration.
     fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, Box<ResolveError>> {
         let found = self.context.followed.names.find(&(*name, self.spec.resolvers.clone()));
         found.unwrap_or_else(|| Err(Box::new(ResolveError::NoServer(*name)))).map(|found| found.addresses)
@@ -236,7 +236,7 @@ pub struct Followed {
 #[derive(Default)]
 struct Files {
     follows: Vec<FollowedForward>,
-    /// When all are looked at again.
+    /// When all are checked again.
     due: Option<Instant>,
 }
 
@@ -246,9 +246,9 @@ struct FollowedForward {
     stanza: std::sync::Weak<Stanza>,
     lists: Vec<List>,
     names: ResolvedNames,
-    /// How often the servers of the node's network had changed, where a target stands for them.
+    /// The change counter of the node's network, if a target stands for its servers.
     of_node: Option<u64>,
-    /// Why the stanza does not have what files and names say now.
+    /// Why the current files and names are not used.
     refused: Option<String>,
 }
 
@@ -256,9 +256,9 @@ struct FollowedForward {
 struct List {
     path: PathBuf,
     at: Location,
-    /// As it was seen last.
+    /// The last text.
     text: Vec<u8>,
-    /// Those that it named last; none where it has named none yet.
+    /// The servers in the last text that had any.
     servers: Vec<SocketAddr>,
     look: FileRead<std::io::Result<Vec<u8>>>,
 }
@@ -354,7 +354,7 @@ impl Followed {
                 stays(logger, error);
             }
             let of_node = follow.node_changed(context);
-            // An address that leaves this machine may make a list of ourselves one of others.
+            // After an address leaves this machine, an upstream may no longer be this server.
             let again = begin && follow.refused.is_some();
             if follow.changed(begin, now, patience, logger) || of_node || news == News::Changed || again {
                 follow.names.publish(&self.names);
@@ -398,7 +398,7 @@ impl FollowedForward {
         changed
     }
 
-    /// Whether the stanza has other upstreams.
+    /// Gives the stanza its current upstreams. Returns whether they have changed.
     fn apply(
         &mut self,
         stanza: &Stanza,
@@ -444,7 +444,7 @@ fn stays(logger: &Logger, error: &str) {
 }
 
 impl ForwardTarget {
-    /// The port at which it stands for the servers of the node's network, where those are known.
+    /// The port, if the target stands for the servers of the node's network.
     pub fn port_of_node(&self) -> Option<u16> {
         match self {
             Self::Address { address, tls: false, .. } if address.ip() == node::WIRE_SERVER => {
@@ -455,7 +455,7 @@ impl ForwardTarget {
     }
 }
 
-/// The same server, its link too, at another port.
+/// The same server, with its link, at another port.
 fn with_port(mut server: SocketAddr, port: u16) -> SocketAddr {
     server.set_port(port);
     server
@@ -479,10 +479,10 @@ fn resolv_conf(text: Vec<u8>) -> std::io::Result<Vec<SocketAddr>> {
     Ok(node::name_servers(&text))
 }
 
-/// A list of servers.
+/// Reads a file of upstreams.
 pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(files::read_with_timeout(path, MAX_LIST)?)
 }
 
-/// A resolv.conf has some hundred octets.
+/// A resolv.conf has some hundred bytes.
 const MAX_LIST: u64 = 1 << 20;

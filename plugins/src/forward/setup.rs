@@ -81,14 +81,14 @@ pub struct ForwardSpec {
 pub enum ForwardTarget {
     /// An address.
     Address {
-        /// Where.
+        /// The address and port.
         address: SocketAddr,
-        /// Whether TLS is spoken there.
+        /// Whether it uses TLS.
         tls: bool,
-        /// The name behind `%`, for TLS.
+        /// The name after `%`, for TLS.
         server_name: Option<String>,
     },
-    /// A file with `nameserver` lines, followed when it changes.
+    /// A file with `nameserver` lines, read again when it changes.
     File(PathBuf),
     /// A host name, resolved when the configuration is built.
     Host {
@@ -96,7 +96,7 @@ pub enum ForwardTarget {
         name: Name,
         /// Its port.
         port: u16,
-        /// Whether TLS is spoken there.
+        /// Whether it uses TLS.
         tls: bool,
     },
 }
@@ -104,7 +104,7 @@ pub enum ForwardTarget {
 /// The files of `tls`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Our certificate and its key.
+    /// The client certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
     /// Authorities that replace the system's.
     pub ca: Option<PathBuf>,
@@ -121,7 +121,7 @@ pub(crate) fn read(directives: &[&Directive], written: ParseContext<'_>) -> Resu
     Ok(Arc::new(ForwardSpecs { stanzas }))
 }
 
-/// The warning about a network of several zones: the zones that are not forwarded.
+/// The warning for a network of several zones: the zones that are not forwarded.
 fn first_alone(network: &Word, zones: &[Name]) -> Option<String> {
     let [first, others @ ..] = zones else { return None };
     let (Some(next), Some(last)) = (others.first(), others.last()) else { return None };
@@ -141,7 +141,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     let mut spec = ForwardSpec {
         at: directive.name.at.clone(),
         odd: first_alone(from_word, &from),
-        // CoreDNS takes the first zone of a network that needs several.
+        // CoreDNS takes only the first zone of a network that needs several.
         stanza: StanzaSpec { from: from.first().copied().unwrap_or(Name::ROOT), ..StanzaSpec::default() },
         targets: Vec::new(),
         tls: None,
@@ -357,7 +357,7 @@ fn expected(property: &str) -> &'static str {
 
 const UPSTREAM: &str = "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name";
 
-/// How often a file of upstreams is looked at.
+/// Interval of checking a file of upstreams.
 pub const FILE_INTERVAL: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

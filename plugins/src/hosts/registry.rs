@@ -32,10 +32,10 @@ impl HostsRegistry {
     /// The table of a directive: the existing one, or a new one that has read its file.
     pub fn table(&self, spec: &HostsSpec) -> Arc<HostsTable> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the registry holds what no configuration needs any more.
+        // Tables that no configuration uses are held by the registry alone.
         tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
         if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
-            // CoreDNS reads every file anew with the Corefile.
+            // CoreDNS reads every file again with the Corefile.
             let mut state = table.state();
             (state.again, state.next_look) = (true, None);
             drop(state);

@@ -1,4 +1,4 @@
-//! `k8s_external`: services of the block's cluster under the names and addresses by which they are reached from outside.
+//! `k8s_external`: services of the block's cluster under their external names and addresses.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,12 +12,12 @@ use plugin::zone_request::ZoneOutcome;
 use plugin::{Fallthrough, HostsGuard, Lookup, QueryContext, Spec};
 use wire::{Class, Proto, Query, Reply, ZoneRequest};
 
-/// What one `k8s_external` directive says.
+/// One `k8s_external` directive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalSpec {
     at: Location,
     rules: ExternalRules,
-    /// Names of these zones that are not there go on.
+    /// Zones in which missing names pass to the next plugin.
     fallthrough: Fallthrough,
 }
 
@@ -86,11 +86,11 @@ impl SourceSpec for ExternalSpec {
     }
 }
 
-/// One block's view of its cluster from outside.
+/// The external names of a block's cluster.
 struct Services {
-    /// What was read makes one.
+    /// The responder, built from the directive.
     external: Option<External>,
-    /// What the block's `kubernetes` answers of.
+    /// The cluster of the block's `kubernetes`.
     cluster: Arc<OnceLock<ClusterHandle>>,
     fallthrough: Fallthrough,
 }

@@ -37,28 +37,28 @@ struct Shared {
     snapshot: Option<Arc<Kept>>,
     metrics: Arc<Metrics>,
     told: Mutex<Told>,
-    /// Rings when a kind is known.
+    /// Notified when a kind is synced.
     known: Condvar,
 }
 
 /// Events of each kind, and which of them are logged.
 #[derive(Default)]
 struct Told {
-    /// Of kinds that are not followed just now, though they were, or were tried: why, and what ends it.
+    /// Kinds without a connected watch after an attempt: the error and its remedy.
     lost: BTreeMap<Kind, (String, &'static str)>,
-    /// Causes that are logged, by their sort: each once until all kinds are watched again.
+    /// Logged causes by their kind of error: each once until all kinds are watched again.
     causes: HashMap<(Discriminant<WatchError>, Option<Kind>), HashSet<String>>,
     unreadable: HashSet<Kind>,
-    /// Kinds with objects that did not fit, logged once until they are known again.
+    /// Kinds with objects that exceeded the memory limit, logged once until they are synced again.
     crowded: BTreeSet<Kind>,
-    /// What the account may not do with them.
+    /// Missing permissions: kind and verb.
     forbidden: BTreeMap<Kind, &'static str>,
-    /// When something was heard last.
+    /// Time of the last event.
     heard: Option<Instant>,
 }
 
 impl Cluster {
-    /// Not followed yet.
+    /// Creates a cluster without watches.
     pub(super) fn new(
         access: Access,
         wants: WatchConfig,
@@ -72,7 +72,7 @@ impl Cluster {
         Self { followed, shared: Arc::new(shared), following: Mutex::default(), start: Mutex::default() }
     }
 
-    /// Whether this is followed here, and kept there.
+    /// Whether the cluster has this API, these objects and this snapshot.
     pub(super) fn is_of(
         &self,
         access: &Access,
@@ -107,22 +107,22 @@ impl Cluster {
         self.shared.index.clone()
     }
 
-    /// Whether all has been known once.
+    /// Whether all kinds have been synced once.
     pub(super) fn is_known(&self) -> bool {
         self.index().unsynced().is_empty()
     }
 
-    /// When something was heard last.
+    /// Time of the last event.
     pub(super) fn heard(&self) -> Option<Instant> {
         self.shared.told().heard
     }
 
-    /// What the account may not do, such as `watch services`.
+    /// Missing permissions of the account, such as `watch services`.
     pub(super) fn rights_missing(&self) -> Vec<String> {
         self.shared.told().forbidden.iter().map(|(kind, verb)| format!("{verb} {kind}")).collect()
     }
 
-    /// The problems: one for each cause, with the kinds of objects that it concerns, and that of the snapshot.
+    /// The problems: one for each cause, with its kinds of objects, and that of the snapshot.
     pub(super) fn problems(&self) -> Vec<SyncProblem> {
         let mut all: Vec<SyncProblem> = Vec::new();
         for (kind, (what, remedy)) in &self.shared.told().lost {
@@ -143,7 +143,7 @@ impl Cluster {
         all
     }
 
-    /// A start waits for it at least so long, and asks it so fast.
+    /// Sets how long a start waits, at least as long as before, and the rate limit.
     pub(super) fn start_with(&self, timeout: Duration, pace: RateLimit) {
         let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
         *start = (timeout.max(start.0), pace);
@@ -245,7 +245,8 @@ impl IndexObserver for Teller {
         let mut told = self.shared.told();
         told.forbidden.remove(&kind);
         told.lost.remove(&kind);
-        // A kind that is not listed yet, or is listed again, is not watched either, but needs no log line.
+        // A kind that is not listed yet, or is being listed again, is not watched either, but needs
+        // no log line.
         let is_all = self.wanted.iter().all(|kind| self.shared.index.is_connected(*kind));
         if is_all && !told.causes.is_empty() {
             told.causes.clear();
@@ -272,8 +273,8 @@ impl IndexObserver for Teller {
         }
         let of_kind =
             matches!(why, WatchError::Forbidden { .. } | WatchError::NoSuchResource { .. }).then_some(kind);
-        // One that hides another, such as a connection that is refused before a certificate that is wrong, does not for long;
-        // an API with a new cause each time does not fill the log.
+        // Causes may alternate, such as a refused connection and a wrong certificate; each is
+        // logged once. The bound keeps an API with a new cause each time from filling the log.
         let causes = told.causes.entry((discriminant(why), of_kind)).or_default();
         if causes.len() >= MOST_CAUSES || !causes.insert(why.to_string()) {
             return;
@@ -337,14 +338,14 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// The wall clock, which change times of other machines and of files are compared with.
+/// The wall clock, for comparison with timestamps of other machines and files.
 fn wall() -> SinceEpoch {
     SinceEpoch(Duration::from_millis(clock::wall_ms()))
 }
 
 /// The remedy if objects do not fit.
 const FOLLOW_FEWER: &str = "Follow fewer, by `namespaces` or `labels`, or let it have more memory";
-/// Most causes of one sort that are logged until all kinds are watched again.
+/// Maximum number of causes of one kind of error that are logged until all kinds are watched again.
 const MOST_CAUSES: usize = 4;
-/// The time after which the log says that a start waits.
+/// Delay before the log says that a start waits.
 const TELL_AFTER: Duration = Duration::from_millis(500);

@@ -34,11 +34,11 @@ fn limit(groups: &str, root: &Path) -> Option<u64> {
         let around = group.ancestors().take_while(|group| group.starts_with(&root));
         around.map(|group| group.join(file)).collect()
     });
-    // A group without a limit says `max`, or a number beyond all memory.
+    // A group without a limit has `max`, or a number beyond all memory.
     files.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).min()
 }
 
-/// Of a cluster with 10,000 services and 100,000 endpoints, some 40 MB.
+/// A cluster with 10,000 services and 100,000 endpoints needs some 40 MB.
 const MOST_OCTETS: usize = 256 << 20;
 
 #[cfg(test)]

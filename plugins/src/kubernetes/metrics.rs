@@ -59,7 +59,7 @@ impl Metrics {
     pub(super) fn collect(&self, into: &mut Families) {
         let counts = self.counts();
         let programming = counts.programming.iter().zip(["cluster_ip", "headless_with_selector"]);
-        // Nothing, as in Go, where nothing was counted.
+        // As in Go, no sample before the first observation.
         for (durations, kind) in programming.filter(|(durations, _)| durations.is_used()) {
             into.durations(PROGRAMMING_DURATION, &[("service_kind", kind)], durations);
         }
@@ -109,7 +109,7 @@ const UNREADABLE: Metric = Metric {
 };
 /// From a millisecond to 9 minutes, doubling; in nanoseconds.
 const PROGRAMMING_BOUNDS: [u64; 20] = doubling(1_000_000);
-/// Those that Prometheus's Go library has by default, in nanoseconds.
+/// The default bounds of Prometheus's Go library, in nanoseconds.
 const REQUEST_BOUNDS: [u64; 11] = [
     5_000_000,
     10_000_000,

@@ -79,7 +79,8 @@ impl Persistent for ClusterRegistry {
     }
 
     fn look(&self, _: Instant, _: &Logger) -> Option<Instant> {
-        // Only the registry holds clusters that no configuration needs; their watchers are stopped outside of the lock.
+        // Clusters that no configuration uses are held by the registry alone; their watchers are
+        // stopped outside of the lock.
         let unused: Vec<_> =
             self.clusters().extract_if(.., |cluster| Arc::strong_count(cluster) == 1).collect();
         drop(unused);
@@ -107,7 +108,7 @@ impl Persistent for ClusterRegistry {
     fn leave(&self) {
         let end = clock::now() + LEAVE;
         let clusters = self.clusters();
-        // One that no configuration needs any more may have had the file of another that is followed now.
+        // An unused cluster may have the same file as one in use.
         let used = clusters.iter().filter(|cluster| Arc::strong_count(cluster) > 1);
         let written: Vec<_> = used.filter_map(|cluster| cluster.write_now()).collect();
         drop(clusters);
@@ -135,7 +136,7 @@ impl Persistent for ClusterRegistry {
     }
 }
 
-/// How long an end waits for snapshots: a disk may hang.
+/// Maximum wait for snapshots when the process ends: a disk may hang.
 const LEAVE: Duration = Duration::from_secs(1);
 /// Gauge {cluster, kind}; kind: services, endpointslices, namespaces, pods, serviceimports.
 const OBJECTS: Metric =

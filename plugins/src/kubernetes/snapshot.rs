@@ -18,12 +18,12 @@ use kubernetes_api::{Access, Kind, WatchConfig};
 use super::sync_problem::SyncProblem;
 use logging::Logger;
 
-/// What `snapshot` says.
+/// The property `snapshot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotSpec {
-    /// Where it lies.
+    /// Path of the file.
     pub file: PathBuf,
-    /// How often it is written, at the most. Default 30 s, least 1 s.
+    /// Minimum interval of writes. Default 30 s, at least 1 s.
     pub every: Duration,
 }
 
@@ -81,7 +81,8 @@ impl Kept {
         spec == Some(&self.spec)
     }
 
-    /// Puts the objects of the file into the index. If that fails the log has the reason, and the index is empty.
+    /// Loads the objects of the file into the index. On failure it logs the reason, and the index
+    /// is empty.
     pub(super) fn restore(&self, of: &Followed, writer: &mut IndexWriter, at: Instant, logger: &Logger) {
         let file = self.spec.file.display();
         match self.load_snapshot(of, writer, at) {
@@ -101,10 +102,10 @@ impl Kept {
         }
     }
 
-    /// Puts what the file has into the index, if there is one, and says how old it is.
+    /// Loads the file into the index, if it exists, and returns its age.
     ///
     /// # Errors
-    /// Why it cannot be used; nothing is known then.
+    /// Why it cannot be used; the index is empty then.
     pub(super) fn load_snapshot(
         &self,
         of: &Followed,
@@ -140,30 +141,30 @@ impl Kept {
         before > 0 && state.restored.is_empty()
     }
 
-    /// How old the snapshot is that answers are of, if they are.
+    /// The age of the snapshot while answers use it.
     pub(super) fn age(&self, now: Instant) -> Option<Duration> {
         let state = self.state();
         let (age, read) = state.read.filter(|_| !state.restored.is_empty())?;
         Some(age + now.saturating_duration_since(read))
     }
 
-    /// Why it cannot be used, if it could not and is not replaced yet.
+    /// Why the file cannot be used, until it is replaced.
     pub(super) fn problems(&self) -> Option<SyncProblem> {
         let cause = self.state().unusable.clone()?;
         let what = format!("{}: {cause}", self.spec.file.display());
         Some(SyncProblem { subject: "snapshot".to_owned(), problem: what, remedy: REPLACED })
     }
 
-    /// How often it was written, and how often that failed.
+    /// Number of writes, and of failed ones.
     pub(super) fn counts(&self) -> [u64; 2] {
         let state = self.state();
         [state.written, state.failed]
     }
 
-    /// Begins to write what changes.
+    /// Starts the writer thread.
     ///
     /// # Errors
-    /// What the system says to one more thread.
+    /// If the system refuses a thread.
     pub(super) fn write(self: &Arc<Self>, of: Arc<Followed>, logger: Logger) -> io::Result<Writing> {
         let (ask, asked) = channel();
         let kept = self.clone();
@@ -222,7 +223,7 @@ impl Kept {
     }
 }
 
-/// Replaces the file in one step.
+/// Replaces the file atomically.
 fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     let octets = snapshot::write(&of.index, &of.access, &of.wants, now);
     let octets = octets
@@ -230,6 +231,6 @@ fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
     files::atomic_write(file, None, &octets).map_err(|error| error.to_string())
 }
 
-/// How often it is looked whether all is known, until it is: as often as a snapshot may be written.
+/// Interval of checking whether all kinds are synced: the minimum interval of writes.
 const LOOK: Duration = Duration::from_secs(1);
 const REPLACED: &str = "it is replaced once the lists of the API are complete";

@@ -57,7 +57,7 @@ impl ClusterStatus {
         }
     }
 
-    /// Whether all that is followed has been known once: answers are whole.
+    /// Whether all watched kinds have been synced once: answers are complete.
     pub fn is_synced(&self) -> bool {
         self.kinds.iter().all(|kind| kind.is_known)
     }
@@ -68,7 +68,7 @@ impl ClusterStatus {
     }
 }
 
-/// The API in a few words without secrets: the user part of a URL is left out.
+/// A short text for the API without secrets: the user part of a URL is left out.
 fn place(access: &Access) -> String {
     match access {
         Access::InCluster(_) => "in-cluster".to_owned(),

@@ -1,4 +1,4 @@
-//! Asks every upstream of a block with `loop` whether it leads back here.
+//! Probes every upstream of a block with `loop` for loops.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -123,7 +123,7 @@ impl Watched {
             let all = self.upstreams.iter().zip(&looping).filter(move |(_, looping)| **looping == wanted);
             all.map(|(upstream, _)| upstream.clone()).collect()
         };
-        // Where it is given others just now, they are looked at in the next round.
+        // If its upstreams change at this time, the next round probes them.
         if self.stanza.leave_out(&now, those(true), those(false)) {
             self.looping = looping;
         }
@@ -131,7 +131,7 @@ impl Watched {
     }
 }
 
-/// `<random>.<random>.ZONE`, as CoreDNS's: 128 bits that cannot be guessed.
+/// `<random>.<random>.ZONE`, as in CoreDNS: 128 random bits.
 fn probe_name(zone: &Name) -> Option<Name> {
     let [first, second]: [u64; 2] = rand::rng().random();
     let zone = zone.to_string();
@@ -177,7 +177,7 @@ mod tests {
         assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
         let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
         watched.stanza.set_upstreams(vec![new]).unwrap();
-        // The old one leads back as before; the new one may do so as well.
+        // The old upstream still loops; the new one may do so as well.
         let before = Arc::new(Vec::new());
         assert!(!watched.stanza.leave_out(&before, Vec::new(), Vec::new()), "what a file brought is kept");
         assert_eq!(told(&watched.stanza.upstreams()), ["192.0.2.3:53"]);

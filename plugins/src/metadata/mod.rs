@@ -79,7 +79,7 @@ mod tests {
         Name::from_text(text).expect("a name")
     }
 
-    /// Knows one label of every name.
+    /// Publishes one label for every name.
     #[derive(Debug)]
     struct Publisher;
 

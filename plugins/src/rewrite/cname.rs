@@ -47,11 +47,11 @@ impl Cname {
         wish.extend_ede(&mut response.options);
         match wish {
             SubqueryResult::Answer(answer) => {
-                // The rcode is that of the end of the chain (RFC 6604, section 3).
+                // The rcode is that of the chain's end (RFC 6604, section 3).
                 response.rcode = answer.rcode;
                 response.flags = (response.flags & !Flags::TC) | (answer.flags & Flags::TC);
-                // To a query for CNAME the alias itself is the answer: the SOA by which its target denies another CNAME is
-                // left out.
+                // To a query for CNAME the alias itself is the answer: the SOA that denies a CNAME
+                // at its target is left out.
                 let is_answer = |rr: &Rr| rr.section == Section::Answer || effective.rtype() != RType::CNAME;
                 response.records.extend(answer.records.into_iter().filter(is_answer));
             }
@@ -61,6 +61,6 @@ impl Cname {
     }
 }
 
-/// So many aliases of an answer are looked at, several times what a chain has. 64 KiB have room for 4,000, and each is
-/// compared with a pattern, which takes some microseconds.
+/// Maximum number of aliases to compare in an answer, several times the length of a chain. 64 KiB
+/// have room for 4,000, and each comparison with a pattern takes some microseconds.
 const MOST_ALIASES: usize = 64;

@@ -13,7 +13,7 @@ use tls::{ClientVerifier, TlsError};
 /// Requirement for clients' certificates: the values of Go's `tls.ClientAuthType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Nothing.
+    /// No certificate.
     NoCert,
     /// A certificate, optional and not verified.
     Request,
@@ -75,7 +75,7 @@ impl ClientAuth {
     }
 }
 
-/// Takes any certificate of which the client has the key.
+/// Accepts any certificate if the client has its key.
 #[derive(Debug)]
 struct Anybody {
     required: bool,

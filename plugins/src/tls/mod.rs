@@ -1,4 +1,5 @@
-//! `tls CERT KEY [CA]`: what the TLS endpoints of a server block show to clients, and which clients they let in.
+//! `tls CERT KEY [CA]`: the certificate of a server block's TLS endpoints, and the requirements for
+//! clients.
 
 mod client_auth;
 mod files;
@@ -19,14 +20,14 @@ pub use client_auth::ClientAuth;
 
 const PLUGIN: &str = "tls";
 
-/// The directive as it is read; no file is opened.
+/// The parsed directive; no file is opened.
 #[derive(Debug, Clone)]
 pub struct TlsSpec {
-    /// Where it stands.
+    /// Its location.
     pub at: Location,
-    /// What it says.
+    /// Its settings.
     pub settings: Settings,
-    /// The words that name files, and where each stands.
+    /// The files with the locations of their words.
     pub files: Vec<(PathBuf, Location)>,
 }
 
@@ -38,7 +39,7 @@ impl TlsSpec {
     }
 }
 
-/// What `tls` says.
+/// The settings of `tls`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The certificate with its chain.

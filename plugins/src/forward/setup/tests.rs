@@ -19,7 +19,7 @@ fn stanzas(lines: &str) -> Vec<ForwardSpec> {
     said::<ForwardSpecs>(lines).unwrap().stanzas
 }
 
-/// Everything that a directive says but where it stands.
+/// All settings of a directive except locations.
 fn shown(spec: &ForwardSpec) -> String {
     let targets: Vec<&ForwardTarget> = spec.targets.iter().map(|(target, _)| target).collect();
     format!(
