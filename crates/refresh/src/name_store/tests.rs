@@ -160,7 +160,7 @@ fn lines_of_other_programs() {
     let merged = set(&["192.0.2.2 a.test", "192.0.2.2 b.test", "192.0.2.99 canary"]);
     assert_eq!(scene.lines(), merged);
     assert_eq!(lines(&scene.publish().unwrap()), merged);
-    // The same foreign text once more, over ours: newer, so it counts again.
+    // The same foreign text again replaces this process's: newer, so it counts again.
     assert_eq!(scene.read(foreign), foreign);
 }
 

@@ -1,4 +1,4 @@
-//! The names against a map: whatever happens in whatever order, what is served is what the map says.
+//! Compares the served names with a map after random operations in random order.
 
 use proptest::prelude::*;
 
@@ -12,9 +12,9 @@ enum Step {
     Foreign([Option<u8>; 4], bool),
     /// The text is written, if there is something to write.
     Publish,
-    /// Time goes by, and what is too old goes.
+    /// Time passes, and expired entries are removed.
     Wait(u64),
-    /// The process ends and begins with the file as it is.
+    /// The process restarts with the current file.
     Restart,
 }
 
