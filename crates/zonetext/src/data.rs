@@ -22,10 +22,11 @@ enum Field {
     Name,
     /// A character string (RFC 1035, section 3.3).
     String,
-    /// Character strings, one at least; what is longer than 255 bytes becomes several, as in CoreDNS.
-    Strings,
-    /// Two character strings: from the third word on all belong to the second, and one word is taken apart at its blanks, as in
+    /// Character strings, at least one; a string longer than 255 bytes becomes several, as in
     /// CoreDNS.
+    Strings,
+    /// Two character strings: all words from the third on belong to the second, and a single word
+    /// is split at its blanks, as in CoreDNS.
     TwoStrings,
     /// Bytes to the end of the data.
     Text,

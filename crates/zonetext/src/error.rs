@@ -31,10 +31,10 @@ pub enum Error {
     /// A type that no record has, such as ANY.
     #[error("{0} is no type of a record in a zone")]
     NoRecord(RType),
-    /// A type whose data have no form of their own in text.
+    /// A type with data in generic form only.
     #[error("data of the type {0} are written as `\\# LENGTH HEX` (RFC 3597, section 5)")]
     Generic(RType),
-    /// A word that is to be a name.
+    /// An invalid name.
     #[error("{name:?} is not a name: {why}")]
     Name {
         /// The beginning of the word.
@@ -42,7 +42,7 @@ pub enum Error {
         /// Why.
         why: NameError,
     },
-    /// Quotes around what is to be a name.
+    /// Quotes around a name.
     #[error("the name {0:?} stands in quotes; remove them")]
     QuotedName(String),
     /// The data end too early.

@@ -8,9 +8,9 @@ fn data(words: &str) -> Result<String, Error> {
     Ok(record.data.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Of each field one type, and each type that has a form of its own. The bytes are those that CoreDNS 1.15.0 sends, but for
-/// AMTRELAY with a discovery bit, whose relay it leaves out, NSEC with types in any order, which it cannot send, and LOC with
-/// minutes and no seconds, which it refuses.
+/// One type for each field, and each type with a form of its own. The bytes are those that CoreDNS
+/// 1.15.0 sends, except for AMTRELAY with a discovery bit (it omits the relay), NSEC with unsorted
+/// types (it cannot send these), and LOC with minutes but no seconds (it refuses that).
 #[test]
 fn record_data() {
     for (words, expected) in [
@@ -283,7 +283,7 @@ fn words() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// What is read can be sent, and is read back as it was.
+    /// A parsed record can be sent, and parses back to the same record.
     #[test]
     fn records_round_trip(text in words(), start in prop::sample::select(&["", "a. 60 IN ", "a. TXT "] as &[&str])) {
         const QUESTION: &[u8] = b"\x01q\0\0\x01\0\x01";
