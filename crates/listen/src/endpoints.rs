@@ -204,7 +204,7 @@ impl Endpoints {
         }
     }
 
-    /// Serves another configuration, whose endpoints are already bound, and returns the previous
+    /// Serves another configuration, with its endpoints already bound, and returns the previous
     /// one.
     pub fn swap(
         &mut self,

@@ -1,6 +1,6 @@
-//! A fair queue of clients' queries whose subqueries are all answered. One reply of an upstream may
-//! make thousands ready, each to be resumed through its block's middleware: a worker resumes some
-//! at a time, round robin over clients.
+//! A fair queue of clients' queries with all subqueries answered. One reply of an upstream may make
+//! thousands ready, each to be resumed through its block's middleware: a worker resumes some at a
+//! time, round robin over clients.
 
 use std::collections::{HashMap, VecDeque};
 

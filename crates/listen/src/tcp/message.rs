@@ -101,7 +101,7 @@ impl Connection {
         true
     }
 
-    /// Counts and logs a query whose reply is written, if it is counted.
+    /// Counts and logs a query with a written reply, if it is counted.
     fn observe(
         &self,
         configuration: &Configuration,
