@@ -243,7 +243,7 @@ impl Connection {
             }
             let Some(message) = self.read.get(start + 2..start + 2 + length) else { break };
             let id = u16::from_be_bytes([message[0], message[1]]);
-            // A reply with an unknown id is to a query that has timed out.
+            // A reply with an unknown id answers a query that has timed out.
             if let Some(pending) = self.pending.remove(&id) {
                 let message = message.to_vec();
                 let overtaking = self.overtaking(&pending, now);

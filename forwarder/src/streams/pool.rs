@@ -50,7 +50,7 @@ pub(super) struct Pool {
 #[derive(Debug)]
 struct Lane {
     id: u64,
-    /// Queries whose replies may still arrive, including those given up.
+    /// Queries that may still be answered, including those given up.
     out: Vec<RequestId>,
     /// The client of its single query.
     holder: Option<ClientId>,
