@@ -89,7 +89,7 @@ impl RunCounts {
         self.lost += u64::from(window.holds(due_ns));
     }
 
-    /// Counts a reply that came in at `now_ns`; `verdict` is asked only about a first one.
+    /// Counts a reply received at `now_ns`; `verdict` is called for a first reply only.
     #[inline]
     pub fn reply<Q>(
         &mut self,

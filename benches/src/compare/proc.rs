@@ -224,7 +224,7 @@ mod tests {
         let rows = [
             // In another container: the machine alone knows.
             (snapshot(120, &[ours]), 0.10),
-            // Interrupts of ours hide them from the machine's sum.
+            // Our interrupts hide them from the machine's sum.
             (snapshot(60, &[ours, (30, 1, 1006, 5)]), 0.03),
             // Started and ended within the time: counted in the parent's reaped time.
             (snapshot(60, &[ours, (30, 1, 1000, 15)]), 0.05),

@@ -21,8 +21,8 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Builds the server if none is given, and runs this program again in a namespace whose
-    /// loopback has these addresses; `name` names the directory for its files.
+    /// Builds the server if none is given, and runs this program again in a namespace with these
+    /// addresses on its loopback; `name` names the directory for its files.
     ///
     /// # Errors
     /// When the server does not build, there is no right to a namespace, or the run in it fails.

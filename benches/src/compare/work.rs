@@ -46,7 +46,7 @@ pub enum QueriesOf {
     Whoami,
     /// An upstream behind a cache, of so many entries or the server's own default.
     Upstream(Option<u32>),
-    /// A cluster, whose API is where an upstream would be.
+    /// A cluster; its API takes the upstream's place.
     Services,
 }
 

@@ -161,7 +161,7 @@ fn unchanged(size: Size) -> impl Iterator<Item = (String, Ipv4Addr)> {
     own.map(move |number| size.known(number))
 }
 
-/// An API whose slices change all the time.
+/// An API with slices that change all the time.
 struct Scripted {
     api: Api,
     /// Whether changes are sent to the server, or to the reader that discards them.

@@ -123,7 +123,7 @@ impl Meanwhile {
         self.services().map(|number| self.size.slices(number)).sum()
     }
 
-    /// The services whose endpoints move: three in ten, and none that is queried at a start.
+    /// The services with endpoints that move: three in ten, and none that is queried at a start.
     fn services(&self) -> Range<u32> {
         self.size.services / 10 + 1..self.size.services / 10 * 4
     }

@@ -2,7 +2,7 @@
 //! their memory, and the time until a change is visible in answers.
 //!
 //! The API is a real one (`tests/kube`), in a network namespace of its own. The baseline is a
-//! reader: as many connections for the same streams, whose data it discards.
+//! reader with as many connections for the same streams, which it discards.
 
 mod api;
 mod churn;

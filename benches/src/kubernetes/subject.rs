@@ -67,8 +67,8 @@ impl Who {
 }
 
 impl Subject {
-    /// A server whose block answers the cluster's zone; `api` are the properties that give the
-    /// API's address.
+    /// A server with a block for the cluster's zone; `api` are the properties that give the API's
+    /// address.
     ///
     /// # Errors
     /// When the Corefile cannot be written.

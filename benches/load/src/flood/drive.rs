@@ -191,7 +191,7 @@ impl Driver {
         let mut count = 0;
         let mut broken = false;
         for (lane, outstanding) in lanes {
-            // One clock reading for each batch, whose first message has just been read.
+            // One clock reading for each batch; its first message has just been read.
             let mut now_ns = None;
             let outcome = lane.receive(received, |message| {
                 let now_ns = *now_ns.get_or_insert_with(|| clock.now_ns());
