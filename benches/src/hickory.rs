@@ -23,7 +23,7 @@ use hickory_server::zone_handler::MessageResponseBuilder;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::{Builder, Runtime};
 
-/// What such a server answers from.
+/// Data sources of such a server.
 pub struct Sources<'s> {
     /// The hosts file, looked up first.
     pub hosts: &'s Path,
@@ -37,7 +37,7 @@ pub struct Sources<'s> {
 /// Returns after `lasting`.
 ///
 /// # Errors
-/// What the kernel says about addresses and cores, a hosts file that cannot be read.
+/// Errors of the kernel for addresses and cores, or an unreadable hosts file.
 pub fn serve(
     listen: &[SocketAddr],
     sources: &Sources<'_>,
@@ -150,9 +150,9 @@ async fn send<'a>(
     }
 }
 
-/// Seconds, as our own plugin hosts has it.
+/// In seconds, as in localdns's `hosts`.
 const HOSTS_TTL: u32 = 3600;
-/// How long a TCP client may say nothing.
+/// Maximum idle time of a TCP client.
 const IDLE: Duration = Duration::from_secs(10);
-/// Replies that wait for a TCP client.
+/// Maximum number of queued replies of a TCP client.
 const TCP_REPLIES: usize = 64;

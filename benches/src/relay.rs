@@ -1,4 +1,4 @@
-//! A raw UDP relay in one loop: what a miss must cost at least.
+//! A raw UDP relay in one loop: the minimum cost of a miss.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use load::clock::Clock;
 /// timeout.
 ///
 /// # Errors
-/// What the kernel says about addresses, sockets and cores.
+/// Errors of the kernel for addresses, sockets and cores.
 pub fn relay(
     listen: &[SocketAddr],
     upstream: SocketAddr,
@@ -49,10 +49,10 @@ pub fn relay(
                     out.extend_from_slice(&datagram.bytes[2..]);
                 });
             }
-            // What cannot be sent is lost, as on any way; the client asks again.
+            // A query that cannot be sent is lost, as in any network; the client retries.
             socket.send_batch(queries.messages(), |_, _| {});
         }
-        // A refusal concerns a message long gone.
+        // An ICMP error is about an earlier message.
         if socket.receive(&mut received).unwrap_or(0) > 0 {
             idle = false;
             for datagram in received.iter().filter(|datagram| datagram.bytes.len() >= HEADER) {
@@ -80,7 +80,7 @@ pub fn relay(
     }
 }
 
-/// Queries on their way, by the id given to the upstream; the oldest gives way to the newest.
+/// Outstanding queries by the id sent to the upstream; a new query replaces the oldest.
 struct Flights {
     slots: Vec<Option<Flight>>,
     next: u16,

@@ -1,6 +1,6 @@
-//! When queries are due at a fixed rate, whatever becomes of those before them. No clock.
+//! Due times of queries at a fixed rate, regardless of earlier queries. No clock.
 
-/// Points in time at equal distances, counted in nanoseconds of the run.
+/// Points in time at equal intervals, in nanoseconds of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     start_ns: u64,

@@ -45,7 +45,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// The decades around these values, drawn between two places.
+    /// The decades around these values, between two coordinates.
     fn around(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let logs: Vec<f64> = values.map(|value| value.max(1.0).log10()).collect();
         let low = logs.iter().copied().fold(f64::INFINITY, f64::min).clamp(0.0, 12.0).floor() as i32;

@@ -13,14 +13,14 @@ pub struct Snapshot {
     processes: HashMap<u32, Process>,
 }
 
-/// The machine's own sums, in ticks since boot.
+/// The machine's totals, in ticks since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Machine {
     cores: u64,
     /// User, nice and system time without interrupts: kernels account an interrupt to the process
     /// that caused it or to none, and here the load causes them.
     busy: u64,
-    /// Taken away by the machine below.
+    /// Time stolen by the hypervisor.
     stolen: u64,
 }
 
@@ -29,9 +29,9 @@ struct Process {
     parent: u32,
     /// Its own time, in ticks.
     ticks: u64,
-    /// What of that it spent outside the kernel.
+    /// The part of it spent outside the kernel.
     user_ticks: u64,
-    /// The time of children that have ended and were waited for.
+    /// The time of reaped children.
     reaped_ticks: u64,
     reaped_user_ticks: u64,
 }
@@ -46,19 +46,19 @@ impl Process {
     }
 }
 
-/// What was done between two moments.
+/// CPU usage between two times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
     /// Processor time of the server with its children.
     pub server: Duration,
-    /// What of that was spent outside the kernel.
+    /// The part of it spent outside the kernel.
     pub server_user: Duration,
     /// Share of all cores that went to processes outside the comparison, 0 to 1.
     pub others: f64,
 }
 
 impl Snapshot {
-    /// Reads `/proc`. Processes that end meanwhile are left out.
+    /// Reads `/proc`. Processes that end during the read are left out.
     ///
     /// # Errors
     /// When there is no `/proc`.
@@ -78,12 +78,12 @@ impl Snapshot {
         Ok(Self { machine, processes })
     }
 
-    /// Whether there was such a process.
+    /// Whether the process exists in the snapshot.
     pub fn knows(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
 
-    /// A process and all that it started.
+    /// A process and its descendants.
     pub fn tree(&self, root: u32) -> HashSet<u32> {
         let mut tree = HashSet::from([root]);
         loop {
@@ -98,7 +98,7 @@ impl Snapshot {
         }
     }
 
-    /// The sum over the tree of a process: what of it has ended and was waited for stays in it.
+    /// The sum over the tree of a process, with reaped children.
     fn sum(&self, root: u32, of: fn(&Process) -> u64) -> u64 {
         self.tree(root).iter().filter_map(|pid| self.processes.get(pid)).map(of).sum()
     }
@@ -135,7 +135,7 @@ fn duration(ticks: u64) -> Duration {
     Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND)
 }
 
-/// Resident memory of a process and all that it started, in kB. What they share is counted for each.
+/// Resident memory of a process and its descendants, in kB. Shared memory is counted for each.
 pub fn resident_kb(root: u32) -> Result<u64> {
     let of = |pid: u32| -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -155,7 +155,7 @@ fn read_machine(text: &str) -> Option<Machine> {
 }
 
 fn read_process(text: &str) -> Option<Process> {
-    // The program's name stands in brackets and may hold anything, brackets too.
+    // The program's name is in brackets and may contain anything, brackets too.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Process {
@@ -167,7 +167,7 @@ fn read_process(text: &str) -> Option<Process> {
     })
 }
 
-/// What `/proc` counts in, on every Linux (USER_HZ).
+/// The unit of `/proc` on every Linux (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
 /// The parent of the kernel's threads: the interrupts of the load, or housekeeping.
 const KTHREADD: u32 = 2;

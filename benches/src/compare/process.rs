@@ -1,4 +1,4 @@
-//! Processes of the comparison: started on their cores, read from, and ended.
+//! Processes of the comparison: start on cores, output, end.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -43,7 +43,7 @@ impl Launch {
     }
 }
 
-/// A process that ends, with all that it started, when this is dropped. What it prints is read and counted.
+/// A process with its descendants, ended on drop. Its output is read and counted.
 pub struct Running {
     child: Child,
     printed: Arc<Printed>,
@@ -100,19 +100,19 @@ impl Running {
         self.child.id()
     }
 
-    /// Lines that it has printed and that were read.
+    /// Number of lines printed and read.
     pub fn lines(&self) -> u64 {
         self.printed.lines.load(Ordering::Acquire)
     }
 
-    /// The end of what it printed, at most 2 kB.
+    /// The end of its output, at most 2 kB.
     pub fn last_words(&self) -> String {
         let Ok(tail) = self.printed.tail.lock() else { return String::new() };
         let bytes: Vec<u8> = tail.iter().copied().collect();
         String::from_utf8_lossy(&bytes).trim().to_owned()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -146,7 +146,7 @@ impl Drop for Running {
     }
 }
 
-/// Sends a signal; that a process is gone already is no error.
+/// Sends a signal; a process that has already ended is no error.
 pub(crate) fn signal(name: &str, pids: impl IntoIterator<Item = u32>) {
     let pids: Vec<String> = pids.into_iter().map(|pid| pid.to_string()).collect();
     if !pids.is_empty() {
@@ -165,13 +165,13 @@ fn read_in_background(mut stream: impl Read + Send + 'static, printed: Arc<Print
             let excess = tail.len().saturating_sub(TAIL_BYTES);
             tail.drain(..excess);
             drop(tail);
-            // A line that counts is among the last words already.
+            // The tail is updated before the count.
             printed.lines.fetch_add(lines as u64, Ordering::Release);
         }
     });
 }
 
-/// Under callgrind everything takes fifty times as long.
+/// Long, since callgrind is about fifty times slower.
 const END_WAIT: Duration = Duration::from_secs(30);
 const TAIL_BYTES: usize = 2048;
 

@@ -11,7 +11,7 @@ use load::workload::{Ask, Kind};
 pub struct Work {
     /// Its name on the command line and in JSON.
     pub name: &'static str,
-    /// What stands in the table.
+    /// Its title in the table.
     pub title: &'static str,
     /// Kinds of queries with their shares.
     pub asks: Vec<Ask>,
@@ -33,18 +33,18 @@ pub struct Work {
     pub held: Option<u32>,
 }
 
-/// What knows the answers.
+/// Source of the answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueriesOf {
-    /// So many names in memory: hosts lines, local data or a zone.
+    /// A number of names in memory: hosts lines, local data or a zone.
     Hosts(u32),
     /// A zone without names: NXDOMAIN.
     Absent,
-    /// So many of them.
+    /// A number of such zones.
     Zones(u32),
     /// The client's own address.
     Whoami,
-    /// An upstream behind a cache, of so many entries or the server's own default.
+    /// An upstream behind a cache, with this number of entries or the server's default.
     Upstream(Option<u32>),
     /// A cluster; its API takes the upstream's place.
     Services,
@@ -76,8 +76,8 @@ impl Work {
         }
     }
 
-    /// Whether an upstream, a reader of log lines or the server itself needs the load's core too: then CPU time per
-    /// query decides, not the rate.
+    /// Whether an upstream, a reader of log lines or the server itself needs the load's core too:
+    /// CPU time per query is then compared, not the rate.
     pub fn shares_core(&self) -> bool {
         self.log || self.all_cores || (self.asks.iter().any(|ask| ask.kind == Kind::Miss))
     }
@@ -128,7 +128,7 @@ pub fn all() -> Vec<Work> {
     ]
 }
 
-/// A row beside those: the cache by itself.
+/// An extra row: the cache alone.
 pub fn cache_alone() -> Work {
     cache("cache-alone", "cache hit without hosts, 10,000 names")
 }
@@ -144,7 +144,8 @@ fn cache(name: &'static str, title: &'static str) -> Work {
     Work { prefill: Some(cached.clone()), ..Work::new(name, title, source, &[(cached, 1)]) }
 }
 
-/// Rows that are read beside each other, and so taken in turns: the machine's speed changes by the minute.
+/// Groups of rows that are compared, and so measured in turns: the machine's speed changes by the
+/// minute.
 pub fn in_turns(works: &[Work]) -> impl Iterator<Item = &[Work]> {
     works.chunk_by(|one, next| one.all_cores && next.all_cores)
 }
@@ -156,7 +157,7 @@ pub const WORKERS_HOT: &str = "workers-hot";
 
 const NAMES: u32 = 10_000;
 const MILLION: u32 = 1_000_000;
-/// About as many as critical names of a node.
+/// About the number of critical names of a node.
 const IN_FRONT: u32 = 100;
 /// Three times the names: CoreDNS spreads entries over 256 shards, and a full shard evicts.
 const ENTRIES: u32 = 32_768;

@@ -17,18 +17,18 @@ use super::https::{Access, Connection};
 use crate::compare::process::signal;
 use load::clock::Clock;
 
-/// What stands at each number: paths, and objects.
+/// The objects of each number: paths and contents.
 type Objects<'o> = dyn Fn(u32) -> Vec<(String, Value)> + Sync + 'o;
 
 /// An API that runs until this is dropped; its objects stay in `state`.
 pub(super) struct Api {
     state: PathBuf,
     pub(super) access: Access,
-    /// By which servers ask it.
+    /// The kubeconfig for servers.
     pub(super) kubeconfig: PathBuf,
 }
 
-/// How much is there.
+/// Number of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     pub(super) services: u32,
@@ -36,7 +36,7 @@ pub(super) struct Size {
 }
 
 impl Api {
-    /// Starts it with what `state` holds.
+    /// Starts it with the objects in `state`.
     ///
     /// # Errors
     /// When its programs are not built, or it does not start.
@@ -57,7 +57,7 @@ impl Api {
         })
     }
 
-    /// Ends the API as a crash would; etcd stays.
+    /// Kills the API; etcd stays.
     ///
     /// # Errors
     /// When it does not end.
@@ -84,7 +84,7 @@ impl Api {
         script("up", &self.state).map(drop)
     }
 
-    /// Creates an object; one that is there already will do.
+    /// Creates an object; an existing one is no error.
     ///
     /// # Errors
     /// When the API refuses it.
@@ -92,10 +92,10 @@ impl Api {
         create(&mut self.access.open()?, path, object)
     }
 
-    /// An object.
+    /// Returns an object.
     ///
     /// # Errors
-    /// When it is not there.
+    /// When it does not exist.
     pub(super) fn get(&self, path: &str) -> Result<Value> {
         let (status, body) = self.access.open()?.request("GET", path, "application/json", &Value::Null)?;
         ensure!(status == 200, "{path}: {status} {}", String::from_utf8_lossy(&body));
@@ -142,7 +142,7 @@ impl Api {
                     }
                 }
             };
-            // All of them, before the first is waited for.
+            // All workers start before the first is waited for.
             let mut workers = [(); AT_ONCE].map(|()| scope.spawn(worker)).into_iter();
             workers.try_for_each(|worker| worker.join().expect("no client panics"))
         })
@@ -157,7 +157,7 @@ impl Drop for Api {
 
 fn create(connection: &mut Connection, path: &str, object: &Value) -> Result<()> {
     let (status, body) = connection.request("POST", path, "application/json", object)?;
-    // A service that is there has its address already.
+    // An existing service has its address already.
     let is_there = status == 422 && {
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         connection.request("GET", &format!("{path}/{name}"), "application/json", &Value::Null)?.0 == 200
@@ -167,7 +167,8 @@ fn create(connection: &mut Connection, path: &str, object: &Value) -> Result<()>
     Ok(())
 }
 
-/// The objects that a measurement changes: a headless service behind all others, of one slice with one endpoint.
+/// The objects that a measurement changes: a headless service with the highest number, with one
+/// slice of one endpoint.
 impl Size {
     pub(super) fn changed(self) -> String {
         format!("{}.{}.svc.cluster.local", name(self.services), namespace(self.services))
@@ -178,7 +179,7 @@ impl Size {
         format!("{}/{}-0", slices_of(self.services), name(self.services))
     }
 
-    /// How many slices a service has.
+    /// The number of a service's slices.
     pub(super) fn slices(self, number: u32) -> usize {
         slices(number, self).len()
     }
@@ -249,7 +250,7 @@ fn slice(number: u32, index: usize, endpoints: &[Value]) -> Value {
     })
 }
 
-/// As the controller writes them.
+/// An endpoint as the controller writes it.
 fn endpoint(of: u32, number: u32) -> Value {
     json!({
         "addresses": [endpoint_address(number).to_string()],
@@ -311,7 +312,7 @@ fn script(name: &str, state: &Path) -> Result<String> {
 }
 
 const NAMESPACES: u32 = 10;
-/// As the controller makes them.
+/// The controller's number of endpoints in a slice.
 const IN_A_SLICE: usize = 100;
 const AT_ONCE: usize = 8;
 const LOOK: Duration = Duration::from_millis(10);

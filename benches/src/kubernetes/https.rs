@@ -1,4 +1,4 @@
-//! A client of the API: TLS, HTTP/1.1, one request at a time, and nothing that it need not do.
+//! A minimal client of the API: TLS, HTTP/1.1, one request at a time.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -51,7 +51,7 @@ impl Access {
     }
 }
 
-/// A connection that takes one request after the other.
+/// A connection for one request at a time.
 pub(super) struct Connection {
     host: String,
     authorization: String,
@@ -88,7 +88,8 @@ impl Connection {
         Ok((head.status, read))
     }
 
-    /// Asks for a watch that begins with a list, and reads until that is whole: its octets. None is looked at.
+    /// Requests a watch that begins with a list, and reads until the list is complete. Returns the
+    /// number of bytes, which are not parsed.
     ///
     /// # Errors
     /// When the connection breaks, or the API refuses.
@@ -142,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// One chunk; whether it was not the last.
+    /// Reads one chunk; returns whether it was not the last.
     fn chunk(&mut self, body: &mut Vec<u8>) -> Result<bool> {
         let line = self.line()?;
         let length = usize::from_str_radix(&line, 16).with_context(|| format!("{line:?} is no length"))?;
@@ -168,9 +169,9 @@ impl Connection {
     }
 }
 
-/// The form of the streams that are measured.
+/// The media type of the measured streams.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
-/// What the last event of a list says.
+/// A part of the last event of a list.
 const LISTED: &[u8] = b"k8s.io/initial-events-end";
 const PATIENCE: Duration = Duration::from_secs(60);
 const ROOM: usize = 64 << 10;

@@ -19,7 +19,7 @@ use super::api::{Api, Size};
 use super::subject::Probe;
 use load::judge::Expect;
 
-/// A key of etcd with the octets of its object.
+/// A key of etcd with the bytes of its object.
 type Pair = (String, Vec<u8>);
 
 /// The changes: a namespace and a service are deleted and restored, and endpoints get other
@@ -32,20 +32,21 @@ pub(super) struct Meanwhile {
     address: Ipv4Addr,
 }
 
-/// Which of two states a cluster is in.
+/// The two states of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// As it was filled, with the namespace and the service.
+    /// With the namespace and the service.
     Filled,
-    /// Without these two, and with the endpoints elsewhere.
+    /// Without these two, and with other endpoints.
     Changed,
 }
 
 impl Meanwhile {
-    /// Makes the namespace and the service; all is [`State::Filled`] then, whatever an earlier run left.
+    /// Creates the namespace and the service; the state is then [`State::Filled`], regardless of
+    /// earlier runs.
     ///
     /// # Errors
-    /// When API or etcd refuse.
+    /// When the API or etcd refuses.
     pub(super) fn new(api: &Api, size: Size) -> Result<Self> {
         let ports = json!([{"name": "http", "port": 80, "protocol": "TCP"}]);
         api.create_one("/api/v1/namespaces", &json!({"metadata": {"name": NAME}}))?;
@@ -65,7 +66,7 @@ impl Meanwhile {
         Ok(this)
     }
 
-    /// Changes each kind, and has etcd forget how; how many slices changed.
+    /// Changes each kind, and compacts etcd; returns the number of changed slices.
     ///
     /// # Errors
     /// When etcd refuses.
@@ -75,7 +76,7 @@ impl Meanwhile {
         Ok(changed)
     }
 
-    /// The same while the API watches.
+    /// As [`Self::happen`] without compaction, while the API watches.
     ///
     /// # Errors
     /// As [`Self::happen`].
@@ -96,10 +97,10 @@ impl Meanwhile {
         Ok(changed.len())
     }
 
-    /// Waits until a server has seen all of it.
+    /// Waits until a server has seen all changes.
     ///
     /// # Errors
-    /// When it does not within its time.
+    /// When it does not in time.
     pub(super) fn until_seen(&self, probe: &Probe, state: State) -> Result<()> {
         let (service, namespace) =
             (format!("{NAME}.ns-0.svc.cluster.local"), format!("{NAME}.svc.cluster.local"));
@@ -118,7 +119,7 @@ impl Meanwhile {
         Ok(())
     }
 
-    /// How many slices change.
+    /// The number of changed slices.
     pub(super) fn slices(&self) -> usize {
         self.services().map(|number| self.size.slices(number)).sum()
     }
@@ -144,7 +145,7 @@ fn moved(octets: &[u8], state: State) -> Vec<u8> {
     octets
 }
 
-/// Every object from one key up to another, or that of the one; a reply has some of them.
+/// Objects of one key, or of a range of keys, read in pages.
 fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
     let (mut all, mut from) = (Vec::new(), key.as_bytes().to_vec());
     loop {
@@ -153,7 +154,7 @@ fn range(key: &str, end: Option<&str>) -> Result<Vec<Pair>> {
             body["range_end"] = STANDARD.encode(end).into();
         }
         let reply = call("range", &body)?;
-        // Without any there is no such field.
+        // The field is missing if there are none.
         let page = reply["kvs"].as_array().map(Vec::as_slice).unwrap_or_default();
         for pair in page {
             let [key, octets] =
@@ -207,17 +208,17 @@ fn call(call: &str, body: &Value) -> Result<Value> {
     serde_json::from_slice(body).with_context(|| format!("etcd: {call}"))
 }
 
-/// Of the namespace and of the service.
+/// Name of the namespace and of the service.
 const NAME: &str = "relisted";
 const SLICES: &str = "/registry/endpointslices/";
-/// Behind all of them.
+/// The key after all slices.
 const SLICES_END: &str = "/registry/endpointslices0";
-/// From 10.128 to 10.228.
+/// The distance from 10.128 to 10.228.
 const FURTHER: u8 = 100;
 const ETCD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 2379);
-/// Objects of a reply.
+/// Objects of a page.
 const PAGE: usize = 500;
-/// Objects of a transaction, which has 1.5 MiB at most; a slice of a hundred endpoints has 25 KB.
+/// Objects of a transaction, which is limited to 1.5 MiB; a slice of a hundred endpoints has 25 KB.
 const AT_ONCE: usize = 40;
 const PATIENCE: Duration = Duration::from_secs(60);
 
