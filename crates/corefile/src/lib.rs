@@ -1,4 +1,4 @@
-//! Corefile text to server blocks and directives, every word with its file, line and column.
+//! Parses Corefile text to server blocks and directives; every word has its file, line and column.
 //!
 //! This crate reads the language of CoreDNS's configuration and nothing else: it knows no plugin,
 //! opens no socket and imports no crate of the workspace. The caller decides what a directive
@@ -17,11 +17,13 @@
 //!     }
 //! }
 //! ```
-//! - **Words** are split at white space. `#` starts a comment anywhere outside quotes, even inside a word. `"` quotes
-//!   only at the start of a word; inside, `\"` is the only escape, and a quoted word may span lines. Carriage returns
-//!   outside quotes and a byte order mark count for nothing. A quoted brace is text.
-//! - **Blocks**: keys separated by blanks; a comma after a key allows a line break. The last block needs no braces.
-//!   `{` ends the line of its directive or stands in it; `}` stands on its own line or directly after `{`.
+//! - **Words** are split at white space. `#` starts a comment anywhere outside quotes, even inside
+//!   a word. `"` quotes only at the start of a word; inside, `\"` is the only escape, and a quoted
+//!   word may span lines. Carriage returns outside quotes and a byte order mark are ignored. A
+//!   quoted brace is text.
+//! - **Blocks**: keys separated by blanks; a comma after a key allows a line break. The last block
+//!   needs no braces. `{` is in the line of its directive or ends it; `}` is on its own line or
+//!   directly after `{`.
 //! - **Variables**: `{$NAME}` and `{%NAME%}` are replaced inside each word, after splitting: a
 //!   value with blanks stays one word, an unset variable is empty. `{$NAME:default}` gives an unset
 //!   one a value (not in CoreDNS). Go templates such as `{{$x}}` lose their `{$x}` here, as in
@@ -30,7 +32,7 @@
 //!   directory are errors, a pattern without matches is a warning.
 //! - **Keys**: `[scheme://]zone[:port]`; a network (`10.0.0.0/24`) stands for its reverse zones.
 //!
-//! # What errors show
+//! # Contents of errors
 //! The line with its word, unless that holds the value of an environment variable or is in an
 //! imported file, which may be no Corefile: then the place and the kind of error alone ([`Kind`]),
 //! and the word as it was written.
@@ -74,10 +76,11 @@ pub use token::Word;
 use crate::import::Stream;
 use crate::source_text::SourceText;
 
-/// Reads the Corefile at `path` and all that it imports. `env` gives the value of an environment variable.
+/// Reads the Corefile at `path` with its imports. `env` returns the value of an environment
+/// variable.
 ///
 /// # Errors
-/// The first thing that is wrong, where it stands. A file that cannot be read is an error at line 0 when it is `path`
+/// The first error, with its place. An unreadable file is an error at line 0 if it is `path`
 /// itself, else at the word that imports it.
 pub fn read_file(
     path: &Path,
@@ -89,11 +92,12 @@ pub fn read_file(
     parse(&name, source, Some(path), env)
 }
 
-/// Reads a Corefile from memory: standard input, a test, a built-in default. `name` is what error messages call it;
-/// imports are relative to `base_dir`; `env` gives the value of an environment variable.
+/// Reads a Corefile from memory: standard input, a test, a built-in default. `name` is its name in
+/// messages; imports are relative to `base_dir`; `env` returns the value of an environment
+/// variable.
 ///
 /// # Errors
-/// The first thing that is wrong, where it stands.
+/// The first error, with its place.
 pub fn read_text(
     name: &str,
     text: &[u8],
