@@ -73,25 +73,26 @@ pub use value::{Fields, List, ListView, Map, Value};
 #[derive(Debug)]
 pub struct Template {
     body: Vec<ast::Node>,
-    /// How many variables live at the same time at most.
+    /// Maximum number of variables alive at the same time.
     slots: usize,
 }
 
 impl Template {
-    /// Compiles `text`, a whole template, against the fields that `schema` names.
+    /// Compiles `text`, a whole template, against the fields of `schema`.
     ///
     /// # Errors
-    /// [`ParseError`], with the byte in `text` where the trouble starts: the text is no template, uses a part of
-    /// the language that is not here, or names a field that `schema` does not.
+    /// [`ParseError`], with the byte in `text` where the problem starts: the text is no template,
+    /// uses an unsupported part of the language, or names a field that is not in `schema`.
     pub fn parse(text: &str, schema: &Schema) -> Result<Self, ParseError> {
         let (body, slots) = parse::parse(text, schema)?;
         Ok(Self { body, slots })
     }
 
-    /// Appends to `out` what the template makes of `fields`. On an error `out` is as it was before.
+    /// Renders the template with `fields` and appends the result to `out`. On an error `out` is
+    /// unchanged.
     ///
     /// # Errors
-    /// [`RenderError`]: a value is not of the kind that its place needs, or a bound is reached.
+    /// [`RenderError`]: a value has the wrong kind for its place, or a bound is reached.
     pub fn render(&self, fields: &dyn Fields, out: &mut String) -> Result<(), RenderError> {
         let start = out.len();
         let rendered = render::render(&self.body, self.slots, fields, out);
@@ -102,14 +103,15 @@ impl Template {
     }
 }
 
-/// The longest output of one rendering, and the longest text that any of its functions may make, in bytes. A resource
-/// record holds at most 65535 octets of data (RFC 1035, section 3.2.1).
+/// Maximum output of one rendering, and of a text that any of its functions builds, in bytes. A
+/// resource record has at most 65535 octets of data (RFC 1035, section 3.2.1).
 pub const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 
-/// How many steps one rendering may take. A step is one piece of text, one action, one expression or one turn of
-/// `range`; text that a function reads counts one more for each 64 bytes.
+/// Maximum number of steps of one rendering. A step is one piece of text, one action, one
+/// expression or one iteration of `range`; text that a function reads counts one more for each 64
+/// bytes.
 pub const MAX_STEPS: u32 = 64 * 1024;
 
-/// How deep parentheses, control actions and pipeline stages may nest in a template, and lists and maps in a value
-/// that is printed.
+/// Maximum nesting of parentheses, control actions and pipeline stages in a template, and of lists
+/// and maps in a printed value.
 pub const MAX_DEPTH: usize = 100;
