@@ -11,7 +11,7 @@ use wire::Name;
 use crate::SetupError;
 use crate::bounded_regex::bounded_regex;
 
-/// The value that was read, or the error at its word.
+/// The parsed value, or the error at its word.
 pub type Result<T> = std::result::Result<T, Located<SetupError>>;
 
 /// The arguments of one directive or property, taken from the left.
@@ -52,14 +52,14 @@ impl<'d> Args<'d> {
         })
     }
 
-    /// The arguments not taken yet.
+    /// The remaining arguments.
     pub fn rest(&mut self) -> &'d [Word] {
         let rest = &self.directive.args[self.next..];
         self.next = self.directive.args.len();
         rest
     }
 
-    /// The arguments not taken yet.
+    /// The remaining arguments.
     ///
     /// # Errors
     /// There is none.
@@ -153,18 +153,18 @@ pub fn duration_or_seconds(plugin: &'static str, word: &Word, what: &'static str
     }
 }
 
-/// A name as a zone.
+/// Parses a name as a zone.
 ///
 /// # Errors
-/// It is none.
+/// The word is no name.
 pub fn zone(word: &Word) -> Result<Name> {
     zone_text(&word.text, &word.at)
 }
 
-/// A text at that place as a zone.
+/// Parses a text as a zone.
 ///
 /// # Errors
-/// It is none.
+/// The text is no name.
 pub fn zone_text(text: &str, at: &Location) -> Result<Name> {
     Name::from_text(text)
         .map_err(|error| Located::new(at, SetupError::Zone { found: text.to_owned(), error }))
@@ -192,7 +192,7 @@ pub fn zones_or(words: &[Word], own: &[Name]) -> Result<Vec<Name>> {
 /// Refuses a sub-block.
 ///
 /// # Errors
-/// There is one.
+/// The directive has one.
 pub fn no_block(plugin: &'static str, directive: &Directive) -> Result<()> {
     match directive.body {
         None => Ok(()),
