@@ -28,7 +28,8 @@ pub enum ForwardError {
     /// `max_concurrent` queries are in flight: the one failure that is REFUSED.
     #[error("concurrent queries exceeded maximum {0}")]
     MaxConcurrent(u32),
-    /// As many queries are outstanding at the upstream as it answers while clients wait.
+    /// The upstream has its maximum number of outstanding queries, those that it can answer while
+    /// clients wait.
     #[error("upstream {0} answers more slowly than it is asked: its queue is full")]
     Congested(SocketAddr),
     /// The worker's table of queries in flight is full.
@@ -54,7 +55,7 @@ pub enum ForwardError {
     /// A datagram did not leave this machine.
     #[error("write udp {}: write: {error}", Way(*local, *upstream))]
     NotSent {
-        /// Our end, where it is known.
+        /// The local address, if known.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
@@ -66,7 +67,7 @@ pub enum ForwardError {
     Silent {
         /// The connection type, `None` over UDP.
         stream: Option<StreamKind>,
-        /// Our end, where it is known.
+        /// The local address, if known.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
@@ -74,11 +75,11 @@ pub enum ForwardError {
     /// The network refused a datagram: ICMP, or a local error.
     #[error("read udp {}: read: {}", Way(*local, *upstream), words(*error))]
     Network {
-        /// Our end, where it is known.
+        /// The local address, if known.
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::ErrorKind,
     },
     /// The upstream's reply over a connection is malformed, or answers another question.
@@ -178,7 +179,7 @@ pub enum ExchangeError {
     Dial {
         /// The upstream.
         upstream: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::ErrorKind,
     },
     /// TLS failed: a certificate (the upstream's or the client's), the name, the protocol.
@@ -196,7 +197,7 @@ pub enum ExchangeError {
         local: Option<SocketAddr>,
         /// The upstream.
         upstream: SocketAddr,
-        /// What the kernel said; `UnexpectedEof` when the upstream closed.
+        /// The kernel's error; `UnexpectedEof` when the upstream closed.
         error: io::ErrorKind,
     },
     /// The upstream sent bytes that are no DNS message; its connection was closed.

@@ -1,4 +1,5 @@
-//! What clients get: order of upstreams, failover, next stanzas, transports, what a reply may and may not do.
+//! Clients' answers: order of upstreams, failover, next stanzas, transports, permitted contents of
+//! a reply.
 
 mod common;
 

@@ -10,7 +10,7 @@ use forwarder::{Limits, Policy, SendError, SocketId, StanzaSpec};
 use proptest::prelude::*;
 use wire::Rcode;
 
-/// What an upstream may do to one query.
+/// A possible reaction of an upstream to one query.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Nothing,
@@ -187,7 +187,7 @@ proptest! {
     }
 }
 
-/// One of the open sockets, or the first that is closed.
+/// One of the open sockets, or the first closed one.
 fn nth_socket(world: &World, at: u8) -> Option<SocketId> {
     let net = &world.net;
     let (mut known, closed): (Vec<_>, Vec<_>) =

@@ -8,7 +8,7 @@ use forwarder::StanzaSpec;
 use wire::Rcode;
 
 type Behaviour = Box<dyn FnMut(Asked<'_>) -> Vec<Does>>;
-/// What an upstream does about a query with an OPT.
+/// An upstream's reaction to a query with an OPT.
 type Fault = fn(&[u8]) -> Option<Vec<u8>>;
 
 const HOSTILE: [(&str, Fault); 6] = [
@@ -17,7 +17,7 @@ const HOSTILE: [(&str, Fault); 6] = [
     ("FORMERR with OPT", |query| Some(with_opt(reply_says(query, Rcode::FORMERR), 0))),
     ("FORMERR", |query| Some(reply_says(query, Rcode::FORMERR))),
     ("NOTIMP", |query| Some(reply_says(query, Rcode::NOTIMP))),
-    // Of the right id and question, and nothing that can be read behind them.
+    // With the right id and question, followed by garbage.
     ("garbage", |query| {
         let mut reply = answer(query);
         reply.truncate(reply.len() - 3);
@@ -32,7 +32,7 @@ fn hostile(fault: Fault) -> Behaviour {
     })
 }
 
-/// Answers with an OPT what has one.
+/// Answers with an OPT if the query has one.
 fn speaks() -> Behaviour {
     Box::new(|asked| {
         let reply = answer(asked.bytes);
@@ -117,7 +117,7 @@ fn an_upstream_that_leaves_the_opt_out_is_asked_for_dnssec_after_others() {
     assert_eq!(world.result(plain).upstream, Some(address(1)));
 }
 
-/// An upstream as BIND: FORMERR without OPT to a subnet that does not add up for it, and EDNS in all else.
+/// An upstream like BIND: FORMERR without OPT for a client subnet that it rejects, otherwise EDNS.
 fn hates_subnets() -> Behaviour {
     Box::new(|asked| {
         let reply = match subnet_of(asked.bytes) {

@@ -21,7 +21,7 @@ fn asks(world: &mut World, asker: u128, count: usize) -> (Vec<u32>, usize) {
     (taken, refused)
 }
 
-/// A world with room for 100 queries of one client, in the table or at the stanza's upstreams.
+/// A world with a limit of 100 queries of one client, in the table or at the stanza's upstreams.
 fn worlds() -> [(World, &'static str); 2] {
     let limits = Limits { flights: 100, ..Limits::default() };
     let stanza = StanzaSpec { max_concurrent: 100, ..sequential() };
@@ -64,7 +64,7 @@ fn a_client_that_fills_a_stanza_is_known_at_every_worker_and_at_no_other_stanza(
     let stanzas =
         ["c1.example.org", "example.org"].map(|from| (stanza(from), vec![silent()])).into_iter().collect();
     let mut world = World::with_limits(Limits::default(), stanzas);
-    // The greedy client has most at both: at the first alone, at the second beside others.
+    // The greedy client has most places at both: alone at the first, with others at the second.
     assert_eq!(asks(&mut world, 1, 150), ((1..=100).collect(), 50));
     let name = |at| format!("n{at}.shared.example.org");
     for at in 0..100 {
@@ -132,7 +132,7 @@ fn a_panic_while_room_is_made_costs_no_place() {
     let limits = Limits { flights: 1, ..Limits::default() };
     let stanza = StanzaSpec { max_concurrent: 3, ..sequential() };
     let mut world = World::with_limits(limits, vec![(stanza, vec![silent()])]);
-    // It lingers for a late reply, on a socket that goes when it does.
+    // The flight lingers for a late reply, on a socket that is closed when it ends.
     world.ask("late.example.org");
     world.run_for(ms(4_900));
     let socket = *world.net.sockets.keys().next().unwrap();

@@ -15,7 +15,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 type Behaviour = Box<dyn FnMut(Asked<'_>) -> Vec<Does>>;
 
-/// Serves one query after the other, each for so long, and copies like any other.
+/// Serves one query after the other, each for this time; copies count as queries.
 fn serial(service: Duration) -> Behaviour {
     let mut free_at = Duration::ZERO;
     Box::new(move |asked| {
@@ -39,7 +39,7 @@ fn reply(query: &[u8]) -> Vec<u8> {
     message::with_opt(answer(query), 0)
 }
 
-/// What became of queries.
+/// The queries of one test, with their times.
 struct Run {
     world: World,
     asked: Vec<(Duration, u32)>,
@@ -50,7 +50,7 @@ impl Run {
         Self { world: World::new(sequential(), behaviours), asked: Vec::new() }
     }
 
-    /// Asks for a new name.
+    /// Queries a new name.
     fn ask(&mut self) {
         let name = format!("n{}.example.org", self.asked.len());
         let at = self.world.time();
@@ -58,7 +58,7 @@ impl Run {
         self.asked.push((at, waiter));
     }
 
-    /// Asks `per_second` for so long.
+    /// Sends `per_second` queries a second.
     fn load(&mut self, per_second: u64, seconds: u64) {
         for _ in 0..per_second * seconds {
             self.ask();
@@ -76,12 +76,12 @@ impl Run {
         (late.clone().filter(|(_, waiter)| self.world.result(*waiter).outcome.is_ok()).count(), late.count())
     }
 
-    /// Queries to upstreams for one of a client.
+    /// Upstream queries for each client query.
     fn amplification(&self) -> f64 {
         self.world.net.got.len() as f64 / self.asked.len() as f64
     }
 
-    /// How long the slowest of a hundred waited, leaving so many out.
+    /// The wait of a query at this quantile.
     fn percentile(&self, per_mille: usize) -> Duration {
         let wait = |&(at, waiter): &(Duration, u32)| self.world.result(waiter).at - at;
         let mut waits: Vec<_> = self.asked.iter().map(wait).collect();
@@ -90,7 +90,7 @@ impl Run {
     }
 }
 
-/// At most three quarters or four fifths of what the upstream can carry, and one burst.
+/// Load of up to four fifths of the upstream's capacity, with one burst.
 #[test]
 fn bursts_at_serial_upstreams_are_answered() {
     for (service, per_second, burst) in [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 0), (400, 2, 5)]
@@ -106,7 +106,7 @@ fn bursts_at_serial_upstreams_are_answered() {
     }
 }
 
-/// From the first query on, when no round trip is known.
+/// Without a measured round trip.
 #[test]
 fn bursts_at_the_start_are_answered() {
     for (service, per_second, burst) in [(30, 25, 60), (30, 25, 120), (100, 8, 20), (400, 2, 5)] {
@@ -120,7 +120,7 @@ fn bursts_at_the_start_are_answered() {
     }
 }
 
-/// An upstream that becomes slow does not get more to do.
+/// A slow upstream gets no more load.
 #[test]
 fn an_upstream_that_becomes_slow_is_not_asked_more() {
     for (service, per_second) in [(30, 25), (100, 8), (400, 2)] {
@@ -135,7 +135,8 @@ fn an_upstream_that_becomes_slow_is_not_asked_more() {
     }
 }
 
-/// Half as much again as it can carry: what it answers is still wanted, and the rest fails at once.
+/// At one and a half times the capacity, answered queries are answered in time, and the others fail
+/// at once.
 #[test]
 fn an_overloaded_upstream_answers_what_it_can() {
     for (service, per_second) in [(30, 50), (100, 15), (400, 4)] {
@@ -151,7 +152,7 @@ fn an_overloaded_upstream_answers_what_it_can() {
         });
         assert!(at_once.count() * 10 >= (asked - answered) * 8, "{service} ms");
         assert!(run.amplification() <= 1.0, "{service} ms: {}", run.amplification());
-        // It recovers with the load.
+        // It recovers when the load ends.
         run.world.run_for(ms(5_000));
         let from = run.world.time();
         run.load(1_000 / service / 2, 10);
@@ -161,7 +162,7 @@ fn an_overloaded_upstream_answers_what_it_can() {
     }
 }
 
-/// Within one round trip and the learned time-out, where loss is not the rule.
+/// Within one round trip and the learned time-out, if loss is rare.
 #[test]
 fn lost_datagrams_cost_one_timeout() {
     for (per_second, percent, per_mille, within_ms) in [
@@ -169,7 +170,7 @@ fn lost_datagrams_cost_one_timeout() {
         (1, 5, 980, 130),
         (100, 1, 990, 150),
         (100, 5, 990, 150),
-        // Four transmissions within 0.8 s, of which each is answered with 64 %.
+        // Four transmissions within 0.8 s, each answered with a probability of 64 %.
         (100, 20, 980, 850),
         (1_000, 20, 980, 850),
     ] {
@@ -227,7 +228,7 @@ fn the_second_upstream_takes_over() {
     assert_eq!(answered, asked);
     assert!(run.percentile(999) <= ms(310), "{:?}", run.percentile(999));
     assert!(run.amplification() <= 1.5, "{}", run.amplification());
-    // Back, it is the first again.
+    // After its recovery it is the first again.
     let before = run.world.got(2);
     run.load(20, 2);
     assert_eq!(run.world.got(2), before);

@@ -1,4 +1,4 @@
-//! What happens when upstreams are silent, slow or down: hedges, deadlines, health, late replies, bounds.
+//! Upstreams that are silent, slow or down: hedges, deadlines, health, late replies, bounds.
 
 mod common;
 
@@ -10,7 +10,7 @@ use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
 
-/// Answers `count` queries at once and is silent then.
+/// Answers `count` queries at once, then none.
 fn dies_after(count: usize) -> Box<dyn FnMut(common::Asked<'_>) -> Vec<Does>> {
     Box::new(
         move |asked| {
@@ -75,7 +75,8 @@ fn a_single_silent_upstream_is_asked_again_and_fails_before_the_client_does() {
     assert!((ms(4_800)..ms(4_805)).contains(&done.at), "{:?}", done.at);
     let failure = done.outcome.clone().unwrap_err();
     assert!(failure.ends_with("->127.0.0.101:53: i/o timeout"), "{failure}");
-    // A time-out of 1 s while no round-trip time is known, doubled by each copy; nothing else is known of its EDNS.
+    // The time-out is 1 s without a measured round trip, doubled by each copy; the upstream's EDNS
+    // state is unknown.
     let sent: Vec<_> = world.net.got.iter().map(|got| got.at.as_millis() / 100).collect();
     assert_eq!(sent, [0, 3, 23]);
 }
@@ -136,7 +137,7 @@ fn a_slow_upstream_is_waited_for() {
 
 #[test]
 fn hedges_stay_within_their_budget() {
-    // Every query wants a hedge: the upstreams take 450 ms each.
+    // Every query needs a hedge: the upstreams take 450 ms each.
     let mut world = World::new(sequential(), vec![answers(450), answers(450)]);
     for at in 0..4_000 {
         world.ask(&format!("n{at}.example.org"));
@@ -294,7 +295,7 @@ fn max_concurrent_counts_queries_at_upstreams() {
 fn a_worker_that_ends_without_a_word_gives_its_places_back() {
     let spec = StanzaSpec { max_concurrent: 3, ..sequential() };
     let mut world = World::new(spec, vec![silent()]);
-    // This one has given its place back when it failed, and lingers for a late reply.
+    // This flight released its place when it failed, and lingers for a late reply.
     world.ask("late.example.org");
     world.run_for(ms(5_000));
     for at in 0..3 {
@@ -378,7 +379,7 @@ fn sockets_retire_after_a_thousand_queries_or_ten_seconds() {
         world.net.sockets_max
     );
     assert!(world.net.sockets.len() >= 32, "as many ports as promised are in use");
-    // Without traffic they go away by themselves.
+    // Without traffic they are closed.
     world.run_for(ms(12_000));
     assert_eq!(world.net.sockets.len(), 0);
     assert_eq!(world.forwarder.next_wake(), None);
@@ -400,7 +401,7 @@ fn a_socket_gets_no_query_after_ten_seconds() {
 
 #[test]
 fn ids_of_one_socket_differ_and_are_spread() {
-    // 1,000 ids drawn without a look at the others would repeat some seven times.
+    // 1,000 independently drawn ids would have some seven duplicates.
     let limits = Limits { sockets: 1, ..Limits::default() };
     let mut world = World::with_limits(limits, vec![(sequential(), vec![silent()])]);
     let mut seen = std::collections::HashSet::new();
@@ -473,7 +474,7 @@ fn a_truncating_upstream_that_is_hedged_still_answers_over_tcp() {
 
 #[test]
 fn a_path_that_is_silent_stays_known_while_the_other_answers() {
-    // UDP is swallowed on the way to the first upstream, TCP is not.
+    // UDP to the first upstream is lost, TCP is not.
     let mut world = World::new(
         sequential(),
         vec![

@@ -17,7 +17,8 @@ fn asking(name: &str) -> Question<'_> {
 #[test]
 fn only_what_repeats_the_subnet_and_is_for_all_of_the_network_is_for_all() {
     let option = |scope| [0, 1, 24, scope, 192, 0, 2];
-    // With and without a subnet in the query: what the reply has, the scope that goes back, and whether it is for one.
+    // With and without a subnet in the query: the reply's subnet, the returned scope, and whether
+    // the answer is valid for one subnet only.
     for (subnet, reply, scope, for_one) in [
         (true, Some(option(0)), Some(0), false),
         (true, Some(option(20)), Some(20), true),

@@ -1,4 +1,5 @@
-//! What cannot leave this machine: no route, no address, no buffer. It is tried again inside the deadline.
+//! Send errors of this machine: no route, no address, no buffer. The send is retried within the
+//! deadline.
 
 mod common;
 
@@ -22,7 +23,7 @@ fn a_route_that_is_back_after_300_ms_costs_350() {
             }
             let mut world = World::new(sequential(), (0..upstreams).map(|_| answers(1)).collect());
             if warm {
-                // Sockets are open: the send fails, not the opening.
+                // Sockets are open, so the send fails, not the opening.
                 world.ask("before.example.org");
                 world.run_for(ms(10));
             }
@@ -96,7 +97,7 @@ fn sockets_of_an_address_that_is_gone_are_used_no_more() {
     assert!(old > 5, "{old}");
     world.net.spoiled = world.net.sockets.keys().copied().collect();
     let mut waiters = Vec::new();
-    // Which of its 32 places a query takes is chance: of 2,000 queries each place gets some.
+    // A query gets one of its 32 places at random: of 2,000 queries each place gets some.
     for at in 0..2_000 {
         waiters.push(world.ask(&format!("m{at}.example.org")));
         world.run_for(ms(1));

@@ -83,7 +83,7 @@ pub(super) enum Choice {
     Wait,
 }
 
-/// What a reply shows about the order of replies.
+/// The information of a reply about the order of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overtaking {
     /// No query preceded it on its connection.

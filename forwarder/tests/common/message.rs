@@ -1,19 +1,19 @@
-//! Messages of clients and upstreams, written octet by octet.
+//! Messages of clients and upstreams, written byte by byte.
 
 use std::time::Duration;
 
 use wire::{Flags, Name, Rcode};
 
-/// What a client asks.
+/// A client's question.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
     pub name: &'a str,
     pub rtype: u16,
     pub recursion: bool,
     pub checking_disabled: bool,
-    /// With an OPT; DO where true.
+    /// Whether the query has an OPT, and its DO.
     pub dnssec_ok: Option<bool>,
-    /// The last octet of a client subnet of 24 bits.
+    /// The last byte of a client subnet of 24 bits.
     pub subnet: Option<u8>,
     pub tcp: bool,
     pub block: u64,
@@ -78,14 +78,14 @@ pub fn says(query: &[u8], rcode: Rcode) -> Vec<u8> {
     reply
 }
 
-/// Nothing but the TC bit.
+/// A reply with only the TC bit.
 pub fn truncated(query: &[u8]) -> Vec<u8> {
     let mut reply = says(query, Rcode::NOERROR);
     reply[2] |= 0x02;
     reply
 }
 
-/// The question of a query, or its reply.
+/// The question of a query or reply.
 pub fn question_of(message: &[u8]) -> &[u8] {
     let (_, end) = Name::read_plain(message, 12).unwrap();
     &message[12..end + 4]
@@ -106,7 +106,7 @@ pub fn with_opt(mut reply: Vec<u8>, upper: u8) -> Vec<u8> {
     reply
 }
 
-/// The data of a query's client subnet option, which is the only one that we send.
+/// The data of a query's client subnet option, the only option in upstream queries.
 pub fn subnet_of(query: &[u8]) -> Option<&[u8]> {
     let options = query.get(12 + question_of(query).len() + 11..)?;
     options.get(4..)

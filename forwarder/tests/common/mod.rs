@@ -31,16 +31,16 @@ pub enum Via {
     Tls,
 }
 
-/// A query as an upstream sees it.
+/// A query received by an upstream.
 pub struct Asked<'a> {
     pub bytes: &'a [u8],
     pub via: Via,
-    /// How many this upstream got before.
+    /// Number of queries that this upstream received before.
     pub nth: usize,
     pub at: Duration,
 }
 
-/// What an upstream does about it.
+/// The upstream's reaction.
 pub enum Does {
     Reply(Duration, Vec<u8>),
     Refuse(Duration, io::ErrorKind),
@@ -76,12 +76,12 @@ enum Event {
     Exchanged(ExchangeId, Result<Vec<u8>, ExchangeError>),
 }
 
-/// What the state machine handed back.
+/// The result of a waiter.
 #[derive(Debug)]
 pub struct Done {
     pub at: Duration,
     pub waiters: Vec<u32>,
-    /// The rcode, and how many answers; or the failure's text.
+    /// The rcode and the number of answers, or the failure's text.
     pub outcome: Result<(Rcode, u16), String>,
     pub truncated: bool,
     pub subnet: Option<wire::Subnet>,
@@ -91,7 +91,7 @@ pub struct Done {
     pub late: bool,
 }
 
-/// What an upstream got.
+/// A query received by an upstream.
 #[derive(Debug)]
 pub struct Got {
     pub at: Duration,
@@ -148,7 +148,7 @@ impl Net {
 }
 
 impl Net {
-    /// Does what the state machine asks for, until it asks for nothing more.
+    /// Performs the state machine's actions until there is none left.
     pub fn drive(&mut self, forwarder: &mut Forwarder<u32>) {
         loop {
             let Some(action) = forwarder.poll(self.now) else { break };
@@ -194,7 +194,7 @@ impl Net {
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
         let upstream = self.sockets[&socket];
         assert!(!self.told.contains(&socket), "sent where nothing leaves, and that was told");
-        // Without descriptors the sockets that are there still serve.
+        // Without free descriptors the open sockets still serve.
         let unsendable = self.unsendable_to(upstream).filter(|error| *error != SendError::Files);
         let spoiled = self.spoiled.contains(&socket);
         let spoiled = spoiled.then_some(SendError::Refused(io::ErrorKind::InvalidInput));
@@ -273,12 +273,12 @@ pub struct World {
     pub chain: Arc<Stanzas>,
     pub metrics: Arc<StanzaMetrics>,
     waiter: u32,
-    /// Whether what was refused last is in flight all the same.
+    /// Whether the last refused query is in flight all the same.
     pub flies: bool,
 }
 
 impl World {
-    /// One stanza for everything.
+    /// Creates one stanza for all names.
     pub fn new(spec: StanzaSpec, behaviours: Vec<Behaviour>) -> Self {
         Self::with_limits(Limits::default(), vec![(spec, behaviours)])
     }
@@ -341,7 +341,7 @@ impl World {
         found.expect("the world has it")
     }
 
-    /// As after three failed probes.
+    /// Marks an upstream as down, as after three failed probes.
     pub fn take_down(&self, upstream: u8) {
         for _ in 0..3 {
             self.upstream(upstream).probed(UpstreamPath::Udp, false);
@@ -352,7 +352,7 @@ impl World {
         self.net.now - self.net.start
     }
 
-    /// Asks for `name` A over UDP; the waiter's number.
+    /// Queries `name` A over UDP; returns the waiter's number.
     pub fn ask(&mut self, name: &str) -> u32 {
         self.ask_with(Question::new(name)).expect("taken")
     }
@@ -381,12 +381,12 @@ impl World {
         Ok(waiter)
     }
 
-    /// Does what the state machine asks for.
+    /// Performs the state machine's actions.
     pub fn drive(&mut self) {
         self.net.drive(&mut self.forwarder);
     }
 
-    /// Lets time pass, up to `at` after the start.
+    /// Advances the time to `at` after the start.
     pub fn run_until(&mut self, at: Duration) {
         let end = self.net.start + at;
         loop {
@@ -425,12 +425,12 @@ impl World {
         self.run_until(until);
     }
 
-    /// How many queries an upstream got.
+    /// Number of queries that an upstream received.
     pub fn got(&self, upstream: u8) -> usize {
         self.net.got.iter().filter(|got| got.upstream == address(upstream)).count()
     }
 
-    /// What the waiter got, and when.
+    /// The result of a waiter, with its time.
     pub fn result(&self, waiter: u32) -> &Done {
         let at = self.net.by_waiter.get(&waiter).unwrap_or_else(|| panic!("waiter {waiter} has no result"));
         &self.net.done[*at]

@@ -1,4 +1,4 @@
-//! Connections over 127.0.0.1: used again, pipelined, bounded, and what becomes of queries when they break.
+//! Connections over 127.0.0.1: reuse, pipelining, bounds, and queries on broken connections.
 #![allow(clippy::unwrap_used, reason = "its servers and certificates are part of the tests")]
 
 #[path = "../common/mod.rs"]
@@ -33,7 +33,7 @@ impl Deliver for Results {
     }
 }
 
-/// A worker, from the outside.
+/// A worker's view of its streams.
 struct Asker {
     streams: Streams,
     results: mpsc::UnboundedReceiver<Outcome>,
@@ -89,7 +89,7 @@ impl Asker {
         (id, result)
     }
 
-    /// Asks one query and takes its result, which must be an answer to it.
+    /// Sends one query and requires its answer.
     async fn ask(&mut self, id: u64) {
         self.send(id);
         let (got, result) = self.next().await;
@@ -132,7 +132,8 @@ async fn write_frame(stream: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> 
     stream.flush().await
 }
 
-/// A server that treats each connection as `serve` says; its address and how many connections it got.
+/// A server that runs `serve` for each connection; returns its address and the number of
+/// connections.
 async fn server<F, Fut>(serve: F) -> (SocketAddr, Arc<AtomicUsize>)
 where
     F: Fn(usize, TcpStream) -> Fut + Send + 'static,
@@ -165,7 +166,7 @@ async fn answer_all(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Resu
     }
 }
 
-/// Reads everything and says nothing.
+/// Reads all bytes and sends none.
 async fn swallow(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = [0; 4096];
     while stream.read(&mut buffer).await? > 0 {}
@@ -229,7 +230,7 @@ async fn a_silent_upstream_holds_a_bounded_number_of_connections_and_queries() {
 
 #[tokio::test]
 async fn a_connection_closed_while_idle_or_in_use_costs_no_query() {
-    // Each connection answers two queries; the third finds it closed, politely or not.
+    // Each connection answers two queries; the third finds it closed, by FIN or RST.
     for reset in [false, true] {
         let (address, accepted) = server(move |_, mut stream| async move {
             for _ in 0..2 {

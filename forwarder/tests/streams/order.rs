@@ -1,4 +1,5 @@
-//! Which connection a query gets: none waits for another one's answer while a connection can be had.
+//! The choice of a query's connection: no query waits for another one's answer while a connection
+//! is available.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -15,7 +16,7 @@ async fn answer_in_order(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Answers each query when it can: ids below 1,000 never.
+/// Answers queries out of order: ids below 1,000 never.
 async fn answer_out_of_order(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     loop {
         let query = read_frame(&mut stream).await?;
@@ -25,13 +26,13 @@ async fn answer_out_of_order(mut stream: impl AsyncRead + AsyncWrite + Unpin) ->
     }
 }
 
-/// What [`Asker::send`] made the name of.
+/// The number in the name sent by [`Asker::send`].
 pub(super) fn number(query: &[u8]) -> u64 {
     let label = &query[13..][..usize::from(query[12])];
     std::str::from_utf8(&label[1..]).unwrap().parse().unwrap()
 }
 
-/// Ten that are never answered hold ten connections, and delay no other.
+/// Ten unanswered queries hold ten connections, and delay no other.
 #[tokio::test]
 async fn slow_queries_delay_no_others() {
     let (address, accepted) = server(|_, stream| answer_in_order(stream)).await;
@@ -45,7 +46,7 @@ async fn slow_queries_delay_no_others() {
     assert!(accepted.load(Ordering::SeqCst) <= 11 + 1, "the idle one is used again");
 }
 
-/// One client's slow queries leave connections to others, and none of these is behind one of them.
+/// One client's slow queries leave connections for others, which have no slow query before them.
 #[tokio::test]
 async fn one_client_leaves_connections_to_others() {
     let (address, _) = server(|_, stream| answer_in_order(stream)).await;
@@ -60,7 +61,7 @@ async fn one_client_leaves_connections_to_others() {
     assert!(asker.upstream.metrics().waiting_for_connection() >= 180);
 }
 
-/// At the bound queries wait, and each goes out when a connection is idle.
+/// At the bound queries wait; each is sent when a connection is idle.
 #[tokio::test]
 async fn queries_wait_for_an_idle_connection() {
     let (address, accepted) = server(|_, stream| answer_in_order(stream)).await;
@@ -105,7 +106,7 @@ async fn out_of_order_is_learned_and_forgotten() {
     let mut left = 28;
     while left > 0 {
         let (id, result) = asker.next().await;
-        // The copy's reply, or that of the query, whichever is second, changes nothing at the worker.
+        // The second reply, to the copy or to the query, has no effect at the worker.
         if id >= 1_002 {
             assert_is_answer(id, &result.unwrap());
             left -= 1;
@@ -151,7 +152,7 @@ async fn queries_behind_a_slow_one_move() {
     assert!(!asker.upstream.metrics().pipelines());
 }
 
-/// Forty at once at an upstream that closes after each reply, as aardvark-dns does.
+/// Forty queries at once to an upstream that closes after each reply, as aardvark-dns does.
 #[tokio::test]
 async fn an_upstream_that_closes_after_each_reply_answers_all() {
     for limit in [8, 64] {
@@ -172,7 +173,7 @@ async fn an_upstream_that_closes_after_each_reply_answers_all() {
     }
 }
 
-/// An upstream that has room for few connections closes the others at once: it is not down.
+/// An upstream that limits connections closes the others at once: it is not down.
 #[tokio::test]
 async fn an_upstream_with_few_places_answers_all() {
     static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -188,7 +189,7 @@ async fn an_upstream_with_few_places_answers_all() {
     })
     .await;
     let mut asker = Asker::new(address, None);
-    // Some connections have answered before more are refused.
+    // Some connections have replies before more are refused.
     asker.limits.max_connections = 4;
     (0..20).for_each(|id| asker.send(id));
     for _ in 0..20 {

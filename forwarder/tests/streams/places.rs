@@ -25,7 +25,7 @@ async fn answer_others(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::R
     }
 }
 
-/// Sends as many silent queries, and says how many of them were refused at once.
+/// Sends queries that get no reply; returns the number refused at once.
 async fn fill(asker: &mut Asker, ids: std::ops::Range<u64>) -> usize {
     let before = asker.results.len();
     ids.for_each(|id| asker.send(id));
@@ -53,7 +53,7 @@ async fn a_client_with_silent_queries_leaves_places_for_others() {
     asker.ask(10_100).await;
 }
 
-/// Its connection is closed, and both places go to others.
+/// Its connection is closed, and both places are free for others.
 #[tokio::test]
 async fn given_up_queries_take_no_place() {
     let (address, _) = server(|_, stream| answer_others(stream)).await;
@@ -70,5 +70,5 @@ async fn given_up_queries_take_no_place() {
     asker.ask(10_000).await;
 }
 
-/// Places among the queries to one upstream: of 2,045, one client has four fifths.
+/// Maximum number of one client's queries to one upstream: four fifths of 2,045.
 const ONE_CLIENT: usize = 1_636;

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::common::ms;
 use super::{Asker, answer_all, assert_is_answer, now, server, swallow};
 
-/// An authority, what it signed for `dns.example.org`, and the files that stanzas would name.
+/// An authority, its certificate for `dns.example.org`, and the files for stanzas.
 struct Certificates {
     directory: tempfile::TempDir,
     server: Arc<rustls::ServerConfig>,
@@ -127,7 +127,7 @@ async fn certificates_that_do_not_fit_are_named() {
     }
 }
 
-/// As `openssl req -x509` makes them.
+/// A self-signed certificate as `openssl req -x509` creates it.
 #[tokio::test]
 async fn an_upstream_that_shows_the_authority_itself_is_asked() {
     let mut params = rcgen::CertificateParams::new(vec!["dns.example.org".to_owned()]).unwrap();
