@@ -23,7 +23,7 @@ fn scope_compares_outside_names() {
         ("a.example b.example", "cache b.example a.example", "all"),
         ("a.example b.example", "cache a.example", "a.example."),
         ("a.example", "cache x.a.example", "x.a.example."),
-        // What steps do to names.
+        // Middleware acts on names.
         ("a.example", "acl {\nblock net 192.0.2.0/24\n}\nany\nloadbalance\nminimal\ncache", "all"),
         ("a.example", "header {\nresponse set aa\n}\nrewrite type ANY HINFO\ncache", "all"),
         ("a.example", "rewrite name exact x.a.example x.b.example\ncache", "a.example."),
