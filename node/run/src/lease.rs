@@ -58,7 +58,7 @@ pub struct ReloadStatus {
 /// Returns the current [`ReloadStatus`].
 type ReloadStatusFn = Box<dyn Fn() -> ReloadStatus + Send>;
 
-/// What a stop removes.
+/// The extent of a stop's clean-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
     /// The next process follows: rules and the host-resolver setting stay, and late queries are not
