@@ -39,7 +39,7 @@ pub struct Pipeline {
 pub struct NamedSource {
     /// The directive.
     pub name: &'static str,
-    /// What answers.
+    /// The source.
     pub source: Box<dyn Source>,
 }
 
@@ -107,7 +107,7 @@ impl Pipeline {
         Lookup::Pass
     }
 
-    /// Answers a request about a zone by the first source that takes it; never asks an upstream.
+    /// Answers a request about a zone by the first source that takes it; never forwards it.
     pub fn of_zone(
         &self,
         request: &ZoneRequest<'_>,

@@ -414,7 +414,7 @@ fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &
     }
 }
 
-/// What hooks learn of a query besides its outcome.
+/// Data of a query for hooks, besides its outcome.
 #[derive(Debug, Clone, Copy)]
 pub struct Observed {
     /// The client.
