@@ -64,9 +64,9 @@ struct Registered {
 /// The connections of one address.
 #[derive(Default)]
 struct Group {
-    /// Since when each connection waits, and its key. A connection that was served meanwhile waits
-    /// since later: its entry is corrected when it is looked at. So a change of state takes no
-    /// lock.
+    /// The connections' keys, with the time since when each waits. The entry of a connection that
+    /// was served since is outdated, and is corrected when it is read: so a change of state takes
+    /// no lock.
     waiting: BTreeSet<(u64, u64)>,
     shared: Arc<OfAddress>,
 }

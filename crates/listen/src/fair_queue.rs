@@ -66,7 +66,7 @@ const MOST_OF_ALL: usize = 5_120;
 mod tests {
     use super::*;
 
-    /// What stands for a query.
+    /// A queue with texts as queries.
     type Words = FairQueue<&'static str>;
 
     #[test]

@@ -84,10 +84,10 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Empty.
+    /// Creates an empty inbox.
     ///
     /// # Errors
-    /// What the kernel says to one more file descriptor.
+    /// If the kernel refuses another file descriptor.
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { tasks: WakeQueue::new()?, asks: Arc::new(ClientQuota::new(ASKS)), results: Arc::default() })
     }

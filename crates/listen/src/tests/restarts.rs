@@ -1,4 +1,4 @@
-//! A worker that panics starts again.
+//! A worker restarts after a panic.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn a_worker_that_panics_starts_again_with_its_sockets_and_gives_back_what_it_hel
         scene.wait("a query at the upstream", || scene.asked(&format!("silent-{n}")));
     }
     assert_eq!(scene.in_flight(), 3);
-    // The kernel chooses the worker by the port: each client may meet another one.
+    // The kernel chooses the worker by the port: each client may reach another one.
     let clients: Vec<UdpSocket> = (0..24).map(|_| scene.client()).collect();
     for (n, client) in clients.iter().enumerate() {
         client.send(&packet(&format!("panic-miss.n{n}.example"))).unwrap();

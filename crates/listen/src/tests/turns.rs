@@ -14,7 +14,7 @@ use crate::cpu_budget::MOMENT;
 #[test]
 fn a_connection_full_of_dear_queries_lets_others_have_their_turn_between_them() {
     let (scene, dear) = Dear::scene();
-    // All of them are read at once.
+    // All queries are read at once.
     let _full = dear.connect(&scene, ONE, "dear.example", 250);
     scene.wait("the first", || dear.served() == ["dear.example."]);
     let mut other = dear.connect(&scene, OTHER, "other.example", 1);
@@ -30,7 +30,7 @@ fn a_connection_full_of_dear_queries_lets_others_have_their_turn_between_them() 
 
 #[test]
 fn an_address_with_many_connections_gets_no_more_turns_than_one_with_one() {
-    // Their queries take all of a turn, or a part.
+    // Each query takes a full turn, or a part.
     for name in ["dear.example", "cheap.example"] {
         let (scene, dear) = Dear::scene();
         let _first = dear.connect(&scene, ONE, name, 1);
@@ -51,11 +51,12 @@ fn read(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 2]).unwrap();
 }
 
-/// A source that answers everything and takes as long as a turn for most, and waits where it is not let in.
+/// A source that answers all queries, most of them in as much time as a turn, once they are
+/// admitted.
 #[derive(Debug, Clone, Default)]
 struct Dear {
     served: Arc<Mutex<Vec<String>>>,
-    /// So many are let in.
+    /// Number of admitted queries.
     last: Arc<AtomicUsize>,
 }
 
@@ -72,7 +73,7 @@ impl Dear {
         (scene, dear)
     }
 
-    /// A client that has sent so many queries for a name.
+    /// A client that has sent `count` queries for a name.
     fn connect(&self, scene: &Scene, from: IpAddr, name: &str, count: usize) -> TcpStream {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
