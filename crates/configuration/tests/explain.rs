@@ -1,4 +1,4 @@
-//! What `explain` says.
+//! The output of `explain`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
