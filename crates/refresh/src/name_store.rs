@@ -76,7 +76,7 @@ pub struct Change {
 pub struct Round {
     /// Names and families with a good answer, empty ones included.
     pub answered: usize,
-    /// Those without.
+    /// Names and families without a good answer.
     pub failed: usize,
     /// The changes.
     pub changes: Vec<Change>,
