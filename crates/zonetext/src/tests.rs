@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use wire::{Answer, CompressingWriter, HEADER, NameError};
 
-/// The data of the record `a. 60 IN ` and these words, in hex.
+/// The data of the record `a. 60 IN ` with these words, in hex.
 fn data(words: &str) -> Result<String, Error> {
     let record = record(&format!("a. 60 IN {words}"))?;
     Ok(record.data.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -148,7 +148,7 @@ fn record_errors() {
     }
 }
 
-/// A name with an empty label read as the name that ends there, and a message that no client can read.
+/// An empty label would end the name early, and clients could not read the message.
 #[test]
 fn bad_names() {
     let long = "k".repeat(64);
@@ -231,7 +231,7 @@ fn owner_and_ttl_carry_over() {
     assert!(reader.next().is_none(), "after an error there are no more");
 }
 
-/// Words that records are made of, some of them right.
+/// Words of records, some of them valid.
 fn words() -> impl Strategy<Value = String> {
     const WORDS: &[&str] = &[
         "a.",
