@@ -67,7 +67,7 @@ pub fn echo(query: &[u8], reply: &mut Vec<u8>) -> bool {
 }
 
 /// Writes one A record, its owner compressed, with the name's address and a TTL of an hour; NODATA
-/// for other types and classes; the refusal of [`accept`] for a message that is no query.
+/// for other types and classes; the refusal of `accept` for a message that is no query.
 #[inline]
 pub fn upstream(query: &[u8], reply: &mut Vec<u8>) -> bool {
     let query = match accept(query) {
