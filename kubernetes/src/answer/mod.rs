@@ -141,7 +141,7 @@ struct Question<'a> {
     query: &'a Query<'a>,
     zone: &'a Zone,
     unsynced: UnsyncedKinds,
-    /// Maximum octets of the reply.
+    /// Maximum bytes of the reply.
     room: usize,
 }
 
@@ -163,7 +163,7 @@ impl Responder {
         &self.rules
     }
 
-    /// Answers a question of class IN; `room` is the maximum size of the reply in octets.
+    /// Answers a question of class IN; `room` is the maximum size of the reply in bytes.
     #[inline]
     pub fn answer(
         &self,
@@ -487,7 +487,7 @@ impl ServiceName<'_> {
     }
 }
 
-/// Octets of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
+/// Bytes of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
 const HEAD: usize = 12;
 /// Bytes of an A record with a pointer as its owner.
 const A_RECORD: usize = HEAD + 4;
