@@ -10,7 +10,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// Adds what `write` appends as one message; at most 65,535 octets of it are sent.
+    /// Adds what `write` appends as one message; at most 65,535 bytes of it are sent.
     #[inline]
     pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
