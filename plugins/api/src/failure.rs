@@ -174,7 +174,7 @@ pub fn beginning(mut text: String) -> String {
     text
 }
 
-/// Octets of a name's text: each of its own as a backslash and three digits, and dots.
+/// Bytes of a name's text: each of its own as a backslash and three digits, and dots.
 const LONGEST_NAME: usize = 1_016;
 
 fn forward_ede(failure: &forwarder::ForwardError) -> Ede {
