@@ -26,7 +26,7 @@ pub enum Malformed {
     Opt,
     /// The header is not that of a reply, or the question is not the query's.
     Question,
-    /// The message would exceed 65,535 octets.
+    /// The message would exceed 65,535 bytes.
     Long,
     /// The data does not fit the record's type.
     Data(RType),
